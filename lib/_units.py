@@ -1,0 +1,40 @@
+"""Times, shares and sizes as a person reads them: three digits and a unit."""
+
+from __future__ import annotations
+
+import math
+
+PER_SECOND = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
+BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+
+
+def _three_digits(value: float) -> str:
+    # rounded first, so that 0.9996 counts as 1 and gets as many decimals as 1
+    rounded = float(f"{value:.2e}")
+    digits = 2 - math.floor(math.log10(abs(rounded))) if rounded else 0
+    return f"{rounded:.{max(digits, 0)}f}" if digits >= 0 else f"{value:.0f}"
+
+
+def unit_for(seconds: float) -> str:
+    """Return the unit in which a time has one to three digits before the point: "s", "ms", "µs" or "ns"."""
+    fits = (unit for unit, per_second in PER_SECOND.items() if abs(seconds) * per_second >= 0.9995)
+    return next(fits, "ns" if seconds else "s")
+
+
+def format_time(seconds: float, unit: str | None = None) -> str:
+    """Write a time: "1.25 s", "80.0 ms". With a unit that is no part of a second ("clock") the number is taken as is."""
+    unit = unit or unit_for(seconds)
+    if unit not in PER_SECOND:
+        return f"{seconds:g} {unit}{'s' * (seconds != 1)}"
+    return f"{_three_digits(seconds * PER_SECOND[unit])} {unit}"
+
+
+def format_share(share: float) -> str:
+    """Write a share of one: 0.2 is "20 %"."""
+    return f"{100 * share:.0f} %"
+
+
+def format_bytes(size: float) -> str:
+    """Write a number of bytes in decimal units: "1.25 GB"."""
+    unit = next((unit for unit, factor in BYTES.items() if abs(size) >= 0.9995 * factor), "B")
+    return f"{size:.0f} B" if unit == "B" else f"{_three_digits(size / BYTES[unit])} {unit}"

@@ -1,0 +1,5 @@
+"""Exercise checks, a module per notebook (`n02` for 02_…), on the base in `lib.checks.base`."""
+
+from lib.checks.base import Verdict, check_function, check_value, guess
+
+__all__ = ["Verdict", "check_function", "check_value", "guess"]

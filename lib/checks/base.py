@@ -1,0 +1,195 @@
+"""Exercise checks: a verdict in one sentence, with the first counterexample; an untouched stub is neither right nor wrong.
+
+    Verdict        what a check says; a cell that ends in a check shows it as a coloured line
+    guess          comments on a prediction and never fails
+    check_value    compares a number or a word with the answer
+    check_function compares a function with the reference over many cases, and knows famous wrong answers by name
+"""
+
+from __future__ import annotations
+
+import dis
+import html
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["open", "right", "wrong", "note"]
+SIGN: dict[Status, str] = {"open": "○", "right": "✓", "wrong": "✗", "note": "→"}
+LOOK: dict[Status, tuple[str, str]] = {
+    "open": ("#9aa3ad", "#f3f4f6"),
+    "right": ("#009e73", "#e6f5f0"),
+    "wrong": ("#d55e00", "#fcefe6"),
+    "note": ("#0072b2", "#e8f2f9"),
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found: `status` is "open" (not attempted), "right", "wrong" or "note" (a comment on a guess)."""
+
+    status: Status
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.status == "right"
+
+    def __repr__(self) -> str:
+        return f"{SIGN[self.status]} {self.message}"
+
+    def _repr_html_(self) -> str:
+        edge, paper = LOOK[self.status]
+        return (
+            f'<div role="status" style="border-left:5px solid {edge};background:{paper};color:#22272e;'
+            f'padding:8px 14px;border-radius:3px;max-width:60em;font-size:15px;line-height:1.5">'
+            f"<b>{SIGN[self.status]}</b>&ensp;{html.escape(self.message)}</div>"
+        )
+
+
+def untouched(function: Callable[..., Any]) -> bool:
+    """Say whether a function is still its stub: a body of nothing but a docstring, `...`, `pass` or NotImplementedError."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    if "NotImplementedError" in code.co_names and len(code.co_names) == 1:
+        return True
+    idle = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
+    steps = list(dis.get_instructions(code))
+    returned = [step.argval for step in steps if step.opname.endswith("_CONST")]
+    return all(step.opname in idle for step in steps) and all(value is None for value in returned)
+
+
+def not_attempted(what: str) -> Verdict:
+    """Return the neutral verdict."""
+    return Verdict("open", f"Not attempted yet: {what}. Fill in the stub above and run its cell and this one again.")
+
+
+def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance: float = 0.0) -> Verdict:
+    """Comment on a prediction; never fails, whatever the guess is.
+
+    `what` names the quantity, `truth` is its value (computed by the notebook, not typed), `tolerance` a share of the
+    truth that still counts as hit. None, the stub's value, gets a reminder and does not give the answer away.
+    """
+    if my_guess is None or my_guess is ...:
+        return Verdict("note", f"No guess yet for {what}. Put one in place of None: a wrong guess teaches more than none.")
+    shown = f"{_short(truth)}{' ' + unit if unit else ''}"
+    try:
+        hit = my_guess == truth or _near(my_guess, truth, tolerance)
+        if hit is True:
+            return Verdict("note", f"You said {_short(my_guess)}: that is it, {what} = {shown}.")
+        if _near(my_guess, truth, max(0.25, 2 * tolerance)):
+            return Verdict("note", f"You said {_short(my_guess)}: close, {what} = {shown}.")
+    except Exception:  # a guess may be anything, an array or an object that cannot be compared: it is only a guess
+        pass
+    return Verdict("note", f"You said {_short(my_guess)}; {what} = {shown}. Read on for the reason.")
+
+
+def check_value(answer: object, truth: Any, *, what: str, tolerance: float = 0.0, wrong: Mapping[Any, str] | None = None) -> Verdict:
+    """Compare one value with the truth; `wrong` maps well-known wrong values to the mistake behind them."""
+    if answer is None or answer is ...:
+        return not_attempted(what)
+    try:
+        if bool(answer == truth) or _near(answer, truth, tolerance):
+            return Verdict("right", f"{what}: {_short(truth)}.")
+        reason = next((why for value, why in (wrong or {}).items() if bool(answer == value)), "")
+    except Exception as error:
+        return Verdict("wrong", f"{what}: {_short(answer)} cannot be compared ({type(error).__name__}: {error}).")
+    return Verdict("wrong", f"{what} is not {_short(answer)}." + (f" {reason}" if reason else ""))
+
+
+def check_function(
+    answer: Callable[..., Any],
+    reference: Callable[..., Any],
+    cases: Iterable[Mapping[str, Any]],
+    *,
+    what: str,
+    mistakes: Mapping[str, Callable[..., Any]] | None = None,
+) -> Verdict:
+    """Compare `answer(**case)` with `reference(**case)`, case by case, up to the first difference.
+
+    Results may be values, lists or iterators (at most one item more than the reference's is taken, so an endless
+    generator ends). `mistakes` maps a sentence to the function that makes this mistake: if it gives the same as the
+    answer wherever it was compared, up to the counterexample and in it, the sentence is added to the verdict.
+    """
+    if untouched(answer):
+        return not_attempted(what)
+    suspects = dict(mistakes or {})
+    count = 0
+    for case in cases:
+        expected = _listed(reference(**case))
+        where = ", ".join(f"{name} = {_short(value)}" for name, value in case.items())
+        got, error = _called(answer, case, expected)
+        if error is not None:
+            return Verdict("wrong", f"{what}: for {where} your code raised {type(error).__name__}: {error}")
+        suspects = {why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)}
+        if not _same(got, expected):
+            reason = next(iter(suspects), "")
+            difference = _difference(got, expected)
+            return Verdict("wrong", f"{what}: for {where}, {difference}." + (f" {reason}" if reason else ""))
+        count += 1
+    if not count:
+        raise ValueError("check_function needs at least one case")
+    return Verdict("right", f"{what}: the same as the reference in all {count} cases.")
+
+
+def _called(function: Callable[..., Any], case: Mapping[str, Any], expected: Any) -> tuple[Any, Exception | None]:
+    limit = len(expected) + 1 if isinstance(expected, list) else None
+    try:
+        return _listed(function(**case), limit), None
+    except Exception as error:
+        return None, error
+
+
+def _listed(result: Any, limit: int | None = None) -> Any:
+    """Turn tensors, arrays, tuples, ranges and iterators into lists; leave values, strings and mappings as they are."""
+    if hasattr(result, "tolist"):
+        result = result.tolist()
+    if isinstance(result, (str, bytes, Mapping)) or not isinstance(result, Iterable):
+        return result
+    return [_listed(item) for item in itertools.islice(result, limit)]
+
+
+def _same(got: Any, expected: Any) -> bool:
+    if isinstance(expected, list):
+        return isinstance(got, list) and len(got) == len(expected) and all(map(_same, got, expected))
+    if isinstance(expected, float) and not isinstance(got, (list, str)):
+        return _near(got, expected, 1e-9)
+    try:
+        return bool(got == expected)
+    except Exception:
+        return False
+
+
+def _difference(got: Any, expected: Any) -> str:
+    if got is None:
+        return "your function returned None (is a `return` missing?)"
+    if not isinstance(expected, list) or not isinstance(got, list):
+        return f"expected {_short(expected)}, got {_short(got)}"
+    if len(got) != len(expected) and got[: len(expected)] == expected[: len(got)]:
+        items = f"{len(expected)} item{'s' * (len(expected) != 1)}"
+        many = "more" if len(got) > len(expected) else f"{len(got)}"
+        return f"expected {items}, {_short(expected)}, got {many}: {_short(got)}"
+    place = next((i for i, (a, b) in enumerate(zip(got, expected, strict=False)) if not _same(a, b)), 0)
+    if not got or not expected:
+        return f"expected {_short(expected)}, got {_short(got)}"
+    return f"position {place}: expected {_short(expected[place])}, got {_short(got[place])} ({_short(got)} in all)"
+
+
+def _near(value: Any, truth: Any, tolerance: float) -> bool:
+    if isinstance(truth, bool) or not isinstance(truth, (int, float)) or isinstance(value, (str, bool)):
+        return False
+    try:
+        return math.isclose(float(value), float(truth), rel_tol=tolerance, abs_tol=1e-12 if tolerance else 0.0)
+    except (TypeError, ValueError):
+        return False
+
+
+def _short(value: Any, limit: int = 90) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 14:
+        return f"[{', '.join(map(repr, value[:12]))}, … {len(value)} items]"
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,220 @@
+"""The two distributed samplers of libtorch (C++) in Python: contiguous shards, and a cursor in place of a list.
+
+    size 10, 3 replicas, duplicates allowed: local = ceil(10 / 3) = 4
+
+    position   0  1  2  3 | 4  5  6  7 | 8  9 10 11        rank r owns r·local .. (r+1)·local - 1
+    sequential 0  1  2  3 | 4  5  6  7 | 8  9  0  1        past the end it wraps
+    random     0  2  1  5 | 9  1  4  7 | 6  0  3  8        the wrapped list, shuffled whole by mt19937(epoch)
+
+Sources: torch/csrc/api/src/data/samplers/distributed.cpp; bits/stl_algo.h and bits/uniform_int_dist.h of GCC 11 and newer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from lib._arguments import integer, rank_of
+
+_WORD = 2**32  # mt19937 yields 0.._WORD - 1
+
+
+class _DistributedSampler:
+    """A cursor over this rank's contiguous shard of the positions 0..local·num_replicas - 1.
+
+    There is one cursor: `next`, `index` and every iterator share it, as in C++.
+    """
+
+    def __init__(
+        self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True
+    ) -> None:
+        if not isinstance(allow_duplicates, bool):
+            raise TypeError(f"allow_duplicates must be True or False, not {allow_duplicates!r}")
+        self._num_replicas = integer("num_replicas", num_replicas, at_least=1)
+        self._rank = rank_of(rank, self._num_replicas, world="num_replicas")
+        self._allow_duplicates = allow_duplicates
+        self._epoch = 0
+        self.reset(size)
+
+    def reset(self, new_size: int | None = None) -> None:
+        """Go back to the start of the shard; with `new_size` the shards of that many samples are cut anew."""
+        if new_size is not None:
+            self._size = integer("size", new_size, at_least=0)
+        self._index = self._rank * len(self)
+        self._end = self._index + len(self)
+        self._loaded = False
+
+    def next(self, batch_size: int) -> list[int] | None:
+        """Return the next indices, `batch_size` of them or what is left of the shard; None at its end."""
+        batch_size = integer("batch_size", batch_size, at_least=1)
+        start, self._index = self._index, min(self._index + batch_size, self._end)
+        return self._indices_at(start, self._index) if start < self._end else None
+
+    def index(self) -> int:
+        """Return the absolute position of the cursor: rank·local at the start, (rank + 1)·local at the end."""
+        return self._index
+
+    def epoch(self) -> int:
+        """Return the epoch that was set last."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next `reset`, or the next pass of a `for` loop or DataLoader, shuffles by."""
+        self._epoch = integer("epoch", epoch, at_least=0, below=2**64)
+
+    def __len__(self) -> int:
+        """Return the number of samples of one pass over this rank's shard."""
+        padding = self._num_replicas - 1 if self._allow_duplicates else 0
+        return (self._size + padding) // self._num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        """Start a pass: `reset`, then every index of the shard. After `load_state_dict` one pass goes on from there."""
+        if not self._loaded:
+            self.reset()
+        self._loaded = False
+        return (index for (index,) in iter(lambda: self.next(1), None))
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position of the cursor, and the size and shard that it is true for.
+
+        The cursor counts what was handed out. A DataLoader with workers asks ahead of the training loop.
+        """
+        return {"index": self._index, **self._shard()}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on where `state_dict` was taken, by `next` or by one shortened pass. Raises ValueError for another shard."""
+        self._load(self._checked(state))
+
+    def _load(self, state: Mapping[str, int]) -> None:
+        self.reset()
+        self._index = state["index"]
+        self._loaded = self._index < self._end
+
+    def _checked(self, state: Mapping[str, int]) -> dict[str, int]:
+        for name, mine in self._shard().items():
+            if state.get(name, mine) != mine:
+                way_out = "reset(new_size) first" if name == "size" else "load it into a sampler built alike"
+                raise ValueError(
+                    f"the state has {name}={state[name]}, this sampler has {name}={mine}; {way_out}"
+                )
+        missing = {"index", *self.state_dict()} - {*self._shard(), *state}
+        if missing:
+            raise ValueError(f"the state has no {sorted(missing)}, only {sorted(state)}")
+        begin = self._rank * len(self)
+        index = integer("the state's index", state["index"], at_least=begin, below=self._end + 1)
+        return {**state, "index": index}
+
+    def _shard(self) -> dict[str, int]:
+        return {
+            "size": self._size,
+            "num_replicas": self._num_replicas,
+            "rank": self._rank,
+            "allow_duplicates": self._allow_duplicates,
+        }
+
+    def __repr__(self) -> str:
+        shard = ", ".join(f"{name}={value}" for name, value in self._shard().items())
+        return f"{type(self).__name__}({shard})"
+
+    def _indices_at(self, start: int, stop: int) -> list[int]:
+        raise NotImplementedError
+
+
+class DistributedSequentialSampler(_DistributedSampler):
+    """Yield the indices of rank·local .. (rank + 1)·local - 1 in order, wrapped at `size`.
+
+    `local` is ceil(size / num_replicas), or floor without `allow_duplicates`: the last size % num_replicas indices are
+    then never seen. The epoch changes nothing and is not part of the state. Raises ValueError or TypeError for a bad
+    argument. Source: torch::data::samplers::DistributedSequentialSampler.
+    """
+
+    def _indices_at(self, start: int, stop: int) -> list[int]:
+        return [position % self._size for position in range(start, stop)]
+
+
+class DistributedRandomSampler(_DistributedSampler):
+    """Yield this rank's slice of one shuffled list, in the order of libtorch built with libstdc++ (GCC 11 or newer).
+
+    Without `allow_duplicates` only 0..floor(size / num_replicas)·num_replicas - 1 are shuffled: the ids from there on
+    are never seen, in any epoch. The epoch is the only seed, modulo 2^32. A shuffle holds 8 bytes an index while it runs
+    (about half a second for a million); the sampler then keeps its own slice.
+
+    One repair: libtorch pads with position - size. Where padding is larger than `size` (more than twice as many
+    positions as samples) that is an index that does not exist: size 2 over 5 replicas yields 0|2|1|0|1. Ours is
+    position modulo `size`, 0|0|1|0|1; both are the same list wherever libtorch's is right.
+
+    Raises ValueError or TypeError for a bad argument. Source: torch::data::samplers::DistributedRandomSampler.
+    """
+
+    def reset(self, new_size: int | None = None) -> None:
+        """Go back to the start of the shard, in the order of the epoch set last; with `new_size`, of that many samples."""
+        super().reset(new_size)
+        if len(self) * self._num_replicas >= _WORD:
+            raise ValueError(f"size {self._size} is too large: mt19937 shuffles fewer than 2^32 positions")
+        # Drawn at first use: so the constructor is instant, and a DataLoader that resets again costs one shuffle, not two.
+        drawing = (self._size, self._epoch)
+        if drawing != getattr(self, "_drawing", None):
+            self._drawing, self._slice = drawing, None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next `reset`, or the next pass of a `for` loop or DataLoader, shuffles by."""
+        before = self._epoch
+        super().set_epoch(epoch)
+        self._loaded = self._loaded and before == self._epoch  # another epoch is a whole pass again
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the position of the cursor, the epoch set last, and the size and shard that they are true for.
+
+        As in libtorch: after `set_epoch` without a `reset` the loaded sampler is in the new epoch already.
+        """
+        return {**super().state_dict(), "epoch": self._epoch}
+
+    def _load(self, state: Mapping[str, int]) -> None:
+        self.set_epoch(state["epoch"])
+        super()._load(state)
+
+    def _indices_at(self, start: int, stop: int) -> list[int]:
+        begin = self._end - len(self)
+        if self._slice is None:
+            size, epoch = self._drawing
+            order = _shuffled(len(self) * self._num_replicas, epoch)
+            self._slice = np.frombuffer(order, dtype=np.int64)[begin : self._end] % size
+        return self._slice[start - begin : stop - begin].tolist()
+
+
+def _shuffled(count: int, seed: int) -> array[int]:
+    """Return 0..count - 1 as std::shuffle(first, last, std::mt19937(seed)) of libstdc++ leaves them."""
+    order = array("q", range(count))
+    for i, j in enumerate(_swap_positions(count, _mt19937(seed).__next__), start=1):
+        order[i], order[j] = order[j], i  # nobody has touched i yet
+    return order
+
+
+def _swap_positions(count: int, draw: Callable[[], int]) -> Iterator[int]:
+    """Yield for i = 1..count - 1 the position in 0..i that is swapped with i."""
+
+    def below(bound: int) -> int:  # Lemire: multiply, keep the high word, reject the few low words that would bias it
+        product = draw() * bound
+        if product % _WORD < bound:
+            threshold = _WORD % bound
+            while product % _WORD < threshold:
+                product = draw() * bound
+        return product // _WORD
+
+    if count * count >= _WORD:
+        for i in range(1, count):
+            yield below(i + 1)
+    elif count > 1:  # two positions from one number; an even count has an odd one, which goes first
+        if count % 2 == 0:
+            yield below(2)
+        for i in range(2 - count % 2, count, 2):
+            yield from divmod(below((i + 1) * (i + 2)), i + 2)
+
+
+def _mt19937(seed: int) -> Iterator[int]:
+    # RandomState, not Generator: its seeding is the one of std::mt19937.
+    words = np.random.RandomState(seed % _WORD)
+    while True:
+        yield from words.randint(0, _WORD, size=4096, dtype=np.uint32).tolist()

@@ -1,0 +1,263 @@
+"""Who decides the order: a sampler yields dataset indices, one after the other, and a DataLoader fetches them.
+
+    SequentialSampler     0, 1, 2, …
+    RandomSampler         every index once, in a new order each pass
+    DistributedSampler    the share of one rank: every W-th position of an order that all ranks agree on
+
+An order of N indices is kept as one tensor, never as N Python ints: those cost 32 bytes each, a tensor's four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from lib._arguments import integer, rank_of
+from lib.data.permutation import Permutation
+
+Order: TypeAlias = Literal["torch", "feistel"]
+
+BLOCK = 16_384  # indices turned into Python ints at a time
+STATE_VERSION = 1
+
+
+def dataset_size(dataset: object) -> int:
+    """Return len(dataset); raises TypeError for a dataset without a length, at once rather than at the first epoch."""
+    if not isinstance(dataset, Sized):
+        raise TypeError(
+            f"a sampler must know how many samples there are, but {type(dataset).__name__} has no len(); "
+            "give a map-style dataset, or use an IterableDataset without a sampler"
+        )
+    return len(dataset)
+
+
+def shuffled(size: int, generator: torch.Generator) -> torch.Tensor:
+    """Return torch.randperm(size, generator=generator), in four bytes an index where they suffice.
+
+    The draws do not depend on the type of the result, so the order is the same and the memory is half.
+    """
+    return torch.randperm(size, generator=generator, dtype=torch.int32 if size < 2**31 else torch.int64)
+
+
+def _ints(order: torch.Tensor) -> Iterator[int]:
+    for block in order.split(BLOCK):
+        yield from block.tolist()
+
+
+class SequentialSampler(Sampler[int]):
+    """Yield 0, 1, … len(dataset) - 1.
+
+    Raises TypeError for a dataset without a length. As torch.utils.data.SequentialSampler.
+    """
+
+    def __init__(self, dataset: Sized) -> None:
+        dataset_size(dataset)
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.dataset)))
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class RandomSampler(Sampler[int]):
+    """Yield every index once, in a new random order at each pass.
+
+    seed None: each pass draws its seed from torch's global generator, so `torch.manual_seed` governs it. A seed: a private
+    generator, so that equal seeds give equal passes whatever else draws numbers. Both give what
+    torch.utils.data.RandomSampler gives, without and with `generator=torch.Generator().manual_seed(seed)`.
+    Raises TypeError for a dataset without a length, ValueError for a negative seed.
+    """
+
+    def __init__(self, dataset: Sized, seed: int | None = None) -> None:
+        dataset_size(dataset)
+        self.dataset = dataset
+        self.seed = None if seed is None else integer("seed", seed, at_least=0, below=2**63)
+        self._generator = None if self.seed is None else torch.Generator().manual_seed(self.seed)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = self._generator
+        if generator is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            generator = torch.Generator().manual_seed(seed)
+        size = len(self.dataset)
+        yield from _ints(shuffled(size, generator))
+        if self._generator is not None:
+            # torch draws a second order for the zero samples that remain; without it our second pass would not be torch's
+            shuffled(size, generator)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class DistributedSampler(Sampler[int]):
+    """Yield one rank's share of an order that all ranks compute alike, without talking to each other.
+
+    With the same arguments it is torch.utils.data.DistributedSampler, index for index: the order is that of a generator
+    seeded with seed + epoch (or 0, 1, 2 … without shuffle), padded with its own head (or cut, drop_last) to a multiple of
+    the number of replicas; the rank takes positions rank, rank + W, rank + 2 W, … `len()` is the number of them.
+
+    dataset: anything with a length. num_replicas, rank: taken from the default process group where not given.
+    order: "torch" as above; "feistel" is a `Permutation` of (seed, epoch), which needs no memory for any size.
+    pad: False leaves the shares uneven by one at most: nothing twice, nothing dropped, for exact evaluation. Under DDP,
+        ranks with fewer batches need `torch.distributed.algorithms.Join`, or a loop without collectives.
+
+    Resuming: `state_dict(consumed)` with the number of samples that all ranks together have used since the epoch began
+    (across restarts too); after `load_state_dict` the next pass deals the rest of that epoch over the world size that this
+    sampler has, and later passes are whole again. As all ranks advance alike, the used ones are a prefix of the order.
+
+    Raises ValueError for a rank outside 0..W-1, W < 1, a negative epoch, an unknown order, or pad=False with
+    drop_last=True (which contradict each other); TypeError for a dataset without a length.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        *,
+        order: Order = "torch",
+        pad: bool = True,
+    ) -> None:
+        if num_replicas is None or rank is None:
+            group_size, group_rank = _process_group()
+            num_replicas = group_size if num_replicas is None else num_replicas
+            rank = group_rank if rank is None else rank
+        if order not in ("torch", "feistel"):
+            raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
+        if drop_last and not pad:
+            raise ValueError("drop_last=True drops samples and pad=False promises to drop none; choose one of them")
+        self.dataset = dataset
+        self.size = dataset_size(dataset)
+        self.num_replicas = integer("num_replicas", num_replicas, at_least=1)
+        self.rank = rank_of(rank, self.num_replicas, world="num_replicas")
+        self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)  # plus an epoch, torch still takes it
+        self.shuffle, self.drop_last, self.order, self.pad = bool(shuffle), bool(drop_last), order, bool(pad)
+        self.epoch = 0
+        self._consumed = 0
+        self._rest_dealt = False
+
+    @property
+    def consumed(self) -> int:
+        """How many samples of the epoch the next pass leaves out, because a loaded state says they were used."""
+        return 0 if self._rest_dealt else self._consumed
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices this rank yields in the next pass."""
+        rest = self.size - self._consumed
+        if not self.pad:
+            return max(0, -(-(rest - self.rank) // self.num_replicas))
+        return rest // self.num_replicas if self.drop_last else -(-rest // self.num_replicas)
+
+    @property
+    def total_size(self) -> int:
+        """How many indices all ranks together yield in the next pass."""
+        return self.num_samples * self.num_replicas if self.pad else self.size - self._consumed
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        if self._rest_dealt:  # the rest of the interrupted epoch was for one pass only
+            self._consumed, self._rest_dealt = 0, False
+        return self._deal(self._blocks(), (self.epoch, self._consumed))
+
+    def _deal(self, blocks: Iterable[list[int]], begun_at: tuple[int, int]) -> Iterator[int]:
+        for block in blocks:
+            yield from block
+        if begun_at == (self.epoch, self._consumed):
+            self._rest_dealt = self._consumed > 0
+
+    def _blocks(self) -> Iterable[list[int]]:
+        """Return this rank's indices, a block at a time; the order is fixed now, whatever set_epoch says later."""
+        if self.shuffle and self.order == "torch":
+            return (block.tolist() for block in self._share().split(BLOCK))
+        permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
+        return self._computed(permutation, self.num_samples, self._consumed)
+
+    def _share(self) -> torch.Tensor:
+        order = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch))[self._consumed :]
+        share = order[self.rank :: self.num_replicas][: self.num_samples]
+        missing = self.num_samples - len(share)
+        if missing:  # padding starts over at the head of the order, more than once if it must
+            turns = torch.arange(len(share), self.num_samples)
+            share = torch.cat([share, order[(self.rank + turns * self.num_replicas) % len(order)]])
+        return share.contiguous()  # a copy of the share alone, so that the whole order is freed before the epoch runs
+
+    def _computed(self, permutation: Permutation | None, count: int, first: int) -> Iterator[list[int]]:
+        rest = self.size - first
+        for start in range(0, count, BLOCK):
+            turns = np.arange(start, min(count, start + BLOCK), dtype=np.int64)
+            positions = first + (self.rank + turns * self.num_replicas) % rest
+            yield (positions if permutation is None else permutation[positions]).tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass; call it on every rank before each epoch, or all epochs are alike.
+
+        A different epoch than that of a loaded state begins from its first sample.
+        """
+        epoch = integer("epoch", epoch, at_least=0, below=2**62)
+        if epoch != self.epoch:
+            self._consumed, self._rest_dealt = 0, False
+        self.epoch = epoch
+
+    def state_dict(self, consumed: int) -> dict[str, Any]:
+        """Return what a restart needs; the same on every rank, and JSON as well as torch.save can hold it.
+
+        consumed: samples that all ranks together have used since this epoch began (padding included, across restarts).
+        """
+        consumed, most = integer("consumed", consumed, at_least=0), max(self.size, self._consumed + self.total_size)
+        if consumed > most:
+            raise ValueError(
+                f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; count each sample once, "
+                "from the start of the epoch"
+            )
+        return {
+            "version": STATE_VERSION,
+            "size": self.size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "order": self.order,
+            "epoch": self.epoch,
+            "consumed": min(consumed, self.size),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken, with this sampler's own rank and number of replicas.
+
+        Raises ValueError if the state belongs to another dataset size, seed, shuffle or order, or is not complete;
+        the sampler is then as it was.
+        """
+        mine = {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "shuffle": self.shuffle, "order": self.order}
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping made by state_dict(consumed), not {type(state).__name__}")
+        missing = [name for name in (*mine, "epoch", "consumed") if name not in state]
+        if missing:
+            raise ValueError(f"not a state of a DistributedSampler: {', '.join(missing)} missing")
+        for name, value in mine.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"the state was taken with {name}={state[name]!r}, this sampler has {name}={value!r}; "
+                    "make the sampler with the same dataset and arguments to continue its epoch"
+                )
+        epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
+        consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
+        self.epoch, self._consumed, self._rest_dealt = epoch, consumed, False
+
+
+def _process_group() -> tuple[int, int]:
+    """Return (world size, rank) of the default process group; raises as torch does where there is none."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise RuntimeError("this torch has no distributed package: pass num_replicas and rank")
+    return dist.get_world_size(), dist.get_rank()

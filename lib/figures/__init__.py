@@ -1,0 +1,1 @@
+"""Figures of the course: `draw_*` functions (plain values in, a matplotlib Figure out) and the widgets that wrap them."""

@@ -1,0 +1,182 @@
+"""Sliders over a pure drawing function: a still first frame everywhere, live controls where a kernel runs.
+
+    explore(draw_ranks, N=whole(1, 40, 10, "N · samples"), shuffle=switch(True, "shuffle"))
+
+One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, a page without a kernel) shows the picture
+beside it. The picture changes in an HTML widget, not in an Output widget, so that it has alt text and nothing is captured.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from lib.figures.style import RED, alt_text, png, shown_size
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+@dataclass(frozen=True)
+class Control:
+    """What one control may be set to, where it starts, and what its label says."""
+
+    options: tuple[Any, ...]
+    value: Any
+    label: str
+
+    def __post_init__(self) -> None:
+        if self.value not in self.options:
+            raise ValueError(
+                f"control {self.label!r} starts at {self.value!r}, which is not one of {self.options[:10]}"
+            )
+
+    @property
+    def corners(self) -> tuple[Any, ...]:
+        """The settings worth trying: the ends of a slider, every choice of anything else."""
+        if isinstance(self, Slider):
+            return (self.options[0], self.options[-1])
+        return self.options
+
+
+class Slider(Control):
+    """Whole numbers or fixed steps on a line."""
+
+
+class Switch(Control):
+    """On or off."""
+
+
+def whole(low: int, high: int, value: int, label: str, step: int = 1) -> Slider:
+    """Make a slider over the whole numbers low, low + step, … high."""
+    return Slider(tuple(range(low, high + 1, step)), value, label)
+
+
+def steps(options: Sequence[Any], value: Any, label: str) -> Slider:
+    """Make a slider over any ordered values: powers of two, ratios."""
+    return Slider(tuple(options), value, label)
+
+
+def choice(options: Sequence[Any], value: Any, label: str) -> Control:
+    """Make a dropdown."""
+    return Control(tuple(options), value, label)
+
+
+def switch(value: bool, label: str) -> Switch:
+    """Make a checkbox."""
+    return Switch((False, True), value, label)
+
+
+class Explorer:
+    """A drawing function with controls; what `explore` returns.
+
+    Raises whatever `draw` raises for the first frame at once. Later errors are shown in place of the figure and raised.
+    """
+
+    def __init__(self, draw: Callable[..., Figure], controls: Mapping[str, Control]) -> None:
+        self.draw, self.controls = draw, dict(controls)
+        self.values = {name: control.value for name, control in self.controls.items()}
+        self.figure = draw(**self.values)
+        self._box: Any = None
+
+    def corners(self) -> Iterator[dict[str, Any]]:
+        """Yield the settings a test should draw: all combinations of ends, and each control swept through on its own."""
+        seen = set()
+        combinations = itertools.product(*(control.corners for control in self.controls.values()))
+        swept = (
+            tuple({**self.values, name: option}.values())
+            for name, control in self.controls.items()
+            for option in control.options
+        )
+        for values in itertools.chain(combinations, swept):
+            if values not in seen:
+                seen.add(values)
+                yield dict(zip(self.controls, values, strict=True))
+
+    def update(self, **values: Any) -> Figure:
+        """Draw with changed settings, as moving a control does."""
+        self.values.update(values)
+        self.figure = self.draw(**self.values)
+        return self.figure
+
+    def _frame(self) -> str:
+        width, _ = shown_size(self.figure)
+        picture = base64.b64encode(png(self.figure)).decode()
+        alt = html.escape(alt_text(self.figure), quote=True)
+        return (
+            f'<img class="idt-frame" alt="{alt}" src="data:image/png;base64,{picture}" '
+            f'style="width:{width}px;max-width:100%;background:white">'
+        )
+
+    def _widget(self) -> Any:
+        import ipywidgets
+
+        frame = ipywidgets.HTML(self._frame())
+        widgets = []
+        for name, control in self.controls.items():
+            widget = _make_widget(ipywidgets, control)
+
+            def changed(change: Mapping[str, Any], name: str = name) -> None:
+                try:
+                    self.update(**{name: change["new"]})
+                    frame.value = self._frame()
+                except Exception as error:
+                    text = html.escape(f"{type(error).__name__}: {error}")
+                    frame.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'
+                    raise
+
+            widget.observe(changed, names="value")
+            widgets.append(widget)
+        row = ipywidgets.HBox(widgets, layout=ipywidgets.Layout(flex_flow="row wrap"))
+        box = ipywidgets.VBox([row, frame])
+        box.add_class("idt-explore")
+        return box
+
+    @property
+    def widget(self) -> Any:
+        """The ipywidgets box: a row of controls over the figure. Made once."""
+        if self._box is None:
+            self._box = self._widget()
+        return self._box
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        alt, (width, height) = alt_text(self.figure), shown_size(self.figure)
+        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
+        data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
+        if "google.colab" not in sys.modules:  # Colab might prefer the still picture to the live one
+            data["image/png"] = base64.b64encode(png(self.figure)).decode()
+        return data, {"image/png": {"alt": alt, "width": width, "height": height}}
+
+
+def _make_widget(ipywidgets: Any, control: Control) -> Any:
+    wide = {"description_width": "initial"}
+    if isinstance(control, Switch):
+        return ipywidgets.Checkbox(control.value, description=control.label, indent=False)
+    if not isinstance(control, Slider):
+        return ipywidgets.Dropdown(
+            options=control.options, value=control.value, description=control.label, style=wide
+        )
+    layout = ipywidgets.Layout(width="340px", margin="2px 24px 2px 0")
+    numbers = control.options
+    if all(type(number) is int for number in numbers) and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1:
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+        return ipywidgets.IntSlider(
+            control.value, numbers[0], numbers[-1], step, description=control.label, style=wide, layout=layout
+        )
+    return ipywidgets.SelectionSlider(
+        options=numbers, value=control.value, description=control.label, style=wide, layout=layout
+    )
+
+
+def explore(draw: Callable[..., Figure], /, **controls: Control) -> Explorer:
+    """Show `draw(**values)` with a control for each value: the still first frame, and live controls in a kernel.
+
+    draw: a pure function from keyword values to a Figure. controls: `whole`, `steps`, `choice` or `switch` by name.
+    """
+    return Explorer(draw, controls)

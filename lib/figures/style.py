@@ -1,0 +1,156 @@
+"""The one style of every figure in the course: size, type, colours, hatches, and a description in words.
+
+Figures are made without pyplot (no global state, no window), so a `draw_*` function is pure: values in, a Figure out.
+Colours are those of Okabe and Ito, which stay apart for colour-blind readers; hue is never the only sign.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import textwrap
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+Arguments = ParamSpec("Arguments")
+
+INK, MUTED, GRID, PAPER = "#22272e", "#5b6470", "#e3e6ea", "#ffffff"
+BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+PINK, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#9aa3ad"
+
+PALETTE: dict[str, str] = {
+    "compute": BLUE,
+    "forward": BLUE,
+    "backward": GREEN,
+    "weight": SKY,
+    "recompute": PINK,
+    "copy": ORANGE,
+    "load": ORANGE,
+    "transfer": SKY,
+    "step": BLUE,
+    "wait": GREY,
+    "idle": PAPER,
+    "fault": RED,
+    "recorded": PINK,
+}
+"""Colour of each kind of span; the same kind has the same colour in every notebook."""
+
+RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
+"""Colour of rank or partition 0, 1, 2 …; the ninth begins again at the first, its number is always written too."""
+
+HATCH: dict[str, str] = {"padding": "////", "bubble": "....", "dropped": "xxxx", "wait": "\\\\\\\\"}
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelsize": 11,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": GRID,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "hatch.linewidth": 0.8,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
+    "lines.linewidth": 2.0,
+}
+
+DOTS_PER_INCH, SHOWN_PER_INCH = 160, 96
+
+
+def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Run a `draw_*` function inside the house style, and leave matplotlib's own settings as they were."""
+
+    @functools.wraps(draw)
+    def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return wrapper
+
+
+def new_figure(width: float, height: float, *, rows: int = 1, cols: int = 1, **subplots: Any) -> tuple[Figure, Any]:
+    """Make an empty figure, `width` × `height` in inches, and its Axes (an array of them for several rows or cols).
+
+    Nine inches is the width of a notebook's text. Further keywords go to `Figure.subplots`.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    with matplotlib.rc_context(STYLE):
+        return figure, figure.subplots(rows, cols, **subplots)
+
+
+def color_of(kind: str) -> str:
+    """Return the colour of a kind of span; kinds that the palette does not know are grey."""
+    return PALETTE.get(kind, GREY)
+
+
+def rank_color(rank: int) -> str:
+    """Return the colour of a rank, replica or partition."""
+    return RANKS[rank % len(RANKS)]
+
+
+def ink_on(color: str) -> str:
+    """Return black or white, whichever can be read on `color` (relative luminance as WCAG defines it)."""
+    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.30 else PAPER
+
+
+def title(axes: Axes, finding: str) -> None:
+    """Set the title, which states the finding, wrapped to the width of the figure."""
+    figure = axes.get_figure()
+    width = figure.get_figwidth() if isinstance(figure, Figure) else 9.0
+    axes.set_title("\n".join(textwrap.wrap(finding, width=max(20, int(width * 9.5)))))
+
+
+def describe(figure: Figure, text: str) -> Figure:
+    """Attach a description in words (the alt text) to a figure, and return the figure."""
+    # matplotlib's own field for "what this is": it survives pickling, and nothing draws it
+    figure.set_label(" ".join(text.split()))
+    return figure
+
+
+def alt_text(figure: Figure) -> str:
+    """Return the description of a figure; for one that nobody described, its titles and axis labels."""
+    text = str(figure.get_label())
+    if text:
+        return text
+    parts = [
+        ", ".join(part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part)
+        for a in figure.axes
+    ]
+    return "Figure: " + ("; ".join(part for part in parts if part) or "no description")
+
+
+def png(figure: Figure) -> bytes:
+    """Render a figure as PNG, the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def shown_size(figure: Figure) -> tuple[int, int]:
+    """Return (width, height) in CSS pixels: the picture holds more dots than that, for sharp screens."""
+    width, height = figure.get_size_inches()
+    return round(width * SHOWN_PER_INCH), round(height * SHOWN_PER_INCH)

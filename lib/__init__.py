@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lib.data.libtorch import DistributedRandomSampler as DistributedRandomSampler
+    from lib.data.libtorch import DistributedSequentialSampler as DistributedSequentialSampler
     from lib.data.permutation import Permutation as Permutation
     from lib.data.samplers import DistributedSampler as DistributedSampler
     from lib.data.samplers import RandomSampler as RandomSampler
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from lib.timeline import Trace as Trace
 
 _HOME = {
+    "DistributedRandomSampler": "lib.data.libtorch",
     "DistributedSampler": "lib.data.samplers",
+    "DistributedSequentialSampler": "lib.data.libtorch",
     "Permutation": "lib.data.permutation",
     "RandomSampler": "lib.data.samplers",
     "Recorder": "lib.timeline",

@@ -22,7 +22,7 @@ def unit_for(seconds: float) -> str:
 
 
 def format_time(seconds: float, unit: str | None = None) -> str:
-    """Write a time: "1.25 s", "80.0 ms". With a unit that is no part of a second ("clock") the number is taken as is."""
+    """Write a time: "1.25 s", "80.0 ms". A unit that is no part of a second ("clock") takes it as it is."""
     unit = unit or unit_for(seconds)
     if unit not in PER_SECOND:
         return f"{seconds:g} {unit}{'s' * (seconds != 1)}"

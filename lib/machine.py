@@ -89,7 +89,7 @@ def _cpu_name() -> str:
 
 
 def _usable_cores() -> int:
-    """Return how many cores this process may use: fewer than the machine has in a container or under taskset."""
+    """Return how many cores this process may use: a container or taskset may allow fewer than there are."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(
         OSError, ValueError

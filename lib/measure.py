@@ -1,6 +1,6 @@
-"""Measure time: warm up, repeat, give the median and its spread, and name the clock. (Memory and machine: next door.)
+"""Measure time: warm up, repeat, give the median and its spread, and name the clock.
 
-Comparisons are ratios of functions that took turns in one run; on a shared machine, a time by itself says little.
+Comparisons are ratios of functions that took turns in one run: on a shared machine a time alone says little.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Timing:
-    """What the repeated runs of one function took: `samples` in seconds, on which `device`, by which `clock`."""
+    """Hold what the runs of one function took: `samples` in seconds, on which `device`, by which `clock`."""
 
     samples: tuple[float, ...]
     device: str
@@ -49,7 +49,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """The interquartile range in seconds: how far apart the middle half of the samples lies; 0.0 for one sample."""
+        """The interquartile range in seconds: how wide the middle half of the samples is; 0.0 for one sample."""
         if len(self.samples) < 2:
             return 0.0
         lower, _, upper = statistics.quantiles(self.samples, n=4, method="inclusive")
@@ -57,12 +57,13 @@ class Timing:
 
     def __str__(self) -> str:
         runs = f"{len(self.samples)} run{'s' * (len(self.samples) != 1)}"
-        return f"{format_time(self.median)}, spread {format_time(self.spread)} ({runs}, {self.device}, {self.clock})"
+        how = f"{runs}, {self.device}, {self.clock}"
+        return f"{format_time(self.median)}, spread {format_time(self.spread)} ({how})"
 
 
 @dataclass(frozen=True)
 class Comparison(Mapping[str, Timing]):
-    """What several functions took that ran in turns; a mapping from name to Timing."""
+    """Hold what several functions took that ran in turns: a mapping from name to Timing."""
 
     timings: Mapping[str, Timing]
 
@@ -78,9 +79,10 @@ class Comparison(Mapping[str, Timing]):
         return len(self.timings)
 
     def ratio(self, a: str, b: str) -> float:
-        """Return how many times as long as `b` one run of `a` takes: the median over the rounds. Raises KeyError.
+        """Return how many times as long as `b` a run of `a` takes: the median over the rounds.
 
-        Both runs of a round lie close together in time, so what slows the machine down for a while cancels out.
+        Both runs of a round lie close together in time, so what slows the machine for a while cancels out.
+        Raises KeyError for a name that was not measured.
         """
         rounds = zip(self[a].samples, self[b].samples, strict=True)
         return statistics.median(first / second for first, second in rounds)
@@ -109,8 +111,8 @@ def measure(
 ) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 
-    device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if the
-    current stream waits for it); otherwise, and by default, perf_counter. Raises what `compare` raises.
+    device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if
+    the current stream waits for it); otherwise, and by default, perf_counter. Raises what `compare` raises.
     """
     return compare({"": function}, warmup=warmup, repeats=repeats, device=device)[""]
 
@@ -124,8 +126,8 @@ def compare(
 ) -> Comparison:
     """Time several functions in turns, A B C A B C …, so that a busy machine is unfair to none of them.
 
-    Raises ValueError for no functions, a negative warmup, repeats below 1 or a device that is neither cpu nor cuda;
-    TypeError for what cannot be called; RuntimeError for a CUDA device that this machine does not have.
+    Raises ValueError for no functions, a negative warmup, repeats below 1, a device that is neither cpu nor
+    cuda; TypeError for what cannot be called; RuntimeError for a CUDA device that this machine does not have.
     """
     warmup = integer("warmup", warmup, at_least=0)
     repeats = integer("repeats", repeats, at_least=1)
@@ -171,12 +173,12 @@ def _stopwatch(device: str | torch.device | None) -> tuple[str, str, Callable[[C
 
     def cuda_seconds(function: Callable[[], object]) -> float:
         with torch.cuda.device(place):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()  # what was launched before must not count
             start.record()
             function()
             end.record()
             end.synchronize()
-            return start.elapsed_time(end) / 1e3
+            return float(start.elapsed_time(end)) / 1e3
 
     return str(place), "cuda events", cuda_seconds

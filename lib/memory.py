@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Memory:
-    """Hold an amount of memory in bytes. `pss` is None where the system does not tell (it is Linux that does)."""
+    """Hold an amount of memory in bytes. `pss` is None where the system does not tell (Linux does)."""
 
     rss: int = 0
     pss: int | None = 0
@@ -50,7 +50,7 @@ class Memory:
 def memory(pid: int | None = None, *, children: bool = True) -> Memory:
     """Return the memory of a process (this one by default), summed with that of its children and theirs.
 
-    Take `pss` or `uss` of it, never the summed `rss`. It takes the kernel some milliseconds for each large process.
+    Take `pss` or `uss` of it, never the summed `rss`. Costs some milliseconds for each large process.
     Raises ImportError without psutil, ProcessLookupError if there is no such process.
     """
     psutil = _psutil()
@@ -130,7 +130,7 @@ class MemoryWatch:
 
 @dataclass
 class CudaPeak:
-    """Hold the most bytes that torch's tensors took on a GPU, and how many of them came on top of what was there.
+    """Hold the most bytes that torch's tensors took on a GPU, and how many of them were not there before.
 
     Both are None until the body has ended, and for good on a machine without a GPU.
     """
@@ -146,9 +146,9 @@ class CudaPeak:
 
 @contextlib.contextmanager
 def cuda_peak(device: str | int | torch.device | None = None) -> Iterator[CudaPeak]:
-    """Measure the peak of torch's memory on a CUDA device while the body of a `with` runs; nothing without a GPU.
+    """Measure the peak of torch's memory on a CUDA device in the body of a `with`; nothing without a GPU.
 
-    It resets torch's own peak statistics. (torch.cuda.max_memory_allocated; the context and cached blocks come on top.)
+    It is torch.cuda.max_memory_allocated, which it resets; the CUDA context and cached blocks come on top.
     """
     import torch
 

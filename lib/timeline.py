@@ -264,10 +264,10 @@ class Trace(Sequence[Span]):
         spans = []
         for event in (e for e in events if e.get("ph") == "X"):
             lane = lanes.get((event["pid"], event["tid"]), f"{event['pid']} / {event['tid']}")
-            start, duration = round(event["ts"] * 1e3), round(event.get("dur", 0) * 1e3)
-            spans.append(
-                Span(lane, str(event["name"]), start / 1e9, (start + duration) / 1e9, event.get("cat", "compute"))
-            )
+            start = round(event["ts"] * 1e3)
+            end = start + round(event.get("dur", 0) * 1e3)
+            kind = event.get("cat", "compute")
+            spans.append(Span(lane, str(event["name"]), start / 1e9, end / 1e9, kind))
         return cls(spans, dict.fromkeys(lanes.values()))
 
 

@@ -1,12 +1,13 @@
-"""The two distributed samplers of libtorch (C++) in Python: contiguous shards, and a cursor in place of a list.
+"""The two distributed samplers of libtorch (C++): contiguous shards, and a cursor in place of a list.
 
     size 10, 3 replicas, duplicates allowed: local = ceil(10 / 3) = 4
 
-    position   0  1  2  3 | 4  5  6  7 | 8  9 10 11        rank r owns r·local .. (r+1)·local - 1
-    sequential 0  1  2  3 | 4  5  6  7 | 8  9  0  1        past the end it wraps
-    random     0  2  1  5 | 9  1  4  7 | 6  0  3  8        the wrapped list, shuffled whole by mt19937(epoch)
+    position   0  1  2  3 | 4  5  6  7 | 8  9 10 11    rank r owns r·local .. (r+1)·local - 1
+    sequential 0  1  2  3 | 4  5  6  7 | 8  9  0  1    past the end it wraps
+    random     0  2  1  5 | 9  1  4  7 | 6  0  3  8    the wrapped list, shuffled whole by mt19937(epoch)
 
-Sources: torch/csrc/api/src/data/samplers/distributed.cpp; bits/stl_algo.h and bits/uniform_int_dist.h of GCC 11 and newer.
+Sources: torch/csrc/api/src/data/samplers/distributed.cpp; bits/stl_algo.h and bits/uniform_int_dist.h of GCC 11
+and newer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from lib._arguments import integer, rank_of
 
@@ -35,13 +37,14 @@ class _DistributedSampler:
         self._num_replicas = integer("num_replicas", num_replicas, at_least=1)
         self._rank = rank_of(rank, self._num_replicas, world="num_replicas")
         self._allow_duplicates = allow_duplicates
+        self._size = self._checked_size(size)
         self._epoch = 0
-        self.reset(size)
+        self.reset()
 
     def reset(self, new_size: int | None = None) -> None:
         """Go back to the start of the shard; with `new_size` the shards of that many samples are cut anew."""
         if new_size is not None:
-            self._size = integer("size", new_size, at_least=0)
+            self._size = self._checked_size(new_size)
         self._index = self._rank * len(self)
         self._end = self._index + len(self)
         self._loaded = False
@@ -53,7 +56,7 @@ class _DistributedSampler:
         return self._indices_at(start, self._index) if start < self._end else None
 
     def index(self) -> int:
-        """Return the absolute position of the cursor: rank·local at the start, (rank + 1)·local at the end."""
+        """Return the absolute position of the cursor: from rank·local to (rank + 1)·local."""
         return self._index
 
     def epoch(self) -> int:
@@ -61,16 +64,18 @@ class _DistributedSampler:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next `reset`, or the next pass of a `for` loop or DataLoader, shuffles by."""
+        """Set the epoch that the next `reset`, or the next pass of a loop or DataLoader, shuffles by."""
         self._epoch = integer("epoch", epoch, at_least=0, below=2**64)
 
     def __len__(self) -> int:
         """Return the number of samples of one pass over this rank's shard."""
-        padding = self._num_replicas - 1 if self._allow_duplicates else 0
-        return (self._size + padding) // self._num_replicas
+        return self._local(self._size)
 
     def __iter__(self) -> Iterator[int]:
-        """Start a pass: `reset`, then every index of the shard. After `load_state_dict` one pass goes on from there."""
+        """Start a pass: `reset`, then every index of the shard.
+
+        After `load_state_dict` in mid-shard, the first pass yields only what is left; `len` stays the whole shard.
+        """
         if not self._loaded:
             self.reset()
         self._loaded = False
@@ -81,30 +86,33 @@ class _DistributedSampler:
 
         The cursor counts what was handed out. A DataLoader with workers asks ahead of the training loop.
         """
-        return {"index": self._index, **self._shard()}
+        return {**self._position(), **self._shard()}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on where `state_dict` was taken, by `next` or by one shortened pass. Raises ValueError for another shard."""
-        self._load(self._checked(state))
+        """Go on where `state_dict` was taken, by `next` or by one pass over what is left.
 
-    def _load(self, state: Mapping[str, int]) -> None:
-        self.reset()
-        self._index = state["index"]
-        self._loaded = self._index < self._end
-
-    def _checked(self, state: Mapping[str, int]) -> dict[str, int]:
+        Raises ValueError, and changes nothing, if the state is from another size or shard, or not complete.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping made by state_dict(), not {state!r}")
+        for name in self._position():
+            if name not in state:
+                raise ValueError(f"the state has no {name}: it is not one of a {type(self).__name__}")
         for name, mine in self._shard().items():
             if state.get(name, mine) != mine:
                 way_out = "reset(new_size) first" if name == "size" else "load it into a sampler built alike"
                 raise ValueError(
                     f"the state has {name}={state[name]}, this sampler has {name}={mine}; {way_out}"
                 )
-        missing = {"index", *self.state_dict()} - {*self._shard(), *state}
-        if missing:
-            raise ValueError(f"the state has no {sorted(missing)}, only {sorted(state)}")
-        begin = self._rank * len(self)
-        index = integer("the state's index", state["index"], at_least=begin, below=self._end + 1)
-        return {**state, "index": index}
+        index = integer(
+            "the state's index", state["index"], at_least=self._end - len(self), below=self._end + 1
+        )
+        self.set_epoch(state.get("epoch", self._epoch))
+        self.reset()
+        self._index, self._loaded = index, index < self._end
+
+    def _position(self) -> dict[str, int]:
+        return {"index": self._index}
 
     def _shard(self) -> dict[str, int]:
         return {
@@ -118,16 +126,22 @@ class _DistributedSampler:
         shard = ", ".join(f"{name}={value}" for name, value in self._shard().items())
         return f"{type(self).__name__}({shard})"
 
+    def _local(self, size: int) -> int:
+        return (size + (self._num_replicas - 1 if self._allow_duplicates else 0)) // self._num_replicas
+
+    def _checked_size(self, size: int) -> int:
+        return integer("size", size, at_least=0)
+
     def _indices_at(self, start: int, stop: int) -> list[int]:
         raise NotImplementedError
 
 
 class DistributedSequentialSampler(_DistributedSampler):
-    """Yield the indices of rank·local .. (rank + 1)·local - 1 in order, wrapped at `size`.
+    """Yield rank·local .. (rank + 1)·local - 1 in order, modulo `size`.
 
-    `local` is ceil(size / num_replicas), or floor without `allow_duplicates`: the last size % num_replicas indices are
-    then never seen. The epoch changes nothing and is not part of the state. Raises ValueError or TypeError for a bad
-    argument. Source: torch::data::samplers::DistributedSequentialSampler.
+    `local` is ceil(size / num_replicas), or floor without `allow_duplicates`: the last size % num_replicas ids are
+    then never seen. The epoch changes nothing and is not part of the state.
+    Raises ValueError or TypeError for a bad argument. Source: torch::data::samplers::DistributedSequentialSampler.
     """
 
     def _indices_at(self, start: int, stop: int) -> list[int]:
@@ -135,53 +149,55 @@ class DistributedSequentialSampler(_DistributedSampler):
 
 
 class DistributedRandomSampler(_DistributedSampler):
-    """Yield this rank's slice of one shuffled list, in the order of libtorch built with libstdc++ (GCC 11 or newer).
+    """Yield this rank's slice of one shuffled list, in the order of libtorch with libstdc++ (GCC 11 and newer).
 
-    Without `allow_duplicates` only 0..floor(size / num_replicas)·num_replicas - 1 are shuffled: the ids from there on
-    are never seen, in any epoch. The epoch is the only seed, modulo 2^32. A shuffle holds 8 bytes an index while it runs
-    (about half a second for a million); the sampler then keeps its own slice.
+    Without `allow_duplicates` only the ids below floor(size / num_replicas)·num_replicas are shuffled; the rest is
+    never seen, in any epoch. The epoch is the only seed, modulo 2^32. The shuffle, half a second for a million
+    indices, holds 8 bytes each while it runs; the sampler then keeps its own slice.
 
-    One repair: libtorch pads with position - size. Where padding is larger than `size` (more than twice as many
-    positions as samples) that is an index that does not exist: size 2 over 5 replicas yields 0|2|1|0|1. Ours is
-    position modulo `size`, 0|0|1|0|1; both are the same list wherever libtorch's is right.
+    One repair: libtorch pads with position - size. Where there is more padding than data, that is an index that
+    does not exist: size 2 over 5 replicas yields 0|2|1|0|1. Ours is position modulo size, so 0|0|1|0|1, and the
+    same as libtorch's wherever that is right.
 
     Raises ValueError or TypeError for a bad argument. Source: torch::data::samplers::DistributedRandomSampler.
     """
 
+    _drawing: tuple[int, int] | None = None  # (size, epoch) that _slice is for
+    _slice: npt.NDArray[np.int64] | None = None
+
     def reset(self, new_size: int | None = None) -> None:
-        """Go back to the start of the shard, in the order of the epoch set last; with `new_size`, of that many samples."""
+        """Go back to the start of the shard, in the order of the epoch set last; `new_size` cuts it anew."""
         super().reset(new_size)
-        if len(self) * self._num_replicas >= _WORD:
-            raise ValueError(f"size {self._size} is too large: mt19937 shuffles fewer than 2^32 positions")
-        # Drawn at first use: so the constructor is instant, and a DataLoader that resets again costs one shuffle, not two.
-        drawing = (self._size, self._epoch)
-        if drawing != getattr(self, "_drawing", None):
-            self._drawing, self._slice = drawing, None
+        # Drawn at first use: the constructor is instant, and the reset that begins a loop is no second shuffle.
+        if self._drawing != (self._size, self._epoch):
+            self._drawing, self._slice = (self._size, self._epoch), None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next `reset`, or the next pass of a `for` loop or DataLoader, shuffles by."""
+        """Set the epoch that the next `reset`, or the next pass of a loop or DataLoader, shuffles by."""
         before = self._epoch
         super().set_epoch(epoch)
         self._loaded = self._loaded and before == self._epoch  # another epoch is a whole pass again
 
-    def state_dict(self) -> dict[str, int]:
-        """Return the position of the cursor, the epoch set last, and the size and shard that they are true for.
+    def _position(self) -> dict[str, int]:
+        # As in libtorch: an epoch that no reset has made the order yet counts, the loaded sampler is in it.
+        return {**super()._position(), "epoch": self._epoch}
 
-        As in libtorch: after `set_epoch` without a `reset` the loaded sampler is in the new epoch already.
-        """
-        return {**super().state_dict(), "epoch": self._epoch}
-
-    def _load(self, state: Mapping[str, int]) -> None:
-        self.set_epoch(state["epoch"])
-        super()._load(state)
+    def _checked_size(self, size: int) -> int:
+        size = super()._checked_size(size)
+        if self._local(size) * self._num_replicas >= _WORD:
+            raise ValueError(
+                f"size {size} is too large: std::mt19937 shuffles fewer than 2^32 positions at a time"
+            )
+        return size
 
     def _indices_at(self, start: int, stop: int) -> list[int]:
         begin = self._end - len(self)
         if self._slice is None:
-            size, epoch = self._drawing
-            order = _shuffled(len(self) * self._num_replicas, epoch)
-            self._slice = np.frombuffer(order, dtype=np.int64)[begin : self._end] % size
-        return self._slice[start - begin : stop - begin].tolist()
+            assert self._drawing is not None  # reset has run
+            order = _shuffled(len(self) * self._num_replicas, seed=self._drawing[1])
+            self._slice = np.frombuffer(order, dtype=np.int64)[begin : self._end] % self._size
+        indices: list[int] = self._slice[start - begin : stop - begin].tolist()
+        return indices
 
 
 def _shuffled(count: int, seed: int) -> array[int]:
@@ -195,7 +211,8 @@ def _shuffled(count: int, seed: int) -> array[int]:
 def _swap_positions(count: int, draw: Callable[[], int]) -> Iterator[int]:
     """Yield for i = 1..count - 1 the position in 0..i that is swapped with i."""
 
-    def below(bound: int) -> int:  # Lemire: multiply, keep the high word, reject the few low words that would bias it
+    def below(bound: int) -> int:
+        # Lemire: multiply and keep the high word; a few low words would bias it, they are drawn again.
         product = draw() * bound
         if product % _WORD < bound:
             threshold = _WORD % bound

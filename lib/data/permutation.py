@@ -2,11 +2,11 @@
 
 An index of b bits is cut in two halves. A round scrambles one half by a keyed hash of the other:
 
-    high ^= F(low, key 0)      low ^= F(high, key 1)      high ^= F(low, key 2)      ...
+    high ^= F(low, key 0)     low ^= F(high, key 1)     high ^= F(low, key 2)     …
 
-Whatever F is, a round can be undone by repeating it, so all of them together are a bijection of 0..2^b - 1. Where n is no
-power of two, an image >= n is sent through the network again until it falls below n (at most two passes on average): that
-skips over the foreign part of each cycle, and what remains is a bijection of range(n).
+Whatever F is, a round is undone by repeating it, so all of them together are a bijection of 0..2^b - 1. Where
+n is no power of two, an image >= n is sent through the network again until it falls below n (at most two passes
+on average): that skips the foreign part of each cycle, and what remains is a bijection of range(n).
 
 Sources: Luby and Rackoff 1988 (the rounds); Black and Rogaway 2002 (cycle walking).
 """
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from lib._arguments import NotAnIntegerError, integer
 
 Ids: TypeAlias = npt.NDArray[np.int64]
+IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
 
 _WORD = 2**32
 _MIX = 0x9E3779B1  # odd, bits evenly spread: the golden ratio times 2^32
@@ -34,15 +35,16 @@ _BLOCK = 32_768  # ids per pass: its few work arrays of 128 and 256 KB stay in t
 
 @dataclass(frozen=True)
 class Permutation:
-    """Map each position of range(n) to another, one to one, in an order that (seed, epoch) decides; O(1) memory.
+    """Map each position of range(n) to another, one to one, as (seed, epoch) decide, in O(1) memory.
 
-    `p[i]` is the id at position i, an int; `p[ids]` takes any integer array (numpy, a CPU tensor, a list) or a slice and
-    returns an int64 array of its shape. `p.inverse(…)` goes back. Positions outside 0..n - 1 raise IndexError, the negative
-    ones too: only a slice counts from the end. Iterating yields all ids as ints, computed in blocks.
+    `p[i]` is the id at position i, an int. `p[positions]` takes an integer array (numpy, a CPU tensor, a list) or
+    a slice and returns an int64 array of its shape. `p.inverse(…)` goes back. A position outside 0..n - 1 raises
+    IndexError, a negative one too: only slices count from the end. Iterating yields all ids as ints, by blocks.
 
-    n: 1..2^48. seed, epoch: any int >= 0; two separate keys, so seed 0 epoch 5 is not seed 5 epoch 0. rounds: 1..64; fewer
-    than 8 leave a pattern at distance 2^(bits / 2), more only cost time; not used up to n = 1024, where a table is exact.
-    The order is fixed by these four alone: the same on every machine. Raises ValueError or TypeError for anything else.
+    n: 1..2^48. seed, epoch: any int >= 0, and two separate keys: seed 0 epoch 5 is not seed 5 epoch 0.
+    rounds: 1..64; 4 leave a pattern at distance 2^(bits / 2), 8 leave none that our tests find. Up to n = 1024 the
+    order is an exact draw from a table, and rounds are not used. These four decide the order, on every machine.
+    Raises ValueError or TypeError for any other value.
     """
 
     n: int
@@ -67,7 +69,7 @@ class Permutation:
     @overload
     def __getitem__(self, positions: int) -> int: ...
     @overload
-    def __getitem__(self, positions: slice | Sequence[int] | npt.NDArray[Any]) -> Ids: ...
+    def __getitem__(self, positions: slice | Sequence[int] | IntArray) -> Ids: ...
     def __getitem__(self, positions: Any) -> int | Ids:
         """Return the id at a position, or the ids at an array of positions. Raises IndexError outside 0..n - 1."""
         if isinstance(positions, slice):
@@ -77,7 +79,7 @@ class Permutation:
     @overload
     def inverse(self, ids: int) -> int: ...
     @overload
-    def inverse(self, ids: Sequence[int] | npt.NDArray[Any]) -> Ids: ...
+    def inverse(self, ids: Sequence[int] | IntArray) -> Ids: ...
     def inverse(self, ids: Any) -> int | Ids:
         """Return the position of an id, or the positions of an array of ids: p.inverse(p[i]) == i."""
         return self._map(ids, inverse=True)
@@ -102,7 +104,7 @@ class Permutation:
     def _check_range(self, low: int, high: int) -> None:
         if low < 0 or high >= self.n:
             wrong = low if low < 0 else high
-            raise IndexError(f"position {wrong} is out of range: {self!r} has positions 0..{self.n - 1}")
+            raise IndexError(f"index {wrong} is out of range for n {self.n}; they are 0..{self.n - 1}")
 
     # ---- cycle walking: arrays, and the same for one int
 
@@ -148,7 +150,7 @@ class Permutation:
 
     def _network_one(self, number: int, inverse: bool) -> int:
         low_bits, high_bits = self._bits
-        low, high = number % 2**low_bits, number >> low_bits
+        low, high = number & (1 << low_bits) - 1, number >> low_bits
         for factor, key, into_high in self._schedule[inverse]:
             word = ((low if into_high else high) * factor + key) % _WORD
             word = (word ^ word >> 16) * _MIX % _WORD
@@ -179,6 +181,6 @@ class Permutation:
         return order, np.argsort(order)
 
     def _random_bytes(self, count: int) -> bytes:
-        # A hash of the text keeps n, seed and epoch apart, however large. In hex: Python limits decimal digits.
+        # Hashing text keeps n, seed and epoch apart, however large. Hex: Python limits decimal digits.
         text = f"Permutation n={self.n:x} seed={self.seed:x} epoch={self.epoch:x}"
         return hashlib.shake_128(text.encode()).digest(count)

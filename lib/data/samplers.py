@@ -44,7 +44,7 @@ def shuffled(size: int, generator: torch.Generator) -> torch.Tensor:
 
 
 def _ints(order: torch.Tensor) -> Iterator[int]:
-    for block in order.split(BLOCK):
+    for block in torch.split(order, BLOCK):
         yield from block.tolist()
 
 
@@ -134,12 +134,15 @@ class DistributedSampler(Sampler[int]):
         if order not in ("torch", "feistel"):
             raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
         if drop_last and not pad:
-            raise ValueError("drop_last=True drops samples and pad=False promises to drop none; choose one of them")
+            raise ValueError(
+                "drop_last=True drops samples and pad=False promises to drop none; choose one of them"
+            )
         self.dataset = dataset
         self.size = dataset_size(dataset)
         self.num_replicas = integer("num_replicas", num_replicas, at_least=1)
         self.rank = rank_of(rank, self.num_replicas, world="num_replicas")
-        self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)  # plus an epoch, torch still takes it
+        # seed + epoch must be a seed that torch takes
+        self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)
         self.shuffle, self.drop_last, self.order, self.pad = bool(shuffle), bool(drop_last), order, bool(pad)
         self.epoch = 0
         self._consumed = 0
@@ -180,8 +183,10 @@ class DistributedSampler(Sampler[int]):
     def _blocks(self) -> Iterable[list[int]]:
         """Return this rank's indices, a block at a time; the order is fixed now, whatever set_epoch says later."""
         if self.shuffle and self.order == "torch":
-            return (block.tolist() for block in self._share().split(BLOCK))
-        permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
+            return (block.tolist() for block in torch.split(self._share(), BLOCK))
+        permutation = (
+            Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
+        )
         return self._computed(permutation, self.num_samples, self._consumed)
 
     def _share(self) -> torch.Tensor:
@@ -191,7 +196,9 @@ class DistributedSampler(Sampler[int]):
         if missing:  # padding starts over at the head of the order, more than once if it must
             turns = torch.arange(len(share), self.num_samples)
             share = torch.cat([share, order[(self.rank + turns * self.num_replicas) % len(order)]])
-        return share.contiguous()  # a copy of the share alone, so that the whole order is freed before the epoch runs
+        return (
+            share.contiguous()
+        )  # a copy of the share alone, so that the whole order is freed before the epoch runs
 
     def _computed(self, permutation: Permutation | None, count: int, first: int) -> Iterator[list[int]]:
         rest = self.size - first
@@ -215,7 +222,10 @@ class DistributedSampler(Sampler[int]):
 
         consumed: samples that all ranks together have used since this epoch began (padding included, across restarts).
         """
-        consumed, most = integer("consumed", consumed, at_least=0), max(self.size, self._consumed + self.total_size)
+        consumed, most = (
+            integer("consumed", consumed, at_least=0),
+            max(self.size, self._consumed + self.total_size),
+        )
         if consumed > most:
             raise ValueError(
                 f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; count each sample once, "
@@ -237,7 +247,13 @@ class DistributedSampler(Sampler[int]):
         Raises ValueError if the state belongs to another dataset size, seed, shuffle or order, or is not complete;
         the sampler is then as it was.
         """
-        mine = {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "shuffle": self.shuffle, "order": self.order}
+        mine = {
+            "version": STATE_VERSION,
+            "size": self.size,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "order": self.order,
+        }
         if not isinstance(state, Mapping):
             raise TypeError(f"a state is a mapping made by state_dict(consumed), not {type(state).__name__}")
         missing = [name for name in (*mine, "epoch", "consumed") if name not in state]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -41,7 +42,9 @@ def test_a_span_has_a_duration_and_plain_floats() -> None:
 
 @pytest.mark.parametrize(("start", "end"), [(2, 1), (0, float("inf")), (float("nan"), 1), (0, float("nan"))])
 def test_impossible_times_are_refused_with_the_values(start: float, end: float) -> None:
-    with pytest.raises(ValueError, match=rf"'F0' in lane 'rank 0'.*start {float(start)} and end {float(end)}"):
+    with pytest.raises(
+        ValueError, match=rf"'F0' in lane 'rank 0'.*start {float(start)} and end {float(end)}"
+    ):
         Span("rank 0", "F0", start, end)
 
 
@@ -68,7 +71,9 @@ def test_the_bubble_of_a_gpipe_schedule_is_n_minus_1_over_m_plus_n_minus_1(
     micro_batches: int, partitions: int
 ) -> None:
     spans = [
-        Span(f"partition {j}", f"F{i}", i + j, i + j + 1) for i in range(micro_batches) for j in range(partitions)
+        Span(f"partition {j}", f"F{i}", i + j, i + j + 1)
+        for i in range(micro_batches)
+        for j in range(partitions)
     ]
     assert Trace(spans).bubble == pytest.approx((partitions - 1) / (micro_batches + partitions - 1))
 
@@ -169,17 +174,25 @@ def test_a_chrome_file_is_what_perfetto_reads_and_comes_back_the_same(tmp_path: 
 
 def test_spans_that_touch_still_touch_in_the_file(tmp_path: Path) -> None:
     edges = [0.1 * k for k in range(50)]  # none of these is a whole number of nanoseconds
-    trace = Trace([Span("a", str(k), start, end) for k, (start, end) in enumerate(zip(edges, edges[1:], strict=False))])
+    trace = Trace([Span("a", str(k), start, end) for k, (start, end) in enumerate(itertools.pairwise(edges))])
     trace.to_chrome(tmp_path / "trace.json")
     read = Trace.from_chrome(tmp_path / "trace.json")
-    assert all(before.end == after.start for before, after in zip(read, read[1:], strict=False))
+    assert all(before.end == after.start for before, after in itertools.pairwise(read))
     assert [span.start for span in read] == pytest.approx([span.start for span in trace], abs=1e-9)
 
 
 def test_a_trace_that_torch_profiler_exported_can_be_read(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 7, "ts": 10.5, "dur": 2.0},
-        {"ph": "X", "cat": "kernel", "name": "add_kernel", "pid": 0, "tid": "stream 7", "ts": 12.0, "dur": 4.0},
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "add_kernel",
+            "pid": 0,
+            "tid": "stream 7",
+            "ts": 12.0,
+            "dur": 4.0,
+        },
         {"ph": "i", "name": "a mark that is no span", "pid": 7, "tid": 7, "ts": 0},
         {"ph": "M", "name": "thread_name", "pid": 7, "tid": 7, "args": {"name": "python"}},
     ]
@@ -194,7 +207,9 @@ def test_a_missing_folder_is_named_before_anything_is_written(tmp_path: Path) ->
         PIPELINE.to_chrome(tmp_path / "missing" / "trace.json")
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_debris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     PIPELINE.to_chrome(tmp_path / "trace.json")
 
     def refuse(*_: object) -> None:
@@ -384,5 +399,7 @@ def test_importing_the_timeline_needs_neither_torch_nor_numpy_nor_matplotlib() -
         "import sys, lib.timeline, lib.recorder, lib.measure; "
         "print(sorted({'torch', 'numpy', 'matplotlib', 'IPython', 'psutil'} & set(sys.modules)))"
     )
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
     assert shown.stdout.strip() == "[]"

@@ -23,9 +23,9 @@ def count() -> int:
 def run_in_processes(work: Callable[[], Any], processes: int, tasks: int = 8) -> Trace:
     """Run `tasks` times `work()` in new processes, process k taking tasks k, k + processes, …; returns the spans.
 
-    work: a function that can be imported (a fresh process knows nothing that a notebook cell defined). All processes begin
-    when the last is up, so their start-up time is in no span. Raises ValueError for counts below 1, RuntimeError if a
-    process failed.
+    work: a function that can be imported (a fresh process knows nothing that a notebook cell defined). All
+    processes begin when the last is up, so their start-up time is in no span. Raises ValueError for counts below 1,
+    RuntimeError if a process failed.
     """
     processes, tasks = integer("processes", processes, at_least=1), integer("tasks", tasks, at_least=1)
     context, recorder = multiprocessing.get_context("spawn"), Recorder()
@@ -44,7 +44,9 @@ def run_in_processes(work: Callable[[], Any], processes: int, tasks: int = 8) ->
     return recorder.trace()
 
 
-def _lane(work: Callable[[], Any], k: int, processes: int, tasks: int, recorder: Recorder, everyone_is_up: Any) -> None:
+def _lane(
+    work: Callable[[], Any], k: int, processes: int, tasks: int, recorder: Recorder, everyone_is_up: Any
+) -> None:
     everyone_is_up.wait(START_LIMIT)
     for task in range(k, tasks, processes):
         with recorder.span(f"process {k}", str(task)):

@@ -1,9 +1,9 @@
-"""Exercise checks: a verdict in one sentence, with the first counterexample; an untouched stub is neither right nor wrong.
+"""Exercise checks: a verdict in one sentence, the first counterexample; an untouched stub is neither right nor wrong.
 
-    Verdict        what a check says; a cell that ends in a check shows it as a coloured line
-    guess          comments on a prediction and never fails
-    check_value    compares a number or a word with the answer
-    check_function compares a function with the reference over many cases, and knows famous wrong answers by name
+Verdict        what a check says; a cell that ends in a check shows it as a coloured line
+guess          comments on a prediction and never fails
+check_value    compares a number or a word with the answer
+check_function compares a function with the reference over many cases, and knows famous wrong answers by name
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Verdict:
 
 
 def untouched(function: Callable[..., Any]) -> bool:
-    """Say whether a function is still its stub: a body of nothing but a docstring, `...`, `pass` or NotImplementedError."""
+    """Say whether a function is still its stub: nothing but a docstring, `...`, `pass` or NotImplementedError."""
     code = getattr(function, "__code__", None)
     if code is None:
         return False
@@ -63,7 +63,9 @@ def untouched(function: Callable[..., Any]) -> bool:
 
 def not_attempted(what: str) -> Verdict:
     """Return the neutral verdict."""
-    return Verdict("open", f"Not attempted yet: {what}. Fill in the stub above and run its cell and this one again.")
+    return Verdict(
+        "open", f"Not attempted yet: {what}. Fill in the stub above and run its cell and this one again."
+    )
 
 
 def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance: float = 0.0) -> Verdict:
@@ -73,7 +75,10 @@ def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance:
     truth that still counts as hit. None, the stub's value, gets a reminder and does not give the answer away.
     """
     if my_guess is None or my_guess is ...:
-        return Verdict("note", f"No guess yet for {what}. Put one in place of None: a wrong guess teaches more than none.")
+        return Verdict(
+            "note",
+            f"No guess yet for {what}. Put one in place of None: a wrong guess teaches more than none.",
+        )
     shown = f"{_short(truth)}{' ' + unit if unit else ''}"
     try:
         hit = my_guess == truth or _near(my_guess, truth, tolerance)
@@ -81,12 +86,16 @@ def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance:
             return Verdict("note", f"You said {_short(my_guess)}: that is it, {what} = {shown}.")
         if _near(my_guess, truth, max(0.25, 2 * tolerance)):
             return Verdict("note", f"You said {_short(my_guess)}: close, {what} = {shown}.")
-    except Exception:  # a guess may be anything, an array or an object that cannot be compared: it is only a guess
+    except (
+        Exception
+    ):  # a guess may be anything, an array or an object that cannot be compared: it is only a guess
         pass
     return Verdict("note", f"You said {_short(my_guess)}; {what} = {shown}. Read on for the reason.")
 
 
-def check_value(answer: object, truth: Any, *, what: str, tolerance: float = 0.0, wrong: Mapping[Any, str] | None = None) -> Verdict:
+def check_value(
+    answer: object, truth: Any, *, what: str, tolerance: float = 0.0, wrong: Mapping[Any, str] | None = None
+) -> Verdict:
     """Compare one value with the truth; `wrong` maps well-known wrong values to the mistake behind them."""
     if answer is None or answer is ...:
         return not_attempted(what)
@@ -95,7 +104,9 @@ def check_value(answer: object, truth: Any, *, what: str, tolerance: float = 0.0
             return Verdict("right", f"{what}: {_short(truth)}.")
         reason = next((why for value, why in (wrong or {}).items() if bool(answer == value)), "")
     except Exception as error:
-        return Verdict("wrong", f"{what}: {_short(answer)} cannot be compared ({type(error).__name__}: {error}).")
+        return Verdict(
+            "wrong", f"{what}: {_short(answer)} cannot be compared ({type(error).__name__}: {error})."
+        )
     return Verdict("wrong", f"{what} is not {_short(answer)}." + (f" {reason}" if reason else ""))
 
 
@@ -123,7 +134,9 @@ def check_function(
         got, error = _called(answer, case, expected)
         if error is not None:
             return Verdict("wrong", f"{what}: for {where} your code raised {type(error).__name__}: {error}")
-        suspects = {why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)}
+        suspects = {
+            why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)
+        }
         if not _same(got, expected):
             reason = next(iter(suspects), "")
             difference = _difference(got, expected)
@@ -134,7 +147,9 @@ def check_function(
     return Verdict("right", f"{what}: the same as the reference in all {count} cases.")
 
 
-def _called(function: Callable[..., Any], case: Mapping[str, Any], expected: Any) -> tuple[Any, Exception | None]:
+def _called(
+    function: Callable[..., Any], case: Mapping[str, Any], expected: Any
+) -> tuple[Any, Exception | None]:
     limit = len(expected) + 1 if isinstance(expected, list) else None
     try:
         return _listed(function(**case), limit), None
@@ -181,7 +196,9 @@ def _near(value: Any, truth: Any, tolerance: float) -> bool:
     if isinstance(truth, bool) or not isinstance(truth, (int, float)) or isinstance(value, (str, bool)):
         return False
     try:
-        return math.isclose(float(value), float(truth), rel_tol=tolerance, abs_tol=1e-12 if tolerance else 0.0)
+        return math.isclose(
+            float(value), float(truth), rel_tol=tolerance, abs_tol=1e-12 if tolerance else 0.0
+        )
     except (TypeError, ValueError):
         return False
 

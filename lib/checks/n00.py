@@ -80,7 +80,7 @@ def check_makespan(answer: Callable[[Times], float]) -> Verdict:
 def check_idle_share(answer: Callable[[Rows], float]) -> Verdict:
     """Check exercise 2."""
     mistakes = {
-        "You divided by the makespan alone: there are several lanes that could have worked all that time.": idle_not_shared,
+        "You divided by the makespan alone: several lanes could have worked all that time.": idle_not_shared,
         "That is the busy share; the idle share is the rest.": busy_share,
     }
     cases = [{"spans": rows} for rows in ROWS]
@@ -88,8 +88,10 @@ def check_idle_share(answer: Callable[[Rows], float]) -> Verdict:
 
 
 def guess_speedup(my_guess: object, threads: int) -> Verdict:
-    """Comment on the guessed ratio of two times, before anything has run: the model says `threads`, whatever was measured."""
-    return guess(my_guess, float(threads), what="the speed-up that a model without friction predicts", unit="×")
+    """Comment on the guessed ratio of two times; the truth is that of a model in which threads do not disturb."""
+    return guess(
+        my_guess, float(threads), what="the speed-up that a model without friction predicts", unit="×"
+    )
 
 
 def guess_python_speedup(my_guess: object) -> Verdict:

@@ -18,7 +18,7 @@ from lib._arguments import integer
 
 
 def sentence_lengths(count: int, seed: int = 0) -> list[int]:
-    """Return made-up sentence lengths in words, spread as those of real text are: many short ones, few long (at most 64)."""
+    """Return made-up sentence lengths in words, spread as in real text: many short ones, few long (at most 64)."""
     drawn = np.random.default_rng(seed).lognormal(
         mean=2.7, sigma=0.7, size=integer("count", count, at_least=0)
     )

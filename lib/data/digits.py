@@ -108,8 +108,8 @@ def decode_image(path: str | Path) -> torch.Tensor:
 class Digits(Dataset[tuple[Any, int]]):
     """The digits on disk: item i reads and decodes row i's image when it is asked for.
 
-    split: "train" (1,437 rows), "test" (360) or "meta" (all). Items are (image, digit): float32 (1, 8, 8) in 0..1, or what
-    `transform` makes of it, and an int. Raises FileNotFoundError with the way out where nothing was written.
+    split: "train" (1,437 rows), "test" (360) or "meta" (all). Items are (image, digit): float32 (1, 8, 8) in 0..1,
+    or what `transform` makes of it, and an int. Raises FileNotFoundError where nothing was written.
     """
 
     def __init__(

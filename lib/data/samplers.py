@@ -68,8 +68,8 @@ class SequentialSampler(Sampler[int]):
 class RandomSampler(Sampler[int]):
     """Yield every index once, in a new random order at each pass.
 
-    seed None: each pass draws its seed from torch's global generator, so `torch.manual_seed` governs it. A seed: a private
-    generator, so that equal seeds give equal passes whatever else draws numbers. Both give what
+    seed None: each pass draws its seed from torch's global generator, so `torch.manual_seed` governs it. A seed: a
+    private generator, so that equal seeds give equal passes whatever else draws numbers. Both give what
     torch.utils.data.RandomSampler gives, without and with `generator=torch.Generator().manual_seed(seed)`.
     Raises TypeError for a dataset without a length, ValueError for a negative seed.
     """
@@ -88,7 +88,7 @@ class RandomSampler(Sampler[int]):
         size = len(self.dataset)
         yield from _ints(shuffled(size, generator))
         if self._generator is not None:
-            # torch draws a second order for the zero samples that remain; without it our second pass would not be torch's
+            # torch draws a second order for the zero samples that remain: without it, later passes would differ
             shuffled(size, generator)
 
     def __len__(self) -> int:
@@ -98,18 +98,18 @@ class RandomSampler(Sampler[int]):
 class DistributedSampler(Sampler[int]):
     """Yield one rank's share of an order that all ranks compute alike, without talking to each other.
 
-    With the same arguments it is torch.utils.data.DistributedSampler, index for index: the order is that of a generator
-    seeded with seed + epoch (or 0, 1, 2 … without shuffle), padded with its own head (or cut, drop_last) to a multiple of
-    the number of replicas; the rank takes positions rank, rank + W, rank + 2 W, … `len()` is the number of them.
+    With the same arguments it is torch.utils.data.DistributedSampler, index for index: the order is that of a
+    generator seeded with seed + epoch (or 0, 1, 2 … without shuffle), padded with its own head (or cut, drop_last) to
+    a multiple of the number of replicas; the rank takes positions rank, rank + W, rank + 2 W, … `len()` counts them.
 
     dataset: anything with a length. num_replicas, rank: taken from the default process group where not given.
     order: "torch" as above; "feistel" is a `Permutation` of (seed, epoch), which needs no memory for any size.
     pad: False leaves the shares uneven by one at most: nothing twice, nothing dropped, for exact evaluation. Under DDP,
         ranks with fewer batches need `torch.distributed.algorithms.Join`, or a loop without collectives.
 
-    Resuming: `state_dict(consumed)` with the number of samples that all ranks together have used since the epoch began
-    (across restarts too); after `load_state_dict` the next pass deals the rest of that epoch over the world size that this
-    sampler has, and later passes are whole again. As all ranks advance alike, the used ones are a prefix of the order.
+    Resuming: `state_dict(consumed)` with the number of samples that all ranks together have used since the epoch
+    began (across restarts too); after `load_state_dict` the next pass deals the rest of that epoch over the world size
+    that this sampler has, and later passes are whole again. All ranks advance alike, so what is used is a prefix.
 
     Raises ValueError for a rank outside 0..W-1, W < 1, a negative epoch, an unknown order, or pad=False with
     drop_last=True (which contradict each other); TypeError for a dataset without a length.
@@ -228,8 +228,8 @@ class DistributedSampler(Sampler[int]):
         )
         if consumed > most:
             raise ValueError(
-                f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; count each sample once, "
-                "from the start of the epoch"
+                f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; "
+                "count each sample once, from the start of the epoch"
             )
         return {
             "version": STATE_VERSION,

@@ -55,8 +55,8 @@ def who_asked() -> str:
 class IndexDataset(Dataset[Any]):
     """Item i is i, so what comes out of a DataLoader is the order itself.
 
-    log: a list to which `len()` and every item add a Message, in the process where they happen. `loads` counts the items
-    that this copy of the dataset was asked for. Raises ValueError for a negative size, IndexError outside 0..size-1.
+    log: a list to which `len()` and every item add a Message, in the process where they happen. `loads`
+    counts the items that this copy of the dataset was asked for. Raises ValueError for a negative size, IndexError outside 0..size-1.
     """
 
     def __init__(self, size: int, log: list[Message] | None = None) -> None:
@@ -130,7 +130,7 @@ class LoggedSampler(Sampler[int]):
 
 
 def record_epoch(
-    make_sampler: Callable[[Dataset[Any]], Iterable[int]], size: int, batch_size: int, drop_last: bool = False
+    make_sampler: Callable[[IndexDataset], Iterable[int]], size: int, batch_size: int, drop_last: bool = False
 ) -> list[Message]:
     """Run one epoch of a real DataLoader over an IndexDataset; return its messages in order.
 

@@ -2,8 +2,8 @@
 
     explore(draw_ranks, N=whole(1, 40, 10, "N · samples"), shuffle=switch(True, "shuffle"))
 
-One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, a page without a kernel) shows the picture
-beside it. The picture changes in an HTML widget, not in an Output widget, so that it has alt text and nothing is captured.
+One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, a page without a kernel) shows the
+picture beside it. The live picture is an HTML widget, not an Output widget: so it has alt text, nothing is captured.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Explorer:
         self._box: Any = None
 
     def corners(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings a test should draw: all combinations of ends, and each control swept through on its own."""
+        """Yield the settings a test should draw: all combinations of ends, and each control swept on its own."""
         seen = set()
         combinations = itertools.product(*(control.corners for control in self.controls.values()))
         swept = (
@@ -145,7 +145,9 @@ class Explorer:
             self._box = self._widget()
         return self._box
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         alt, (width, height) = alt_text(self.figure), shown_size(self.figure)
         view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
         data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
@@ -164,7 +166,10 @@ def _make_widget(ipywidgets: Any, control: Control) -> Any:
         )
     layout = ipywidgets.Layout(width="340px", margin="2px 24px 2px 0")
     numbers = control.options
-    if all(type(number) is int for number in numbers) and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1:
+    if (
+        all(type(number) is int for number in numbers)
+        and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1
+    ):
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
         return ipywidgets.IntSlider(
             control.value, numbers[0], numbers[-1], step, description=control.label, style=wide, layout=layout

@@ -31,6 +31,8 @@ PALETTE: dict[str, str] = {
     "recompute": PINK,
     "copy": ORANGE,
     "load": ORANGE,
+    "read": YELLOW,
+    "pin": PINK,
     "transfer": SKY,
     "step": BLUE,
     "wait": GREY,
@@ -45,7 +47,7 @@ RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
 
 HATCH: dict[str, str] = {"padding": "////", "bubble": "....", "dropped": "xxxx", "wait": "\\\\\\\\"}
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {  # matplotlib types its settings by name, and the names differ between its versions
     "font.family": "DejaVu Sans",
     "font.size": 11,
     "axes.titlesize": 13,
@@ -88,7 +90,9 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     return wrapper
 
 
-def new_figure(width: float, height: float, *, rows: int = 1, cols: int = 1, **subplots: Any) -> tuple[Figure, Any]:
+def new_figure(
+    width: float, height: float, *, rows: int = 1, cols: int = 1, **subplots: Any
+) -> tuple[Figure, Any]:
     """Make an empty figure, `width` × `height` in inches, and its Axes (an array of them for several rows or cols).
 
     Nine inches is the width of a notebook's text. Further keywords go to `Figure.subplots`.
@@ -136,7 +140,9 @@ def alt_text(figure: Figure) -> str:
     if text:
         return text
     parts = [
-        ", ".join(part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part)
+        ", ".join(
+            part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part
+        )
         for a in figure.axes
     ]
     return "Figure: " + ("; ".join(part for part in parts if part) or "no description")

@@ -10,7 +10,15 @@ sizes, worlds, seeds = st.integers(0, 300), st.integers(1, 20), st.integers(0, 2
 orders = st.sampled_from(["torch", "feistel"])
 
 
-@given(st.integers(0, 3000), worlds, st.integers(-(2**40), 2**40), st.integers(0, 10_000), st.booleans(), st.booleans(), st.data())
+@given(
+    st.integers(0, 3000),
+    worlds,
+    st.integers(-(2**40), 2**40),
+    st.integers(0, 10_000),
+    st.booleans(),
+    st.booleans(),
+    st.data(),
+)
 def test_it_is_torch_index_for_index(size, world_size, seed, epoch, shuffle, drop_last, data):
     rank = data.draw(st.integers(0, world_size - 1))
     ours, theirs = (
@@ -24,9 +32,15 @@ def test_it_is_torch_index_for_index(size, world_size, seed, epoch, shuffle, dro
 
 
 @given(sizes, worlds, seeds, orders, st.booleans())
-def test_without_padding_every_index_comes_once_and_shares_differ_by_one(size, world_size, seed, order, shuffle):
+def test_without_padding_every_index_comes_once_and_shares_differ_by_one(
+    size, world_size, seed, order, shuffle
+):
     shares = [
-        list(DistributedSampler(range(size), world_size, rank, shuffle=shuffle, seed=seed, order=order, pad=False))
+        list(
+            DistributedSampler(
+                range(size), world_size, rank, shuffle=shuffle, seed=seed, order=order, pad=False
+            )
+        )
         for rank in range(world_size)
     ]
     assert sorted(sum(shares, [])) == list(range(size))
@@ -35,9 +49,18 @@ def test_without_padding_every_index_comes_once_and_shares_differ_by_one(size, w
 
 @settings(max_examples=60)
 @given(
-    st.integers(1, 200), worlds, worlds, seeds, orders, st.booleans(), st.sampled_from(["pad", "drop", "exact"]), st.data()
+    st.integers(1, 200),
+    worlds,
+    worlds,
+    seeds,
+    orders,
+    st.booleans(),
+    st.sampled_from(["pad", "drop", "exact"]),
+    st.data(),
 )
-def test_interrupted_anywhere_nothing_comes_twice_and_nothing_is_lost(size, before, after, seed, order, shuffle, mode, data):
+def test_interrupted_anywhere_nothing_comes_twice_and_nothing_is_lost(
+    size, before, after, seed, order, shuffle, mode, data
+):
     arguments = dict(shuffle=shuffle, seed=seed, order=order)
     first = [DistributedSampler(range(size), before, rank, **arguments) for rank in range(before)]
     steps = data.draw(st.integers(0, size // before))

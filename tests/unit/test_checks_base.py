@@ -49,11 +49,14 @@ def test_a_started_answer_that_returns_nothing_is_wrong_and_told_so():
 
 
 @pytest.mark.parametrize(
-    "as_type", [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)]
+    "as_type",
+    [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)],
 )
 def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n)))
-    assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
+    assert (
+        verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +92,14 @@ def test_an_error_inside_a_generator_is_an_answer_too():
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
-    mistakes = {"You left out the zero.": lambda n: [i * i for i in range(1, n)], "You cubed.": lambda n: [i**3 for i in range(n)]}
+    mistakes = {
+        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)],
+    }
     assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
-    assert verdict(lambda n: list(map(lambda i: i * i, range(1, n))), mistakes=mistakes).message.endswith("left out the zero.")
+    assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith(
+        "left out the zero."
+    )
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
 
 
@@ -104,7 +112,9 @@ def test_floats_are_compared_with_room_for_rounding():
     assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
 
 
-@pytest.mark.parametrize("my_guess", [None, ..., 3, 3.01, 40, "three", [3], np.zeros(2), torch.ones(3), object(), float("nan")])
+@pytest.mark.parametrize(
+    "my_guess", [None, ..., 3, 3.01, 40, "three", [3], np.zeros(2), torch.ones(3), object(), float("nan")]
+)
 def test_a_guess_is_commented_on_and_never_fails(my_guess):
     said = guess(my_guess, 3, what="the length", unit="samples")
     assert said.status == "note"

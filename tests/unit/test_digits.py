@@ -99,7 +99,9 @@ def test_header_and_blank_lines_are_no_rows(tmp_path):
 
 
 def test_workers_can_load_it(folder):
-    images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
+    images, labels = next(
+        iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1))
+    )
     assert images.shape == (8, 64)
     assert labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
     assert decode_image(folder / "img" / "0001.png").max() <= 1

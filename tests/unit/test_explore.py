@@ -1,4 +1,4 @@
-"""Every interactive figure is a pure function with controls around it; the still frame and the live one are the same."""
+"""Every interactive figure is a pure function with controls around it; the still frame and the live one are equal."""
 
 import base64
 
@@ -19,7 +19,11 @@ def draw_bars(count, color, hatched):
     return describe(figure, f"{count} {color} bars{', hatched' if hatched else ''}")
 
 
-CONTROLS = dict(count=whole(1, 9, 3, "bars"), color=choice(["red", "blue"], "red", "colour"), hatched=switch(False, "hatched"))
+CONTROLS = dict(
+    count=whole(1, 9, 3, "bars"),
+    color=choice(["red", "blue"], "red", "colour"),
+    hatched=switch(False, "hatched"),
+)
 
 
 def controls_of(explorer):
@@ -75,7 +79,12 @@ def test_corners_reach_every_end_and_every_position():
 def test_controls_become_the_widgets_they_look_like():
     draw = lambda **values: draw_bars(2, "red", False)  # noqa: E731
     explorer = explore(
-        draw, a=whole(0, 1, 0, "a"), b=steps([1, 2, 4, 8], 2, "b"), c=choice("xy", "x", "c"), d=switch(True, "d"), e=whole(0, 10, 5, "e", 5)
+        draw,
+        a=whole(0, 1, 0, "a"),
+        b=steps([1, 2, 4, 8], 2, "b"),
+        c=choice("xy", "x", "c"),
+        d=switch(True, "d"),
+        e=whole(0, 10, 5, "e", 5),
     )
     assert [type(widget).__name__ for widget in controls_of(explorer)] == [
         "IntSlider",

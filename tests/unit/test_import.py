@@ -15,7 +15,9 @@ def fresh(code: str) -> str:
 
 
 def test_import_lib_loads_nothing_but_itself():
-    loaded = fresh("import sys; before = set(sys.modules); import lib; print(*sorted(set(sys.modules) - before))").split()
+    loaded = fresh(
+        "import sys; before = set(sys.modules); import lib; print(*sorted(set(sys.modules) - before))"
+    ).split()
     assert [name for name in loaded if name.startswith("lib")] == ["lib"]
     assert "torch" not in loaded and "numpy" not in loaded
 
@@ -44,7 +46,8 @@ print('fine')
 
 
 def test_figures_and_checks_are_above_and_never_imported_from_below():
-    code = "import sys, lib.data.digits, lib.data.samplers, lib.timeline; print(*[m for m in sys.modules if m.startswith('lib.')])"
+    imports = "import sys, lib.data.digits, lib.data.samplers, lib.timeline"
+    code = imports + "; print(*[name for name in sys.modules if name.startswith('lib.')])"
     below = fresh(code).split()
     assert not [name for name in below if name.split(".")[1] in ("figures", "checks", "notebook")]
 

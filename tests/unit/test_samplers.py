@@ -14,7 +14,9 @@ from lib.data import DistributedSampler, RandomSampler, SequentialSampler
 
 
 def shares(size: int, world_size: int, **arguments: object) -> list[list[int]]:
-    return [list(DistributedSampler(range(size), world_size, rank, **arguments)) for rank in range(world_size)]
+    return [
+        list(DistributedSampler(range(size), world_size, rank, **arguments)) for rank in range(world_size)
+    ]
 
 
 class Endless(IterableDataset):
@@ -57,7 +59,9 @@ def test_every_small_case_equals_torch(shuffle, drop_last):
     for size in range(26):
         for world_size in range(1, 10):
             for rank in range(world_size):
-                arguments = dict(num_replicas=world_size, rank=rank, shuffle=shuffle, seed=3, drop_last=drop_last)
+                arguments = dict(
+                    num_replicas=world_size, rank=rank, shuffle=shuffle, seed=3, drop_last=drop_last
+                )
                 ours = DistributedSampler(range(size), **arguments)
                 theirs = TorchDistributedSampler(range(size), **arguments)
                 assert (len(ours), ours.num_samples, ours.total_size) == (
@@ -72,7 +76,9 @@ def test_every_small_case_equals_torch(shuffle, drop_last):
 
 
 def test_a_hundred_thousand_samples_equal_torch():
-    ours, theirs = (kind(range(100_003), 8, 5, seed=11) for kind in (DistributedSampler, TorchDistributedSampler))
+    ours, theirs = (
+        kind(range(100_003), 8, 5, seed=11) for kind in (DistributedSampler, TorchDistributedSampler)
+    )
     assert list(ours) == list(theirs)
 
 
@@ -164,7 +170,8 @@ def test_a_pass_that_is_broken_off_does_not_count_as_dealt():
 
 
 def test_a_finished_epoch_has_no_rest_and_no_padding():
-    assert [list(sampler) for sampler in rest(10, 3, DistributedSampler(range(10), 3, 0).state_dict(consumed=12))] == [[]] * 3
+    state = DistributedSampler(range(10), 3, 0).state_dict(consumed=12)
+    assert [list(sampler) for sampler in rest(10, 3, state)] == [[], [], []]
 
 
 def test_a_state_is_the_same_on_every_rank():
@@ -210,7 +217,9 @@ def test_a_mapping_that_is_no_state_is_refused():
 # --- with a DataLoader, DDP's process group, pickle
 
 
-@pytest.mark.parametrize("workers", [dict(), dict(num_workers=2), dict(num_workers=2, persistent_workers=True)])
+@pytest.mark.parametrize(
+    "workers", [dict(), dict(num_workers=2), dict(num_workers=2, persistent_workers=True)]
+)
 def test_a_dataloader_follows_it_through_the_epochs(workers):
     samplers = [DistributedSampler(range(23), 2, rank) for rank in range(2)]
     loaders = [DataLoader(range(23), batch_size=4, sampler=sampler, **workers) for sampler in samplers]
@@ -255,7 +264,10 @@ def test_a_sampler_survives_pickle():
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (dict(num_replicas=8, rank=8), "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7"),
+        (
+            dict(num_replicas=8, rank=8),
+            "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7",
+        ),
         (dict(num_replicas=8, rank=-1), "ranks are 0..7"),
         (dict(num_replicas=0, rank=0), "num_replicas must be at least 1, not 0"),
         (dict(num_replicas=2.0, rank=0), "num_replicas must be an integer"),
@@ -277,7 +289,9 @@ def test_a_bad_epoch_raises_at_once(epoch):
         DistributedSampler(range(10), 2, 0).set_epoch(epoch)
 
 
-@pytest.mark.parametrize("make", [SequentialSampler, RandomSampler, lambda data: DistributedSampler(data, 2, 0)])
+@pytest.mark.parametrize(
+    "make", [SequentialSampler, RandomSampler, lambda data: DistributedSampler(data, 2, 0)]
+)
 def test_data_without_length_is_refused_at_once(make):
     for data in (Endless(), iter([1, 2])):
         with pytest.raises(TypeError, match="no len"):

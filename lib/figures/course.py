@@ -1,0 +1,121 @@
+"""The map of the course: two tracks that meet, drawn as a railway plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from lib.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One notebook: its number, its name in two lines at most, its place on the map (column, row), its track."""
+
+    number: int
+    name: str
+    at: tuple[float, float]
+    track: str
+
+
+COURSE: tuple[Stop, ...] = (
+    Stop(0, "start\nhere", (0, 1.5), "both"),
+    Stop(1, "loading\npipeline", (1, 3), "data"),
+    Stop(2, "samplers", (2, 3), "data"),
+    Stop(3, "distributed\nsampler", (3, 3), "data"),
+    Stop(4, "contiguous\nshards", (4, 3), "data"),
+    Stop(5, "rank\ndataset", (5, 3), "data"),
+    Stop(6, "data\nparallel", (6, 3), "data"),
+    Stop(7, "micro-\nbatches", (1, 0), "pipeline"),
+    Stop(8, "pipeline\nclock", (2, 0), "pipeline"),
+    Stop(9, "tasks,\nworkers", (3, 0), "pipeline"),
+    Stop(10, "check-\npointing", (4, 0), "pipeline"),
+    Stop(11, "backward\norder", (5, 0), "pipeline"),
+    Stop(12, "GPipe", (6, 0), "pipeline"),
+    Stop(13, "CUDA\nstreams", (7, 1.5), "both"),
+    Stop(14, "schedules", (8, 1.5), "both"),
+    Stop(15, "scale\nout", (9, 1.5), "both"),
+)
+
+COLOR = {"data": ORANGE, "pipeline": BLUE, "both": GREEN}
+_WIDE, _HIGH = 0.86, 0.94
+
+
+@styled
+def draw_course(ready: tuple[int, ...] = tuple(range(16))) -> Figure:
+    """Draw the map; the numbers in `ready` are filled (the notebook exists), the others are outlines."""
+    figure, axes = new_figure(9, 3.1)
+    order = {
+        "data": [stop for stop in COURSE if stop.track in ("data", "both")],
+        "pipeline": [stop for stop in COURSE if stop.track in ("pipeline", "both")],
+    }
+    for track, stops in order.items():
+        axes.plot(
+            *zip(*(stop.at for stop in stops), strict=True),
+            color=COLOR[track],
+            linewidth=5,
+            alpha=0.35,
+            solid_joinstyle="round",
+            zorder=1,
+        )
+    for stop in COURSE:
+        _draw_stop(axes, stop, stop.number in ready)
+    for y, track, asked in (
+        (2.05, "Data track", "How does training data reach many ranks?"),
+        (0.95, "Pipeline track", "How does one model run on many devices?"),
+    ):
+        axes.text(0.75, y + 0.17, track, ha="left", va="center", fontsize=11, weight="bold")
+        axes.text(0.75, y - 0.22, asked, ha="left", va="center", fontsize=11, color=MUTED)
+    axes.set(xlim=(-0.5, 9.5), ylim=(-0.6, 3.6))
+    axes.set_axis_off()
+    exist = ", ".join(f"{number:02d}" for number in ready)
+    words = (
+        f"Map of the course: {len(COURSE)} notebooks. The data track runs 00 to 06, the pipeline track 00 and "
+        f"07 to 12; both meet in 13, 14 and 15. Ready to read: {exist}."
+    )
+    return describe(figure, words)
+
+
+def _draw_stop(axes: Axes, stop: Stop, ready: bool) -> None:
+    color, (x, y) = COLOR[stop.track], stop.at
+    ink = PAPER if ready and stop.track != "data" else INK
+    axes.add_patch(
+        FancyBboxPatch(
+            (x - _WIDE / 2, y - _HIGH / 2),
+            _WIDE,
+            _HIGH,
+            boxstyle="round,pad=0,rounding_size=0.12",
+            facecolor=color if ready else PAPER,
+            edgecolor=color,
+            linewidth=1.6,
+            linestyle="-" if ready else (0, (3, 2)),
+            zorder=2,
+            mutation_aspect=1.6,
+        )
+    )
+    axes.text(
+        x,
+        y + 0.18,
+        f"{stop.number:02d}",
+        color=ink,
+        ha="center",
+        va="center",
+        weight="bold",
+        fontsize=12,
+        zorder=3,
+    )
+    name_ink = ink if ready else MUTED
+    axes.text(
+        x,
+        y - 0.2,
+        stop.name,
+        color=name_ink,
+        ha="center",
+        va="center",
+        fontsize=9,
+        zorder=3,
+        linespacing=0.95,
+    )

@@ -70,12 +70,14 @@ def save(
     return folder / f"{name}.json"
 
 
-def provenance_line(record: Mapping[str, Any]) -> str:
-    """Say in one line where a recording comes from: the line that stands under every recorded table or figure."""
+def provenance(record: Mapping[str, Any]) -> str:
+    """Say in two lines where a recording comes from; they stand under every recorded table or figure."""
     origin = record["provenance"]
     on = ", ".join(origin[name] for name in ("gpu", "driver", "machine") if name in origin)
-    versions = ", ".join(f"{name} {origin[name]}" for name in ("python", "torch", "numpy"))
-    return f"Recorded {origin['date']} on {on}; {versions}; commit {origin['commit']}; again with: {origin['command']}"
+    versions = f"Python {origin['python']}, torch {origin['torch']}, numpy {origin['numpy']}"
+    return (
+        f"Recorded {origin['date']} on {on}\n({versions}, commit {origin['commit']}) by {origin['command']}"
+    )
 
 
 def _check(origin: object, where: str) -> None:

@@ -260,10 +260,11 @@ class Trace(Sequence[Span]):
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
         named = [e for e in events if e.get("ph") == "M" and e.get("name") == "thread_name"]
-        lanes = {(e["pid"], e["tid"]): str(e["args"]["name"]) for e in named}
+        lanes = {(e.get("pid"), e.get("tid")): str(e["args"]["name"]) for e in named}
         spans = []
         for event in (e for e in events if e.get("ph") == "X"):
-            lane = lanes.get((event["pid"], event["tid"]), f"{event['pid']} / {event['tid']}")
+            process, thread = event.get("pid"), event.get("tid")
+            lane = lanes.get((process, thread), f"{process} / {thread}")
             start = round(event["ts"] * 1e3)
             end = start + round(event.get("dur", 0) * 1e3)
             kind = event.get("cat", "compute")

@@ -56,7 +56,8 @@ class IndexDataset(Dataset[Any]):
     """Item i is i, so what comes out of a DataLoader is the order itself.
 
     log: a list to which `len()` and every item add a Message, in the process where they happen. `loads`
-    counts the items that this copy of the dataset was asked for. Raises ValueError for a negative size, IndexError outside 0..size-1.
+    counts the items that this copy of the dataset was asked for. Raises ValueError for a negative size, IndexError
+    outside 0..size-1.
     """
 
     def __init__(self, size: int, log: list[Message] | None = None) -> None:

@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from lib.data.copies import measure_copies
 from lib.data.digits import Digits, write_digits
 from lib.data.loading import (
     TRAINER,
     TimedDataset,
+    costs,
     moments,
     prepare,
     queue_depth,
@@ -202,3 +204,17 @@ def test_prepared_images_are_of_one_size_in_range_and_the_same_in_every_run():
         assert large.shape == (1, 48, 48) and large.min() >= 0 and large.max() <= 1
         assert torch.equal(large, prepare(image, size=48, detail=detail))
     assert large.mean() == pytest.approx(image.mean().item(), abs=0.1)
+
+
+def test_without_a_gpu_measuring_copies_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="needs a CUDA device"):
+        measure_copies()
+
+
+def test_the_measured_numbers_are_medians_over_batches_and_epochs():
+    trace = simulate_loading(3, load=[5, 6, 9], step=2, waiting=1)
+    assert costs(trace, trace) == {"load": 6, "waiting": 1, "step": 2}
+    assert costs(simulate_loading(4, 3, 2)) == {"load": 3, "waiting": 0, "step": 2}
+    with pytest.raises(ValueError, match="nothing was measured"):
+        costs(trace.only(kind="load"))

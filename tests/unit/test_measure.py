@@ -214,6 +214,22 @@ def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss()
     assert len(held) == 60 * MEGABYTES
 
 
+def test_what_a_child_holds_is_counted_and_can_be_left_out() -> None:
+    before = memory()
+    code = f"import sys; held = bytes(1) * {60 * MEGABYTES}; print('up', flush=True); sys.stdin.read()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    after, child, without = memory(), memory(process.pid), memory(children=False)
+    process.communicate()
+    assert (
+        before.uss is not None and after.uss is not None and child.uss is not None and without.uss is not None
+    )
+    assert child.uss > 60 * MEGABYTES
+    assert abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
+    assert without.uss < after.uss - 50 * MEGABYTES
+
+
 def test_the_memory_of_another_process_can_be_asked_for_and_a_dead_one_is_named() -> None:
     code = "import sys; print('up', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -32,13 +32,13 @@ def test_what_is_saved_is_loaded_with_the_versions_it_was_measured_with(here: Pa
     assert record["provenance"]["command"] == "python -m probe"
 
 
-def test_the_line_under_a_table_names_machine_date_versions_and_command(here: Path) -> None:
+def test_the_lines_under_a_table_name_machine_date_versions_and_command(here: Path) -> None:
     recorded.save("probe", {}, command="python -m probe", folder=here, gpu="GPU of the test", driver="1.2")
     record = recorded.load("probe")
-    line = recorded.provenance_line(record)
-    assert "GPU of the test" in line
+    lines = recorded.provenance(record)
+    assert "GPU of the test" in lines
     for name in recorded.PROVENANCE:
-        assert record["provenance"][name] in line
+        assert record["provenance"][name] in lines
 
 
 @pytest.mark.parametrize("missing", recorded.PROVENANCE)

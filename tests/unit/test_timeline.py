@@ -173,7 +173,7 @@ def test_a_chrome_file_is_what_perfetto_reads_and_comes_back_the_same(tmp_path: 
 
 
 def test_spans_that_touch_still_touch_in_the_file(tmp_path: Path) -> None:
-    edges = [0.1 * k for k in range(50)]  # none of these is a whole number of nanoseconds
+    edges = [k / 3 for k in range(50)]  # none of these is a whole number of nanoseconds
     trace = Trace([Span("a", str(k), start, end) for k, (start, end) in enumerate(itertools.pairwise(edges))])
     trace.to_chrome(tmp_path / "trace.json")
     read = Trace.from_chrome(tmp_path / "trace.json")
@@ -338,6 +338,22 @@ def test_a_forked_child_does_not_carry_its_parents_spans_away_or_its_folder() ->
     assert process.exitcode == 0
     lanes = [span.lane for span in recorder.trace()]
     assert sorted(lanes) == ["child", "child", "grandchild", "parent"]
+
+
+@needs_fork
+def test_a_forked_child_that_lets_its_recorder_go_leaves_the_folder_to_the_owner() -> None:
+    recorders = [Recorder()]
+    folder = recorders[0]._folder
+
+    def child() -> None:
+        recorders.clear()
+        gc.collect()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert folder.is_dir()
 
 
 @needs_fork

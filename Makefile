@@ -1,0 +1,55 @@
+# Two commands matter: `make lab` to read, `make test` to check everything. Plain `make` explains the rest.
+
+PY := .venv/bin/python
+# Another Python for the environment: make lab PYTHON=python3.12
+PYTHON ?=
+NB ?=
+FRESH ?=
+REPO ?=
+REF ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test run save bench lint stamp environment environment-test
+
+help: ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z]*\):[^#]*## /  \1|/p' Makefile | awk -F'|' '{ printf "%-8s %s\n", $$1, $$2 }'
+
+# Does nothing (0.1 s) unless requirements.txt, constraints.txt or pyproject.toml changed since the last time.
+environment:
+	@python=$$(sh tools/find_python $(PYTHON)) && "$$python" tools/environment.py
+
+environment-test:
+	@python=$$(sh tools/find_python $(PYTHON)) && "$$python" tools/environment.py --test
+
+lab: environment ## open JupyterLab at the first notebook (first time 3 minutes, then 5 s)
+	@$(PY) -m jupyter trust $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb) >/dev/null
+	@echo "Opening JupyterLab at notebooks/00_start_here.ipynb (about 5 s; Ctrl-C twice to stop)."
+	@$(PY) -m jupyterlab --ip=127.0.0.1 --allow-root --ServerApp.root_dir=. \
+		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly
+
+test: environment-test ## run every test, every notebook, every solution and every widget (10 minutes)
+	@echo "Running all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)."
+	@$(PY) -m tools.test
+
+run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03)
+	@echo "Running the notebooks without saving them (up to 1 minute each)."
+	@$(PY) -m tools.run_all $(NB)
+
+save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (1 minute each; FRESH=1 measures again)
+	@echo "Running and saving $(or $(NB),… which one? make save NB=03, or NB=all) (up to 1 minute each)."
+	@$(PY) -m tools.save $(if $(FRESH),--fresh) $(NB)
+
+bench: environment ## print the benchmark tables (3 minutes)
+	@echo "Measuring: ours against torch's, interleaved (3 minutes; close what else is running)."
+	@$(PY) -m tests.bench
+
+lint: environment-test ## check style and types, change nothing (20 s)
+	@echo "Checking style and types (20 s; to repair the style: $(PY) -m ruff check --fix && $(PY) -m ruff format)."
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+stamp: environment-test ## write the repository's address into badges and set-up cells (1 s): REPO=owner/name REF=v1.0
+	@echo "Writing the repository's address into every badge and set-up cell (1 s)."
+	@$(PY) -m tools.stamp $(if $(REPO),--repository $(REPO)) $(if $(REF),--ref $(REF))

@@ -1,0 +1,231 @@
+"""Meta files: a text file with one row a sample, of which any rows can be had without reading the rest.
+
+    # image          caption                    a line that begins with # is a header
+    img/0001.png "a handwritten seven"          row 0
+    img/0002.png "a handwritten one"            row 1
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lib._arguments import NotAnIntegerError
+from lib.data.meta_index import Stamp, open_index
+from lib.data.meta_text import Bytes, Ids, copy_rows
+
+CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
+Offsets: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+
+
+class Packed:
+    """Rows as one array of bytes: `packed[i]` is row i as a str, `packed.rows([…])` many, `packed.nbytes` the price.
+
+    data: the rows' UTF-8, one after another, as they lie in the file. offsets: where each begins; one more than rows.
+    places: item i is the row at places[i] of them; None if that is i. No array of them is an array of Python objects:
+    workers that are forked share all of it, and reading changes nothing that they share.
+    """
+
+    def __init__(self, data: Bytes, offsets: Offsets, places: npt.NDArray[np.uint32] | None = None) -> None:
+        self.data, self.offsets, self.places = data, offsets, places
+        # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
+        self._data, self._offsets = memoryview(data), memoryview(offsets)
+        self._places: Sequence[int] | memoryview = range(len(offsets) - 1) if places is None else memoryview(places)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> str:
+        """Return an item; a negative index counts from the end. Raises IndexError."""
+        try:
+            place = self._places[index]
+        except IndexError:
+            raise IndexError(f"item {index} is out of range: there are {len(self)}") from None
+        offsets = self._offsets
+        return str(self._data[offsets[place] : offsets[place + 1]], "utf-8", "surrogateescape")
+
+    def rows(self, indices: Sequence[int] | Ids) -> list[str]:
+        """Return many items, which is faster than one by one. Raises IndexError."""
+        index = np.asarray(indices, np.int64) if len(indices) else np.empty(0, np.int64)
+        try:
+            place = index if self.places is None else self.places[index]
+            begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
+        except IndexError as error:
+            raise IndexError(f"{error}: there are {len(self)} items") from None
+        data = self._data
+        return [str(data[a:b], "utf-8", "surrogateescape") for a, b in zip(begin, end, strict=True)]
+
+    @property
+    def nbytes(self) -> int:
+        """All bytes held."""
+        return self.data.nbytes + self.offsets.nbytes + (0 if self.places is None else self.places.nbytes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.data, self.offsets, self.places)
+
+
+class MetaFile:
+    """Open a text file of rows; `len` of it, `rows(ids)` and `packed(ids)`, any rows in any order.
+
+    A line that begins with `#` is a header and a line of blanks is nothing, wherever they stand; every other is a row,
+    without its line end (LF or CRLF; only these end a line). Bytes that are no UTF-8 become the surrogates \\udc80 …
+    \\udcff, from which `row.encode("utf-8", "surrogateescape")` makes the same bytes again: nothing is lost.
+
+    Where the rows begin is read from an index file, by default path + ".idx". It is written when it is missing or that of
+    another text (size, date or a sample of the content differ), at about a GB a second. index: another place for it.
+
+    May be used by many threads, in forked workers, and be pickled (the file is then opened again). Close it, or use
+    `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
+    is damaged or a file that is none; `rows` and `packed` raise RuntimeError if the text has changed since.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], index: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path)
+        self.index_path = Path(f"{self.path}.idx" if index is None else index)
+        if not stat.S_ISREG(os.stat(self.path).st_mode):
+            raise ValueError(f"{self.path} is not a regular file: a meta file is a text file that can be read anywhere in it")
+        self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._close = weakref.finalize(self, os.close, self._file)
+        self._index = open_index(self._file, self.path, self.index_path)
+        self._close_index = weakref.finalize(self, os.close, self._index.file)
+        self._status = _status(self._file)
+
+    def __len__(self) -> int:
+        return self._index.rows
+
+    def __repr__(self) -> str:
+        return f"MetaFile({str(self.path)!r}): {len(self)} rows"
+
+    def rows(self, ids: Sequence[int] | Ids) -> list[str]:
+        """Return rows as strings, in the order asked for; twice what is asked for twice.
+
+        ids: a list, an integer array or a CPU tensor. Raises IndexError outside 0..len - 1, also for a negative one.
+        """
+        packed = self.packed(ids)
+        return packed.rows(range(len(packed)))
+
+    def packed(self, ids: Sequence[int] | Ids) -> Packed:
+        """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
+        array = np.asarray(ids)
+        if array.ndim != 1:
+            raise TypeError(f"ids must be a sequence of integers, not {ids!r}; one row is rows([i])[0]")
+        if array.size and array.dtype.kind not in "iu":
+            raise NotAnIntegerError(f"ids must be integers, not {array.dtype}")
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, -1)
+        if low < 0 or high >= len(self):
+            there = f"0..{len(self) - 1}" if len(self) else "none"
+            raise IndexError(f"row {low if low < 0 else high} is out of range: {self.path} has {there}")
+        return self.pack(len(array), (array[start : start + CHUNK] for start in range(0, len(array), CHUNK)))
+
+    def pack(
+        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], None] | None = None
+    ) -> Packed:
+        """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
+
+        The ids are not checked. progress: called with numbers of rows that add up to `count`; if it raises, that is the end.
+        Takes 12 bytes a row, and then the result and about 10 MB.
+        """
+        self._check_unchanged()
+        ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
+        # From now on ids[i + 1] is an id until row i has been copied, and then where the row after it begins.
+        offsets: Offsets = ids
+        data = np.empty(int(count * (self._status[0] / max(1, len(self)) + 1)) + 4096, np.uint8)
+        filled = start = 0
+        try:
+            while start < count:
+                wanted = offsets[start + 1 : start + 1 + CHUNK].astype(np.int64)
+                begin, end = self._index.bounds(wanted)
+                room = filled + int((end - begin).sum())
+                if room > len(data):
+                    data.resize(room + room // 8, refcheck=False)
+                lengths = copy_rows(self._file, begin, end, self._index.broken, data[filled:])
+                ends = np.cumsum(lengths)
+                ends += filled
+                filled = int(ends[-1])
+                if filled >= 2**32 and offsets.dtype == np.uint32:
+                    offsets = offsets.astype(np.int64)
+                offsets[start + 1 : start + 1 + len(ends)] = ends
+                start += len(ends)
+                if progress is not None:
+                    progress(len(ends))
+        except EOFError:
+            self._check_unchanged()
+            raise
+        self._check_unchanged()
+        data.resize(filled, refcheck=False)
+        return Packed(data, offsets, places)
+
+    def _check_unchanged(self) -> None:
+        if not self._close.alive:
+            raise ValueError(f"{self.path} is closed")
+        now = _status(self._file)
+        if now != self._status:
+            raise RuntimeError(
+                f"{self.path} has changed since it was opened ({self._status[0]} bytes then, {now[0]} now): its rows may lie "
+                "elsewhere; open it anew with MetaFile"
+            )
+
+    def close(self) -> None:
+        """Close the files; what has been read stays."""
+        self._close()
+        self._close_index()
+
+    def __enter__(self) -> MetaFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        places = [os.path.abspath(place) for place in (self.path, self.index_path)]
+        return {"path": places[0], "index": places[1], "status": self._status}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"], state["index"])  # type: ignore[misc]
+        self._status = state["status"]
+        self._check_unchanged()
+
+
+def _status(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_size, status.st_mtime_ns
+
+
+def _sorted_with_places(
+    count: int, blocks: Iterable[npt.NDArray[Any]], wide: bool
+) -> tuple[Any, npt.NDArray[np.uint32] | None]:
+    """Sort ids; return an array with them at 1..count, and for each item where its id has got to (None: where it was).
+
+    An id and its place go through the sort as one number, id · 2^bits + place: one fast sort, and no argsort.
+    """
+    bits = max(1, (count - 1).bit_length())
+    keys = np.empty(count, np.uint64)
+    filled = 0
+    for block in blocks:
+        part = keys[filled : filled + len(block)]
+        part[:] = block
+        part <<= np.uint64(bits)
+        part |= np.arange(filled, filled + len(block), dtype=np.uint64)
+        filled += len(block)
+    in_order = bool((keys[1:] >= keys[:-1]).all())
+    if not in_order:
+        keys.sort()
+    ids = np.zeros(count + 1, np.int64 if wide else np.uint32)
+    places = None if in_order else np.empty(count, np.uint32)
+    for start in range(0, count, CHUNK):
+        part = keys[start : start + CHUNK]
+        ids[start + 1 : start + 1 + len(part)] = part >> np.uint64(bits)
+        if places is not None:
+            item = part & np.uint64(2**bits - 1)
+            places[item] = np.arange(start, start + len(part), dtype=np.uint32)
+    return ids, places

@@ -1,0 +1,67 @@
+"""The browser test itself notices a figure that stands still, fails or does not come back, and a cell that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools.lab import Notebook, Server
+from tools.save import KERNELSPEC
+
+DRAW = """
+import ipywidgets
+from lib.figures.explore import explore, switch, whole
+from lib.figures.style import new_figure, title
+
+def frame(text):
+    figure, axes = new_figure(4, 2)
+    title(axes, str(text))
+    return figure
+
+drawn = []
+"""
+FOLLOWS = 'explore(lambda n, on: frame((n, on)), n=whole(1, 5, 5, "n"), on=switch(True, "on"))'
+STANDS_STILL = 'explore(lambda n: frame("always the same"), n=whole(1, 5, 2, "n"))'
+FAILS = 'explore(lambda n: frame(1 // (n - 3)), n=whole(1, 5, 2, "n"))'
+DRIFTS = 'explore(lambda n: frame(drawn.append(n) or len(drawn)), n=whole(1, 5, 2, "n"))'
+MISPRINTS = """
+slider = ipywidgets.FloatSlider(0.5, min=0, max=1, step=0.25, readout_format=".0%", description="share")
+box = explore(lambda n: frame(n), n=whole(0, 100, 2, "n")).widget
+slider.observe(lambda change: setattr(box.children[0].children[-1], "value", int(100 * change["new"])), "value")
+box.children[0].children = (slider, *box.children[0].children)
+box
+"""
+
+
+def write(path: Path, *sources: str) -> Path:
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
+    return path
+
+
+def test_planted_faults_are_noticed(
+    server: Server, open_notebook: Callable[[Path], Notebook], tmp_path: Path
+) -> None:
+    path = write(server.root / "faults.ipynb", DRAW, FOLLOWS, STANDS_STILL, FAILS, DRIFTS, MISPRINTS)
+    notebook = open_notebook(path)
+    notebook.run_all()
+    follows, stands_still, fails, drifts, misprints = (
+        explorer.try_all(tmp_path, f"explore{number}", seconds=3)
+        for number, explorer in enumerate(notebook.explorers())
+    )
+    assert follows == []
+    assert "the figure did not change" in stands_still[0]
+    assert "ZeroDivisionError" in fails[0]
+    assert "did not come back to its first frame" in drifts[0]
+    assert "stands at 0.75 but prints '75%'" in misprints[0]
+    assert len(list(tmp_path.glob("explore0-*.png"))) == 2
+    assert any("ZeroDivisionError" in error for error in notebook.errors())
+
+
+def test_a_failing_cell_is_noticed(server: Server, open_notebook: Callable[[Path], Notebook]) -> None:
+    notebook = open_notebook(write(server.root / "fails.ipynb", "x = 1", "1 / 0", "x"))
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        notebook.run_all()

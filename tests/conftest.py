@@ -1,0 +1,26 @@
+"""What every test shares: the environment variables of `make save`, and GPU tests that say why they are skipped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools.execute import ENVIRONMENT
+
+for name, value in ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+
+GPU = Path(__file__).parent / "gpu"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs_gpu = [item for item in items if GPU in item.path.parents or item.get_closest_marker("gpu")]
+    if not needs_gpu:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needs_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU, and torch sees none here"))

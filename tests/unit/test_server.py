@@ -1,0 +1,780 @@
+"""The meta server and its dataset: every row arrives as it is, and whatever breaks ends in a clear error, never in a wait."""
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lib.data import client, protocol, server, wire
+from lib.data.server import MetaServer, ServerDataset
+
+pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
+
+ROOT = Path(__file__).parents[2]
+HOST = "127.0.0.1"
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+class ListOfRows:
+    """Rows without a file, which count how often they are read and may be slow."""
+
+    def __init__(self, rows, seconds=0.0):
+        self.list, self.seconds, self.reads = list(rows), seconds, 0
+        self.reading = threading.Event()
+
+    def __len__(self):
+        return len(self.list)
+
+    def rows(self, ids):
+        self.reads += 1
+        self.reading.set()
+        time.sleep(self.seconds)
+        return [self.list[i] for i in ids]
+
+
+def numbered(size=100):
+    return ListOfRows(f"row {i}" for i in range(size))
+
+
+@pytest.fixture()
+def dataset():
+    """A dataset of the rows "row 0" … "row 99", from a server in a thread."""
+    with MetaServer(numbered()) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        yield rows
+        rows.close()
+
+
+def talk(port, *parts, pause=0.0):
+    """Send bytes to the server as they are; return all that comes back until it hangs up (or 5 s of silence)."""
+    with socket.create_connection((HOST, port), timeout=5) as raw:
+        for part in parts:
+            raw.sendall(part)
+            time.sleep(pause)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := raw.recv(65_536):
+                received += chunk
+        return received
+
+
+def statuses(answer):
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answer)]
+
+
+def post(body, headers=b""):
+    return b"POST /rows HTTP/1.1\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), headers, body)
+
+
+@contextlib.contextmanager
+def scripted_server(*answers):
+    """A listener that treats its n-th connection with the n-th function, and then hangs up."""
+    listener = socket.create_server((HOST, 0))
+
+    def serve():
+        for treat in answers:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                treat(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def say(text):
+    """Treat a connection by reading a request and saying `text`."""
+
+    def treat(connection):
+        connection.recv(65_536)
+        connection.sendall(text)
+
+    return treat
+
+
+def http_answer(value):
+    body = json.dumps(value).encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+
+# What is asked arrives
+
+
+def test_a_served_dataset_is_a_dataset(dataset):
+    assert len(dataset) == 100
+    assert dataset[17] == "row 17"
+    assert dataset.__getitems__([3, 1, 4, 1]) == ["row 3", "row 1", "row 4", "row 1"]
+    assert dataset.__getitems__([]) == []
+    assert list(dataset) == [f"row {i}" for i in range(100)], "iteration ends at the IndexError"
+
+
+def test_whatever_counts_as_an_integer_is_an_index(dataset):
+    assert dataset[np.int64(5)] == dataset[torch.tensor(5)] == "row 5"
+    assert dataset.__getitems__(torch.tensor([7, 0])) == ["row 7", "row 0"]
+    for wrong in (1.0, "1", True, None):
+        with pytest.raises(TypeError, match="index must be an integer"):
+            _ = dataset[wrong]
+
+
+def test_every_row_arrives_as_it_is_even_what_is_no_utf8():
+    odd = [
+        "",
+        'img/1.png "a \\ and a \x00"',
+        "手写的七 \U0001f600 \u2028\u2029",
+        b"latin \xe9, half a \xf0\x9f\x98, and \xed\xa0\x80".decode("utf-8", "surrogateescape"),
+        "long " * 100_000,
+    ]
+    with MetaServer(ListOfRows(odd)) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        assert rows.__getitems__(range(5)) == odd
+        assert [rows[i] for i in range(5)] == odd
+        assert rows[3].encode("utf-8", "surrogateescape").startswith(b"latin \xe9")
+        rows.close()
+
+
+def test_a_meta_file_is_served_by_its_path(tmp_path):
+    path = tmp_path / "meta.txt"
+    path.write_bytes(b'# file "caption"\n0.png "a seven"\r\n\n1.png "\xff"\n')
+    with MetaServer(path) as serving:
+        assert len(serving) == 2
+        rows = ServerDataset(HOST, serving.port)
+        assert rows.__getitems__([1, 0]) == ['1.png "\udcff"', '0.png "a seven"']
+        rows.close()
+
+
+def test_a_transform_is_applied_to_each_row(dataset):
+    dataset.transform = len
+    assert dataset[5] == 5 and dataset.__getitems__([5, 50]) == [5, 6]
+
+
+def test_a_dataloaders_batch_is_one_request():
+    rows = numbered()
+    with MetaServer(rows) as serving:
+        dataset = ServerDataset(HOST, serving.port)
+        batches = list(DataLoader(dataset, batch_size=25))
+        dataset.close()
+    assert [row for batch in batches for row in batch] == rows.list
+    assert rows.reads == 4
+
+
+def test_a_batch_above_the_servers_limit_of_ids_becomes_several_requests(dataset, monkeypatch):
+    monkeypatch.setattr(client, "MAX_IDS", 40)
+    monkeypatch.setattr(protocol, "MAX_IDS", 40)
+    assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
+
+
+def test_a_batch_above_the_servers_limit_of_characters_is_halved_until_it_fits(dataset, monkeypatch):
+    monkeypatch.setattr(protocol, "MAX_ANSWER", 30)
+    assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
+    monkeypatch.setattr(protocol, "MAX_ANSWER", 3)
+    with pytest.raises(ValueError, match="one answer may hold 3 characters"):
+        dataset.__getitems__([1, 2])
+
+
+@pytest.mark.parametrize("index", [100, 10**17, -1, -100])
+def test_outside_the_rows_is_an_index_error_as_for_a_list(dataset, index):
+    with pytest.raises(IndexError, match=str(index)):
+        _ = dataset[index]
+    with pytest.raises(IndexError, match=str(index)):
+        dataset.__getitems__([0, index])
+    assert dataset[0] == "row 0", "and the connection is still good"
+
+
+def test_a_server_without_rows():
+    with MetaServer(ListOfRows([])) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        assert len(rows) == 0 and rows.__getitems__([]) == []
+        with pytest.raises(IndexError, match="row 0 is out of range for 0 rows; there are none"):
+            _ = rows[0]
+        rows.close()
+
+
+def test_any_http_client_can_ask():
+    with MetaServer(numbered()) as serving:
+        assert serving.url == f"http://127.0.0.1:{serving.port}"
+        plain = http.client.HTTPConnection(HOST, serving.port, timeout=5)
+        for method, path, body, status, value in [
+            ("GET", "/len", None, 200, 100),
+            ("GET", "/get/7", None, 200, "row 7"),
+            ("POST", "/rows", "[3, 1]", 200, ["row 3", "row 1"]),
+            ("GET", "/get/100", None, 404, None),
+            ("GET", "/len", None, 200, 100),
+        ]:
+            plain.request(method, path, body)
+            answer = plain.getresponse()
+            assert answer.getheader("Content-Type") == "application/json"
+            got = json.loads(answer.read())
+            assert answer.status == status and (value is None or got == value)
+        plain.close()
+
+
+# Requests that are wrong
+
+NO_ID = "a row is asked for by its number"
+NO_LIST = "must be a JSON list of integers"
+WRONG = {
+    "no such path": (b"GET /etc/passwd HTTP/1.1\r\n\r\n", 404, "nothing at '/etc/passwd'"),
+    "root": (b"GET / HTTP/1.1\r\n\r\n", 404, "ask GET /len"),
+    "out of the folder": (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", 404, "nothing at"),
+    "out of get": (b"GET /get/../../etc/passwd HTTP/1.1\r\n\r\n", 400, NO_ID),
+    "escaped": (b"GET /get/%2e%2e%2f1 HTTP/1.1\r\n\r\n", 400, NO_ID),
+    "no number": (b"GET /get/ HTTP/1.1\r\n\r\n", 400, NO_ID),
+    "a fraction": (b"GET /get/1.0 HTTP/1.1\r\n\r\n", 400, NO_ID),
+    "a foreign digit": ("GET /get/\u0663 HTTP/1.1\r\n\r\n".encode(), 400, NO_ID),
+    "a huge number": (b"GET /get/" + b"9" * 5000 + b" HTTP/1.1\r\n\r\n", 400, NO_ID),
+    "beyond the end": (
+        b"GET /get/100 HTTP/1.1\r\n\r\n",
+        404,
+        "row 100 is out of range for 100 rows; rows are 0..99",
+    ),
+    "negative": (b"GET /get/-1 HTTP/1.1\r\n\r\n", 404, "row -1 is out of range"),
+    "wrong method for len": (
+        post(b"[1]").replace(b"/rows", b"/len"),
+        405,
+        "/len is asked with GET, not POST",
+    ),
+    "wrong method for rows": (b"GET /rows HTTP/1.1\r\n\r\n", 405, "/rows is asked with POST, not GET"),
+    "DELETE": (b"DELETE /get/1 HTTP/1.1\r\n\r\n", 405, "asked with GET, not DELETE"),
+    "empty body": (post(b""), 400, "the body is no JSON"),
+    "no JSON": (post(b"[1, 2"), 400, "the body is no JSON"),
+    "no text": (post(b"\xff\xfe\x00"), 400, "the body is no JSON"),
+    "deep": (post(b"[" * 100_000), 400, "the body is no JSON"),
+    "many digits": (post(b"[" + b"1" * 10_000 + b"]"), 400, "the body is no JSON"),
+    "a number": (post(b"3"), 400, NO_LIST),
+    "an object": (post(b'{"0": 1}'), 400, NO_LIST),
+    "strings": (post(b'["1"]'), 400, NO_LIST),
+    "floats": (post(b"[1.0]"), 400, NO_LIST),
+    "booleans": (post(b"[true]"), 400, NO_LIST),
+    "infinite": (post(b"[1e999]"), 400, NO_LIST),
+    "null": (post(b"[null]"), 400, NO_LIST),
+    "an id beyond": (post(b"[0, 100]"), 404, "row 100 is out of range"),
+    "an enormous id": (post(b"[" + b"9" * 100 + b"]"), 404, "is out of range"),
+    "too many ids": (
+        post(b"[" + b"0," * 65_536 + b"0]"),
+        413,
+        "one request may ask for 65536 rows, not 65537",
+    ),
+}
+BROKEN = {
+    "noise": (b"\x16\x03\x01\x02\x00 noise\r\n\r\n", 400, "no HTTP/1 request line"),
+    "empty head": (b"\r\n\r\n", 400, "no HTTP/1 request line"),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\n", 400, "no HTTP/1 request line"),
+    "no colon": (b"GET /len HTTP/1.1\r\nHost\r\n\r\n", 400, "header"),
+    "folded header": (b"GET /len HTTP/1.1\r\nA: b\r\n c: d\r\n\r\n", 400, "header"),
+    "endless head": (b"GET /len HTTP/1.1\r\n" + b"A: b\r\n" * 3000, 431, "may take 8192 bytes"),
+    "endless line": (b"G" * 20_000, 431, "may take 8192 bytes"),
+    "no length": (b"POST /rows HTTP/1.1\r\n\r\n", 411, "needs a Content-Length"),
+    "chunks": (
+        b"POST /rows HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n0\r\n\r\n",
+        501,
+        "Transfer",
+    ),
+    "huge length": (b"POST /rows HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n[1]", 413, "1048576 bytes"),
+    "absurd length": (
+        b"POST /rows HTTP/1.1\r\nContent-Length: " + b"9" * 7000 + b"\r\n\r\n",
+        413,
+        "1048576 bytes",
+    ),
+    "one byte too long": (b"POST /rows HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n", 413, "1048576 bytes"),
+    "negative length": (b"POST /rows HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400, "a number of bytes"),
+    "odd length": (b"POST /rows HTTP/1.1\r\nContent-Length: 0x3\r\n\r\n[1]", 400, "a number of bytes"),
+    "two lengths": (
+        b"POST /rows HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n[1]",
+        400,
+        "repeated",
+    ),
+}
+
+
+@pytest.mark.parametrize("request_, status, text", WRONG.values(), ids=WRONG)
+def test_a_wrong_request_is_told_why_and_the_next_one_is_served(dataset, request_, status, text):
+    last = b"GET /len HTTP/1.1\r\nConnection: close\r\n\r\n"
+    if request_.startswith(b"DELETE"):  # nothing is kept alive for a method that we do not know
+        assert statuses(answer := talk(dataset.port, request_)) == [status]
+    else:
+        assert statuses(answer := talk(dataset.port, request_, last)) == [status, 200]
+    assert text in json.loads(re.search(rb"{.*}", answer)[0])["message"]
+
+
+@pytest.mark.parametrize("request_, status, text", BROKEN.values(), ids=BROKEN)
+def test_after_a_broken_message_the_server_hangs_up(dataset, request_, status, text):
+    answer = talk(dataset.port, request_, b"GET /len HTTP/1.1\r\n\r\n")
+    assert statuses(answer) == [status]
+    assert text in json.loads(re.search(rb"{.*}", answer)[0])["message"]
+    assert dataset[3] == "row 3", "others are served as before"
+
+
+def test_the_server_is_quiet(dataset, capfd):
+    for request_, *_ in [*WRONG.values(), *BROKEN.values()]:
+        with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
+            raw.sendall(request_)  # and gone, without reading
+    assert dataset[3] == "row 3"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_requests_may_follow_each_other_without_waiting_and_old_clients_are_hung_up_on(dataset):
+    get = b"GET /get/%d HTTP/1.1\r\nHost: here\r\n\r\n"
+    answer = talk(dataset.port, get % 1 + get % 2 + post(b"[3]") + b"GET /len HTTP/1.0\r\n\r\n")
+    assert statuses(answer) == [200] * 4
+    assert re.findall(rb'"row \d"', answer) == [b'"row 1"', b'"row 2"', b'"row 3"']
+    assert statuses(talk(dataset.port, b"HEAD /len HTTP/1.1\r\n\r\n" * 2)) == [405]
+
+
+def test_a_request_may_arrive_byte_by_byte_but_not_for_ever(dataset, monkeypatch):
+    request_ = b"GET /get/1 HTTP/1.1\r\nConnection: close\r\n\r\n"
+    assert b'"row 1"' in talk(dataset.port, *(request_[i : i + 1] for i in range(len(request_))), pause=0.001)
+    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    assert statuses(talk(dataset.port, b"GET /len HT")) == [408]
+    assert statuses(talk(dataset.port, b"POST /rows HTTP/1.1\r\nContent-Length: 9\r\n\r\n[1")) == [408]
+
+
+def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
+    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    with (
+        MetaServer(ListOfRows(["x" * 30_000_000])) as serving,
+        socket.create_connection((HOST, serving.port)) as raw,
+    ):
+        raw.sendall(b"GET /get/0 HTTP/1.1\r\n\r\n")
+        until(lambda: serving._listener.open)
+        until(lambda: not serving._listener.open)
+
+
+def test_an_idle_connection_is_closed_and_the_dataset_does_not_notice(monkeypatch):
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.05)
+    with MetaServer(numbered()) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        for i in range(3):
+            assert rows[i] == f"row {i}"
+            until(lambda: not serving._listener.open)
+        rows.close()
+
+
+def test_connections_above_the_limit_are_refused_and_the_others_served(monkeypatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    with MetaServer(numbered()) as serving:
+        first, second, third = (ServerDataset(HOST, serving.port, retries=1) for _ in range(3))
+        assert first[1] == second[1] == "row 1"
+        with pytest.raises(ConnectionError):
+            _ = third[1]
+        assert first[2] == second[2] == "row 2"
+        second.close()
+        until(lambda: len(serving._listener.open) < 2)
+        assert third[3] == "row 3"
+        first.close(), third.close()
+
+
+def until(true, seconds=10):
+    """Wait until `true()`; fail if that takes too long."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "this should have happened long ago"
+        time.sleep(0.01)
+
+
+# Threads and processes
+
+
+def test_eight_threads_at_once_each_get_their_own_rows(dataset):
+    wrong = []
+
+    def ask(number):
+        for i in range(50):
+            ids = [(number * 13 + i * j) % 100 for j in range(number + 1)]
+            if dataset.__getitems__(ids) != [f"row {j}" for j in ids] or dataset[number] != f"row {number}":
+                wrong.append((number, i))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads) and not wrong
+
+
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=forks), "spawn"])
+def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
+    assert dataset[0] == "row 0", "the parent has a connection before the workers begin"
+    loader = DataLoader(dataset, batch_size=10, num_workers=2, multiprocessing_context=start)
+    for turn, batch in enumerate(loader):
+        assert batch == [f"row {i}" for i in range(10 * turn, 10 * turn + 10)]
+        assert dataset[turn] == f"row {turn}", "the parent asks in between"
+
+
+@forks
+def test_a_forked_process_leaves_the_parents_connection_alone():
+    with MetaServer(numbered()) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        assert rows[0] == "row 0" and len(serving._listener.open) == 1
+        asked, end = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:  # no pytest in here
+            with contextlib.suppress(BaseException):
+                os.write(asked[1], rows[1].encode())
+                os.read(end[0], 1)
+            os._exit(0)
+        assert os.read(asked[0], 100) == b"row 1"
+        assert len(serving._listener.open) == 2, "one connection each"
+        os.write(end[1], b"!")
+        os.waitpid(child, 0)
+        assert rows[2] == "row 2"
+        for descriptor in (*asked, *end):
+            os.close(descriptor)
+        rows.close()
+
+
+def test_a_pickled_dataset_takes_its_settings_and_no_connection(dataset):
+    dataset.transform = len
+    assert len(dataset) == 100
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy._idle == [] and copy.timeout == dataset.timeout
+    assert len(copy) == 100 and copy[10] == 6
+    copy.close()
+
+
+def test_a_closed_dataset_connects_anew_when_asked(dataset):
+    assert dataset[1] == "row 1"
+    dataset.close()
+    dataset.close()
+    assert dataset[1] == "row 1"
+
+
+# Servers that fail
+
+
+def free_port():
+    with socket.create_server((HOST, 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
+    port = free_port()
+    rows = ServerDataset(HOST, port, timeout=5, retries=2)
+    for ask in (lambda: len(rows), lambda: rows[0], lambda: rows.__getitems__([0])):
+        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} after 3 tries") as caught:
+            ask()
+        assert f"python -m lib.data.server META --port {port}" in str(caught.value)
+
+
+def test_retries_end_with_the_timeout():
+    rows = ServerDataset(HOST, free_port(), timeout=0.3, retries=1000)
+    with pytest.raises(ConnectionError, match=r"after \d tries in 0"):
+        _ = rows[0]
+
+
+def test_a_name_that_does_not_exist_is_a_connection_error():
+    with pytest.raises(ConnectionError, match="no-such-host.invalid:80"):
+        _ = ServerDataset("no-such-host.invalid", 80, timeout=20, retries=0)[0]
+
+
+def test_a_server_that_never_answers_costs_the_timeout_and_no_more():
+    with scripted_server(lambda connection: time.sleep(3)) as port:
+        with pytest.raises(ConnectionError, match="TimeoutError.*a larger timeout waits longer"):
+            _ = ServerDataset(HOST, port, timeout=0.2)[0]
+
+
+def test_a_server_that_sends_a_byte_now_and_then_costs_the_timeout_too():
+    def trickle(connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(60):
+            connection.sendall(b" ")
+            time.sleep(0.05)
+
+    with scripted_server(trickle) as port:
+        with pytest.raises(ConnectionError, match="TimeoutError"):
+            _ = ServerDataset(HOST, port, timeout=0.3)[0]
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
+    slow = ListOfRows(["first", "second"], seconds=0.6)
+    with MetaServer(slow) as serving:
+        rows = ServerDataset(HOST, serving.port, timeout=0.2)
+        with pytest.raises(ConnectionError):
+            _ = rows[0]
+        rows.timeout = 10.0
+        assert rows[1] == "second"
+        rows.close()
+
+
+def test_an_interrupted_question_does_not_shift_the_answers(dataset, monkeypatch):
+    assert dataset[0] == "row 0"
+    with monkeypatch.context() as patch:
+        patch.setattr(wire.Wire, "receive", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            _ = dataset[1]
+    assert dataset[2] == "row 2"
+
+
+def test_a_batch_whose_answer_breaks_off_is_asked_for_again():
+    whole = http_answer(["row 0", "row 1"])
+    with scripted_server(say(whole[:-5]), say(b""), say(whole)) as port:
+        rows = ServerDataset(HOST, port)
+        assert rows.__getitems__([0, 1]) == ["row 0", "row 1"]
+        rows.close()
+    with scripted_server(*[say(whole[:-5])] * 3) as port:
+        with pytest.raises(ConnectionError, match="3 tries .*hung up in mid-message"):
+            ServerDataset(HOST, port, retries=2).__getitems__([0, 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        http_answer({"rows": 3}),
+        http_answer([1, 2, 3]),
+        http_answer(["one row", "too many"]),
+        http_answer([7]),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}",
+        b"220 mail.example ESMTP\r\n\r\n",
+    ],
+)
+def test_what_is_no_meta_server_is_found_out_at_once(text):
+    with scripted_server(say(text)) as port:
+        with pytest.raises(ConnectionError, match=f"what listens at 127.0.0.1:{port} is no meta server"):
+            ServerDataset(HOST, port).__getitems__([0])
+
+
+def test_what_the_server_cannot_read_reaches_the_client_with_its_reason():
+    class Gone(ListOfRows):
+        def rows(self, ids):
+            self.reads += 1
+            raise OSError("the meta file changed while it was open")
+
+    gone = Gone(["a"])
+    with MetaServer(gone) as serving:
+        rows = ServerDataset(HOST, serving.port)
+        with pytest.raises(RuntimeError, match="500, OSError: the meta file changed while it was open"):
+            _ = rows[0]
+        assert gone.reads == 1, "asking again would not help"
+        assert len(rows) == 1
+        rows.close()
+
+
+def test_a_restart_on_the_same_port_goes_unnoticed_but_another_file_does_not():
+    with MetaServer(numbered()) as serving:
+        port = serving.port
+        rows = ServerDataset(HOST, port)
+        assert len(rows) == 100 and rows[1] == "row 1"
+    with MetaServer(numbered(), port=port):
+        assert rows[2] == "row 2"
+    with MetaServer(numbered(99), port=port):
+        with pytest.raises(RuntimeError, match="now has 99 rows and had 100"):
+            _ = rows[3]
+    with pytest.raises(ConnectionError):
+        ServerDataset(HOST, port, retries=0).__len__()
+
+
+@contextlib.contextmanager
+def served_by_command(path, port=0):
+    """Run `python -m lib.data.server`; give the process and the port that it says it listens on."""
+    command = [sys.executable, "-m", "lib.data.server", str(path), "--port", str(port)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
+    try:
+        line = process.stdout.readline()
+        yield process, int(line.strip().rpartition(":")[2])
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture()
+def meta(tmp_path):
+    path = tmp_path / "meta.txt"
+    path.write_text("".join(f"row {i}\n" for i in range(1000)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number):
+    with served_by_command(meta) as (process, port):
+        rows = ServerDataset(HOST, port)
+        assert len(rows) == 1000 and rows[999] == "row 999"
+        process.send_signal(number)  # with our connection still open
+        output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (0, "", "")
+        rows.close()
+
+
+def test_the_command_refuses_in_one_line(meta, capsys, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert server.main([str(meta.parent / "absent.txt")]) == 2
+    with MetaServer(numbered()) as serving:
+        assert server.main([str(meta), "--port", str(serving.port)]) == 2
+    assert server.main([str(meta), "--port", "65536"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "" and len(errors.splitlines()) == 3
+    assert "absent.txt" in errors and "port 0 takes a free one" in errors and "65536" in errors
+
+
+def test_a_server_killed_in_mid_batch_and_started_again_loses_no_row(meta):
+    with served_by_command(meta) as (process, port):
+        rows = ServerDataset(HOST, port, timeout=60, retries=100)
+        assert len(rows) == 1000
+        got, stop = [], threading.Event()
+
+        def train():
+            while not stop.is_set():
+                got.append(rows.__getitems__(range(1000)))
+
+        trainer = threading.Thread(target=train)
+        trainer.start()
+        until(lambda: len(got) > 20)
+        process.kill()
+        process.wait(10)
+        before = len(got)
+        with served_by_command(meta, port):
+            until(lambda: len(got) > before + 20, seconds=40)
+            stop.set()
+            trainer.join(20)
+            rows.close()
+    assert all(batch == [f"row {i}" for i in range(1000)] for batch in got)
+    assert not trainer.is_alive()
+
+
+def test_a_server_killed_for_good_ends_the_epoch_with_an_error(meta):
+    with served_by_command(meta) as (process, port):
+        rows = ServerDataset(HOST, port, retries=2)
+        loader = iter(DataLoader(rows, batch_size=10, num_workers=1))
+        assert next(loader)[0] == "row 0"
+        process.kill()
+        process.wait(10)
+        with pytest.raises(ConnectionError, match="no answer from a meta server"):
+            list(loader)
+
+
+# Beginning and end
+
+
+def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
+    slow = ListOfRows(["the row"], seconds=0.3)
+    serving = MetaServer(slow).start()
+    idle = [ServerDataset(HOST, serving.port) for _ in range(5)]
+    assert [len(rows) for rows in idle] == [1] * 5
+    got = []
+    busy = threading.Thread(target=lambda: got.append(ServerDataset(HOST, serving.port, retries=0)[0]))
+    busy.start()
+    slow.reading.wait(5)
+    begin = time.monotonic()
+    serving.close()
+    took = time.monotonic() - begin
+    busy.join(10)
+    assert got == ["the row"]
+    assert took < server.GRACE_SECONDS, "nobody had to be waited for until the end of grace"
+    assert not serving._listener.open
+    for rows in idle:
+        rows.close()
+
+
+def test_closing_ends_even_when_a_read_hangs(monkeypatch):
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    stuck = ListOfRows(["a"], seconds=3)
+    serving = MetaServer(stuck).start()
+    asking = threading.Thread(
+        target=lambda: pytest.raises(
+            ConnectionError, ServerDataset(HOST, serving.port, retries=0).__getitem__, 0
+        )
+    )
+    asking.start()
+    stuck.reading.wait(5)
+    serving.close()
+    asking.join(10)
+    assert not asking.is_alive()
+
+
+def test_a_server_closes_once_and_does_not_start_again():
+    serving = MetaServer(numbered())
+    with pytest.raises(ConnectionError):  # not started: refused, not left waiting
+        ServerDataset(HOST, serving.port, retries=0).__len__()
+    with serving, serving:
+        assert ServerDataset(HOST, serving.port).__len__() == 100
+    serving.close()
+    with pytest.raises(RuntimeError, match="this server was closed; make a new one"):
+        serving.start()
+    MetaServer(numbered()).close()  # never started
+
+
+def test_serve_forever_ends_when_another_thread_closes():
+    serving = MetaServer(numbered())
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+    assert len(ServerDataset(HOST, serving.port)) == 100
+    serving.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@forks
+def test_the_port_is_free_again_although_a_forked_process_still_lives():
+    serving = MetaServer(numbered()).start()
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    child.start()  # holds a copy of the listening socket
+    serving.close()
+    with pytest.raises(ConnectionError, match="Refused"):
+        ServerDataset(HOST, serving.port, timeout=2, retries=0).__len__()
+    with MetaServer(numbered(7), port=serving.port):
+        assert len(ServerDataset(HOST, serving.port)) == 7
+    child.terminate()
+    child.join(10)
+
+
+def test_a_port_that_is_taken_is_said_so():
+    with MetaServer(numbered()) as serving:
+        with pytest.raises(
+            OSError, match=f"cannot listen on 127.0.0.1:{serving.port}: .*; port 0 takes a free one"
+        ):
+            MetaServer(numbered(), port=serving.port)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+def test_an_ipv6_address_serves_as_well():
+    try:
+        serving = MetaServer(numbered(), host="::1")
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with serving:
+        assert serving.url == f"http://[::1]:{serving.port}"
+        assert ServerDataset("::1", serving.port)[1] == "row 1"
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (dict(port=0), "port must be at least 1, not 0"),
+        (dict(port=65_536), "port must be below 65536"),
+        (dict(port="80"), "port must be an integer"),
+        (dict(port=80, timeout=0), "timeout must be a number of seconds above 0, not 0"),
+        (dict(port=80, timeout=float("inf")), "timeout"),
+        (dict(port=80, retries=-1), "retries must be at least 0, not -1"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        ServerDataset(HOST, **arguments)
+    if "timeout" not in arguments and "retries" not in arguments and arguments["port"]:
+        with pytest.raises(ValueError, match=text):
+            MetaServer(numbered(), port=arguments["port"])

@@ -1,0 +1,500 @@
+"""Drive a real JupyterLab in Debian's chromium: open a notebook, run it, move its controls.
+
+The browser test and `python -m tools.look` share this file. Nothing here touches the user's own Jupyter settings: the
+server gets folders of its own, listens on 127.0.0.1 only, wants a token, and asks nobody for news or updates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: What chromium needs to run as root in a container, and to talk to nobody but the server.
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+
+#: JupyterLab's settings: every cell in the page (not only the visible ones), and no questions asked.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+
+
+def find_chromium() -> str | None:
+    """Return the path of a chromium or Chrome on this machine, or None."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"):
+        if path := shutil.which(name):
+            return path
+    return None
+
+
+def copy_notebooks(notebook: Path, work: Path) -> Path:
+    """Copy the folder tree that `notebook` lives in below `work`; return the copy of the notebook.
+
+    A notebook in `solutions/` is copied with the whole of `notebooks/`, so that links and recorded data stay reachable.
+    """
+    notebook = notebook.resolve()
+    tree = next((folder for folder in notebook.parents if folder.name == "notebooks"), notebook.parent)
+    copy_tree(tree, work / tree.name)
+    return work / tree.name / notebook.relative_to(tree)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder without what editors leave in it."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
+
+
+@dataclass
+class Server:
+    """A running JupyterLab: its address, its token, the folder that it shows and its log."""
+
+    port: int
+    token: str
+    root: Path
+    log: Path
+
+    def url(self, notebook: Path) -> str:
+        """Return the address that opens `notebook` alone (no side bar)."""
+        relative = notebook.resolve().relative_to(self.root.resolve()).as_posix()
+        return f"http://127.0.0.1:{self.port}/doc/tree/{relative}?token={self.token}&reset"
+
+    def ask(self, method: str, path: str) -> bytes:
+        """Send a request to the server's API; return the answer. Raises OSError where there is none."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/{path}", method=method)
+        request.add_header("Authorization", f"token {self.token}")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return bytes(answer.read())
+
+    def end_kernels(self) -> None:
+        """End every kernel, so that the next notebook has the machine for itself."""
+        for session in json.loads(self.ask("GET", "sessions")):
+            self.ask("DELETE", f"sessions/{session['id']}")
+
+    def answers(self) -> bool:
+        """Tell whether the server is up."""
+        try:
+            return bool(self.ask("GET", "status"))
+        except OSError:
+            return False
+
+
+@contextmanager
+def serve(root: Path, private: Path, start_seconds: float = 90) -> Iterator[Server]:
+    """Start a JupyterLab that shows `root` and keeps its own files in `private`; stop it and its kernels at the end.
+
+    Raises RuntimeError with the tail of the server's log if it does not answer within `start_seconds`.
+    """
+    settings = private / "settings"
+    for plugin, values in SETTINGS.items():
+        file = settings / f"{plugin}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = Server(port, secrets.token_hex(16), root, private / "server.log")
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(private / "config"),
+        "JUPYTER_DATA_DIR": str(private / "data"),
+        "JUPYTER_RUNTIME_DIR": str(private / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(settings),
+        "JUPYTERLAB_WORKSPACES_DIR": str(private / "workspaces"),
+        "IPYTHONDIR": str(private / "ipython"),
+        "JUPYTER_TOKEN": server.token,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "TQDM_DISABLE": "1",
+    }
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
+    command += [f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}"]
+    command += ["--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
+    with server.log.open("w") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + start_seconds
+        while not server.answers():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"JupyterLab did not start:\n{server.log.read_text()[-3000:]}")
+            time.sleep(0.2)
+        yield server
+    finally:
+        # SIGTERM lets the server end its kernels, which live in sessions of their own.
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def browse(width: int = 1280, height: int = 1600) -> Iterator[Page]:
+    """Start chromium and yield an empty page; raises FileNotFoundError with the way out where there is no chromium."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = find_chromium()
+    if chromium is None:
+        raise FileNotFoundError(
+            "no chromium or Chrome on PATH; on Debian or Ubuntu: apt-get install chromium"
+        )
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        try:
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.set_default_timeout(60_000)
+            yield page
+        finally:
+            browser.close()
+
+
+class Notebook:
+    """One notebook, open in one browser page: run it, look at it, move its controls."""
+
+    def __init__(self, page: Page, server: Server, path: Path) -> None:
+        """Open `path` in `page` and wait until JupyterLab and the kernel are ready."""
+        self.page = page
+        self.console: list[str] = []
+        page.on("console", self._keep_errors)
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.goto(server.url(path))
+        page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget")
+        ready = page.evaluate(
+            """async seconds => {
+                const app = window.jupyterapp;
+                const wait = async () => {
+                    await app.restored;
+                    const context = app.shell.currentWidget.context;
+                    await context.ready;
+                    await context.sessionContext.ready;
+                    await context.sessionContext.session.kernel.info;
+                    return true;
+                };
+                const limit = new Promise(resolve => setTimeout(() => resolve(false), 1000 * seconds));
+                return await Promise.race([wait(), limit]);
+            }""",
+            60,
+        )
+        if not ready:  # for example: a dialog asks for the kernel
+            raise AssertionError(f"no kernel after 60 s; the page says: {page.inner_text('body')[-500:]}")
+
+    def _keep_errors(self, message: Any) -> None:
+        if message.type == "error":
+            self.console.append(message.text)
+
+    def run_all(self, seconds: float = 180) -> None:
+        """Clear all outputs, run all cells and wait until every code prompt reads `[n]:`.
+
+        JupyterLab stops at the first cell that raises; raises AssertionError with its text, or when time is up.
+        """
+        command = "id => window.jupyterapp.commands.execute(id)"
+        self.page.evaluate(command, "notebook:clear-all-cell-outputs")
+        # Not awaited in the page: a kernel that dies would leave that promise open for ever.
+        self.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+        deadline = time.monotonic() + seconds
+        while not self.finished():
+            if self.errors():
+                raise AssertionError("a cell failed: " + "\n".join(self.errors()))
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not finished within {seconds} s; prompts: {self.prompts()}")
+            self.page.wait_for_timeout(100)
+        self.page.wait_for_timeout(500)  # Widgets are drawn after the prompt of their cell.
+
+    def prompts(self) -> list[str]:
+        """Return the prompt of every code cell that has something in it: `[3]:`, `[*]:` or `[ ]:`."""
+        return list(
+            self.page.evaluate(
+                """() => [...document.querySelectorAll('.jp-CodeCell')]
+                    .filter(cell => cell.querySelector('.cm-content').innerText.trim())
+                    .map(cell => cell.querySelector('.jp-InputPrompt').innerText.trim())"""
+            )
+        )
+
+    def finished(self) -> bool:
+        """Tell whether every code cell has run."""
+        prompts = self.prompts()
+        return bool(prompts) and all(re.fullmatch(r"\[\d+\]:", prompt) for prompt in prompts)
+
+    def errors(self) -> list[str]:
+        """Return the text of every error on the page: tracebacks, failed figures, widgets that could not be shown.
+
+        A cell tagged `raises-exception` is meant to fail; its traceback is not counted.
+        """
+        return list(
+            self.page.evaluate(
+                """() => {
+                    const found = [];
+                    for (const cell of window.jupyterapp.shell.currentWidget.content.widgets) {
+                        const tags = cell.model.getMetadata('tags') || [];
+                        if (cell.model.type !== 'code' || tags.includes('raises-exception')) continue;
+                        for (const output of cell.model.outputs.toJSON())
+                            if (output.output_type === 'error') found.push(output.ename + ': ' + output.evalue);
+                        for (const element of cell.node.querySelectorAll('.idt-error, .jupyter-widgets-error-widget'))
+                            found.push(element.innerText.trim() || element.className);
+                    }
+                    return found;
+                }"""
+            )
+        )
+
+    def warnings(self) -> list[str]:
+        """Return what looks wrong but is no error: stderr, a figure wider than its cell, a widget shown as text."""
+        return list(
+            self.page.evaluate(
+                """() => {
+                    const found = [];
+                    const cells = window.jupyterapp.shell.currentWidget.content.widgets;
+                    const meant = cells.filter(c => (c.model.getMetadata('tags') || []).includes('raises-exception'));
+                    for (const area of document.querySelectorAll('.jp-OutputArea-output')) {
+                        if (meant.some(cell => cell.node.contains(area))) continue;
+                        const text = area.innerText.trim().slice(0, 200);
+                        if (area.dataset.mimeType === 'application/vnd.jupyter.stderr') found.push('stderr: ' + text);
+                        if (text.includes('Error displaying widget')) found.push(text);
+                        const picture = area.querySelector('img, svg');
+                        const room = area.getBoundingClientRect().width;
+                        if (picture && picture.getBoundingClientRect().width > room + 1)
+                            found.push(`a figure ${Math.round(picture.getBoundingClientRect().width)} px wide`
+                                + ` in ${Math.round(room)} px: ` + (picture.alt || ''));
+                        if (area.scrollWidth > area.clientWidth + 1)
+                            found.push(`an output ${area.scrollWidth} px wide in ${area.clientWidth} px: ` + text);
+                    }
+                    return found;
+                }"""
+            )
+        )
+
+    def screenshots(self, folder: Path, prefix: str) -> list[Path]:
+        """Save the whole notebook as pictures, one window's height each; return the files."""
+        box = self.page.locator(".jp-WindowedPanel-outer").first
+        total, window = box.evaluate(
+            """box => {
+                const cells = [...box.querySelectorAll('.jp-Cell')];
+                const bottom = Math.max(...cells.map(cell => cell.getBoundingClientRect().bottom));
+                return [bottom - box.getBoundingClientRect().top + box.scrollTop, box.clientHeight];
+            }"""
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{prefix}-[0-9][0-9].png"):
+            old.unlink()
+        files = []
+        for number, top in enumerate(range(0, int(total), window)):
+            box.evaluate("(box, top) => { box.scrollTop = top; }", top)
+            self.page.wait_for_timeout(150)
+            files.append(folder / f"{prefix}-{number:02d}.png")
+            box.screenshot(path=files[-1])
+        return files
+
+    def explorers(self) -> list[Explorer]:
+        """Return every interactive figure of the notebook, from top to bottom."""
+        return [Explorer(box) for box in self.page.locator(".idt-explore").all()]
+
+
+@dataclass
+class Control:
+    """One control of an interactive figure: a slider's handle, a dropdown, a checkbox or a row of buttons."""
+
+    kind: str
+    element: Locator
+    label: str
+
+    def value(self) -> str:
+        """Return the control's value as the page knows it."""
+        if self.kind == "slider":
+            return self.element.get_attribute("aria-valuetext") or ""  # aria-valuenow has one decimal only
+        if self.kind == "checkbox":
+            return str(self.element.is_checked())
+        if self.kind == "buttons":
+            return self.element.locator(".mod-active").inner_text()
+        return self.element.input_value()
+
+    def move(self) -> None:
+        """Move one step: a slider to the right (left where it is at its end), a dropdown to another option."""
+        if self.kind == "slider":
+            before = self.value()
+            self.element.focus()
+            self.element.press("ArrowRight")
+            if self.value() == before:
+                self.element.press("ArrowLeft")
+        elif self.kind == "checkbox":
+            self.element.click()
+        elif self.kind == "buttons":
+            self.element.locator(".widget-toggle-button:not(.mod-active)").first.click()
+        else:
+            self.element.select_option(
+                index=self.element.evaluate("s => (s.selectedIndex + 1) % s.options.length")
+            )
+
+    def restore(self, before: str) -> None:
+        """Put the control back to `before`, one step away."""
+        if self.kind == "slider":
+            self.element.press("ArrowLeft" if float(self.value()) > float(before) else "ArrowRight")
+        elif self.kind == "checkbox":
+            self.element.click()
+        elif self.kind == "buttons":
+            self.element.locator(".widget-toggle-button", has_text=before).first.click()
+        else:
+            self.element.select_option(value=before)
+
+    def readout(self) -> str | None:
+        """Return the text that a slider prints beside it; None for other controls."""
+        if self.kind != "slider":
+            return None
+        box = self.element.locator("xpath=ancestor::*[contains(@class, 'widget-inline-hbox')][1]")
+        return box.locator(".widget-readout").inner_text()
+
+    def readout_is_wrong(self) -> str | None:
+        """Compare the number that a slider prints with its position; return a complaint or None.
+
+        A slider over words or steps (ipywidgets' SelectionSlider) stands at a position, not at a number: not compared.
+        """
+        text = self.readout()
+        if text is None or self.element.locator(
+            "xpath=ancestor::*[contains(@class, 'jupyter-widgets')][1]"
+        ).evaluate("box => !box.classList.contains('widget-slider')"):
+            return None
+        position = float(self.value())
+        for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", "").replace("\u2212", "-")):
+            if abs(float(number) - position) <= 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9:
+                return None
+        return f"slider {self.label!r} stands at {position:g} but prints {text!r}"
+
+
+class Explorer:
+    """One interactive figure (`lib.figures.explore`): its frame and its controls."""
+
+    def __init__(self, box: Locator) -> None:
+        """Wrap the element of class `idt-explore`."""
+        self.box = box
+
+    def source(self) -> str:
+        """Return the frame's picture as it stands in the page; "" where there is none."""
+        return self._attribute("src")
+
+    def alt(self) -> str:
+        """Return the frame's alt text; "" where there is none."""
+        return self._attribute("alt")
+
+    def _attribute(self, name: str) -> str:
+        # Asked of the page in one step: a locator would wait for a frame that a failed figure has taken away.
+        return str(
+            self.box.evaluate(
+                "(box, name) => box.querySelector('img.idt-frame')?.getAttribute(name) ?? ''", name
+            )
+        )
+
+    def controls(self) -> list[Control]:
+        """Return every control; raises AssertionError where the figure has none, or one that is not known here."""
+        selectors = {
+            "slider": ".noUi-handle",
+            "dropdown": "select",
+            "checkbox": "input[type=checkbox]",
+            "buttons": ".widget-toggle-buttons",
+        }
+        found = [
+            Control(kind, element, self._label(element))
+            for kind, selector in selectors.items()
+            for element in self.box.locator(selector).all()
+        ]
+        others = (
+            "input:not([type=checkbox]), textarea, .widget-button, .jupyter-button:not(.widget-toggle-button)"
+        )
+        assert self.box.locator(others).count() == 0, "a control that tools/lab.py cannot move"
+        assert found, "an interactive figure without controls"
+        return found
+
+    @staticmethod
+    def _label(element: Locator) -> str:
+        return str(
+            element.evaluate(
+                """e => {
+                    const box = e.closest('.widget-inline-hbox, .widget-toggle-buttons') || e.parentElement;
+                    const label = box.querySelector('.widget-label');
+                    const text = label ? label.innerText.replace(/\u200b/g, '').trim() : '';
+                    return text || box.innerText.replace(/\u200b/g, '').trim();
+                }"""
+            )
+        )
+
+    def wait_for_change(self, before: str, seconds: float = 30) -> None:
+        """Wait until the frame is another picture than `before`; raises AssertionError when it stays the same."""
+        self._wait_until(lambda source: source != before, "the figure did not change", seconds)
+
+    def wait_for_return(self, first: str, seconds: float = 30) -> None:
+        """Wait until the frame is the picture `first` again; raises AssertionError when it never is."""
+        self._wait_until(
+            lambda source: source == first, "the figure did not come back to its first frame", seconds
+        )
+
+    def _wait_until(self, holds: Callable[[str], bool], complaint: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not (self.source() and holds(self.source())):
+            errors = self.box.locator(".idt-error").all_inner_texts()
+            assert not errors, f"the figure failed: {errors}"
+            assert time.monotonic() < deadline, f"{complaint} within {seconds:g} s"
+            self.box.page.wait_for_timeout(50)
+
+    def try_all(self, folder: Path, prefix: str, seconds: float = 20) -> list[str]:
+        """Move each control one step, save a picture of the figure, move it back; return the complaints.
+
+        The figure must change with every control, keep an alt text, and come back when the control does.
+        """
+        complaints = [] if self.alt() else [f"{prefix} has no alt text"]
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, control in enumerate(self.controls(), start=1):
+            name = f"{prefix}, {control.kind} {control.label!r}"
+            first, value, readout = self.source(), control.value(), control.readout()
+            try:
+                control.move()
+                self.wait_for_change(first, seconds)
+                if readout is not None and control.readout() == readout:
+                    complaints.append(f"{name}: prints {readout!r} before and after")
+                complaints += [f"{name}: {fault}" for fault in [control.readout_is_wrong()] if fault]
+                complaints += [] if self.alt() else [f"{name}: no alt text after the move"]
+                self.photograph(folder / f"{prefix}-{number}-{control.kind}-{slug(control.label)}.png")
+                control.restore(value)
+                self.wait_for_return(first, seconds)
+            except AssertionError as error:
+                self.photograph(folder / f"{prefix}-{number}-{control.kind}-{slug(control.label)}-FAULT.png")
+                complaints.append(f"{name}: {error}")
+        return complaints
+
+    def photograph(self, file: Path) -> None:
+        """Save a picture of the controls and the figure."""
+        self.box.scroll_into_view_if_needed()
+        self.box.screenshot(path=file)
+
+
+def slug(text: str) -> str:
+    """Return a label as part of a file's name."""
+    return re.sub(r"\W+", "_", text).strip("_")

@@ -1,0 +1,30 @@
+"""The set-up cell: the same text in every notebook, with the repository's address filled in."""
+
+from __future__ import annotations
+
+from tools.project import Address
+
+TEMPLATE = """\
+# NBVAL_IGNORE_OUTPUT
+import os
+import sys
+from pathlib import Path
+
+repository = "{repository}"
+root = next((folder for folder in Path.cwd().parents if (folder / "lib" / "notebook.py").exists()), None)
+if root is None and "google.colab" in sys.modules:  # Colab has this file only: fetch the project, once
+    root = Path("inside-distributed-training").resolve()
+    if not root.exists():
+        !git clone --quiet --depth 1 --branch {ref} {{repository}} {{root}}
+    os.chdir(root / "notebooks")
+if root is not None:
+    sys.path.insert(0, str(root))
+
+from lib.notebook import setup
+
+setup()"""
+
+
+def text(address: Address) -> str:
+    """Return the cell's source."""
+    return TEMPLATE.format(repository=address.repository, ref=address.ref)

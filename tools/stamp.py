@@ -1,0 +1,117 @@
+"""Write the repository's address into every Colab badge and set-up cell.
+
+    make stamp                                    as pyproject.toml says
+    make stamp REPO=owner/name REF=v1.0           write it into pyproject.toml first
+
+A notebook without a set-up cell gets one after its title; the README's links to the repository and to Colab follow too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from tools import setup_cell
+from tools.project import ROOT, Address, address, notebooks
+from tools.save import sources, write
+
+COLAB = re.compile(
+    r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb"
+)
+
+
+def set_address(root: Path, repository: str | None, ref: str | None) -> tuple[Address, Address]:
+    """Write a new address into pyproject.toml; return the old address and the new one.
+
+    repository: "owner/name" (on GitHub) or a full https address. Raises ValueError for anything else.
+    """
+    old = address(root)
+    if repository is None:
+        repository = old.repository
+    elif re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        repository = f"https://github.com/{repository}"
+    repository = repository.removesuffix("/").removesuffix(".git")
+    if not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", repository):
+        raise ValueError(f"repository {repository!r} is neither owner/name nor https://github.com/owner/name")
+    ref = ref or old.ref
+    if not re.fullmatch(r"[\w.-]+", ref):
+        raise ValueError(f"ref {ref!r} must be a tag or branch of letters, digits, dots and dashes")
+    file = root / "pyproject.toml"
+    text = re.sub(r'(?m)^Repository = ".*"$', f'Repository = "{repository}"', file.read_text())
+    file.write_text(re.sub(r'(?m)^ref = ".*"$', f'ref = "{ref}"', text))
+    return old, Address(repository, ref)
+
+
+def stamp_text(text: str, old: Address, new: Address, root: Path) -> str:
+    """Return Markdown text with its Colab and repository addresses renewed."""
+
+    def renewed(match: re.Match[str]) -> str:
+        path = match[0].split("/blob/", 1)[1].split("/", 1)[1]
+        return new.badge(root / path, root)
+
+    return COLAB.sub(renewed, text.replace(old.repository, new.repository))
+
+
+def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: Path) -> None:
+    """Renew the addresses and the set-up cell of one notebook, in place; the first cell's badge opens this notebook."""
+    unchanged = notebook.metadata.get("idt", {}).get("sources") == sources(notebook)
+    tagged = [cell for cell in notebook.cells if "setup" in cell.metadata.get("tags", [])]
+    if not tagged:
+        cell = nbformat.v4.new_code_cell(metadata={"tags": ["setup"]})
+        cell["id"] = "setup"
+        after_title = 1 if notebook.cells and notebook.cells[0].cell_type == "markdown" else 0
+        notebook.cells.insert(after_title, cell)
+        tagged = [cell]
+    for cell in tagged:
+        cell.source = setup_cell.text(new)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = stamp_text(cell.source, old, new, root)
+    first = notebook.cells[0]
+    if first.cell_type == "markdown":
+        first.source = COLAB.sub(lambda _: new.badge(path, root), first.source)
+    if unchanged:  # Another address changes no output: the stored ones still belong to these cells.
+        notebook.metadata["idt"] = {"sources": sources(notebook)}
+
+
+def stamp(root: Path = ROOT, repository: str | None = None, ref: str | None = None) -> list[Path]:
+    """Renew every address below `root`; return the files that changed."""
+    old, new = set_address(root, repository, ref)
+    changed = []
+    for path in notebooks(root):
+        before = path.read_text()
+        notebook = nbformat.read(path, as_version=4)
+        stamp_notebook(notebook, path, old, new, root)
+        write(notebook, path)
+        changed += [path] if path.read_text() != before else []
+    for path in root.glob("*.md"):
+        before = path.read_text()
+        path.write_text(after := stamp_text(before, old, new, root))
+        changed += [path] if after != before else []
+    return changed
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--repository")
+    parser.add_argument("--ref")
+    options = parser.parse_args()
+    try:
+        changed = stamp(ROOT, options.repository, options.ref)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    now = address()
+    print(f"{now.repository} at {now.ref}: {len(changed)} files changed")
+    print(*(f"  {path.relative_to(ROOT)}" for path in changed), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

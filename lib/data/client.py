@@ -94,7 +94,7 @@ class ServerDataset(Dataset[Any]):
                 raise
             half = len(ids) // 2
             return self._rows(ids[:half]) + self._rows(ids[half:])
-        if not isinstance(rows, list) or len(rows) != len(ids):
+        if not isinstance(rows, list) or len(rows) != len(ids) or not set(map(type, rows)) <= {str}:
             raise self._stranger(rows)
         return rows
 

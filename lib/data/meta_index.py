@@ -30,6 +30,7 @@ from lib.data.progress import Progress
 GROUP = 64  # rows a record
 MAGIC, VERSION = b"\x89rows\r\n\x1a", 1
 HEADER = struct.Struct("<8s4I3qI12x")
+NEAR = 8192  # records that are read at a time
 WIDTHS = {2: "<u2", 4: "<u4", 8: "<i8"}
 WAIT_SECONDS = 60.0  # for another process that is writing the index; after that this one writes it too
 LEFTOVER_SECONDS = 600.0  # an unfinished file that nobody has written to for so long has lost its process
@@ -65,14 +66,26 @@ class Index:
 
         One read where the rows are near each other, one read a record where they are not.
         """
-        groups, first = ids // GROUP, int(ids[0]) // GROUP
-        span = int(groups[-1]) - first + 1
-        if span <= 64 * len(ids):
-            records = self._read(first, span)
-            groups -= first
-        else:
+        groups = ids // GROUP
+        if int(groups[-1] - groups[0]) >= 64 * len(ids):
             wanted, groups = np.unique(groups, return_inverse=True)
-            records = np.concatenate([self._read(group, 1) for group in wanted.tolist()])
+            records = np.empty(len(wanted) * self.record, np.uint8)
+            view = memoryview(records)
+            for at, group in enumerate(wanted.tolist()):
+                self._read(view[at * self.record : (at + 1) * self.record], group)
+            return self._decode(records, groups, ids)
+        pieces = []
+        while len(ids):
+            first = int(groups[0])
+            near = int(np.searchsorted(groups, first + NEAR))
+            records = np.empty((int(groups[near - 1]) - first + 1) * self.record, np.uint8)
+            self._read(records, first)
+            pieces.append(self._decode(records, groups[:near] - first, ids[:near]))
+            groups, ids = groups[near:], ids[near:]
+        begins, ends = zip(*pieces, strict=True)
+        return np.concatenate(begins), np.concatenate(ends)
+
+    def _decode(self, records: Bytes, groups: Ids, ids: Ids) -> tuple[Ids, Ids]:
         starts = records.view("<i8")[groups * (self.record // 8)]
         steps = records.view(WIDTHS[self.width])
         at = groups * (self.record // self.width) + 16 // self.width + ids % GROUP
@@ -81,11 +94,9 @@ class Index:
             raise _refusal(self.path, "is damaged")
         return begin, end
 
-    def _read(self, first: int, count: int) -> Bytes:
-        records = np.empty(count * self.record, np.uint8)
+    def _read(self, records: Bytes | memoryview, first: int) -> None:
         if read_into(self.file, records, HEADER.size + first * self.record) < len(records):
             raise _refusal(self.path, "is cut short")
-        return records
 
 
 def _refusal(path: Path, what: str) -> ValueError:

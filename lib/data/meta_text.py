@@ -19,23 +19,22 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 
 BLOCK = 1 << 20  # bytes that are scanned at a time: with what is made of them they stay in the cache
 WINDOW = 1 << 22  # bytes that are read at a time where wanted rows are close to each other
-FAR = 1 << 15  # bytes between two of them from which each gets a read of its own
+FAR, FEW = 1 << 15, 8  # bytes between two of them from which each is read by itself; and so are less than a few
 NEWLINE, RETURN, SPACE, HASH = b"\n\r #"
 BOM = b"\xef\xbb\xbf"
 
 _position = threading.Lock()
 
 
-def read_into(file: int, buffer: Bytes, offset: int) -> int:
+def read_into(file: int, buffer: Bytes | memoryview, offset: int) -> int:
     """Fill `buffer` from a place in an open file and return how many bytes there were.
 
     The file's own position is not used: threads and forked workers share it.
     """
-    view, done = memoryview(buffer), 0
-    while done < len(view):
+    view = memoryview(buffer)
+    done = got = _read_once(file, view, offset)
+    while got and done < len(view):  # a signal, or more than 2 GB
         got = _read_once(file, view[done:], offset + done)
-        if not got:
-            break
         done += got
     return done
 
@@ -55,7 +54,7 @@ def _read_once(file: int, view: memoryview, offset: int) -> int:
 
 def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
     """Yield block by block: bytes scanned, where the rows that begin there begin, whether lines after a row are no rows."""
-    mark, buffer = np.empty(len(BOM), np.uint8), np.empty(BLOCK + 1, np.uint8)
+    mark, buffer, ends = np.empty(len(BOM), np.uint8), np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, bool)
     first = len(BOM) if read_into(file, mark, 0) == len(BOM) and mark.tobytes() == BOM else 0
     buffer[0] = NEWLINE  # buffer[k] is the byte before the line that may begin at offset + k
     rows = 0
@@ -63,7 +62,8 @@ def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
         count = min(BLOCK, size - offset)
         if read_into(file, buffer[1 : count + 1], offset) < count:
             raise EOFError
-        starts = np.flatnonzero(buffer[:count] == NEWLINE)
+        np.equal(buffer[:count], NEWLINE, out=ends[:count])
+        starts = np.flatnonzero(ends[:count])
         heads = buffer[1:][starts]
         heads -= HASH + 1  # wraps around: only a hash and what sorts before it, as blanks do, is now above 219
         broken = False
@@ -119,7 +119,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
     Raises EOFError where the file is too short.
     """
     lengths, filled = np.empty(len(begin), np.int64), 0
-    buffer = np.empty(0, np.uint8)
+    buffer, view = np.empty(0, np.uint8), memoryview(out)
     a = 0
     while a < len(begin):
         low = int(begin[a])
@@ -127,9 +127,9 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
         if b - a > 1 and end[b - 1] - low > 2 * WINDOW:
             b -= 1  # the last of them is huge: it comes next, alone
         span = int(end[b - 1]) - low
-        if span > FAR * (b - a):
+        if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):
-                length = _copy_one(file, int(begin[k]), int(end[k]), broken, out[filled:])
+                length = _copy_one(file, int(begin[k]), int(end[k]), broken, view[filled:])
                 lengths[k], filled = length, filled + length
         else:
             if len(buffer) < span:
@@ -142,15 +142,14 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
     return lengths
 
 
-def _copy_one(file: int, begin: int, end: int, broken: bool, out: Bytes) -> int:
-    row = out[: end - begin]
-    if read_into(file, row, begin) < len(row):
+def _copy_one(file: int, begin: int, end: int, broken: bool, out: memoryview) -> int:
+    length = end - begin
+    row = out[:length]
+    if read_into(file, row, begin) < length:
         raise EOFError
-    length = len(row)
     if broken:
-        newline = row.tobytes().find(b"\n")
-        length = newline if newline >= 0 else length
-    return length - int(row[length - 1] == RETURN)
+        length = len(row.tobytes().partition(b"\n")[0])
+    return length - (row[length - 1] == RETURN)
 
 
 def _copy_near(window: Bytes, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:

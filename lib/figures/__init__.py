@@ -1,1 +1,1 @@
-"""Figures of the course: `draw_*` functions (plain values in, a matplotlib Figure out) and the widgets that wrap them."""
+"""Figures of the course: `draw_*` functions (values in, a matplotlib Figure out), and the widgets that wrap them."""

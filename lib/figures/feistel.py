@@ -61,10 +61,8 @@ WALK_CONTROLS = {
 def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     """Draw the walk of one index: mix(index), mix of that, … until it lands inside range(size); mix permutes 0..63."""
     asked, index = index, min(index, size - 1)
-    path = [index, mix(index)]
-    while path[-1] >= size:
-        path.append(mix(path[-1]))
-    lengths = [1 + _outside(mix, start, size) for start in range(size)]
+    path = walk_path(mix, index, size)
+    passes = [len(walk_path(mix, start, size)) - 1 for start in range(size)]
     figure, axes = canvas(16, 4.4, labels=0.3)
     for place in range(64):
         x, y = place % 16, place // 16
@@ -88,21 +86,21 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
         )
     walked = " → ".join(map(str, path))
     note = f" (not {asked}: n is {size})" if asked != index else ""
-    mean = sum(lengths) / size
+    mean = sum(passes) / size
     title(axes, f"Position {index}{note} walks {walked}; {mean:.2f} passes on average over all {size}")
     return describe(
         figure,
         f"0 to 63 as cells, those from {size} on crossed out. Position {index} walks {walked}. Passes through the "
-        f"network: {mean:.2f} on average over all positions, {max(lengths)} at most.",
+        f"network: {mean:.2f} on average over all positions, {max(passes)} at most.",
     )
 
 
-def _outside(mix: Callable[[int], int], start: int, size: int) -> int:
-    """Return how many images of `start` lie outside before one lies inside."""
-    count, image = 0, mix(start)
-    while image >= size:
-        count, image = count + 1, mix(image)
-    return count
+def walk_path(mix: Callable[[int], int], index: int, size: int) -> list[int]:
+    """Return index, its image, the image of that, … up to the first one inside range(size)."""
+    path = [index, mix(index)]
+    while path[-1] >= size:
+        path.append(mix(path[-1]))
+    return path
 
 
 SQUARES = (4096, 16_384, 65_536)  # powers of four: pictures are square, and halves are equal

@@ -83,12 +83,14 @@ def draw_loading_model(
     axes[0].set_title(axes[0].get_title("left"), pad=30)
     curve = ", ".join(f"{epoch.makespan:.0f}" for epoch in epochs)
     seen = "; ".join(f"{count}: {1e3 * median(times):.0f}" for count, times in (measured or {}).items())
+    setting = (
+        f"load {load_ms:.0f} ms ({waiting_ms:.0f} ms of it waiting), step {step_ms:.0f} ms, prefetch_factor"
+    )
     return style.describe(
         figure,
-        f"{finding}. Model of {batches} batches, load {load_ms:.0f} ms ({waiting_ms:.0f} ms of it waiting), step "
-        f"{step_ms:.0f} ms, prefetch_factor {prefetch_factor}, cores {cores or ENOUGH}, batch {SLOW} takes "
-        f"{slow_batch:g} times as long. At most {deepest} of {places} batches lie ready. Epoch in ms for 0 to {reach[-1]} workers: "
-        f"{curve}." + (f" Measured, in ms, by workers: {seen}." if seen else ""),
+        f"{finding}. Model of {batches} batches, {setting} {prefetch_factor}, cores {cores or ENOUGH}, batch {SLOW} takes "
+        f"{slow_batch:g} times as long. At most {deepest} of {places} batches lie ready. Epoch in ms for 0 to "
+        f"{reach[-1]} workers: {curve}." + (f" Measured, in ms, by workers: {seen}." if seen else ""),
     )
 
 

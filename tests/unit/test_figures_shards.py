@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 from functools import partial
@@ -39,10 +40,11 @@ EXPLORERS = {
 }
 
 
-def corners(name):
-    """Yield (settings, figure) of every corner."""
+def corners(name, sweep=False):
+    """Yield (settings, figure) of all combinations of ends; with `sweep` of each control's other settings too."""
     explorer = explore(EXPLORERS[name][0], **EXPLORERS[name][1])
-    for values in explorer.corners():
+    ends = math.prod(len(control.corners) for control in explorer.controls.values())
+    for values in itertools.islice(explorer.corners(), None if sweep else ends):
         yield values, explorer.update(**values)
 
 
@@ -68,7 +70,7 @@ def test_at_the_start_each_control_changes_the_picture(name):
 
 
 def test_a_rank_reads_the_pages_that_hold_its_samples():
-    for values, figure in corners("pages"):
+    for values, figure in corners("pages", sweep=True):
         size, world_size, page = values["size"], values["world_size"], values["page"]
         said = numbers(alt_text(figure).split("Pages read by rank: ")[1])[:world_size]
         local = math.ceil(size / world_size)
@@ -133,7 +135,7 @@ def test_ranks_that_disagree_miss_as_much_as_predicted(world_size):
 
 
 def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
-    for values, figure in corners("rest"):
+    for values, figure in corners("rest", sweep=True):
         size, world_size = values["size"], values["world_size"]
         done, local = values["step"] * values["batch_size"], -(-size // world_size)
         used = [patch.cell.index != "" for patch in drawn_cells(figure)]
@@ -183,25 +185,23 @@ def test_each_round_is_drawn_where_it_puts_an_index():
 
 
 def test_every_walk_ends_inside_and_no_two_end_alike():
-    for size in (33, 40, 63, 64):
-        ends = []
-        for index in range(size):
-            text = alt_text(feistel.draw_walk(mix, index=index, size=size))
-            path = numbers(text.split("walks ")[1].split(".")[0])
-            assert path[0] == index
-            assert all(place >= size for place in path[1:-1])
-            ends.append(path[-1])
-        assert sorted(ends) == list(range(size))
+    for size in range(33, 65):
+        paths = [feistel.walk_path(mix, index, size) for index in range(size)]
+        assert [path[0] for path in paths] == list(range(size))
+        assert all(place >= size for path in paths for place in path[1:-1])
+        assert sorted(path[-1] for path in paths) == list(range(size))
 
 
 def test_the_walk_of_every_corner_is_drawn():
     for values, figure in corners("walk"):
         dropped = [patch for patch in drawn_cells(figure) if patch.cell.mark == "dropped"]
         assert len(dropped) == 64 - values["size"]
+        path = feistel.walk_path(mix, min(values["index"], values["size"] - 1), values["size"])
+        assert f"walks {' → '.join(map(str, path))}." in alt_text(figure)
 
 
 def test_few_rounds_leave_a_pattern_that_the_figure_shows_and_eight_leave_none():
-    for values, figure in corners("mixing"):
+    for values, figure in corners("mixing", sweep=True):
         beyond = numbers(alt_text(figure).split("lags beyond 5: ")[1])[0]
         assert (beyond > 0) == (values["rounds"] <= 4), values
         pixels = figure.axes[0].images[0].get_array()

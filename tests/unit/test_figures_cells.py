@@ -1,0 +1,64 @@
+"""The index cell that the data notebooks share."""
+
+import pytest
+
+from lib.figures.cells import (
+    Cell,
+    cell_axes,
+    cell_font,
+    draw_cell,
+    draw_cells,
+    draw_legend,
+    drawn_cells,
+    pale,
+)
+from lib.figures.style import HATCH, new_figure, rank_color
+
+
+def sheet(columns=4, rows=2):
+    figure, axes = new_figure(9, 3)
+    return figure, cell_axes(axes, columns=columns, rows=rows)
+
+
+def test_cells_are_found_again_where_they_were_drawn():
+    figure, axes = sheet()
+    draw_cells(axes, [Cell(7, 0), Cell(8, 1), Cell(9)], columns=2)
+    assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [
+        (7, (0, 0)),
+        (8, (1, 0)),
+        (9, (0, 1)),
+    ]
+
+
+def test_the_colour_is_that_of_the_rank_unless_one_is_given():
+    assert Cell(0, 1).hue == rank_color(1)
+    assert Cell(0, 1, color="#123456").hue == "#123456"
+    assert Cell(0).hue is None
+
+
+def test_hue_is_not_the_only_sign_of_padding_and_dropped():
+    _, axes = sheet()
+    padding, dropped = draw_cells(axes, [Cell(1, 0, "padding"), Cell(2, 0, "dropped")])
+    assert padding.get_hatch() == HATCH["padding"]
+    assert dropped.get_linestyle() != "-"
+    assert len(axes.lines) == 2  # the cross
+
+
+def test_an_unknown_mark_is_refused():
+    with pytest.raises(ValueError, match="mark must be one of plain, padding, dropped, faded, not 'gone'"):
+        Cell(0, mark="gone")
+
+
+def test_an_empty_cell_has_no_text_and_every_text_can_be_read():
+    _, axes = sheet()
+    draw_cell(axes, 0, 0, Cell(""))
+    assert not axes.texts
+    draw_legend(axes, [(Cell("", 0), "mine")], x=0, y=1, step=2)
+    assert [text.get_text() for text in axes.texts] == ["mine"]
+    for columns in (2, 20, 60):
+        assert 9 <= cell_font(sheet(columns)[1]) <= 12
+
+
+def test_pale_is_between_the_colour_and_white():
+    assert pale("#000000", 0) == "#ffffff"
+    assert pale("#123456", 1) == "#123456"

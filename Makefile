@@ -5,11 +5,12 @@ PY := .venv/bin/python
 PYTHON ?=
 NB ?=
 FRESH ?=
+RECORD ?=
 REPO ?=
 REF ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test run save bench lint stamp environment environment-test
+.PHONY: help lab test run save bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -32,9 +33,9 @@ test: environment-test ## run every test, every notebook, every solution and eve
 	@echo "Running all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)."
 	@$(PY) -m tools.test
 
-run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03)
+run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)
 	@echo "Running the notebooks without saving them (up to 1 minute each)."
-	@$(PY) -m tools.run_all $(NB)
+	@$(PY) -m tools.run_all $(if $(RECORD),--record) $(NB)
 
 save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (1 minute each; FRESH=1 measures again)
 	@echo "Running and saving $(or $(NB),… which one? make save NB=03, or NB=all) (up to 1 minute each)."
@@ -53,3 +54,7 @@ lint: environment-test ## check style and types, change nothing (20 s)
 stamp: environment-test ## write the repository's address into badges and set-up cells (1 s): REPO=owner/name REF=v1.0
 	@echo "Writing the repository's address into every badge and set-up cell (1 s)."
 	@$(PY) -m tools.stamp $(if $(REPO),--repository $(REPO)) $(if $(REF),--ref $(REF))
+
+readme: environment-test ## make README's table and picture from the notebooks (5 s)
+	@echo "Making README's table of notebooks and its picture (5 s)."
+	@$(PY) -m tools.readme

@@ -359,7 +359,8 @@ def has_exercises_with_hints(page: Page) -> list[str]:
     """Require an exercise in every chapter, each with a hint folded in <details>."""
     if page.is_solution:
         return []
-    exercises = re.findall(r"(?m)^#{2,4} .*Exercise\b", page.prose)
+    headings = re.findall(r"(?m)^#{2,4} .*\bExercises?\b", page.prose)
+    exercises = [heading for heading in headings if "Exercises" not in heading] or headings
     hints = re.findall(r"<details>\s*<summary>\s*[^<\s]", page.prose)
     if not exercises:
         return ['no heading has "Exercise"']

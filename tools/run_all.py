@@ -1,4 +1,8 @@
-"""Run notebooks from top to bottom, save nothing, and report the seconds of each."""
+"""Run notebooks from top to bottom, save nothing in them, and report the seconds of each.
+
+make run              all of them; one: make run NB=03
+make run RECORD=1     and keep the seconds in notebooks/recorded/seconds.json, for README's table
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import time
 
 import nbformat
 
+from lib import recorded
 from tools.execute import FAILURES, execute
 from tools.project import ROOT, find
 
@@ -19,7 +24,10 @@ def main() -> int:
         "names", nargs="*", default=["all"], metavar="NB", help="a number, a stem, a path, or all"
     )
     parser.add_argument("--limit", type=float, default=60, help="seconds that one notebook may take (60)")
+    parser.add_argument("--record", action="store_true", help="keep the seconds, when all notebooks ran")
     options = parser.parse_args()
+    if options.record and options.names != ["all"]:
+        parser.error("only a run of all notebooks is recorded")
     rows: list[tuple[str, float, str]] = []
     for path in find(options.names):
         notebook, verdict = nbformat.read(path, as_version=4), "ok"
@@ -41,6 +49,11 @@ def main() -> int:
         )
         print(f"{rows[-1][0]:<44} {seconds:6.1f} s  {verdict}", flush=True)
     print(f"{'all ' + str(len(rows)):<44} {sum(seconds for _, seconds, _ in rows):6.1f} s")
+    if options.record and all(verdict == "ok" for *_, verdict in rows):
+        chapters = {name: round(seconds, 1) for name, seconds, _ in rows if "/" not in name}
+        print(
+            f"recorded in {recorded.save('seconds', {'seconds': chapters}, command='make run RECORD=1').name}"
+        )
     return 0 if all(verdict == "ok" for *_, verdict in rows) else 1
 
 

@@ -40,14 +40,14 @@ def simulate_loading(
     *,
     waiting: float = 0.0,
     transfer: float = 0.0,
-    cores: int | None = None,
+    cores: float | None = None,
 ) -> Trace:
     """Predict an epoch of torch's DataLoader: lanes "worker 0" … and "trainer", from an empty queue to the last step.
 
     load: seconds that a worker needs for a batch when it has a core to itself, or a sequence with one for each batch.
     waiting: how much of that it only waits for storage, which takes no core. transfer: seconds in which the trainer
-    stands still for the copy to the device. cores: how many there are for workers and trainer together, shared
-    evenly when they are too few; None for enough. Raises ValueError.
+    stands still for the copy to the device. cores: how many workers and trainer get together, shared evenly when they
+    are too few; 1.5 if others use the rest, None for enough. Raises ValueError.
 
     The rules, as in torch's _MultiProcessingDataLoaderIter:
       1. The trainer takes the batches in order, and trains on one at a time.
@@ -60,7 +60,9 @@ def simulate_loading(
     batches = integer("batches", batches, at_least=1)
     workers = integer("num_workers", num_workers, at_least=0)
     places = workers * integer("prefetch_factor", prefetch_factor, at_least=1)
-    cores = integer("cores", cores, at_least=1) if cores is not None else workers + 1
+    cores = workers + 1 if cores is None else cores
+    if not cores >= 1:
+        raise ValueError(f"cores must be at least 1, not {cores!r}: load and step are measured on one core")
     work = _work(batches, load, check_seconds("waiting", waiting))
     train = [
         ("transfer", check_seconds("transfer", transfer), False),

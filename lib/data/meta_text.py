@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lib.data.ahead import ahead
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ids: TypeAlias = npt.NDArray[np.int64]
 
@@ -53,28 +55,39 @@ def _read_once(file: int, view: memoryview, offset: int) -> int:
 
 
 def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
-    """Yield block by block: bytes scanned, where the rows that begin there begin, whether lines after a row are no rows."""
-    mark, buffer, ends = np.empty(len(BOM), np.uint8), np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, bool)
+    """Yield block by block: bytes scanned, where the rows that begin there begin, whether there was a line after a row that is none."""
+    mark = np.empty(len(BOM), np.uint8)
     first = len(BOM) if read_into(file, mark, 0) == len(BOM) and mark.tobytes() == BOM else 0
-    buffer[0] = NEWLINE  # buffer[k] is the byte before the line that may begin at offset + k
-    rows = 0
-    for offset in range(first, size, BLOCK):
+    work = threading.local()
+
+    def scan(offset: int) -> tuple[int, Ids, int, int]:
+        if not hasattr(work, "buffer"):
+            work.buffer, work.ends = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, bool)
+        # buffer[k] is the byte before the line that may begin at offset + k
         count = min(BLOCK, size - offset)
-        if read_into(file, buffer[1 : count + 1], offset) < count:
+        buffer, ends = work.buffer[: count + 1], work.ends[:count]
+        before = offset > first
+        if read_into(file, buffer[not before :], offset - before) < count + before:
             raise EOFError
-        np.equal(buffer[:count], NEWLINE, out=ends[:count])
-        starts = np.flatnonzero(ends[:count])
+        if not before:
+            buffer[0] = NEWLINE
+        np.equal(buffer[:count], NEWLINE, out=ends)
+        starts = np.flatnonzero(ends)
         heads = buffer[1:][starts]
         heads -= HASH + 1  # wraps around: only a hash and what sorts before it, as blanks do, is now above 219
-        broken = False
+        headers = gaps = 0
         if heads.size and heads.max() >= 256 - HASH - 1:
-            is_row = _are_rows(file, offset, starts, buffer[1 : count + 1])
-            broken = not is_row[0 if rows else int(is_row.argmax()) :].all()
+            is_row = _are_rows(file, offset, starts, buffer[1:])
+            headers = int(is_row.argmax()) if is_row.any() else len(is_row)
+            gaps = len(is_row) - headers - np.count_nonzero(is_row)
             starts = starts[is_row]
-        rows += len(starts)
         starts += offset
-        buffer[0] = buffer[count]
-        yield count, starts, broken and rows > 0
+        return count, starts, headers, gaps
+
+    rows = 0
+    for count, starts, headers, gaps in ahead(scan, range(first, size, BLOCK)):
+        yield count, starts, gaps > 0 or (headers > 0 and rows > 0)
+        rows += len(starts)
 
 
 def _are_rows(file: int, offset: int, starts: Ids, text: Bytes) -> npt.NDArray[np.bool_]:

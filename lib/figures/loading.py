@@ -30,16 +30,17 @@ WORKER_CONTROLS = dict(
 QUEUE_CONTROLS = dict(
     num_workers=whole(1, 6, 2, "num_workers"),
     prefetch_factor=whole(1, 8, 2, "prefetch_factor"),
-    slow_batch=steps((1, 2, 4, 6, 8), 6, "batch 12 takes, times as long"),
+    slow_batch=steps((1, 2, 4, 6, 8), 6, "batch 12 (× load)"),
 )
 
 
-def core_controls(cores: int) -> dict[str, Control]:
-    """Return controls that start at the cores of this machine."""
+def core_controls(cores: float) -> dict[str, Control]:
+    """Return controls that start at the cores that this machine gives, to one decimal."""
+    cores = round(cores, 1)
     return dict(
         num_workers=whole(0, 6, 2, "num_workers"),
         prefetch_factor=whole(1, 6, 2, "prefetch_factor"),
-        cores=choice((*sorted({1, 2, 4, 8, cores}), ENOUGH), cores, "cores"),
+        cores=choice((*sorted({1.0, 2.0, 4.0, 8.0, cores}), ENOUGH), cores, "cores"),
     )
 
 
@@ -52,7 +53,7 @@ def draw_loading_model(
     slow_batch: float = 1,
     *,
     waiting_ms: float = 0.0,
-    cores: int | str | None = None,
+    cores: float | str | None = None,
     batches: int = 20,
     measured: Mapping[int, Sequence[float]] | None = None,
 ) -> Figure:
@@ -61,7 +62,7 @@ def draw_loading_model(
     slow_batch: batch 12 takes so many times as long. waiting_ms: the part of load that needs no core. cores: a
     number, or None or "enough". measured: seconds of measured epochs by num_workers, drawn over the curve.
     """
-    limit = cores if isinstance(cores, int) else None
+    limit = None if isinstance(cores, str) else cores
     loads = [load_ms * (slow_batch if batch == SLOW else 1) for batch in range(batches)]
     reach = range(max(MOST, num_workers, *(measured or {})) + 1)
     epochs = [
@@ -83,14 +84,13 @@ def draw_loading_model(
     axes[0].set_title(axes[0].get_title("left"), pad=30)
     curve = ", ".join(f"{epoch.makespan:.0f}" for epoch in epochs)
     seen = "; ".join(f"{count}: {1e3 * median(times):.0f}" for count, times in (measured or {}).items())
-    setting = (
-        f"load {load_ms:.0f} ms ({waiting_ms:.0f} ms of it waiting), step {step_ms:.0f} ms, prefetch_factor"
-    )
+    setting = f"load {load_ms:.0f} ms ({waiting_ms:.0f} ms of it waiting), step {step_ms:.0f} ms"
+    slower = f", batch {SLOW} takes {slow_batch:g} times as long" if slow_batch != 1 else ""
     return style.describe(
         figure,
-        f"{finding}. Model of {batches} batches, {setting} {prefetch_factor}, cores {cores or ENOUGH}, batch {SLOW} takes "
-        f"{slow_batch:g} times as long. At most {deepest} of {places} batches lie ready. Epoch in ms for 0 to "
-        f"{reach[-1]} workers: {curve}." + (f" Measured, in ms, by workers: {seen}." if seen else ""),
+        f"{finding}. Model of {batches} batches: {setting}, prefetch_factor {prefetch_factor}, cores {cores or ENOUGH}"
+        f"{slower}. At most {deepest} of {places} batches lie ready. Epoch in ms for 0 to {reach[-1]} workers: {curve}."
+        + (f" Measured, in ms, by workers: {seen}." if seen else ""),
     )
 
 

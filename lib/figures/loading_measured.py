@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from lib.data.loading import TRAINER, simulate_loading, simulate_path
 from lib.figures import style
 from lib.figures.loading import draw_measured
-from lib.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, ink_on
+from lib.figures.style import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, ink_on
 from lib.figures.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
@@ -29,6 +29,7 @@ def draw_prepared(
         for place, image in zip(axes[:, column], (before, after), strict=True):
             place.imshow(image[0].numpy(), cmap="gray_r", interpolation="nearest", vmin=0, vmax=1)
             place.set(xticks=[], yticks=[])
+            place.spines[:].set(visible=True, color=GRID)
         axes[0, column].set_title(words[column], fontsize=10, loc="center", weight="normal", pad=4)
     sizes = [f"{images[0].shape[-2]} × {images[0].shape[-1]}" for images in (raw, prepared)]
     for place, size in zip(axes[:, 0], sizes, strict=True):
@@ -74,7 +75,7 @@ class Epochs:
     step: float
     measured: Mapping[int, Sequence[float]]
 
-    def predicted(self, batches: int, workers: int, cores: int | None) -> float:
+    def predicted(self, batches: int, workers: int, cores: float | None) -> float:
         """Return the seconds that the model gives."""
         return simulate_loading(
             batches, self.load, self.step, workers, waiting=self.waiting, cores=cores
@@ -82,7 +83,7 @@ class Epochs:
 
 
 @style.styled
-def draw_scaling(cases: Mapping[str, Epochs], batches: int, cores: int) -> Figure:
+def draw_scaling(cases: Mapping[str, Epochs], batches: int, cores: float) -> Figure:
     """Draw epochs over num_workers, a panel a case: the model with these cores, with enough, and what was seen."""
     figure, axes = style.new_figure(9, 3.9, cols=len(cases), sharey=True, squeeze=False)
     words, gains = [], []
@@ -90,7 +91,9 @@ def draw_scaling(cases: Mapping[str, Epochs], batches: int, cores: int) -> Figur
         workers = range(max(case.measured) + 1)
         enough, model = ([1e3 * case.predicted(batches, w, c) for w in workers] for c in (None, cores))
         place.plot(workers, enough, color=GREEN, ls=(0, (4, 3)), lw=1.6, label="model, enough cores")
-        place.plot(workers, model, "-o", color=MUTED, mfc=PAPER, mew=1.4, ms=6, label=f"model, {cores} cores")
+        place.plot(
+            workers, model, "-o", color=MUTED, mfc=PAPER, mew=1.4, ms=6, label=f"model, {cores:.2g} cores"
+        )
         floor = 1e3 * batches * case.step
         place.axhline(floor, color=BLUE, lw=1.2)
         place.annotate(

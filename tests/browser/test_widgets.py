@@ -23,20 +23,23 @@ def uses_widgets(path: Path) -> bool:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "path", [path for path in notebooks() if uses_widgets(path)], ids=lambda path: path.stem
+    "path",
+    [path for path in notebooks() if uses_widgets(path)],
+    ids=lambda path: str(path.relative_to(ROOT / "notebooks")),
 )
 def test_every_control_changes_its_figure(
     path: Path, server: Server, open_notebook: Callable[[Path], Notebook]
 ) -> None:
+    name = "-".join(path.relative_to(ROOT / "notebooks").with_suffix("").parts)
     notebook = open_notebook(server.root / path.relative_to(ROOT))
     notebook.run_all()
-    notebook.screenshots(SCREENSHOTS, f"{path.stem}-run")
+    notebook.screenshots(SCREENSHOTS, f"{name}-run")
     explorers = notebook.explorers()
     assert explorers, "the notebook calls explore(…) and shows no interactive figure"
     complaints = [
         complaint
         for number, explorer in enumerate(explorers, start=1)
-        for complaint in explorer.try_all(SCREENSHOTS, f"{path.stem}-explore{number}")
+        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")
     ]
     assert complaints == []
     assert notebook.errors() == []

@@ -22,7 +22,7 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
 
 
 @pytest.mark.parametrize("rule", hygiene.RULES, ids=lambda rule: rule.__name__)
-@pytest.mark.parametrize("path", notebooks(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", notebooks(), ids=lambda path: str(path.relative_to(ROOT / "notebooks")))
 def test_every_notebook_obeys(path: Path, rule: hygiene.Rule) -> None:
     assert rule(Page.read(path)) == []
 

@@ -117,12 +117,12 @@ def test_a_walk_that_never_ends_is_ended_and_told_why():
 @pytest.mark.parametrize(
     "comment, right, wrong",
     [
-        (n04.guess_page_reads, 8 * 29, 29),
+        (n04.guess_page_reads, 229, 29),
         (n04.guess_last_shard, [8, 9, 0, 1], [8, 9]),
         (n04.guess_last_shard, (8, 9, 0, 1), range(4)),
         (n04.guess_rest, 4, 12),
         (n04.guess_rounds, 5, 1),
-        (n04.guess_missed, 36.8, 0),
+        (n04.guess_twice, 26.4, 0),
     ],
 )
 def test_a_guess_is_only_commented_on(comment, right, wrong):

@@ -95,6 +95,11 @@ def test_what_computes_needs_a_core_and_what_waits_does_not():
     )  # at the edge, where the two workers and the trainer now and then want the same core
 
 
+def test_a_part_of_a_core_counts():
+    epoch = simulate_loading(400, load=24, step=12, num_workers=2, cores=1.5).makespan
+    assert epoch / 400 == pytest.approx((24 + 12) / 1.5, rel=0.02)
+
+
 def test_on_one_core_workers_that_compute_gain_nothing():
     assert simulate_loading(20, 3, 2, 4, cores=1).makespan == pytest.approx(20 * (3 + 2))
 

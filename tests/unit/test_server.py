@@ -595,9 +595,9 @@ def test_a_restart_on_the_same_port_goes_unnoticed_but_another_file_does_not():
 
 
 @contextlib.contextmanager
-def served_by_command(path, port=0):
+def served_by_command(path, port=0, *options):
     """Run `python -m lib.data.server`; give the process and the port that it says it listens on."""
-    command = [sys.executable, "-m", "lib.data.server", str(path), "--port", str(port)]
+    command = [sys.executable, "-m", "lib.data.server", str(path), "--port", str(port), *options]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(command, cwd=ROOT, **pipes)
     try:
@@ -616,9 +616,9 @@ def meta(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number):
-    with served_by_command(meta) as (process, port):
+@pytest.mark.parametrize("number, options", [(signal.SIGINT, []), (signal.SIGTERM, ["--in-memory"])])
+def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number, options):
+    with served_by_command(meta, 0, *options) as (process, port):
         rows = ServerDataset(HOST, port)
         assert len(rows) == 1000 and rows[999] == "row 999"
         process.send_signal(number)  # with our connection still open

@@ -154,6 +154,15 @@ def test_a_traceback_names_no_folder_of_this_machine() -> None:
     assert save.without_paths(line) == 'File "lib/data/samplers.py", in "site-packages/torch/x.py"'
 
 
+@pytest.mark.timeout(30)
+def test_the_patterns_do_not_choke_on_a_picture_inside_a_page() -> None:
+    """A pattern that tries every position of a long word takes minutes here; the test's own time limit notices."""
+    picture = "data:image/png;base64," + "iVBOR/w0" * 50_000
+    assert save.sanitized(f"<img src={picture}>", save.sanitizers()) == f"<img src={picture}>"
+    warning = "File /x/ipykernel_12/34.py:1: UserWarning"
+    assert save.sanitized(warning, save.sanitizers()) == "File CELL.py:1: UserWarning"
+
+
 def test_text_that_differs_only_in_an_address_stays_as_it_was() -> None:
     old = [nbformat.v4.new_output("execute_result", {"text/plain": "<object at 0x7f0000000001>"})]
     new = [

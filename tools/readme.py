@@ -2,8 +2,8 @@
 
     make readme
 
-The picture is drawn by lib. A row of the table takes its words from the notebook's own title table, its seconds from the
-recording that `make run RECORD=1` leaves.
+The picture is drawn by lib. A row of the table takes its words from the notebook's own title table, its seconds from
+the recording that `make run RECORD=1` leaves.
 """
 
 from __future__ import annotations

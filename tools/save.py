@@ -240,6 +240,8 @@ def save(path: Path, fresh: bool = False, cell_seconds: float = 120) -> str:
 
 def main() -> int:
     """Run the command line; return the exit code."""
+    from tools import hygiene  # which itself needs this module
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NB", help="a number, a stem, a path, or all")
     parser.add_argument("--fresh", action="store_true", help="replace measured outputs too")
@@ -251,6 +253,9 @@ def main() -> int:
     for path in find(options.names):
         try:
             print(save(path, options.fresh, options.cell_seconds), flush=True)
+            if ROOT in path.parents:
+                for complaint in hygiene.complaints(hygiene.Page.read(path)):
+                    print(f"    but {complaint}", flush=True)
         except (*FAILURES, ValueError) as error:
             failed.append(path.name)
             print(f"{path.name}: NOT saved, the file is as it was.\n{error}", flush=True)

@@ -42,9 +42,8 @@ def table(root: Path = ROOT) -> str:
             title, columns = title_table(path)
             seconds = record["seconds"].get(path.name)
             shown = "–" if seconds is None else f"{seconds:.0f}"
-            lines.append(
-                f"| [{title}](notebooks/{path.name}) | {columns['You will']} | {shown} | {columns['Needs']} |"
-            )
+            needs = re.sub(r"\]\((?=\d\d_)", "](notebooks/", columns["Needs"])  # links as seen from README
+            lines.append(f"| [{title}](notebooks/{path.name}) | {columns['You will']} | {shown} | {needs} |")
     made = record["provenance"]
     return "\n".join(
         [*lines, "", f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."]

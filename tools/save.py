@@ -228,7 +228,8 @@ def save(path: Path, fresh: bool = False, cell_seconds: float = 120) -> str:
     seconds = time.monotonic() - start
     kept = tidy(notebook, stored, fresh)
     write(notebook, path)
-    report = f"{path.name}: {seconds:.0f} s, "
+    name = path.name if path.parent.name != "solutions" else f"solutions/{path.name}"
+    report = f"{name}: {seconds:.0f} s, "
     if path.read_text(encoding="utf-8") == text:
         report += "nothing changed"
     else:

@@ -1,8 +1,8 @@
 """Meta files: a text file with one row a sample, of which any rows can be had without reading the rest.
 
-    # image          caption                    a line that begins with # is a header
-    img/0001.png "a handwritten seven"          row 0
-    img/0002.png "a handwritten one"            row 1
+# image          caption                    a line that begins with # is a header
+img/0001.png "a handwritten seven"          row 0
+img/0002.png "a handwritten one"            row 1
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lib._arguments import NotAnIntegerError
-from lib.data.meta_index import Stamp, open_index
+from lib.data.meta_build import open_index
 from lib.data.meta_text import Bytes, Ids, copy_rows
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
@@ -37,8 +37,8 @@ class Packed:
     def __init__(self, data: Bytes, offsets: Offsets, places: npt.NDArray[np.uint32] | None = None) -> None:
         self.data, self.offsets, self.places = data, offsets, places
         # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
-        self._data, self._offsets = memoryview(data), memoryview(offsets)
-        self._places: Sequence[int] | memoryview = range(len(offsets) - 1) if places is None else memoryview(places)
+        self._data, self._offsets = data.data, offsets.data
+        self._places: Sequence[int] | memoryview = range(len(offsets) - 1) if places is None else places.data
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -73,14 +73,14 @@ class Packed:
 
 
 class MetaFile:
-    """Open a text file of rows; `len` of it, `rows(ids)` and `packed(ids)`, any rows in any order.
+    r"""Open a text file of rows; `len` of it, `rows(ids)` and `packed(ids)`, any rows in any order.
 
     A line that begins with `#` is a header and a line of blanks is nothing, wherever they stand; every other is a row,
-    without its line end (LF or CRLF; only these end a line). Bytes that are no UTF-8 become the surrogates \\udc80 …
-    \\udcff, from which `row.encode("utf-8", "surrogateescape")` makes the same bytes again: nothing is lost.
+    without its line end (LF or CRLF; only these end a line). Bytes that are no UTF-8 become the surrogates \udc80 …
+    \udcff, from which `row.encode("utf-8", "surrogateescape")` makes the same bytes again: nothing is lost.
 
-    Where the rows begin is read from an index file, by default path + ".idx". It is written when it is missing or that of
-    another text (size, date or a sample of the content differ), at about a GB a second. index: another place for it.
+    Where the rows begin is read from an index file, path + ".idx" or the one given by index. It is written, at some GB a
+    second, when it is missing or that of another text (size, date or a sample of the content differ).
 
     May be used by many threads, in forked workers, and be pickled (the file is then opened again). Close it, or use
     `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
@@ -91,7 +91,9 @@ class MetaFile:
         self.path = Path(path)
         self.index_path = Path(f"{self.path}.idx" if index is None else index)
         if not stat.S_ISREG(os.stat(self.path).st_mode):
-            raise ValueError(f"{self.path} is not a regular file: a meta file is a text file that can be read anywhere in it")
+            raise ValueError(
+                f"{self.path} is not a regular file: a meta file is a text file that can be read anywhere in it"
+            )
         self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._close = weakref.finalize(self, os.close, self._file)
         self._index = open_index(self._file, self.path, self.index_path)
@@ -130,7 +132,7 @@ class MetaFile:
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
-        The ids are not checked. progress: called with numbers of rows that add up to `count`; if it raises, that is the end.
+        The ids are not checked. progress: called with numbers of rows that add up to `count`; may raise to stop this.
         Takes 12 bytes a row, and then the result and about 10 MB.
         """
         self._check_unchanged()
@@ -169,8 +171,8 @@ class MetaFile:
         now = _status(self._file)
         if now != self._status:
             raise RuntimeError(
-                f"{self.path} has changed since it was opened ({self._status[0]} bytes then, {now[0]} now): its rows may lie "
-                "elsewhere; open it anew with MetaFile"
+                f"{self.path} has changed since it was opened ({self._status[0]} bytes then, {now[0]} now): its rows may "
+                "lie elsewhere; open it anew with MetaFile"
             )
 
     def close(self) -> None:

@@ -14,26 +14,27 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib.data.ahead import ahead
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ids: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 BLOCK = 1 << 20  # bytes that are scanned at a time: with what is made of them they stay in the cache
-WINDOW = 1 << 22  # bytes that are read at a time where wanted rows are close to each other
-FAR, FEW = 1 << 15, 8  # bytes between two of them from which each is read by itself; and so are less than a few
+WINDOW = 1 << 21  # bytes that are read at a time where wanted rows are close to each other
+FAR, FEW = (
+    1 << 15,
+    8,
+)  # bytes between two of them from which each is read by itself; and so are less than a few
 NEWLINE, RETURN, SPACE, HASH = b"\n\r #"
 BOM = b"\xef\xbb\xbf"
 
 _position = threading.Lock()
 
 
-def read_into(file: int, buffer: Bytes | memoryview, offset: int) -> int:
-    """Fill `buffer` from a place in an open file and return how many bytes there were.
+def read_into(file: int, view: memoryview, offset: int) -> int:
+    """Fill `view` from a place in an open file and return how many bytes there were.
 
     The file's own position is not used: threads and forked workers share it.
     """
-    view = memoryview(buffer)
     done = got = _read_once(file, view, offset)
     while got and done < len(view):  # a signal, or more than 2 GB
         got = _read_once(file, view[done:], offset + done)
@@ -55,44 +56,35 @@ def _read_once(file: int, view: memoryview, offset: int) -> int:
 
 
 def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
-    """Yield block by block: bytes scanned, where the rows that begin there begin, whether there was a line after a row that is none."""
-    mark = np.empty(len(BOM), np.uint8)
-    first = len(BOM) if read_into(file, mark, 0) == len(BOM) and mark.tobytes() == BOM else 0
-    work = threading.local()
-
-    def scan(offset: int) -> tuple[int, Ids, int, int]:
-        if not hasattr(work, "buffer"):
-            work.buffer, work.ends = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, bool)
-        # buffer[k] is the byte before the line that may begin at offset + k
-        count = min(BLOCK, size - offset)
-        buffer, ends = work.buffer[: count + 1], work.ends[:count]
-        before = offset > first
-        if read_into(file, buffer[not before :], offset - before) < count + before:
-            raise EOFError
-        if not before:
-            buffer[0] = NEWLINE
-        np.equal(buffer[:count], NEWLINE, out=ends)
-        starts = np.flatnonzero(ends)
-        heads = buffer[1:][starts]
-        heads -= HASH + 1  # wraps around: only a hash and what sorts before it, as blanks do, is now above 219
-        headers = gaps = 0
-        if heads.size and heads.max() >= 256 - HASH - 1:
-            is_row = _are_rows(file, offset, starts, buffer[1:])
-            headers = int(is_row.argmax()) if is_row.any() else len(is_row)
-            gaps = len(is_row) - headers - np.count_nonzero(is_row)
-            starts = starts[is_row]
-        starts += offset
-        return count, starts, headers, gaps
-
+    """Yield block by block: bytes scanned, where the rows that begin there begin, whether other lines follow a row."""
+    buffer, ends = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, bool)
+    first = len(BOM) if read_into(file, buffer[:3].data, 0) == 3 and buffer[:3].tobytes() == BOM else 0
+    buffer[0] = NEWLINE  # buffer[k] is the byte before the line that may begin at offset + k
     rows = 0
-    for count, starts, headers, gaps in ahead(scan, range(first, size, BLOCK)):
-        yield count, starts, gaps > 0 or (headers > 0 and rows > 0)
+    for offset in range(first, size, BLOCK):
+        count = min(BLOCK, size - offset)
+        if read_into(file, buffer[1 : count + 1].data, offset) < count:
+            raise EOFError
+        np.equal(buffer[:count], NEWLINE, out=ends[:count])
+        starts = np.flatnonzero(ends[:count])
+        heads = buffer[1:][starts]
+        heads -= (
+            HASH + 1
+        )  # wraps around: only a hash and what sorts before it, as blanks do, is now above 219
+        broken = False
+        if heads.size and heads.max() >= 256 - HASH - 1:
+            is_row = _are_rows(file, offset, starts, buffer[1 : count + 1])
+            broken = not is_row[0 if rows else int(is_row.argmax()) :].all() and bool(rows or is_row.any())
+            starts = starts[is_row]
         rows += len(starts)
+        starts += offset
+        buffer[0] = buffer[count]
+        yield count, starts, broken
 
 
-def _are_rows(file: int, offset: int, starts: Ids, text: Bytes) -> npt.NDArray[np.bool_]:
+def _are_rows(file: int, offset: int, starts: Ids, text: Bytes) -> Flags:
     """Tell which lines are rows: all lines at once look at their first byte, those that begin blank at the next, …"""
-    is_row = text[starts] != HASH
+    is_row: Flags = text[starts] != HASH
     lines = np.flatnonzero(_is_blank(text[starts]))
     at = starts[lines]
     for _ in range(64):
@@ -108,13 +100,14 @@ def _are_rows(file: int, offset: int, starts: Ids, text: Bytes) -> npt.NDArray[n
     return is_row
 
 
-def _is_blank(byte: Bytes) -> npt.NDArray[np.bool_]:
-    return (byte == SPACE) | ((byte >= 9) & (byte <= 13))
+def _is_blank(byte: Bytes) -> Flags:
+    blank: Flags = (byte == SPACE) | ((byte >= 9) & (byte <= 13))
+    return blank
 
 
 def _blank_line(file: int, offset: int) -> bool:
     buffer = np.empty(4096, np.uint8)
-    while count := read_into(file, buffer, offset):
+    while count := read_into(file, buffer.data, offset):
         rest = buffer[:count].tobytes().lstrip(b" \t\r\v\f")
         if rest:
             return rest[0] == NEWLINE
@@ -128,11 +121,11 @@ def _blank_line(file: int, offset: int) -> bool:
 def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
     """Copy rows one after another to `out` and return their lengths; `out` has room for the sum of end - begin.
 
-    begin, end: where each row's line begins and where its newline is, sorted. broken: the end may lie some lines too far.
-    Raises EOFError where the file is too short.
+    begin, end: where each row's line begins and where its newline is, sorted. broken: the end may lie some lines too
+    far. Raises EOFError where the file is too short.
     """
     lengths, filled = np.empty(len(begin), np.int64), 0
-    buffer, view = np.empty(0, np.uint8), memoryview(out)
+    buffer, view = np.empty(0, np.uint8), out.data
     a = 0
     while a < len(begin):
         low = int(begin[a])
@@ -147,7 +140,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
         else:
             if len(buffer) < span:
                 buffer = np.empty(max(span, min(WINDOW, int(end[-1]) - low)), np.uint8)
-            if read_into(file, buffer[:span], low) < span:
+            if read_into(file, buffer[:span].data, low) < span:
                 raise EOFError
             lengths[a:b] = _copy_near(buffer[:span], begin[a:b] - low, end[a:b] - low, broken, out[filled:])
             filled += int(lengths[a:b].sum())
@@ -166,9 +159,9 @@ def _copy_one(file: int, begin: int, end: int, broken: bool, out: memoryview) ->
 
 
 def _copy_near(window: Bytes, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
-    """Copy rows as memcpy does: a row of 2^c to 2^(c+1) bytes is its first 2^c bytes and its last 2^c, which may overlap.
+    """Copy rows as memcpy does: one of 2^c bytes or more, but less than twice that, is its first and its last 2^c bytes.
 
-    So a few copies of equal pieces, c by c, move thousands of unequal rows.
+    These may overlap. So a few copies of equal pieces, one c after another, move thousands of unequal rows.
     """
     if broken:
         newlines = np.append(np.flatnonzero(window == NEWLINE), len(window))

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import distribution, packages_distributions
+from importlib.metadata import distribution, distributions, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,11 @@ def pins() -> dict[str, str]:
     lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     pairs = [line.split("==") for line in lines if line]
     return {canonicalize_name(name): version for name, version in pairs}
+
+
+def installed() -> set[str]:
+    """The names of all distributions here."""
+    return {canonicalize_name(one.name) for one in distributions() if one.name}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -79,11 +84,19 @@ def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
     assert "torch" in seen and "jupyter-client" in seen
 
 
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])  # the first is Debian 12's own
+def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> None:
+    metadata = {name: distribution(name).metadata for name in pins() if name in installed()}
+    assert len(metadata) > 100
+    allowed = {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
+    assert [name for name, versions in allowed.items() if not versions.contains(python)] == []
+
+
 def test_this_environment_has_the_pinned_versions() -> None:
     if not (ROOT / ".venv").exists() or not sys.prefix.startswith(str(ROOT)):
         pytest.skip("these tests run in another environment than .venv")
-    installed = {name: distribution(name).version.partition("+")[0] for name in requirements(FILES[0])}
-    assert installed == {name: pins()[name] for name in installed}
+    versions = {name: distribution(name).version.partition("+")[0] for name in requirements(FILES[0])}
+    assert versions == {name: pins()[name] for name in versions}
 
 
 def test_the_package_itself_needs_torch_and_numpy_in_the_same_ranges() -> None:

@@ -672,6 +672,7 @@ def test_a_server_killed_for_good_ends_the_epoch_with_an_error(meta):
         process.wait(10)
         with pytest.raises(ConnectionError, match="no answer from a meta server"):
             list(loader)
+        loader._shutdown_workers()  # now, and not whenever the garbage is collected
 
 
 # Beginning and end

@@ -1,0 +1,257 @@
+"""Rows of a meta file as datasets: all of them in every process, or only those that this rank uses now.
+
+    NaiveDataset    every row as a Python string, in every rank                         memory M and more
+    RankDataset     a rank's rows of one mini-epoch, as bytes                           memory M / (W · E)
+
+RankDataset: length of the file -> the epoch's order of all rows, computed, not stored -> this rank's places in it, one
+of W -> of these the ones of this mini-epoch, one part of E -> those rows, read from the file in one sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from lib._arguments import integer, rank_of
+from lib.data.meta import MetaFile, Packed
+from lib.data.meta_text import Ids
+from lib.data.permutation import Permutation
+from lib.data.progress import Progress
+from lib.data.samplers import Order, shuffled
+
+BLOCK = 1 << 15  # places whose rows are looked up at a time
+STATE_VERSION = 1
+
+
+class NaiveDataset(Dataset[str]):
+    """Hold all rows of a meta file as a list of strings, as one would write it first: `rows`."""
+
+    def __init__(self, meta_file: MetaFile) -> None:
+        self.rows: list[str] = []
+        with open(meta_file.path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+            for line in file:
+                if not line.startswith("#") and line.strip(" \t\r\n\v\f"):
+                    self.rows.append(line.removesuffix("\n").removesuffix("\r"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> str:
+        return self.rows[index]
+
+
+class RankDataset(Dataset[Any]):
+    """Hold the rows of one rank and one mini-epoch in memory, packed, and nothing else.
+
+    The epoch's order of all N rows is dealt to the W ranks in turns, as by DistributedSampler: this rank gets places
+    rank, rank + W, rank + 2 W, … Its turns are cut into E mini-epochs as even as can be (if E > turns, some are empty).
+    All ranks get equally many rows: the head of the order is repeated for at most W - 1 of them, or with drop_last the
+    tail is left out. Otherwise every row is used once an epoch. `load(mini_epoch)` reads a part, `len` is its size;
+    item i is the i-th row *of the order*, so an ordinary loader without shuffle already goes through a full shuffle.
+
+    order: "feistel", a `Permutation` of (seed, epoch), stores nothing; "torch" is that of torch's DistributedSampler,
+    which takes 4 N bytes while a mini-epoch is loaded. transform: applied to a row (a str) when it is taken.
+
+    Load before a DataLoader starts its workers: forked, they share the rows. (Spawned ones read them again, each for
+    itself: a payload a worker.) They hold what was loaded when they started, so every mini-epoch needs new ones:
+    `mini_epoch_loaders` deals loaders that are right.
+
+    Raises ValueError for a rank outside 0..W-1, W < 1, mini_epochs < 1, an unknown order, and what MetaFile raises.
+    """
+
+    def __init__(
+        self,
+        meta_file: MetaFile,
+        world_size: int,
+        rank: int,
+        seed: int = 0,
+        *,
+        mini_epochs: int = 1,
+        drop_last: bool = False,
+        transform: Callable[[str], Any] | None = None,
+        order: Order = "feistel",
+    ) -> None:
+        if order not in ("torch", "feistel"):
+            raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
+        self.meta_file, self.size = meta_file, len(meta_file)
+        self.world_size = integer("world_size", world_size, at_least=1)
+        self.rank = rank_of(rank, self.world_size)
+        self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)
+        self.mini_epochs = integer("mini_epochs", mini_epochs, at_least=1)
+        self.drop_last, self.transform, self.order = bool(drop_last), transform, order
+        self.epoch = self.mini_epoch = 0
+        # After a restart, the first rows of the order are used and the rest goes to the mini-epochs from _first on.
+        self._consumed = self._first = 0
+        self._packed: Packed | None = None
+        self._may_load_in_worker = False
+
+    # ---- which rows
+
+    @property
+    def first_mini_epoch(self) -> int:
+        """The first mini-epoch that there is: 0, or later where a loaded state has left the earlier ones behind."""
+        return self._first
+
+    @property
+    def num_samples(self) -> int:
+        """How many rows this rank gets in all mini-epochs from the first on; the same for every rank."""
+        rest = self.size - self._consumed
+        return rest // self.world_size if self.drop_last else -(-rest // self.world_size)
+
+    def turns(self, mini_epoch: int) -> range:
+        """Return which of this rank's turns a mini-epoch is; the same for every rank."""
+        part, parts = mini_epoch - self._first, max(1, self.mini_epochs - self._first)
+        return range(
+            self.num_samples * part // parts, min(self.num_samples, self.num_samples * (part + 1) // parts)
+        )
+
+    def ids(self, mini_epoch: int) -> Iterator[Ids]:
+        """Yield the ids of a mini-epoch's rows in the order of its items, in blocks."""
+        turns, rest = self.turns(mini_epoch), self.size - self._consumed
+        lookup: Permutation | Ids
+        if self.order == "torch":
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            lookup = shuffled(self.size, generator).numpy()
+        else:
+            lookup = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch)
+        for start in range(turns.start, turns.stop, BLOCK):
+            turn = np.arange(start, min(turns.stop, start + BLOCK), dtype=np.int64)
+            yield lookup[self._consumed + (self.rank + turn * self.world_size) % rest]
+
+    def __len__(self) -> int:
+        return len(self.turns(self.mini_epoch))
+
+    # ---- the rows themselves
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch, and with it the order: rows of another epoch are let go, and mini-epoch 0 is next."""
+        epoch = integer("epoch", epoch, at_least=0, below=2**62)
+        if epoch != self.epoch:
+            self.epoch, self.mini_epoch, self._consumed, self._first, self._packed = epoch, 0, 0, 0, None
+
+    def load(self, mini_epoch: int) -> None:
+        """Let the rows in memory go, then read those of a mini-epoch; nothing if they are the ones that are there."""
+        mini_epoch = integer("mini_epoch", mini_epoch, at_least=0, below=self.mini_epochs)
+        if mini_epoch < self._first:
+            raise ValueError(
+                f"mini-epoch {mini_epoch} of epoch {self.epoch} was used before the restart; what is left of it is in "
+                f"{list(range(self._first, self.mini_epochs)) or 'the next epoch: call set_epoch'}"
+            )
+        if self._packed is None or mini_epoch != self.mini_epoch:
+            self._packed, self.mini_epoch = None, mini_epoch
+            self._packed = self.read(mini_epoch)
+
+    def read(self, mini_epoch: int, check: Callable[[], object] = lambda: None) -> Packed:
+        """Return the rows of a mini-epoch, beside those in memory; check: called often, may raise to stop it."""
+
+        def checked() -> Iterator[Ids]:
+            for ids in self.ids(mini_epoch):
+                check()
+                yield ids
+
+        count, label = len(self.turns(mini_epoch)), f"epoch {self.epoch} mini-epoch {mini_epoch}"
+        with Progress(label, count, " rows", show=self.rank == 0) as progress:
+
+            def step(rows: int) -> None:
+                check()
+                progress(rows)
+
+            return self.meta_file.pack(count, checked(), step)
+
+    def swap(self, mini_epoch: int, packed: Packed) -> None:
+        """Make rows that `read` returned those in memory."""
+        self.mini_epoch, self._packed = mini_epoch, packed
+
+    @property
+    def packed(self) -> Packed:
+        """The rows in memory; where there are none yet, they are loaded now."""
+        if self._packed is None:
+            if get_worker_info() is not None and not self._may_load_in_worker:
+                raise RuntimeError(
+                    "nothing was loaded when this DataLoader worker started, and each worker would load its own copy: "
+                    f"call load({self.mini_epoch}) before the loader is iterated, or use mini_epoch_loaders"
+                )
+            self.load(self.mini_epoch)
+        assert self._packed is not None
+        return self._packed
+
+    def __getitem__(self, index: int) -> Any:
+        row = (self._packed or self.packed)[index]
+        return row if self.transform is None else self.transform(row)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the items of one batch, which is what torch's DataLoader asks for."""
+        rows = self.packed.rows(indices)
+        return rows if self.transform is None else [self.transform(row) for row in rows]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packed": None, "_may_load_in_worker": self._packed is not None}
+
+    # ---- stop and resume
+
+    def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
+        """Return what a restart needs; the same on every rank, and JSON as well as torch.save can hold it.
+
+        consumed: rows that all ranks together have used since this epoch began, across restarts; they must have taken
+        their items in order. None: all before the mini-epoch that is loaded.
+        """
+        if consumed is None:
+            consumed = self._consumed + self.turns(self.mini_epoch).start * self.world_size
+        most = self._consumed + self.num_samples * self.world_size
+        consumed = integer("consumed", consumed, at_least=self._consumed)
+        if consumed > max(most, self.size):
+            raise ValueError(
+                f"consumed is {consumed}, but all ranks together use only {most} rows an epoch; count each row once, "
+                "from the start of the epoch"
+            )
+        begun = range(self._first, self.mini_epochs)
+        ends = (self._consumed + self.turns(k).stop * self.world_size for k in begun)
+        mini_epoch = next((k for k, end in zip(begun, ends, strict=True) if consumed < end), self.mini_epochs)
+        return {
+            **self._identity(),
+            "mini_epochs": self.mini_epochs,
+            "epoch": self.epoch,
+            "mini_epoch": mini_epoch,
+            "consumed": min(consumed, self.size),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken: what was left of the epoch is dealt anew over this dataset's ranks.
+
+        It goes to the mini-epochs that are left: `first_mini_epoch` and those after it. Another world size or number of
+        mini-epochs is fine. Raises ValueError for a state of another file, seed or order, or one that is not complete;
+        the dataset is then as it was.
+        """
+        if not isinstance(state, Mapping):
+            raise TypeError(f"a state is a mapping made by state_dict(), not {type(state).__name__}")
+        mine = self._identity()
+        missing = [
+            name for name in (*mine, "mini_epochs", "epoch", "mini_epoch", "consumed") if name not in state
+        ]
+        if missing:
+            raise ValueError(f"not a state of a RankDataset: {', '.join(missing)} missing")
+        for name, value in mine.items():
+            if state[name] != value:
+                raise ValueError(
+                    f"the state was taken with {name}={state[name]!r}, this dataset has {name}={value!r}; make the "
+                    "dataset with the same file and arguments to continue its epoch"
+                )
+        epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
+        consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
+        first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=state["mini_epochs"] + 1)
+        if state["mini_epochs"] != self.mini_epochs:  # as many as keep a part as small as in a whole epoch
+            first = self.mini_epochs - -(-(self.size - consumed) * self.mini_epochs // max(1, self.size))
+        self.epoch, self._consumed, self._first, self.mini_epoch, self._packed = (
+            epoch,
+            consumed,
+            first,
+            first,
+            None,
+        )
+
+    def _identity(self) -> dict[str, Any]:
+        return {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "order": self.order}

@@ -5,16 +5,24 @@ Public names load on first use: `import lib` by itself imports no torch, starts 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lib._lazy import load_on_use
+from lib.data import HOME as _DATA
 
 if TYPE_CHECKING:
-    from lib.data.libtorch import DistributedRandomSampler as DistributedRandomSampler
-    from lib.data.libtorch import DistributedSequentialSampler as DistributedSequentialSampler
-    from lib.data.permutation import Permutation as Permutation
-    from lib.data.samplers import DistributedSampler as DistributedSampler
-    from lib.data.samplers import RandomSampler as RandomSampler
-    from lib.data.samplers import SequentialSampler as SequentialSampler
+    from lib.data import DistributedRandomSampler as DistributedRandomSampler
+    from lib.data import DistributedSampler as DistributedSampler
+    from lib.data import DistributedSequentialSampler as DistributedSequentialSampler
+    from lib.data import MetaFile as MetaFile
+    from lib.data import MetaServer as MetaServer
+    from lib.data import NaiveDataset as NaiveDataset
+    from lib.data import Permutation as Permutation
+    from lib.data import RandomSampler as RandomSampler
+    from lib.data import RankDataset as RankDataset
+    from lib.data import SequentialSampler as SequentialSampler
+    from lib.data import ServerDataset as ServerDataset
+    from lib.data import mini_epoch_loaders as mini_epoch_loaders
     from lib.measure import compare as compare
     from lib.measure import measure as measure
     from lib.timeline import Recorder as Recorder
@@ -22,28 +30,14 @@ if TYPE_CHECKING:
     from lib.timeline import Trace as Trace
 
 _HOME = {
-    "DistributedRandomSampler": "lib.data.libtorch",
-    "DistributedSampler": "lib.data.samplers",
-    "DistributedSequentialSampler": "lib.data.libtorch",
-    "Permutation": "lib.data.permutation",
-    "RandomSampler": "lib.data.samplers",
+    **_DATA,
     "Recorder": "lib.timeline",
-    "SequentialSampler": "lib.data.samplers",
     "Span": "lib.timeline",
     "Trace": "lib.timeline",
     "compare": "lib.measure",
     "measure": "lib.measure",
 }
 
-__all__ = sorted(_HOME)
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"lib has no {name!r}; its public names are {', '.join(__all__)}")
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+__all__ = sorted(_HOME)
+__getattr__, __dir__ = load_on_use(__name__, _HOME)

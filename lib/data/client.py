@@ -31,7 +31,7 @@ class ServerDataset(Dataset[Any]):
     """The rows of a meta server as a map-style dataset: item i is row i, or transform(row).
 
     timeout: seconds that one access may take in all, retries included. retries: how many more times a request is sent
-    when the connection fails, after 0, 0.1, 0.3, 0.7, 1.5, … seconds: the default outlasts a restart of the server.
+    when the connection fails, after 0, 0.1, 0.3, 0.7, 1.5, 3.1, … seconds.
     `__getitems__` makes one request of a DataLoader's batch. close() hangs up; an access after that connects anew.
 
     Connections are made when first needed, and kept. Each serves one thread at a time; a copy of the dataset in another
@@ -47,7 +47,7 @@ class ServerDataset(Dataset[Any]):
         port: int,
         *,
         timeout: float = 10.0,
-        retries: int = 5,
+        retries: int = 6,
         transform: Callable[[str], Any] | None = None,
     ) -> None:
         self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
@@ -105,22 +105,22 @@ class ServerDataset(Dataset[Any]):
         problem: Exception | None = None
         tries = 0
         while tries <= self.retries and (left := deadline - time.monotonic()) > 0:
-            if (
-                tries > 1
-            ):  # the first retry is at once: mostly, the server had closed a connection that lay idle
+            # The first retry is at once: mostly, the server had closed a connection that lay idle.
+            if tries > 1:
                 time.sleep(min(PAUSE * 2 ** (tries - 2), left))
             tries += 1
             try:
                 return self._try(request, body, deadline)
+            except StrangerError:
+                raise
             except (OSError, BadMessageError) as error:
-                if isinstance(error, StrangerError):
-                    raise
                 problem = error
         way_out = "is it running? Start it with: python -m lib.data.server META --port " + str(self.port)
         if isinstance(problem, TimeoutError):
             way_out = "it is stuck, slow, or not to be reached from here; a larger timeout waits longer"
+        times = "once" if tries == 1 else f"{tries} times"
         raise ConnectionError(
-            f"no answer from a meta server at {self.host}:{self.port} after {tries} tries in "
+            f"no answer from a meta server at {self.host}:{self.port}, asked {times} in "
             f"{time.monotonic() - began:.1f} s ({type(problem).__name__}: {problem}); {way_out}"
         ) from problem
 

@@ -180,7 +180,8 @@ class RankDataset(Dataset[Any]):
         return self._packed
 
     def __getitem__(self, index: int) -> Any:
-        row = (self._packed or self.packed)[index]
+        packed = self._packed
+        row = (self.packed if packed is None else packed)[index]
         return row if self.transform is None else self.transform(row)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:

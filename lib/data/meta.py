@@ -79,8 +79,8 @@ class MetaFile:
     without its line end (LF or CRLF; only these end a line). Bytes that are no UTF-8 become the surrogates \udc80 …
     \udcff, from which `row.encode("utf-8", "surrogateescape")` makes the same bytes again: nothing is lost.
 
-    Where the rows begin is read from an index file, path + ".idx" or the one given by index. It is written, at some GB a
-    second, when it is missing or that of another text (size, date or a sample of the content differ).
+    Where the rows begin is read from an index file, path + ".idx" or the one given by index. It is written, at some GB
+    a second, when it is missing or that of another text (size, date or a sample of the content differ).
 
     May be used by many threads, in forked workers, and be pickled (the file is then opened again). Close it, or use
     `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
@@ -112,7 +112,7 @@ class MetaFile:
         ids: a list, an integer array or a CPU tensor. Raises IndexError outside 0..len - 1, also for a negative one.
         """
         packed = self.packed(ids)
-        return packed.rows(range(len(packed)))
+        return packed.rows(np.arange(len(packed)))
 
     def packed(self, ids: Sequence[int] | Ids) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
@@ -171,8 +171,8 @@ class MetaFile:
         now = _status(self._file)
         if now != self._status:
             raise RuntimeError(
-                f"{self.path} has changed since it was opened ({self._status[0]} bytes then, {now[0]} now): its rows may "
-                "lie elsewhere; open it anew with MetaFile"
+                f"{self.path} has changed since it was opened ({self._status[0]} bytes then, {now[0]} now): its rows "
+                "may lie elsewhere; open it anew with MetaFile"
             )
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ def _copy_one(file: int, begin: int, end: int, broken: bool, out: memoryview) ->
 
 
 def _copy_near(window: Bytes, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
-    """Copy rows as memcpy does: one of 2^c bytes or more, but less than twice that, is its first and its last 2^c bytes.
+    """Copy rows as memcpy does: one of 2^c bytes or more, but below 2^(c + 1), is its first and its last 2^c bytes.
 
     These may overlap. So a few copies of equal pieces, one c after another, move thousands of unequal rows.
     """

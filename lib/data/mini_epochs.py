@@ -1,9 +1,9 @@
 """The loaders of an epoch, a mini-epoch each: new workers for new rows.
 
 A worker process holds the dataset as it was when the worker started. A dataset that loads other rows, or is told
-another epoch, changes in the main process only; persistent workers would go on with what they have. So a mini-epoch gets
-a loader and workers of its own, and they end before its rows are freed. What persistent_workers=True then still spares
-is starting them again when one loader is iterated twice.
+another epoch, changes in the main process only; persistent workers would go on with what they have. So a mini-epoch
+gets a loader and workers of its own, and they end before its rows are freed. What persistent_workers=True then still
+spares is starting them again when one loader is iterated twice.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _loaders(
     todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
     ahead = _Ahead(dataset)
     try:
-        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=True):
+        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
             if dataset.epoch != epoch:
                 raise RuntimeError(
                     f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt"

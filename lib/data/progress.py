@@ -21,7 +21,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, unit: str, *, show: bool = True) -> None:
         self.label, self.total, self.unit = label, total, unit
-        self.show = show and not os.environ.get("TQDM_DISABLE")
+        self.show = show and os.environ.get("TQDM_DISABLE", "0") in ("", "0")
         self.done, self._bar = 0, None
         self._start = time.monotonic()
 
@@ -44,7 +44,7 @@ class Progress:
         class Bar(tqdm):  # type: ignore[misc, unused-ignore]
             monitor_interval = 0  # no thread of its own, which would still be there when workers are forked
 
-        return Bar(total=self.total, desc=self.label, unit=self.unit, unit_scale=True, leave=False)
+        return Bar(total=self.total, desc=self.label, unit=self.unit, unit_scale=True, leave=False, disable=False)
 
     def __enter__(self) -> Progress:
         return self

@@ -328,6 +328,15 @@ def test_after_a_broken_message_the_server_hangs_up(dataset, request_, status, t
     assert dataset[3] == "row 3", "others are served as before"
 
 
+def test_a_client_that_is_still_sending_gets_the_refusal_all_the_same(dataset):
+    with socket.create_connection((HOST, dataset.port), timeout=5) as raw:
+        raw.sendall(b"POST /rows HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n")
+        for _ in range(20):  # a reset in the middle of this would throw the answer away
+            raw.sendall(b" " * 10_000)
+            time.sleep(0.01)
+        assert statuses(raw.recv(65_536)) == [413]
+
+
 def test_the_server_is_quiet(dataset, capfd):
     for request_, *_ in [*WRONG.values(), *BROKEN.values()]:
         with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
@@ -474,14 +483,14 @@ def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
     port = free_port()
     rows = ServerDataset(HOST, port, timeout=5, retries=2)
     for ask in (lambda: len(rows), lambda: rows[0], lambda: rows.__getitems__([0])):
-        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port} after 3 tries") as caught:
+        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}, asked 3 times") as caught:
             ask()
         assert f"python -m lib.data.server META --port {port}" in str(caught.value)
 
 
 def test_retries_end_with_the_timeout():
     rows = ServerDataset(HOST, free_port(), timeout=0.3, retries=1000)
-    with pytest.raises(ConnectionError, match=r"after \d tries in 0"):
+    with pytest.raises(ConnectionError, match=r"asked \d times in 0"):
         _ = rows[0]
 
 
@@ -540,7 +549,7 @@ def test_a_batch_whose_answer_breaks_off_is_asked_for_again():
         assert rows.__getitems__([0, 1]) == ["row 0", "row 1"]
         rows.close()
     broken = scripted_server(*[say(whole[:-5])] * 3)
-    with broken as port, pytest.raises(ConnectionError, match="3 tries .*hung up in mid-message"):
+    with broken as port, pytest.raises(ConnectionError, match="asked 3 times .*hung up in mid-message"):
         ServerDataset(HOST, port, retries=2).__getitems__([0, 1])
 
 

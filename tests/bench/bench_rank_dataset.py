@@ -1,0 +1,428 @@
+"""A meta file in one rank of eight: index, rows of a share, row access and workers; RankDataset against four other ways.
+
+    python -m tests.bench.bench_rank_dataset                      5 million rows, about 2 minutes
+    python -m tests.bench.bench_rank_dataset --rows 20000000      the size of the targets; needs 6 GB of memory
+
+Every measurement is made in a process of its own, in turn with the others and with `wc -l`, on one file that is in the
+page cache. Memory is the peak above what the process held after its imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib.util
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.bench.bench_samplers import peak_bytes
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS, ROUNDS, WORLD_SIZE = 5_000_000, 3, 8
+READ = 1 << 20
+ACCESSES = 500_000
+
+Result = dict[str, float]
+
+
+def start_of_peak() -> int:
+    """Forget the peak so far and return the bytes that the process holds now."""
+    gc.collect()
+    with contextlib.suppress(OSError):  # Linux: the high-water mark starts anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return peak_bytes()
+
+
+def timed(work: Callable[[], Any]) -> Result:
+    """Run `work` once; seconds, extra peak bytes, and nbytes of what it returns if that has any."""
+    before, began = start_of_peak(), time.perf_counter()
+    kept = work()
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "bytes": peak_bytes() - before, "payload": float(getattr(kept, "nbytes", 0))}
+
+
+# ---- how fast the file can be read at all
+
+
+def wc(path: Path) -> Result:
+    """`wc -l`: since GNU coreutils 9 with vector instructions, before that a search for one newline after the other."""
+    began = time.perf_counter()
+    subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
+    return {"seconds": time.perf_counter() - began}
+
+
+def _blocks(path: Path) -> Any:
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(READ):
+            yield block
+
+
+def plain_read(path: Path) -> Result:
+    """Read it, by the megabyte."""
+    return timed(lambda: sum(map(len, _blocks(path))))
+
+
+def count_newlines(path: Path) -> Result:
+    """Find one newline after the other with memchr, as `wc -l` did before coreutils 9."""
+    return timed(lambda: sum(block.count(b"\n") for block in _blocks(path)))
+
+
+# ---- ours
+
+
+def index(path: Path) -> Result:
+    """MetaFile(path) where there is no index yet."""
+    from lib.data.meta import MetaFile
+
+    elsewhere = path.with_suffix(".bench.idx")
+    elsewhere.unlink(missing_ok=True)
+    try:
+        result = timed(lambda: MetaFile(path, index=elsewhere))
+        return {**result, "payload": float(elsewhere.stat().st_size)}
+    finally:
+        elsewhere.unlink()
+
+
+def _loaded(path: Path, mini_epochs: int) -> Any:
+    from lib.data.datasets import RankDataset
+    from lib.data.meta import MetaFile
+
+    dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
+    dataset.load(0)
+    return dataset
+
+
+def _build(path: Path, mini_epochs: int) -> Result:
+    from lib.data.datasets import RankDataset
+    from lib.data.meta import MetaFile
+
+    dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
+
+    def load() -> Any:
+        dataset.load(0)
+        return dataset.packed
+
+    return timed(load)
+
+
+def build(path: Path) -> Result:
+    """RankDataset.load, one mini-epoch an epoch: an eighth of the rows."""
+    return _build(path, 1)
+
+
+def build_quarter(path: Path) -> Result:
+    """RankDataset.load with four mini-epochs: one row in 32."""
+    return _build(path, 4)
+
+
+def rebuild(path: Path) -> Result:
+    """The second mini-epoch of four, once the first is there: the peak must not be that of two."""
+    dataset = _loaded(path, 4)
+    before = dataset.packed.nbytes
+
+    def load() -> Any:
+        dataset.load(1)
+        return dataset.packed
+
+    result = timed(load)
+    return {**result, "bytes": result["bytes"] + before}
+
+
+# ---- the others
+
+
+class Rows(list[str]):
+    """A list of rows that may be asked for its payload, as text."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(len, self))
+
+
+def naive(path: Path) -> Result:
+    """NaiveDataset: all rows as strings."""
+    from lib.data.datasets import NaiveDataset
+    from lib.data.meta import MetaFile
+
+    meta = MetaFile(path)
+    return timed(lambda: Rows(NaiveDataset(meta).rows))
+
+
+def naive_and_sampler(path: Path) -> Result:
+    """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
+    from torch.utils.data.distributed import DistributedSampler
+
+    from lib.data.datasets import NaiveDataset
+    from lib.data.meta import MetaFile
+
+    meta = MetaFile(path)
+
+    def start_an_epoch() -> Any:
+        dataset = NaiveDataset(meta)
+        return dataset, list(DistributedSampler(dataset, WORLD_SIZE, 3))
+
+    return timed(start_an_epoch)
+
+
+def line_by_line(path: Path) -> Result:
+    """The article's way: go through all lines, keep those of this rank as strings."""
+
+    def keep() -> Any:
+        with open(path, encoding="utf-8") as file:
+            return Rows(line for i, line in enumerate(file) if i % WORLD_SIZE == 3)
+
+    return timed(keep)
+
+
+def arrow_take(path: Path) -> Result:
+    """As Hugging Face datasets do: rows in a mapped Arrow file, `take` the sorted ids of the share."""
+    import numpy as np
+    import pyarrow as pa
+
+    from lib.data.meta import MetaFile
+    from lib.data.permutation import Permutation
+
+    arrow = path.with_suffix(".arrow")
+    meta = MetaFile(path)
+    if not arrow.exists():
+        schema = pa.schema([("row", pa.large_string())])
+        with pa.OSFile(str(arrow), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for start in range(0, len(meta), 1_000_000):
+                rows = meta.rows(np.arange(start, min(len(meta), start + 1_000_000)))
+                writer.write_batch(pa.record_batch([pa.array(rows, pa.large_string())], schema=schema))
+    table = pa.ipc.open_file(pa.memory_map(str(arrow))).read_all()
+    order = Permutation(len(meta))
+    return timed(lambda: table.take(pa.array(np.sort(order[np.arange(3, len(meta), WORLD_SIZE)]))))
+
+
+# ---- rows out of memory
+
+
+def _accesses(read: Callable[[int], Any], count: int) -> Result:
+    count = min(count, ACCESSES)
+    began = time.perf_counter()
+    for i in range(count):
+        read(i)
+    return {"rows per second": count / (time.perf_counter() - began)}
+
+
+def access_packed(path: Path) -> Result:
+    """dataset[i] in a Python loop, in the order of the epoch."""
+    dataset = _loaded(path, 1)
+    return _accesses(dataset.__getitem__, len(dataset))
+
+
+def access_batches(path: Path) -> Result:
+    """dataset.__getitems__ in batches of 256, as a DataLoader asks."""
+    dataset = _loaded(path, 1)
+    count = min(len(dataset), ACCESSES)
+    began = time.perf_counter()
+    for start in range(0, count, 256):
+        dataset.__getitems__(list(range(start, min(count, start + 256))))
+    return {"rows per second": count / (time.perf_counter() - began)}
+
+
+def access_list(path: Path) -> Result:
+    """The same rows as a list of strings."""
+    rows = list(_loaded(path, 1))
+    return _accesses(rows.__getitem__, len(rows))
+
+
+def access_file(path: Path) -> Result:
+    """MetaFile.rows, 256 random rows of the file at a time: what a server does."""
+    import numpy as np
+
+    from lib.data.meta import MetaFile
+
+    meta, count = MetaFile(path), 50_000
+    batches = np.random.default_rng(0).integers(0, len(meta), (count // 256, 256))
+    began = time.perf_counter()
+    for batch in batches:
+        meta.rows(batch)
+    return {"rows per second": batches.size / (time.perf_counter() - began)}
+
+
+# ---- workers
+
+
+def _private_growth(rows: Any) -> Result:
+    """Fork two workers that read everything; the mean of what became private to one."""
+    import psutil
+
+    def read(end: Any) -> None:
+        gc.freeze()
+        process = psutil.Process()
+        before = process.memory_full_info().uss
+        for i in range(len(rows)):
+            rows[i]
+        end.send(process.memory_full_info().uss - before)
+
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe() for _ in range(2)]
+    workers = [context.Process(target=read, args=(theirs,)) for _, theirs in pipes]
+    for worker in workers:
+        worker.start()
+    grown = [ours.recv() for ours, _ in pipes]
+    for worker in workers:
+        worker.join()
+    return {"private": statistics.mean(grown)}
+
+
+def workers_packed(path: Path) -> Result:
+    """Two forked workers over RankDataset."""
+    return _private_growth(_loaded(path, 1))
+
+
+def workers_list(path: Path) -> Result:
+    """Two forked workers over a list of the same rows."""
+    return _private_growth(list(_loaded(path, 1)))
+
+
+FLOOR = {"wc -l": wc, "plain read": plain_read, "count newlines, memchr": count_newlines}
+OURS = {
+    "index": index,
+    "RankDataset": build,
+    "RankDataset, E = 4": build_quarter,
+    "the next mini-epoch": rebuild,
+}
+OTHERS = {
+    "article, line by line": line_by_line,
+    "Naive": naive,
+    "Naive + torch's sampler": naive_and_sampler,
+    "pyarrow take": arrow_take,
+}
+ACCESS = {
+    "ds[i]": access_packed,
+    "ds.__getitems__, 256": access_batches,
+    "list of str [i]": access_list,
+    "MetaFile.rows, 256 random": access_file,
+}
+WORKERS = {"RankDataset": workers_packed, "list of str": workers_list}
+ALL = {
+    f"{section}/{name}": function
+    for section, functions in (
+        ("build", {**FLOOR, **OURS, **OTHERS}),
+        ("access", ACCESS),
+        ("workers", WORKERS),
+    )
+    for name, function in functions.items()
+}
+
+
+def in_own_process(name: str, path: Path) -> Result:
+    """Run one measurement in a fresh Python; an empty result where a package is missing."""
+    command = [sys.executable, "-m", "tests.bench.bench_rank_dataset", "--one", name, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    return dict(json.loads(done.stdout))
+
+
+def available(name: str) -> bool:
+    """Whether what a measurement needs is there."""
+    needs = {
+        "build/pyarrow take": "pyarrow",
+        "workers/RankDataset": "psutil",
+        "workers/list of str": "psutil",
+    }.get(name)
+    if name.startswith("workers/") and not hasattr(os, "fork"):
+        return False
+    if name == "build/wc -l" and shutil.which("wc") is None:
+        return False
+    return needs is None or importlib.util.find_spec(needs) is not None
+
+
+def measure(path: Path, rounds: int = ROUNDS) -> dict[str, list[Result]]:
+    """Run every measurement once a round, in turn; the reference is run again before each, so that pairs are close."""
+    table: dict[str, list[Result]] = {name: [] for name in ALL}
+    for turn in range(rounds):
+        for name in ALL:
+            slow = name.startswith(("build/Naive", "workers/")) or name == "access/list of str [i]"
+            if available(name) and not (slow and turn):
+                references = {
+                    kind: in_own_process(f"build/{kind}", path)["seconds"]
+                    for kind in ("wc -l", "count newlines, memchr")
+                    if name.startswith("build/") and available(f"build/{kind}")
+                }
+                result = in_own_process(name, path)
+                ratios = {f"x {kind}": result["seconds"] / seconds for kind, seconds in references.items()}
+                table[name].append({**result, **ratios})
+    return table
+
+
+def median(results: list[Result], quantity: str) -> float | None:
+    """Return the median over the rounds, None where it was not measured."""
+    values = [result[quantity] for result in results if quantity in result]
+    return statistics.median(values) if values else None
+
+
+def _cell(value: float | None, scale: float, digits: int) -> str:
+    return f"{'-':>10}" if value is None else f"{value / scale:>10.{digits}f}"
+
+
+def as_text(table: dict[str, list[Result]], path: Path, rows: int) -> str:
+    """Lay the results out as three tables."""
+    size = path.stat().st_size
+    titles = ("seconds", "x wc -l", "x memchr", "payload MB", "extra MB")
+    lines = [
+        f"{rows:,} rows, {size / 1e6:.0f} MB, rank 3 of {WORLD_SIZE}",
+        f"{'':<28}" + "".join(f"{t:>11}" for t in titles),
+    ]
+    for name, results in table.items():
+        section, _, label = name.partition("/")
+        if not results:
+            lines.append(f"{label:<28}   not installed")
+        elif section == "build":
+            cells = (
+                ("seconds", 1, 3),
+                ("x wc -l", 1, 2),
+                ("x count newlines, memchr", 1, 2),
+                ("payload", 1e6, 1),
+                ("bytes", 1e6, 1),
+            )
+            lines.append(f"{label:<28}" + "".join(" " + _cell(median(results, q), s, d) for q, s, d in cells))
+        elif section == "access":
+            lines.append(f"{label:<28} {_cell(median(results, 'rows per second'), 1e6, 2)} M rows/s")
+        else:
+            lines.append(
+                f"2 workers, {label:<17} {_cell(median(results, 'private'), 1e6, 1)} MB private each"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--folder", help="where the file is made (and deleted); a temporary folder by default"
+    )
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "PATH"), help=argparse.SUPPRESS)
+    options = parser.parse_args([] if arguments is None else arguments)
+    if options.one:
+        print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
+        return
+    from lib.data.captions import write_captions
+    from lib.data.meta import MetaFile
+
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        path = Path(folder) / "captions.txt"
+        write_captions(path, options.rows)
+        MetaFile(path).close()
+        print(as_text(measure(path, options.rounds), path, options.rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

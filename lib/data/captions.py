@@ -8,7 +8,7 @@ import numpy as np
 
 from lib._arguments import integer
 
-WORDS = "a an the red blue green small large old young dog cat bird horse girl boy car tree on in by under grass sea snow"
+WORDS = "a an the red blue green small large old young dog cat bird horse girl boy car tree on in by under sea snow"
 HEADER = "# image caption\n"
 ROW_BYTES = 44.0  # on average
 
@@ -16,8 +16,8 @@ ROW_BYTES = 44.0  # on average
 def write_captions(path: str | os.PathLike[str], rows: int) -> int:
     """Write a header and rows like `img/000000007.jpg "a small dog on the grass"`; return how many bytes they take.
 
-    The captions differ in length and repeat every thousand rows; the names do not repeat. The same rows on every machine.
-    Raises ValueError for more than a billion rows.
+    The captions differ in length and repeat every thousand rows; the names do not repeat. Every machine gets the same
+    rows. Raises ValueError for more than a billion.
     """
     rows = integer("rows", rows, at_least=0, below=10**9 + 1)
     thousand = _thousand()

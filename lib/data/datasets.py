@@ -104,10 +104,10 @@ class RankDataset(Dataset[Any]):
 
     def turns(self, mini_epoch: int) -> range:
         """Return which of this rank's turns a mini-epoch is; the same for every rank."""
-        part, parts = mini_epoch - self._first, max(1, self.mini_epochs - self._first)
-        return range(
-            self.num_samples * part // parts, min(self.num_samples, self.num_samples * (part + 1) // parts)
-        )
+        part, parts = mini_epoch - self._first, self.mini_epochs - self._first
+        if not 0 <= part < parts:  # used before a restart
+            return range(0)
+        return range(self.num_samples * part // parts, self.num_samples * (part + 1) // parts)
 
     def ids(self, mini_epoch: int) -> Iterator[Ids]:
         """Yield the ids of a mini-epoch's rows in the order of its items, in blocks."""
@@ -175,8 +175,7 @@ class RankDataset(Dataset[Any]):
                     "nothing was loaded when this DataLoader worker started, and each worker would load its own copy: "
                     f"call load({self.mini_epoch}) before the loader is iterated, or use mini_epoch_loaders"
                 )
-            self.load(self.mini_epoch)
-        assert self._packed is not None
+            self._packed = self.read(self.mini_epoch)
         return self._packed
 
     def __getitem__(self, index: int) -> Any:
@@ -244,7 +243,9 @@ class RankDataset(Dataset[Any]):
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
         first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=state["mini_epochs"] + 1)
-        if state["mini_epochs"] != self.mini_epochs:  # as many as keep a part as small as in a whole epoch
+        if first == state["mini_epochs"]:  # that epoch is over
+            first = self.mini_epochs
+        elif state["mini_epochs"] != self.mini_epochs:  # as many as keep a part as small as in a whole epoch
             first = self.mini_epochs - -(-(self.size - consumed) * self.mini_epochs // max(1, self.size))
         self.epoch, self._consumed, self._first, self.mini_epoch, self._packed = (
             epoch,

@@ -54,7 +54,9 @@ class Packed:
 
     def rows(self, indices: Sequence[int] | Ids) -> list[str]:
         """Return many items, which is faster than one by one. Raises IndexError."""
-        index = np.asarray(indices, np.int64) if len(indices) else np.empty(0, np.int64)
+        index = np.asarray(indices) if len(indices) else np.empty(0, np.int64)
+        if index.dtype.kind not in "iu":
+            raise NotAnIntegerError(f"indices must be integers, not {index.dtype}")
         try:
             place = index if self.places is None else self.places[index]
             begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()

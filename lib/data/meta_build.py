@@ -83,7 +83,7 @@ def _write(text: int, name: Path, path: Path, stamp: Stamp) -> None:
     except EOFError:
         raise _changed(name) from None
     except OSError as error:
-        raise type(error)(
+        raise OSError(
             error.errno,
             f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; "
             "choose a place for it with index=…",

@@ -1,4 +1,4 @@
-"""A meta file in one rank of eight: index, rows of a share, row access and workers; RankDataset against four other ways.
+"""A meta file in one rank of eight: index, rows of a share, access, workers; RankDataset against four other ways.
 
     python -m tests.bench.bench_rank_dataset                      5 million rows, about 2 minutes
     python -m tests.bench.bench_rank_dataset --rows 20000000      the size of the targets; needs 6 GB of memory

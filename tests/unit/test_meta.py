@@ -1,4 +1,4 @@
-"""A meta file gives any of its rows, whatever its bytes; its index is right, rebuilt, or refused, never trusted blindly."""
+"""A meta file gives any of its rows, whatever its bytes; its index is right, rebuilt or refused, never just trusted."""
 
 import multiprocessing
 import os

@@ -99,8 +99,7 @@ class RankDataset(Dataset[Any]):
     @property
     def num_samples(self) -> int:
         """How many rows this rank gets in all mini-epochs from the first on; the same for every rank."""
-        rest = self.size - self._consumed
-        return rest // self.world_size if self.drop_last else -(-rest // self.world_size)
+        return self._turns_of(self.size - self._consumed)
 
     def turns(self, mini_epoch: int) -> range:
         """Return which of this rank's turns a mini-epoch is; the same for every rank."""
@@ -243,17 +242,19 @@ class RankDataset(Dataset[Any]):
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
         first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=state["mini_epochs"] + 1)
-        if first == state["mini_epochs"]:  # that epoch is over
-            first = self.mini_epochs
-        elif state["mini_epochs"] != self.mini_epochs:  # as many as keep a part as small as in a whole epoch
-            first = self.mini_epochs - -(-(self.size - consumed) * self.mini_epochs // max(1, self.size))
-        self.epoch, self._consumed, self._first, self.mini_epoch, self._packed = (
-            epoch,
-            consumed,
-            first,
-            first,
-            None,
-        )
+        # With as few mini-epochs as keep each as small as in a whole epoch; with the same number as before, not fewer
+        # than were left, so that a state at the start of one goes on with that one.
+        rest, most = self._turns_of(self.size - consumed), self._turns_of(self.size, parts=self.mini_epochs)
+        least = self.mini_epochs - -(-rest // max(1, most))
+        over, same = first == state["mini_epochs"], state["mini_epochs"] == self.mini_epochs
+        first = self.mini_epochs if over else min(first, least) if same else least
+        self.epoch, self._consumed, self._packed = epoch, consumed, None
+        self._first = self.mini_epoch = first
+
+    def _turns_of(self, rows: int, parts: int = 1) -> int:
+        """Return how many turns a rank has when so many rows are dealt, or how many the largest of its parts has."""
+        turns = rows // self.world_size if self.drop_last else -(-rows // self.world_size)
+        return -(-turns // parts)
 
     def _identity(self) -> dict[str, Any]:
         return {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "order": self.order}

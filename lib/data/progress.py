@@ -44,7 +44,9 @@ class Progress:
         class Bar(tqdm):  # type: ignore[misc, unused-ignore]
             monitor_interval = 0  # no thread of its own, which would still be there when workers are forked
 
-        return Bar(total=self.total, desc=self.label, unit=self.unit, unit_scale=True, leave=False, disable=False)
+        return Bar(
+            total=self.total, desc=self.label, unit=self.unit, unit_scale=True, leave=False, disable=False
+        )
 
     def __enter__(self) -> Progress:
         return self

@@ -7,7 +7,9 @@ from importlib import import_module
 from typing import Any
 
 
-def load_on_use(package: str, home: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def load_on_use(
+    package: str, home: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a package whose public names live in the modules that `home` gives."""
 
     def get(name: str) -> Any:

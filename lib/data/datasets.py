@@ -22,6 +22,7 @@ from lib.data.meta_text import Ids
 from lib.data.permutation import Permutation
 from lib.data.progress import Progress
 from lib.data.samplers import Order, shuffled
+from lib.data.state import check_state
 
 BLOCK = 1 << 15  # places whose rows are looked up at a time
 STATE_VERSION = 1
@@ -225,20 +226,8 @@ class RankDataset(Dataset[Any]):
         mini-epochs is fine. Raises ValueError for a state of another file, seed or order, or one that is not complete;
         the dataset is then as it was.
         """
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a state is a mapping made by state_dict(), not {type(state).__name__}")
-        mine = self._identity()
-        missing = [
-            name for name in (*mine, "mini_epochs", "epoch", "mini_epoch", "consumed") if name not in state
-        ]
-        if missing:
-            raise ValueError(f"not a state of a RankDataset: {', '.join(missing)} missing")
-        for name, value in mine.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"the state was taken with {name}={state[name]!r}, this dataset has {name}={value!r}; make the "
-                    "dataset with the same file and arguments to continue its epoch"
-                )
+        more = ("mini_epochs", "epoch", "mini_epoch", "consumed")
+        state = check_state(self, state, self._identity(), more)
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
         first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=state["mini_epochs"] + 1)

@@ -18,6 +18,7 @@ from torch.utils.data import Sampler
 
 from lib._arguments import integer, rank_of
 from lib.data.permutation import Permutation
+from lib.data.state import check_state
 
 Order: TypeAlias = Literal["torch", "feistel"]
 
@@ -222,24 +223,14 @@ class DistributedSampler(Sampler[int]):
 
         consumed: samples that all ranks together have used since this epoch began (padding included, across restarts).
         """
-        consumed, most = (
-            integer("consumed", consumed, at_least=0),
-            max(self.size, self._consumed + self.total_size),
-        )
+        consumed = integer("consumed", consumed, at_least=0)
+        most = max(self.size, self._consumed + self.total_size)
         if consumed > most:
             raise ValueError(
                 f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; "
                 "count each sample once, from the start of the epoch"
             )
-        return {
-            "version": STATE_VERSION,
-            "size": self.size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "order": self.order,
-            "epoch": self.epoch,
-            "consumed": min(consumed, self.size),
-        }
+        return {**self._identity(), "epoch": self.epoch, "consumed": min(consumed, self.size)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, with this sampler's own rank and number of replicas.
@@ -247,27 +238,14 @@ class DistributedSampler(Sampler[int]):
         Raises ValueError if the state belongs to another dataset size, seed, shuffle or order, or is not complete;
         the sampler is then as it was.
         """
-        mine = {
-            "version": STATE_VERSION,
-            "size": self.size,
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "order": self.order,
-        }
-        if not isinstance(state, Mapping):
-            raise TypeError(f"a state is a mapping made by state_dict(consumed), not {type(state).__name__}")
-        missing = [name for name in (*mine, "epoch", "consumed") if name not in state]
-        if missing:
-            raise ValueError(f"not a state of a DistributedSampler: {', '.join(missing)} missing")
-        for name, value in mine.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"the state was taken with {name}={state[name]!r}, this sampler has {name}={value!r}; "
-                    "make the sampler with the same dataset and arguments to continue its epoch"
-                )
+        state = check_state(self, state, self._identity(), ("epoch", "consumed"))
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
         self.epoch, self._consumed, self._rest_dealt = epoch, consumed, False
+
+    def _identity(self) -> dict[str, Any]:
+        same = {"size": self.size, "seed": self.seed, "shuffle": self.shuffle, "order": self.order}
+        return {"version": STATE_VERSION, **same}
 
 
 def _process_group() -> tuple[int, int]:

@@ -10,6 +10,7 @@ Report PSS or USS. A summed RSS is no amount of memory that any machine ever use
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import time
 from collections.abc import Iterator
@@ -165,6 +166,16 @@ def cuda_peak(device: str | int | torch.device | None = None) -> Iterator[CudaPe
         torch.cuda.synchronize(device)
         peak.allocated = torch.cuda.max_memory_allocated(device)
         peak.extra = peak.allocated - before
+
+
+def return_freed() -> None:
+    """Give memory that was freed, but is kept by C's allocator for later, back to the system; where glibc is used.
+
+    glibc learns from large arrays that come and go: it stops giving them back, and the arrays that follow find no room
+    between those that stay. Source: mallopt(3), M_MMAP_THRESHOLD; malloc_trim(3).
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library: nothing to do
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _psutil() -> Any:

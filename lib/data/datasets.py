@@ -23,6 +23,7 @@ from lib.data.permutation import Permutation
 from lib.data.progress import Progress
 from lib.data.samplers import Order, shuffled
 from lib.data.state import check_state
+from lib.memory import return_freed
 
 BLOCK = 1 << 15  # places whose rows are looked up at a time
 STATE_VERSION = 1
@@ -143,6 +144,7 @@ class RankDataset(Dataset[Any]):
             )
         if self._packed is None or mini_epoch != self.mini_epoch:
             self._packed, self.mini_epoch = None, mini_epoch
+            return_freed()  # measured with 6 million rows a part: else 40 MB above the payload stay for good
             self._packed = self.read(mini_epoch)
 
     def read(self, mini_epoch: int, check: Callable[[], object] = lambda: None) -> Packed:

@@ -77,6 +77,18 @@ class Index:
         begins, ends = zip(*pieces, strict=True)
         return np.concatenate(begins), np.concatenate(ends)
 
+    def bounds_of(self, row: int) -> tuple[int, int]:
+        """Return what `bounds` does for one row, without an array: for a few rows that is many times as fast."""
+        group, place = divmod(row, GROUP)
+        record, width = bytearray(self.record), self.width
+        self._read(memoryview(record), group)
+        start, at = int.from_bytes(record[:8], "little"), 16 + place * width
+        begin = start + int.from_bytes(record[at - width : at], "little")
+        end = start + int.from_bytes(record[at : at + width], "little") - 1
+        if end <= begin:
+            raise _refusal(self.path, "is damaged")
+        return begin, end
+
     def _decode(self, records: Bytes, groups: Ids, ids: Ids) -> tuple[Ids, Ids]:
         starts = records.view("<i8")[groups * (self.record // 8)]
         steps = records.view(WIDTHS[self.width])

@@ -135,7 +135,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
         span = int(end[b - 1]) - low
         if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):
-                length = _copy_one(file, int(begin[k]), int(end[k]), broken, view[filled:])
+                length = copy_one(file, int(begin[k]), int(end[k]), broken, view[filled:])
                 lengths[k], filled = length, filled + length
         else:
             if len(buffer) < span:
@@ -148,7 +148,8 @@ def copy_rows(file: int, begin: Ids, end: Ids, broken: bool, out: Bytes) -> Ids:
     return lengths
 
 
-def _copy_one(file: int, begin: int, end: int, broken: bool, out: memoryview) -> int:
+def copy_one(file: int, begin: int, end: int, broken: bool, out: memoryview) -> int:
+    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError."""
     length = end - begin
     row = out[:length]
     if read_into(file, row, begin) < length:

@@ -1,0 +1,77 @@
+"""What recompute costs in time and saves in memory, drawn: predicted outlines above what was measured.
+
+draw_steps  one training step in each mode: the timeline of micro-batches
+draw_gpu    peak memory and time on a GPU, by the number of segments
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from lib.figures.style import BLUE, INK, MUTED, PINK, describe, new_figure, styled
+from lib.figures.timeline import draw_timeline
+from lib.recompute import predict_step
+from lib.staircase import MODES, Mode
+from lib.timeline import Trace
+
+
+@styled
+def draw_steps(measured: Mapping[Mode, Trace], forward: float, backward: float, micro_batches: int) -> Figure:
+    """Draw a measured step in each mode under its prediction from one forward and one backward, in seconds."""
+    predicted = Trace(
+        (span for mode in MODES for span in predict_step(forward, backward, micro_batches, mode)), MODES
+    )
+    whole = Trace((span for mode in MODES for span in measured[mode]), MODES)
+    ratio = {mode: measured[mode].makespan / measured["never"].makespan for mode in MODES}
+    finding = f"always takes {ratio['always']:.2f} × never, except_last {ratio['except_last']:.2f} ×"
+    return draw_timeline(whole, predicted, title=finding)
+
+
+@styled
+def draw_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
+    """Draw peak memory (MiB) and time (ms) by segments: outlines are predicted, filled bars measured.
+
+    rows: segments (0: no checkpoint), predicted_mib, predicted_ratio, and mib, ms where measured. source: by whom.
+    """
+    figure, (left, right) = new_figure(9, 3.6, cols=2)
+    places = range(len(rows))
+    names = ["none" if not row["segments"] else str(row["segments"]) for row in rows]
+    have = rows[0].get("mib") is not None
+    base = rows[0]["ms"] if have else 1.0
+    time = "time of a step (ms)" if have else "time of a step (× without)"
+    panels: list[tuple[Any, list[float], list[float], str, str]] = [
+        (
+            left,
+            [r["predicted_mib"] for r in rows],
+            [r.get("mib") or 0.0 for r in rows],
+            "peak memory (MiB)",
+            BLUE,
+        ),
+        (right, [base * r["predicted_ratio"] for r in rows], [r.get("ms") or 0.0 for r in rows], time, PINK),
+    ]
+    for axes, predicted, measured, label, color in panels:
+        if have:
+            axes.bar(places, measured, width=0.62, color=color, label="measured")
+        axes.bar(places, predicted, width=0.74, facecolor="none", edgecolor=INK, lw=1.4, label="predicted")
+        for place in places:
+            value = measured[place] if have else predicted[place]
+            text = f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+            high = max(predicted[place], measured[place])
+            axes.text(place, high, text, ha="center", va="bottom", fontsize=9.5)
+        axes.set_xticks(list(places), names)
+        axes.set(xlabel="segments", ylabel=label)
+        axes.margins(y=0.28)
+    left.legend(loc="upper center", ncols=2)
+    best = min(rows[1:], key=lambda r: r["mib"] if have else r["predicted_mib"])
+    key = "mib" if have else "predicted_mib"
+    share = best[key] / rows[0][key]
+    one = best["segments"] == 1
+    verb = ("needs" if one else "need") if have else "should need"
+    finding = f"{best['segments']} segment{'' if one else 's'} {verb} {share:.0%} of the memory"
+    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    numbers = ", ".join(f"{name}: {row[key]:.0f} MiB" for name, row in zip(names, rows, strict=True))
+    return describe(figure, f"{finding}. {source}. Peak by segments, {numbers}.")

@@ -1,0 +1,101 @@
+"""torchrun whose store listens on this machine only: `python -m lib.training.loopback` takes torchrun's arguments.
+
+The ranks find each other through a store, a small server in torchrun's agent. As it comes, that server
+
+    listens on every network interface      here: on 127.0.0.1, for the ranks run on this machine
+    asks for a port that was free before    here: binds to port 0, so that nobody can come between
+    is the same after a restart             here: a new one each time: since torch 2.13 the addresses of the dead ranks
+                                            would be taken for those of the new ones, "Connection refused"
+
+torchrun has a place for this, the rendezvous backend: where agents meet. This is one more; all else is torchrun's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+
+HOST = "127.0.0.1"
+TIMEOUT = timedelta(seconds=60)
+
+
+class Loopback(RendezvousHandler):
+    """Let one agent meet itself: rank 0 of 1, with a store of its own for each attempt."""
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        if parameters.max_nodes != 1:
+            raise ValueError(f"this rendezvous is for one machine, not {parameters.max_nodes}")
+        self._run_id = parameters.run_id
+        self._stores: list[TCPStore] = []  # an agent's exit still asks the store of its attempt
+
+    def get_backend(self) -> str:
+        """Name this backend."""
+        return "loopback"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Say that the ranks need no server of their own."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Open a store on a free port and say where it is; called for the first attempt and for each restart."""
+        with socket.create_server((HOST, 0)) as server:
+            port = server.getsockname()[1]
+            store = TCPStore(
+                HOST,
+                port,
+                is_master=True,
+                timeout=TIMEOUT,
+                wait_for_workers=False,
+                master_listen_fd=server.fileno(),
+            )
+            server.detach()  # the store closes it
+        self._stores.append(store)
+        return RendezvousInfo(PrefixStore(self._run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
+
+    def is_closed(self) -> bool:
+        """Say whether nobody may join any more."""
+        return False
+
+    def set_closed(self) -> None:
+        """Do nothing: nobody else can join."""
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many other machines want to join."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Return the id that torchrun gave this run."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """Do nothing: the stores end with the process."""
+        return True
+
+
+def _end_with(parent: int) -> None:
+    """Let torchrun end its ranks when the process that started it is gone: a notebook's kernel that was restarted."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    from torch.distributed.run import main
+
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    rendezvous_handler_registry.register("loopback", Loopback)
+    main()

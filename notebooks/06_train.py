@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.clip import TinyClip, accuracy, caption_loss
-from lib.training.meeting import meet
+from lib.training.meeting import leave, meet
 from lib.training.state import load_state, save_state
 from lib.training.steps import Step, StepLog, global_losses, next_attempt, read_steps, surviving
 
@@ -152,7 +152,7 @@ def main() -> None:
         result |= {"losses": global_losses(surviving(read_steps(args.out))), "seconds": time.time() - began}
         (args.out / "result.json").write_text(json.dumps(result) + "\n")
         print(f"{step} steps on {world_size} ranks, accuracy on {len(test)} test rows: {right:.3f}")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

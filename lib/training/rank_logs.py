@@ -29,6 +29,8 @@ _LOST_PEER = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|connectFullMesh|gloo/transport|ncclRemoteError"
     r"|recvValue failed|DistNetworkError|DistStoreError|NCCL communicator was aborted"
 )
+# What may still come after an error: torchrun's end, and an abort of gloo's threads when Python is taken down.
+_AFTERWARDS = (-signal.SIGTERM, -signal.SIGABRT)
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ class Failure:
 
     @property
     def _killed(self) -> bool:
-        return self.exitcode < 0 and not (self.exitcode == -signal.SIGTERM and self.error)
+        return self.exitcode < 0 and not (self.exitcode in _AFTERWARDS and self.error)
 
     @property
     def order(self) -> int:
         """Which kind of end it was, in the order above."""
-        if self.exitcode < 0 and self.exitcode != -signal.SIGTERM:
+        if self._killed and self.exitcode != -signal.SIGTERM:
             return 1
         if self.error:
             return 4 if _LOST_PEER.search(self.error) else 2

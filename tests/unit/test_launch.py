@@ -256,6 +256,9 @@ def cause(folder: Path, codes: dict[int, int], errors: dict[int, str], attempt: 
         ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
         ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
         ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
+        # gloo's threads may abort a process that ends with an error, its own or an echo
+        ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+        ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
         ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
         ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
         ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),

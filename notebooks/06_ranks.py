@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
 from lib.training.clip import TinyClip, caption_loss, contrastive_loss
+from lib.training.meeting import leave
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BATCH = 32  # rows of all ranks together
@@ -220,7 +221,7 @@ def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     for name in arguments.experiments:
         globals()[name](arguments.folder)
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
 from lib.timeline import Span, Trace
+
+current: Recorder | None = None
+"""The recorder of the innermost `with recorder:`; what knows of it (lib.pipeline) records itself there."""
 
 
 class Recorder:
@@ -31,6 +34,8 @@ class Recorder:
     `Recorder(folder)` is for processes that are no children of each other (torchrun): each of them writes there, any
     of them may read, the folder stays. Raises FileNotFoundError if the folder above it does not exist.
 
+    `with recorder:` makes it the current one of all threads: a pipeline that runs meanwhile records its own spans.
+
     A `with recorder.span(…)` costs about 2 µs in the owner and 5 µs in another process (2-core cloud machine).
     """
 
@@ -42,6 +47,8 @@ class Recorder:
             Span
         ] = []  # append is atomic: there is no lock that a fork could copy while it is held
         self._files: dict[int, FileIO] = {}  # by process: a forked child must not write to its parent's file
+        self._outside: list[Recorder | None] = []
+        self._on_exit: list[Callable[[], None]] = []
         self._owner = os.getpid() if folder is None else None
         self._folder = Path(tempfile.mkdtemp(prefix="recorder-") if folder is None else folder)
         self._folder.mkdir(exist_ok=True)
@@ -49,6 +56,22 @@ class Recorder:
 
     def __reduce__(self) -> tuple[type[Recorder], tuple[str]]:
         return Recorder, (str(self._folder),)
+
+    def __enter__(self) -> Recorder:
+        global current
+        self._outside.append(current)
+        current = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global current
+        current = self._outside.pop()
+        while self._on_exit:
+            self._on_exit.pop(0)()
+
+    def on_exit(self, call: Callable[[], None]) -> None:
+        """Call this once when the `with recorder:` ends: for spans whose times are known only then."""
+        self._on_exit.append(call)
 
     def add(self, lane: str, label: str, start: float, end: float, kind: str = "compute") -> None:
         """Record one span, with times from `now()`. Raises what Span raises."""

@@ -52,11 +52,11 @@ def draw_pipeline(micro_batches: int, partitions: int, mode: str, dependencies: 
     """Draw the graph that a forward of m micro-batches through n partitions leaves; the turns are the rule's."""
     run = predict(micro_batches, partitions, mode, dependencies)
     ties = len(ties_of(run.nodes))
-    said = {0: "Nothing ties the rows", 1: "1 dependency ties the rows"}.get(
-        ties, f"{ties} dependencies tie the rows"
-    )
-    many = " …" if len(run.ops) > 6 else ""
-    return draw_graph(run.nodes, run.ran, f"{said}; backward: {' '.join(run.ops[:6])}{many}")
+    said = {0: "Nothing ties one row to another", 1: "1 dependency ties the rows"}
+    finding = said.get(ties, f"{ties} dependencies tie the rows, {micro_batches - 1} a partition")
+    if mode == "never" and ties:
+        finding = f"{finding.split(',')[0]}; the input needs no gradient, so partition 0 is not tied"
+    return draw_graph(run.nodes, run.ran, finding)
 
 
 @styled
@@ -70,8 +70,9 @@ def draw_graph(
     """
     layout = Layout(nodes)
     height = TOP + len(layout.rows) * ROW - 0.1
-    figure, axes = new_figure(WIDTH, height + 0.5)
-    axes.set(xlim=(0, WIDTH), ylim=(height, 0), aspect="equal")
+    top = 0.45 if rows else 0.0  # without partitions there are no headings
+    figure, axes = new_figure(WIDTH, height - top + 0.5)
+    axes.set(xlim=(0, WIDTH), ylim=(height, top), aspect="equal")
     axes.axis("off")
     _draw_bands(axes, layout, height, rows)
     shown = [k for k in ran if k in layout.at]
@@ -138,7 +139,7 @@ class Layout:
         for k, key in self.column.items():
             widths[key] = max(widths[key], width_of(self.nodes[k].name))
         right = 0.55 if self.root is not None else 0.1
-        gap = min(0.42, (WIDTH - LEFT - right - sum(widths.values())) / (len(widths) + 1))
+        gap = min(0.8, (WIDTH - LEFT - right - sum(widths.values())) / (len(widths) + 1))
         x, self.x = LEFT + gap, {}
         for key, width in widths.items():
             self.x[key] = x + width / 2

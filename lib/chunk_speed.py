@@ -1,0 +1,94 @@
+"""How fast a step is in micro-batches of several sizes, on a CPU or a GPU: the measurement of notebook 07.
+
+python -m lib.chunk_speed                 print it for this machine
+python -m lib.chunk_speed --record        on a GPU: write notebooks/recorded/chunk_speed_gpu.json
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.measure import compare, measure
+from lib.pipeline.microbatch import gather, scatter
+
+
+def chunk_speed(
+    device: str = "cpu",
+    *,
+    rows: int = 512,
+    width: int = 128,
+    layers: int = 4,
+    step: int = 2,
+    repeats: int = 7,
+    smallest: int = 1,
+) -> dict[str, Any]:
+    """Measure forward and backward of a mini-batch in micro-batches of rows, rows / step, … `smallest` rows.
+
+    The gradient is that of the whole batch, for every size. Returns "size" and "rows_per_second" (lists), and the
+    seconds of scatter into 8 and of gather of the same data ("scatter", "gather"). rows must be a multiple of each.
+    """
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(width, width), nn.ReLU())))
+    model.to(device)
+    x = torch.randn(rows, width, generator=generator).to(device)
+    sizes = [rows]
+    while sizes[-1] > smallest:
+        sizes.append(max(smallest, sizes[-1] // step))
+    steps: dict[str, Callable[[], None]] = {
+        str(size): partial(_step, model, x, rows // size) for size in sizes
+    }
+    times = compare(steps, repeats=repeats, device=device)
+    batches = scatter(x, min(8, rows))
+    return {
+        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU",
+        "rows": rows,
+        "width": width,
+        "layers": layers,
+        "size": sizes,
+        # The fastest round of each: a busy machine adds time, and adds more to short steps; it never takes any away.
+        "rows_per_second": [rows / min(times[str(size)].samples) for size in sizes],
+        "scatter": measure(lambda: scatter(x, min(8, rows)), device=device).median,
+        "gather": measure(lambda: gather(batches), device=device).median,
+    }
+
+
+def _step(model: nn.Module, x: torch.Tensor, chunks: int) -> None:
+    for batch in scatter(x, chunks):
+        part = batch.tensor
+        (model(part).square().mean() * (len(part) / len(x))).backward()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print, or record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", action="store_true", help="write a recording; needs a GPU")
+    record = parser.parse_args(arguments).record
+    on_gpu = torch.cuda.is_available()
+    if record and not on_gpu:
+        parser.error("torch sees no CUDA device here: there is nothing to record")
+    data = gpu_speed() if on_gpu else chunk_speed()
+    for size, speed in zip(data["size"], data["rows_per_second"], strict=True):
+        print(f"{size:>6} rows in a micro-batch: {speed:>12,.0f} rows/s")
+    if record:
+        from lib import recorded
+
+        print(
+            recorded.save(
+                "chunk_speed_gpu", data, command="python -m lib.chunk_speed --record", gpu=data["device"]
+            )
+        )
+
+
+def gpu_speed() -> dict[str, Any]:
+    """Measure on the GPU with a model that is large enough to keep it busy."""
+    return chunk_speed("cuda", rows=16384, width=1024, step=4, smallest=16)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""What each layer of a sequential module costs, in time and in memory; the module itself is left alone."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lib._arguments import integer
+from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
+from lib.pipeline.skip.namespace import Namespace
+from lib.pipeline.skip.tracker import SkipTracker, use_skip_tracker
+
+BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes
+
+
+def layerwise_sandbox(module: nn.Sequential, device: torch.device) -> Iterator[nn.Module]:
+    """Yield a copy of each layer on `device`, in training mode; one at a time, so that one at a time needs memory."""
+    for layer in module:
+        yield copy.deepcopy(layer).to(device).train()
+
+
+def profile_times(
+    module: nn.Sequential, sample: TensorOrTensors, timeout: float, device: torch.device
+) -> list[float]:
+    """Return the median seconds of forward and backward of each layer.
+
+    Rounds over all the layers are repeated until `timeout` is over, so that a slow moment of the machine falls on all
+    layers alike; the first round warms up and does not count, a second one is always done.
+    """
+    if any(parameter.grad is not None for parameter in module.parameters()):
+        raise ValueError("some parameter already has gradient; call zero_grad() before you measure")
+    rounds: list[list[float]] = []
+    end = 0.0
+    while len(rounds) < 2 or time.perf_counter() < end:
+        rounds.append([])
+        with _sandbox(device):
+            batch = Batch(sample)
+            for layer in layerwise_sandbox(module, device):
+                batch = _fresh(batch, device)
+                began = _now(device)
+                batch = batch.call(layer)
+                if ends := tuple(y for y in batch if y.requires_grad):
+                    torch.autograd.backward(ends, tuple(y.detach() for y in ends))
+                rounds[-1].append(_now(device) - began)
+        end = end or time.perf_counter() + timeout
+    return [median(seconds) for seconds in zip(*rounds[1:], strict=True)]
+
+
+def profile_sizes(
+    module: nn.Sequential, input: TensorOrTensors, chunks: int, param_scale: float, device: torch.device
+) -> list[int]:
+    """Return the bytes of each layer: parameters times `param_scale`, buffers, and what a micro-batch leaves behind."""
+    sizes = []
+    with _sandbox(device):
+        batch = scatter(input, integer("chunks", chunks, at_least=1))[0]
+        for layer in layerwise_sandbox(module, device):
+            batch = _fresh(batch, device)
+            with _NewMemory() as new:
+                batch = batch.call(layer)
+            parameters = sum(p.nbytes for p in layer.parameters())
+            sizes.append(int(new.alive() + parameters * param_scale + sum(b.nbytes for b in layer.buffers())))
+    return sizes
+
+
+class _NewMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Note the storage of every tensor that is made inside: results, what is saved for backward, what is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes: dict[Any, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = _storages((args, kwargs))  # a view or an in-place operation makes nothing new
+        self.bytes.update((key, size) for key, size in _storages(result).items() if key not in given)
+        return result
+
+    def alive(self) -> int:
+        """Return the bytes that something still holds."""
+        return sum(size for storage, size in self.bytes.items() if not storage.expired())
+
+
+def _storages(tree: Any) -> dict[Any, int]:
+    storages = [x.untyped_storage() for x in tree_leaves(tree) if isinstance(x, Tensor)]
+    return {StorageWeakRef(s): -(-s.nbytes() // BLOCK) * BLOCK for s in storages}  # type: ignore[no-untyped-call]
+
+
+class _Detached(SkipTracker):
+    """Skip tensors without the graph of the layer that made them: each layer is measured on its own."""
+
+    def save(self, batch: Batch, ns: Namespace | None, name: str, tensor: Tensor | None) -> None:
+        super().save(batch, ns, name, None if tensor is None else _cut(tensor))
+
+
+@contextmanager
+def _sandbox(device: torch.device) -> Iterator[None]:
+    """Keep the random generators as they are, and the skip tensors and gradient mode to ourselves."""
+    rng = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with rng, torch.inference_mode(False), torch.enable_grad(), use_skip_tracker(_Detached()):
+        yield
+
+
+def _fresh(batch: Batch, device: torch.device) -> Batch:
+    """Return copies on `device`, cut off from the graph but no leaves: a layer may change its input in place."""
+    tensors = tuple(_cut(x, device).clone() for x in batch)
+    return Batch(tensors[0] if batch.atomic else tensors)
+
+
+def _cut(x: Tensor, device: torch.device | None = None) -> Tensor:
+    return x.detach().to(device).requires_grad_(x.requires_grad)
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

@@ -1,0 +1,95 @@
+"""Kernels in one CUDA stream and in two, timed by CUDA events: the GPU cell of notebook 09.
+
+`python -m lib.two_streams` measures on this machine's GPU and writes notebooks/recorded/two_streams.json.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lib._arguments import integer
+from lib.timeline import Span, Trace
+
+RECORDING = "two_streams"
+CYCLES = 2_000_000  # of the GPU's clock: about a millisecond
+
+
+def measure_streams(streams: int, kernels: int = 4) -> Trace:
+    """Launch kernels A0, A1, … and then B0, B1, … from one thread, A and B in one stream or in one each.
+
+    Returns a span a kernel in lanes "stream 0", …; a kernel does nothing but wait on one multiprocessor, so the GPU has
+    room for two. Raises RuntimeError without a GPU, ValueError for counts below 1 or more than two streams.
+    """
+    streams = integer("streams", streams, at_least=1, below=3)
+    kernels = integer("kernels", kernels, at_least=1)
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "measure_streams needs a CUDA device; without one, show the recording or the prediction"
+        )
+    _launch(streams, 1)  # the first launch loads the kernel
+    zero, marks = _launch(streams, kernels)
+    spans = []
+    for lane, label, start, end in marks:
+        times = [zero.elapsed_time(event) / 1e3 for event in (start, end)]
+        spans.append(Span(lane, label, times[0], times[1]))
+    return Trace(spans, [f"stream {s}" for s in range(streams)])
+
+
+def _launch(streams: int, kernels: int) -> tuple[Any, list[tuple[str, str, Any, Any]]]:
+    """Return the event of the beginning and, for each kernel, lane, label and the events around it; all are done."""
+    running: list[Any] = [torch.cuda.Stream() for _ in range(streams)]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    zero, marks = _mark(torch.cuda.current_stream()), []
+    for name in "AB":
+        s = "AB".index(name) % streams
+        for number in range(kernels):
+            start = _mark(running[s])
+            with torch.cuda.stream(running[s]):
+                torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+            marks.append((f"stream {s}", f"{name}{number}", start, _mark(running[s])))
+    torch.cuda.synchronize()
+    return zero, marks
+
+
+def _mark(stream: torch.cuda.Stream) -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(stream)
+    return event
+
+
+def main() -> None:
+    """Measure, and write the recording that notebook 09 shows on machines without a GPU."""
+    from lib import recorded
+    from lib.machine import machine_card
+
+    card = machine_card()
+    gpu: dict[str, Any] = {"gpu": card.gpu or "unknown", "driver": card.driver or "unknown"}
+    traces = {str(streams): _as_rows(measure_streams(streams)) for streams in (1, 2)}
+    print(recorded.save(RECORDING, {"traces": traces}, command="python -m lib.two_streams", **gpu))
+
+
+def _as_rows(trace: Trace) -> list[list[Any]]:
+    return [[span.lane, span.label, span.start, span.end, span.kind] for span in trace]
+
+
+def find_streams() -> tuple[dict[int, Trace] | None, str | None]:
+    """Return traces by number of streams, and where they come from.
+
+    Measured here (provenance None); without a GPU the recording; without a recording (None, None).
+    """
+    from lib import recorded
+
+    if torch.cuda.is_available():
+        return {streams: measure_streams(streams) for streams in (1, 2)}, None
+    try:
+        record = recorded.load(RECORDING)
+    except FileNotFoundError:
+        return None, None
+    traces = {int(streams): Trace(Span(*row) for row in rows) for streams, rows in record["traces"].items()}
+    return traces, recorded.provenance(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,10 @@
+"""Copies to a real GPU on a stream of their own: they run while it computes."""
+
+from lib.copy_streams import measure_copies
+
+
+def test_only_on_a_stream_of_their_own_copies_overlap_with_computing():
+    one, own = measure_copies(False), measure_copies(True)
+    assert one.overlap("copy", "compute") < 0.05 * one.makespan
+    assert own.overlap("copy", "compute") > 0.2 * own.active("copy")
+    assert own.makespan < one.makespan

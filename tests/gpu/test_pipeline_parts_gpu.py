@@ -1,0 +1,127 @@
+"""Batch norm, skip connections and balance on a real GPU: CUDA's kernels, streams and generator."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import (
+    GPipe,
+    balance_by_size,
+    balance_by_time,
+    convert_deferred_batch_norm,
+    pop,
+    skippable,
+    stash,
+)
+from lib.pipeline.balance.profile import profile_sizes
+from lib.pipeline.skip.portal import Portal
+from lib.pipeline.stream import default_stream
+
+
+@skippable(stash=["early"])
+class Encode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+
+    def forward(self, x):
+        h = self.conv(x)
+        yield stash("early", h.tanh())
+        return h
+
+
+@skippable(pop=["early"])
+class Decode(nn.Module):
+    def forward(self, x):
+        return x * (yield pop("early"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("mean", [0.0, 10.0, 1e4])
+def test_statistics_are_those_of_the_whole_batch(dtype, layout, mean):
+    if mean > 100 and dtype != torch.float32:
+        pytest.skip("1e4 + 1 does not fit into 16 bits")
+    norm = nn.BatchNorm2d(3, momentum=1.0).cuda()
+    deferred = convert_deferred_batch_norm(copy.deepcopy(norm), 3)
+    batch = (torch.randn(16, 3, 8, 8, device="cuda") + mean).to(dtype, memory_format=layout)
+    norm(batch)
+    for part in batch.split([6, 6, 4]):
+        deferred(part)
+    for name, value in norm.state_dict().items():
+        torch.testing.assert_close(deferred.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize(
+    "devices", [["cuda"] * 4, ["cpu", "cuda", "cuda", "cpu"], ["cuda", "cpu", "cpu", "cuda"]], ids=str
+)
+def test_skips_between_devices_equal_the_plain_model(devices, checkpoint):
+    plain = nn.Sequential(
+        nn.Conv2d(3, 3, 1), Encode(), nn.Conv2d(3, 3, 1), nn.Tanh(), Decode(), nn.Conv2d(3, 3, 1)
+    )
+    plain = plain.double()
+    model = GPipe(copy.deepcopy(plain), [2, 1, 1, 2], devices=devices, chunks=4, checkpoint=checkpoint)
+    x = torch.randn(8, 3, 5, 5, dtype=torch.float64)
+    expected, output = plain(x), model(x.to(model.devices[0]))
+    expected.square().sum().backward()
+    output.square().sum().backward()
+    torch.testing.assert_close(output.cpu(), expected)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+
+def test_a_copied_portal_has_its_phony_on_the_next_device():
+    portal = Portal(torch.rand(1), tensor_life=1)
+    phony = portal.copy(
+        default_stream(torch.device("cpu")), default_stream(torch.device("cuda")), torch.zeros(0)
+    )
+    assert phony.device.type == portal.tensor.device.type == "cuda"
+
+
+def test_by_time_the_kernels_count_and_not_their_launch():
+    class Work(nn.Module):
+        def __init__(self, times):
+            super().__init__()
+            self.times = times
+
+        def forward(self, x):
+            for _ in range(self.times):
+                x = torch.tanh(x @ x)
+            return x
+
+    layers = [Work(times) for times in (1, 1, 1, 1, 8)]
+    assert balance_by_time(2, nn.Sequential(*layers), torch.randn(2048, 2048), timeout=0.5) == [4, 1]
+
+
+def test_by_size_the_bytes_are_those_of_the_allocator():
+    class Expand(nn.Module):
+        def __init__(self, times):
+            super().__init__()
+            self.times = times
+
+        def forward(self, x):
+            for _ in range(self.times):
+                x = x + torch.rand_like(x, requires_grad=True)
+            return x
+
+    x = torch.rand(10, 100, 100)
+    sizes = profile_sizes(nn.Sequential(Expand(3)), x, 1, 0.0, torch.device("cuda"))
+    given = x.cuda()
+    before = torch.cuda.memory_allocated()
+    output = Expand(3).cuda()(given)
+    assert sizes == [torch.cuda.memory_allocated() - before]
+    del output
+    assert balance_by_size(2, nn.Sequential(*map(Expand, [1, 2, 3, 4, 5, 6])), x) == [4, 2]
+    assert balance_by_size(2, nn.Sequential(*map(Expand, [6, 5, 4, 3, 2, 1])), x) == [2, 4]
+
+
+def test_the_generator_of_the_gpu_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4))
+    before = torch.cuda.get_rng_state()
+    for balance in (balance_by_time, balance_by_size):
+        balance(2, model, torch.randn(8, 4))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert next(model.parameters()).device.type == "cpu"

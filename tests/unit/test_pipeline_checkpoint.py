@@ -1,0 +1,179 @@
+"""Checkpoint and Recompute: what is kept, what is computed again, and what must be the same the second time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline.checkpoint import Checkpointing, checkpoint, is_checkpointing, is_recomputing
+from lib.pipeline.dependency import fork, join
+from lib.pipeline.microbatch import Batch
+
+
+class Log(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, log, name, x):
+        ctx.log, ctx.name = log, name
+        log.append(f"{name}: forward")
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.log.append(f"{ctx.name}: backward")
+        return None, None, grad
+
+
+def test_a_checkpoint_is_recomputed_just_before_its_backward():
+    log = []
+    a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    a = checkpoint(partial(Log.apply, log, "a"), a)
+    a, phony = fork(a)
+    b = join(b, phony)
+    b = checkpoint(partial(Log.apply, log, "b"), b)
+    torch.cat((a, b)).sum().backward()
+    assert log == ["a: forward", "b: forward", "b: forward", "b: backward", "a: forward", "a: backward"]
+
+
+def test_gradients_are_those_without_checkpoint():
+    layer = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(5, 3, requires_grad=True)
+    layer(x).square().sum().backward()
+    expected = [x.grad, *(p.grad for p in layer.parameters())]
+    x.grad = None
+    layer.zero_grad()
+    checkpoint(layer, x).square().sum().backward()
+    assert all(map(torch.equal, [x.grad, *(p.grad for p in layer.parameters())], expected))
+
+
+def test_parameters_get_gradients_though_the_input_requires_none():
+    weight = torch.ones(1, requires_grad=True)
+    output = checkpoint(lambda x: x * weight, torch.full((1,), 3.0))
+    assert output.requires_grad
+    output.backward()
+    assert weight.grad.item() == 3
+
+
+def test_an_output_that_depends_on_nothing_has_no_gradient_to_give():
+    checkpointing = Checkpointing(lambda x: x * 2, Batch(torch.ones(1)))
+    output = checkpointing.checkpoint()
+    checkpointing.recompute(output)
+    output.tensor.backward()
+
+
+def test_a_layer_can_ask_in_which_pass_it_is():
+    seen = []
+
+    def layer(x):
+        seen.append((is_checkpointing(), is_recomputing()))
+        return x
+
+    x = torch.ones(1, requires_grad=True)
+    checkpoint(layer, x).backward()
+    layer(x).backward()
+    assert seen == [(True, False), (False, True), (False, False)]
+
+
+def test_random_numbers_are_the_same_and_the_generator_moves_once():
+    x = torch.ones(100, requires_grad=True)
+    torch.manual_seed(0)
+    plain = nn.functional.dropout(x, 0.5)
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    y = checkpoint(partial(nn.functional.dropout, p=0.5), x)
+    assert torch.equal(y, plain) and torch.equal(torch.rand(1), after)
+    state = torch.get_rng_state()
+    y.sum().backward()
+    assert torch.equal(x.grad, plain) and torch.equal(torch.get_rng_state(), state)
+
+
+def pick(*positions):
+    """A layer from (float, mask, index, fixed float) to some of: the float doubled, and the others as they came."""
+
+    def layer(inputs):
+        x, *others = inputs
+        made = (x * 2, *others)
+        return tuple(made[k] for k in positions)
+
+    return layer
+
+
+@pytest.mark.parametrize("positions", [(0, 1, 2, 3), (1, 0, 2), (2, 1, 3, 0), (3, 0), (0,)])
+def test_masks_indices_and_fixed_tensors_pass_at_any_position(positions):
+    x = torch.ones(2, requires_grad=True)
+    mask, index, fixed = torch.tensor([True, False]), torch.arange(2), torch.full((2,), 5.0)
+    outputs = checkpoint(pick(*positions), (x, mask, index, fixed))
+    assert [y.requires_grad for y in outputs] == [k == 0 for k in positions]
+    outputs[positions.index(0)].sum().backward()
+    assert x.grad.tolist() == [2, 2]
+
+
+def test_any_of_the_outputs_may_be_the_one_that_is_used():
+    for used in (0, 1):
+        x = torch.ones(2, requires_grad=True)
+        outputs = checkpoint(lambda x: (x * 2, x * 3), x)
+        outputs[used].sum().backward()
+        assert x.grad.tolist() == [2 + used] * 2
+
+
+def test_outputs_that_no_gradient_can_reach_are_fine():
+    outputs = checkpoint(lambda x: (x > 0, x.argsort()), torch.ones(3, requires_grad=True))
+    assert not any(y.requires_grad for y in outputs)
+
+
+def test_backward_may_go_through_twice():
+    x = torch.ones(50, requires_grad=True)
+    y = checkpoint(partial(nn.functional.dropout, p=0.5), x)
+    y.sum().backward(retain_graph=True)
+    once = x.grad.clone()
+    y.sum().backward()
+    assert torch.equal(x.grad, 2 * once)
+
+
+def test_a_gradient_of_the_gradient_is_refused():
+    x = torch.ones(2, requires_grad=True)
+    y = checkpoint(lambda x: x**2, x)
+    with pytest.raises(RuntimeError, match="create_graph=True .*'never'"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_autocast_is_the_same_the_second_time(outside):
+    seen = []
+
+    def layer(x):
+        y = x @ x
+        seen.append(y.dtype)
+        return y
+
+    x = torch.ones(2, 2, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=not outside):
+        y = checkpoint(layer, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outside):
+        y.sum().backward()
+    assert seen == [torch.float32 if outside else torch.bfloat16] * 2
+
+
+def test_the_inside_is_not_kept():
+    def saved_by(run):
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+            run()
+        return sum(sizes)
+
+    layer = nn.Sequential(*[nn.Tanh() for _ in range(8)])
+    x = torch.ones(10, requires_grad=True)
+    assert saved_by(lambda: layer(x)) == 80
+    assert saved_by(lambda: checkpoint(layer, x)) == 10, "the input alone"
+
+
+def test_an_input_without_grad_that_is_changed_in_place_is_refused_and_not_recomputed_from_what_it_became():
+    """torchgpipe goes on, and its gradients are wrong: silu(silu(x)) in the recomputation."""
+    segment = nn.Sequential(nn.SiLU(inplace=True), nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match=r"tensor 0 of the input was changed in place.* inplace=False"):
+        checkpoint(segment, torch.ones(3, 2))
+    unchanged = nn.Sequential(nn.Linear(2, 2), nn.SiLU(inplace=True))  # what it makes itself, it may change
+    checkpoint(unchanged, torch.ones(3, 2)).sum().backward()
+    assert unchanged[0].weight.grad is not None

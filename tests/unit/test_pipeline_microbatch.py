@@ -1,0 +1,131 @@
+"""Micro-batches: sizes as even as can be, no row lost, and errors where rows can't be told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lib.pipeline.microbatch import Batch, check, gather, scatter
+
+
+def sizes(rows, chunks):
+    return [len(batch.tensor) for batch in scatter(torch.zeros(rows, 2), chunks)]
+
+
+@pytest.mark.parametrize(
+    "rows, chunks, expected",
+    [
+        (8, 4, [2, 2, 2, 2]),
+        (7, 4, [2, 2, 2, 1]),
+        (5, 4, [2, 1, 1, 1]),  # torch.chunk: 2, 2, 1, one micro-batch short
+        (9, 4, [3, 2, 2, 2]),  # torch.chunk: 3, 3, 3
+        (3, 4, [1, 1, 1]),
+        (1, 4, [1]),
+        (0, 4, [0]),
+        (6, 1, [6]),
+    ],
+)
+def test_sizes_are_as_even_as_can_be_and_never_empty(rows, chunks, expected):
+    assert sizes(rows, chunks) == expected
+
+
+def test_gather_is_the_inverse_of_scatter():
+    for rows in range(1, 12):
+        for chunks in range(1, 12):
+            x = torch.arange(rows * 2).reshape(rows, 2)
+            pair = (x, x[:, :1] > 3)
+            assert torch.equal(gather(scatter(x, chunks)), x)
+            assert all(map(torch.equal, gather(scatter(pair, chunks)), pair))
+
+
+def test_the_tensors_of_a_tuple_are_cut_alike():
+    batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
+    assert [[tuple(x.shape) for x in batch] for batch in batches] == [
+        [(3, 3), (3, 2, 2), (3,)],
+        [(2, 3), (2, 2, 2), (2,)],
+    ]
+    assert [batch.tensors[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
+
+
+def test_micro_batches_are_views_and_a_single_one_is_not_copied():
+    x = torch.zeros(4, 2)
+    assert all(batch.tensor.untyped_storage() is not None for batch in scatter(x, 2))
+    scatter(x, 2)[1].tensor.fill_(1)
+    assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert gather([Batch(x)]) is x
+
+
+@pytest.mark.parametrize(
+    "input, chunks, error, message",
+    [
+        ((torch.zeros(4), torch.zeros(6)), 2, ValueError, r"same number of rows, not \[4, 6\]"),
+        (torch.tensor(1.0), 2, ValueError, "without dimensions"),
+        ((), 2, ValueError, "empty tuple"),
+        (torch.zeros(4), 0, ValueError, "chunks must be at least 1, not 0"),
+        (torch.zeros(4), 1.5, TypeError, "1.5"),
+        ([torch.zeros(4)], 2, TypeError, "got list"),
+        ((torch.zeros(4), None), 2, TypeError, "got NoneType"),
+        ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
+    ],
+)
+def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
+    with pytest.raises(error, match=message):
+        scatter(input, chunks)
+
+
+@pytest.mark.parametrize(
+    "outputs, message",
+    [
+        ([torch.zeros(2), (torch.zeros(2),)], "a tuple of 1, a tensor"),
+        ([(torch.zeros(2),), (torch.zeros(2), torch.zeros(2))], "a tuple of 1, a tuple of 2"),
+        ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"),
+        ([], "none"),
+    ],
+)
+def test_what_cannot_be_gathered_says_why(outputs, message):
+    with pytest.raises(ValueError, match=message):
+        gather([Batch(output) for output in outputs])
+
+
+def test_check_takes_tensors_and_tuples_of_tensors():
+    check(torch.tensor(42))
+    check((torch.tensor(4), torch.tensor(2)))
+    for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
+        with pytest.raises(TypeError, match="expected a Tensor or a tuple of Tensors"):
+            check(bad)
+
+
+def test_an_atomic_batch_is_like_a_tuple_of_one():
+    x, y = torch.tensor(1), torch.tensor(2)
+    batch = Batch(x)
+    assert batch.atomic and batch.tensor is batch.tensor_or_tensors is batch[0] is x
+    assert len(batch) == 1 and list(batch) == [x]
+    batch[0] = y
+    assert batch.tensor is y
+    batch[:] = (x,)
+    assert batch.tensor is x and batch.call(lambda t: (t, t)).tensors == (x, x)
+    assert repr(batch) == "Batch[atomic=True](tensor(1))"
+    with pytest.raises(AttributeError):
+        _ = batch.tensors
+    with pytest.raises(IndexError):
+        _ = batch[1]
+    with pytest.raises(IndexError):
+        batch[1] = y
+    with pytest.raises(IndexError, match="takes one tensor, not 2"):
+        batch[:] = (x, y)
+    with pytest.raises(NotImplementedError):
+        batch[0:1] = (x,)
+
+
+def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
+    x, y = torch.tensor(1), torch.tensor(2)
+    batch = Batch((x, y))
+    assert not batch.atomic and batch.tensors == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
+    batch[0] = y
+    assert batch.tensors == (y, y)
+    batch[-1] = x
+    assert batch.tensors == (y, x)
+    batch[:] = [x]
+    assert batch.tensors == (x,) and not batch.atomic
+    with pytest.raises(AttributeError):
+        _ = batch.tensor

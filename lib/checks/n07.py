@@ -79,7 +79,7 @@ def guess_way(my_guess: object) -> Verdict:
 
 def guess_peak(my_guess: object) -> Verdict:
     """Comment on the guess of section 6: the peak with all 8 forwards first, as a multiple of the whole batch's."""
-    from lib.saved import step_in_parts
+    from lib.experiments.saved import step_in_parts
 
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU())
     x = torch.ones(16, 8)

@@ -8,8 +8,8 @@ from typing import Any
 
 from lib.checks.base import Verdict, check_function, guess
 from lib.checks.n10_checkpoint import TrueCheckpoint, check_checkpoint
-from lib.recompute import predict_early
-from lib.staircase import peak, predict
+from lib.experiments.recompute import predict_early
+from lib.experiments.staircase import peak, predict
 
 __all__ = ["TrueCheckpoint", "check_checkpoint"]  # exercise 1
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.checks.base import Verdict, not_attempted, untouched
-from lib.saved import SavedTensors
+from lib.experiments.saved import SavedTensors
 
 AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib.backward_order import by_hand, needs, peaks, predict, turn
-from lib.backward_run import Run, backward_run
 from lib.checks.base import Verdict, check_value, guess, not_attempted, untouched
+from lib.experiments.backward_order import by_hand, needs, peaks, predict, turn
+from lib.experiments.backward_run import Run, backward_run
 from lib.pipeline.pipeline import Pipeline, Schedule
 
 # ---- predictions

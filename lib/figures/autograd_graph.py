@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
-from lib.autograd_graph import Node
-from lib.backward_order import MODES, predict
+from lib.experiments.autograd_graph import Node
+from lib.experiments.backward_order import MODES, predict
 from lib.figures.cells import pale
 from lib.figures.explore import choice, switch, whole
 from lib.figures.style import INK, MUTED, PAPER, PINK, RED, describe, new_figure, rank_color, styled, title

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lib.backward_order import MODES, alive, peaks, predict
+from lib.experiments.backward_order import MODES, alive, peaks, predict
 from lib.figures.cells import pale
 from lib.figures.explore import choice, switch, whole
 from lib.figures.style import (

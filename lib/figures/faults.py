@@ -2,7 +2,7 @@
 
 draw_masks    the dropout masks of forward and recompute, and where they differ
 draw_running  running means that approach the true mean, step by step, as one or several ways
-draw_faults   case by case, what each checkpoint makes of it (lib.faults)
+draw_faults   case by case, what each checkpoint makes of it (lib.experiments.faults)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from lib.faults import Outcome
+from lib.experiments.faults import Outcome
 from lib.figures.cells import pale
 from lib.figures.style import (
     BLUE,

@@ -43,8 +43,8 @@ def draw_live(histories: Mapping[str, Sequence[int]]) -> Figure:
 def fixed_rows(record: Mapping[str, Any]) -> float:
     """Return how many rows take as long as what a micro-batch costs besides its rows, from the ends of a measurement.
 
-    record: "size" and "rows_per_second", as lib.chunk_speed.chunk_speed returns them. The model: a micro-batch of s
-    rows takes a fixed time plus s times a row's time.
+    record: "size" and "rows_per_second", as `chunk_speed` returns them. The model: a micro-batch of s rows takes a
+    fixed time plus s times a row's time.
     """
     sizes, speeds = record["size"], record["rows_per_second"]
     ends = (min(sizes), max(sizes))

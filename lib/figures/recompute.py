@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from lib.experiments.recompute import predict_early
+from lib.experiments.staircase import Mode
 from lib.figures.cells import pale
 from lib.figures.explore import Control, choice, switch, whole
 from lib.figures.style import (
@@ -27,8 +29,6 @@ from lib.figures.style import (
     title,
 )
 from lib.figures.timeline import draw_timeline
-from lib.recompute import predict_early
-from lib.staircase import Mode
 
 STEPS_CONTROLS: dict[str, Control] = {"step": whole(1, 6, 1, "step")}
 EARLY_CONTROLS: dict[str, Control] = {

@@ -11,10 +11,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from lib.experiments.recompute import predict_step
+from lib.experiments.staircase import MODES, Mode
 from lib.figures.style import BLUE, INK, MUTED, PINK, describe, new_figure, styled
 from lib.figures.timeline import draw_timeline
-from lib.recompute import predict_step
-from lib.staircase import MODES, Mode
 from lib.timeline import Trace
 
 

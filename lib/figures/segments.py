@@ -7,10 +7,10 @@ import math
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lib.experiments.staircase import measure, peak, predict
 from lib.figures.cells import pale
 from lib.figures.explore import Control, whole
 from lib.figures.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, styled, title
-from lib.staircase import measure, peak, predict
 
 SEGMENTS_CONTROLS: dict[str, Control] = {"layers": whole(2, 64, 16, "L · layers")}
 

@@ -3,7 +3,7 @@
 draw_held         each tensor's life as a bar over the steps of forward and backward, and their number below
 draw_staircases   that number over the steps, for several ways side by side
 
-Bars and lines are predicted (lib.staircase.predict); what is filled is counted in a real run (lib.staircase.measure).
+Bars and lines are predicted (lib.experiments.staircase: predict); what is filled is counted in a real run (measure).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from lib.experiments.staircase import MODES, Mode, Step, checkpointed, measure, peak, predict, segments_of
 from lib.figures.cells import pale
 from lib.figures.explore import Control, choice, whole
 from lib.figures.style import (
@@ -34,7 +35,6 @@ from lib.figures.style import (
     styled,
     title,
 )
-from lib.staircase import MODES, Mode, Step, checkpointed, measure, peak, predict, segments_of
 
 LETTER = {"forward": "F", "recompute": "R", "backward": "B"}
 LIVES = {  # why a tensor is held: colour, hatch, words

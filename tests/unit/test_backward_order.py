@@ -8,12 +8,18 @@ import itertools
 import pytest
 import torch
 
-from lib.autograd_graph import rule_order, walk, watch
-from lib.backward_order import MODES, alive, by_hand, needs, peaks, predict
-from lib.backward_run import Untied, backward_run
-from lib.copy_streams import NAMES, below_each_other, copies_traces, measure_copies, predict_copies
+from lib.experiments.autograd_graph import rule_order, walk, watch
+from lib.experiments.backward_order import MODES, alive, by_hand, needs, peaks, predict
+from lib.experiments.backward_run import Untied, backward_run
+from lib.experiments.copy_streams import (
+    NAMES,
+    below_each_other,
+    copies_traces,
+    measure_copies,
+    predict_copies,
+)
+from lib.experiments.torchgpipe_order import torchgpipe_orders, torchgpipe_run
 from lib.pipeline.pipeline import Pipeline
-from lib.torchgpipe_order import torchgpipe_orders, torchgpipe_run
 
 TIED = "R21 B21 R11 R20 B11 R01 B20 R10 B01 B10 R00 B00"
 UNTIED = "R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib.checks import n10
-from lib.staircase import MODES, measure
+from lib.experiments.staircase import MODES, measure
 
 
 class Stub(torch.autograd.Function):
@@ -194,7 +194,7 @@ def test_wrong_times_are_named(wrong, says):
 
 
 def test_the_reference_time_is_that_of_the_predicted_spans():
-    from lib.recompute import predict_step
+    from lib.experiments.recompute import predict_step
 
     for mode in MODES:
         spans = predict_step(1.5, 2.5, 4, mode)

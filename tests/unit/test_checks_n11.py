@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lib.backward_order import by_hand
 from lib.checks import n11
+from lib.experiments.backward_order import by_hand
 from lib.figures.autograd_graph import ties_of
 from lib.pipeline.dependency import Fork, Join
 

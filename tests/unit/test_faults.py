@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lib.faults import CASES, HOWS, Count, outcome
+from lib.experiments.faults import CASES, HOWS, Count, outcome
 from lib.pipeline.checkpoint import checkpoint
 
 

@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
-from lib.autograd_graph import walk
-from lib.backward_order import by_hand, peaks, predict
-from lib.backward_run import Untied, backward_run
+from lib.experiments.autograd_graph import walk
+from lib.experiments.backward_order import by_hand, peaks, predict
+from lib.experiments.backward_run import Untied, backward_run
 from lib.figures.autograd_graph import (
     GRAPH_CONTROLS,
     WIDTH,

@@ -137,12 +137,12 @@ def test_predicted_memory_falls_with_checkpoints_and_micro_batches():
         assert never["predicted_ratio"] == 1.0, "one device: no speed-up"
         assert always["predicted_ratio"] == pytest.approx(4 / 3)
     assert rows["except_last", 1]["predicted_mib"] == rows["never", 1]["predicted_mib"]
-    assert rows["except_last", 16]["predicted_ratio"] < rows["always", 16]["predicted_ratio"]
+    assert rows["except_last", 8]["predicted_ratio"] < rows["always", 8]["predicted_ratio"]
 
 
 def test_two_devices_are_predicted_to_be_faster():
-    one, two = (predicted_rows(devices)[4] for devices in (1, 2))  # never, 16 micro-batches
-    assert two["predicted_ratio"] == pytest.approx(one["predicted_ratio"] * 17 / 32)
+    one, two = (predicted_rows(devices)[3] for devices in (1, 2))  # never, 8 micro-batches
+    assert two["predicted_ratio"] == pytest.approx(one["predicted_ratio"] * 9 / 16)
 
 
 def test_the_gpu_figure_says_whether_it_was_measured():
@@ -152,6 +152,18 @@ def test_the_gpu_figure_says_whether_it_was_measured():
     text = alt_text(gpipe_modes.draw_modes(measured, "Measured here"))
     assert "never, m = 1 needs 100 % of the memory" in text
     assert "m = 2 20 MiB" in text
+
+
+def test_what_is_kept_is_what_was_not_computed_again():
+    again = {"never": 0, "except_last": 3, "always": 4}
+    rows = [
+        {"mode": mode, "chunks": 4, "partitions": 2, "forward": 8, "again": 2 * number, "time": 1.5}
+        for mode, number in again.items()
+    ]
+    figure = gpipe_modes.draw_kept(rows)
+    assert "Of 4 micro-batches never keeps 4, except_last keeps 1, always keeps 0" in alt_text(figure)
+    assert sum(text.get_text() == "R" for text in figure.axes[0].texts) == 0 + 3 + 4
+    assert "bubble 20 %" in " ".join(text.get_text() for text in figure.axes[0].texts)
 
 
 # --- what was published

@@ -11,13 +11,13 @@ import pytest
 import torch
 from matplotlib.collections import PolyCollection
 
-from lib.faults import Outcome
+from lib.experiments.faults import Outcome
+from lib.experiments.recompute import measure_steps, one_thread, predict_early, predict_step
+from lib.experiments.recompute_gpu import predicted_rows, rows_and_source
+from lib.experiments.staircase import MODES, checkpointed, peak, predict
 from lib.figures import faults, recompute, recompute_cost, segments, staircase
 from lib.figures.explore import explore
 from lib.figures.style import alt_text
-from lib.recompute import measure_steps, one_thread, predict_early, predict_step
-from lib.recompute_gpu import predicted_rows, rows_and_source
-from lib.staircase import MODES, checkpointed, peak, predict
 from lib.timeline import Trace
 
 EXPLORERS = {

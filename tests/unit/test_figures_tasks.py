@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from lib import two_streams
+from lib.experiments import two_streams
 from lib.figures.cells import drawn_cells
 from lib.figures.clock_run import CLOCK_RUN_CONTROLS, clock_trace, draw_clock_run
 from lib.figures.explore import explore

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lib.chunk_speed import chunk_speed
-from lib.saved import SavedTensors, step_in_parts
+from lib.experiments.chunk_speed import chunk_speed
+from lib.experiments.saved import SavedTensors, step_in_parts
 
 
 def model(layers: int = 3) -> nn.Sequential:

@@ -1,7 +1,7 @@
 """The order of backward, predicted: by the engine's rule from a graph, or by hand from four lines; and what it holds.
 
-`predict` runs only forward and applies the rule of lib.autograd_graph to the graph that lies there. `by_hand` asks no
-autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
+`predict` runs only forward and applies the rule of lib.experiments.autograd_graph to the graph that lies there.
+`by_hand` asks no autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from lib.autograd_graph import Node, rule_order, walk
-from lib.backward_run import Run, Untied, forward
+from lib.experiments.autograd_graph import Node, rule_order, walk
+from lib.experiments.backward_run import Run, Untied, forward
 from lib.pipeline.pipeline import Pipeline
 
 MODES = ("always", "except_last", "never")

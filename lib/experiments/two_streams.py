@@ -1,6 +1,6 @@
 """Kernels in one CUDA stream and in two, timed by CUDA events: the GPU cell of notebook 09.
 
-`python -m lib.two_streams` measures on this machine's GPU and writes notebooks/recorded/two_streams.json.
+`python -m lib.experiments.two_streams` measures on this machine's GPU and writes notebooks/recorded/two_streams.json.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def main() -> None:
     card = machine_card()
     gpu: dict[str, Any] = {"gpu": card.gpu or "unknown", "driver": card.driver or "unknown"}
     traces = {str(streams): _as_rows(measure_streams(streams)) for streams in (1, 2)}
-    print(recorded.save(RECORDING, {"traces": traces}, command="python -m lib.two_streams", **gpu))
+    print(
+        recorded.save(RECORDING, {"traces": traces}, command="python -m lib.experiments.two_streams", **gpu)
+    )
 
 
 def _as_rows(trace: Trace) -> list[list[Any]]:

@@ -1,6 +1,6 @@
 """Copies on the compute stream and on a stream of their own, timed by CUDA events: the GPU cell of notebook 11.
 
-`python -m lib.copy_streams` measures on this machine's GPU and writes notebooks/recorded/copy_streams.json.
+`python -m lib.experiments.copy_streams` measures on this machine's GPU and writes notebooks/recorded/copy_streams.json.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def main() -> None:
         name: [[s.lane, s.label, s.start, s.end, s.kind] for s in measure_copies(own)]
         for own, name in NAMES.items()
     }
-    print(recorded.save(RECORDING, {"traces": traces}, command="python -m lib.copy_streams", **gpu))
+    print(
+        recorded.save(RECORDING, {"traces": traces}, command="python -m lib.experiments.copy_streams", **gpu)
+    )
 
 
 if __name__ == "__main__":

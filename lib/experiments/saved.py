@@ -35,7 +35,7 @@ class SavedTensors:
     Not counted: `parameters` (they are there anyway), tensors without elements, and what a Python object keeps by
     itself. A tensor saved twice, or saved and detached, counts once. Hooks belong to a thread, and an inner pair hides
     an outer one: not seen are the workers of a pipeline, and what torch.utils.checkpoint(use_reentrant=False)
-    recomputes; the latter counts in `lib.live.LiveTensors`. history: the bytes after each change, from 0 on.
+    recomputes; the latter counts in `live.LiveTensors`. history: the bytes after each change, from 0 on.
     """
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:

@@ -1,6 +1,6 @@
 """Peak memory and time of a step on a GPU, by the number of checkpointed segments; predicted without one.
 
-To record them:   python -m lib.recompute_gpu
+To record them:   python -m lib.experiments.recompute_gpu
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lib.experiments.staircase import peak, predict, segments_of
 from lib.measure import cuda_peak, measure
 from lib.pipeline.checkpoint import checkpoint
-from lib.staircase import peak, predict, segments_of
 
 LAYERS, WIDTH, ROWS = 16, 2048, 8192
 SEGMENTS = (0, 1, 2, 4, 8, 16)  # 0: no checkpoint
@@ -22,7 +22,7 @@ MIB = 2**20
 def predicted_rows() -> list[dict[str, Any]]:
     """Return segments, predicted_mib (weights and their gradients, held tensors) and predicted_ratio of time.
 
-    One tensor more is at work on top of what is held; with a checkpoint two (as lib.live.LiveTensors counts them).
+    One tensor more is at work on top of what is held; with a checkpoint two (as `LiveTensors` counts them).
     """
     tensor, weights = ROWS * WIDTH * 4 / MIB, 2 * LAYERS * (WIDTH * WIDTH + WIDTH) * 4 / MIB
     return [
@@ -80,7 +80,7 @@ if __name__ == "__main__":
         recorded.save(
             "checkpoint_gpu",
             {"rows": measured_rows()},
-            command="python -m lib.recompute_gpu",
+            command="python -m lib.experiments.recompute_gpu",
             gpu=torch.cuda.get_device_name(),
         )
     )

@@ -17,9 +17,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from lib.experiments.staircase import MODES, Mode, checkpointed
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import TensorOrTensors, scatter
-from lib.staircase import MODES, Mode, checkpointed
 from lib.timeline import Recorder, Span, Trace
 
 LETTER = {"forward": "F", "recompute": "R", "backward": "B"}

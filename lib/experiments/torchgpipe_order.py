@@ -1,6 +1,6 @@
 """In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.
 
-`python -m lib.torchgpipe_order` records it; torchgpipe is none of this project's requirements.
+`python -m lib.experiments.torchgpipe_order` records it; torchgpipe is none of this project's requirements.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from lib import recorded
-from lib.backward_run import Log, Probe, numbers
+from lib.experiments.backward_run import Log, Probe, numbers
 
 RECORDING = "torchgpipe_order"
 
@@ -61,7 +61,7 @@ def main() -> None:
     """Record both orders."""
     from importlib.metadata import version
 
-    command = "python -m lib.torchgpipe_order"
+    command = "python -m lib.experiments.torchgpipe_order"
     print(recorded.save(RECORDING, {"orders": _both()}, command=command, torchgpipe=version("torchgpipe")))
 
 

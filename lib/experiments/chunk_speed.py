@@ -1,7 +1,7 @@
 """How fast a step is in micro-batches of several sizes, on a CPU or a GPU: the measurement of notebook 07.
 
-python -m lib.chunk_speed                 print it for this machine
-python -m lib.chunk_speed --record        on a GPU: write notebooks/recorded/chunk_speed_gpu.json
+python -m lib.experiments.chunk_speed                 print it for this machine
+python -m lib.experiments.chunk_speed --record        on a GPU: write notebooks/recorded/chunk_speed_gpu.json
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(
             recorded.save(
-                "chunk_speed_gpu", data, command="python -m lib.chunk_speed --record", gpu=data["device"]
+                "chunk_speed_gpu",
+                data,
+                command="python -m lib.experiments.chunk_speed --record",
+                gpu=data["device"],
             )
         )
 

@@ -1,0 +1,1 @@
+"""What the pipeline notebooks predict, measure and record; a module for each experiment."""

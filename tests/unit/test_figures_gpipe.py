@@ -7,11 +7,11 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from lib import recorded
+from lib.experiments.gpipe_gpu import CHUNKS, MODES, predicted_rows
 from lib.figures import balance, gpipe_modes, gpipe_training, published
 from lib.figures.explore import Explorer
 from lib.figures.gpipe_model import draw_cut
 from lib.figures.style import alt_text, png
-from lib.gpipe_gpu import CHUNKS, MODES, predicted_rows
 from lib.timeline import Span, Trace
 
 START = {name: control.value for name, control in balance.BALANCE_CONTROLS.items()}

@@ -1,0 +1,91 @@
+"""GPipe on one GPU or several: peak memory and time of a step by micro-batches and mode; predicted without a GPU.
+
+To record them:   python -m lib.experiments.gpipe_gpu
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.measure import cuda_peak, measure
+from lib.pipeline import GPipe
+
+LAYERS, WIDTH, ROWS, PARTITIONS = 16, 2048, 4096, 4
+CHUNKS = (1, 2, 4, 8)
+MODES = ("never", "except_last", "always")
+MIB = 2**20
+
+
+def predicted_rows(devices: int = 1) -> list[dict[str, Any]]:
+    """Return chunks, mode, devices, predicted_mib (on the first device) and predicted_ratio (time, × plain).
+
+    A layer, Linear and GELU, saves two tensors: its insides. A checkpointed micro-batch keeps the inputs of the
+    partitions, and the inside of one partition at a time. Weights and gradients come on top. Backward = two forwards.
+    """
+    tensor = ROWS * WIDTH * 4 / MIB
+    weights = 2 * LAYERS * (WIDTH * WIDTH + WIDTH) * 4 / MIB
+    rows: list[dict[str, Any]] = []
+    for mode, m in product(MODES, CHUNKS):
+        again = {"never": 0, "except_last": m - 1, "always": m}[mode]
+        whole = 2 * LAYERS * tensor  # the insides of the whole batch
+        inside = whole * (m - again) / m
+        if again:
+            inside = max(inside + PARTITIONS * tensor, PARTITIONS * tensor + whole / PARTITIONS / m)
+        clocks = (m + devices - 1) / (m * devices)
+        ratio = clocks * (1 + again / m / 3)
+        predicted = {"predicted_mib": (weights + inside) / devices, "predicted_ratio": ratio}
+        rows.append({"mode": mode, "chunks": m, "devices": devices, **predicted})
+    return rows
+
+
+def measured_rows() -> list[dict[str, Any]]:
+    """Return the same rows with mib at the peak of the first device, and ms of a step (median of 5); plain_ms, too."""
+    count = min(torch.cuda.device_count(), 2)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)]
+    model = nn.Sequential(*layers).cuda(0)
+    x = torch.randn(ROWS, WIDTH, device="cuda:0")
+
+    def step(of: nn.Module) -> None:
+        of(x).sum().backward()
+
+    plain = 1e3 * measure(lambda: step(model), device="cuda").median
+    devices = [f"cuda:{j * count // PARTITIONS}" for j in range(PARTITIONS)]
+    rows = predicted_rows(count)
+    for row in rows:
+        balance = [LAYERS // PARTITIONS] * PARTITIONS
+        piped = GPipe(model, balance, devices=devices, chunks=row["chunks"], checkpoint=row["mode"])
+        step(piped)  # the gradients are there from now on
+        with cuda_peak("cuda:0") as used:
+            step(piped)
+        assert used.allocated is not None
+        row["mib"], row["plain_ms"] = used.allocated / MIB, plain
+        row["ms"] = 1e3 * measure(lambda: step(piped), device="cuda").median  # noqa: B023
+    return rows
+
+
+def rows_and_source() -> tuple[list[dict[str, Any]], str]:
+    """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
+    from lib import recorded
+
+    if torch.cuda.is_available():
+        return measured_rows(), f"Measured here, {torch.cuda.get_device_name()}"
+    try:
+        record = recorded.load("gpipe_gpu")
+    except FileNotFoundError:
+        return predicted_rows(), "Predicted, not measured: no GPU here, and no recording yet"
+    return record["rows"], recorded.provenance(record)
+
+
+if __name__ == "__main__":
+    from lib import recorded
+
+    rows = measured_rows()
+    print(
+        recorded.save(
+            "gpipe_gpu", {"rows": rows}, command="python -m lib.experiments.gpipe_gpu", gpu=torch.cuda.get_device_name()
+        )
+    )

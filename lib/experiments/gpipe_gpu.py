@@ -86,6 +86,9 @@ if __name__ == "__main__":
     rows = measured_rows()
     print(
         recorded.save(
-            "gpipe_gpu", {"rows": rows}, command="python -m lib.experiments.gpipe_gpu", gpu=torch.cuda.get_device_name()
+            "gpipe_gpu",
+            {"rows": rows},
+            command="python -m lib.experiments.gpipe_gpu",
+            gpu=torch.cuda.get_device_name(),
         )
     )

@@ -29,8 +29,8 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 	@$(PY) -m jupyterlab --ip=127.0.0.1 --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly
 
-test: environment-test ## run every test, every notebook, every solution and every widget (10 minutes)
-	@echo "Running all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)."
+test: environment-test ## run every test, every notebook, every solution and every widget (20 minutes)
+	@echo "Running all tests: units, properties, every notebook compared output by output, widgets in a browser (20 minutes)."
 	@$(PY) -m tools.test
 
 run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)

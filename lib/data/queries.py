@@ -43,7 +43,7 @@ def measure_servers(path: str | os.PathLike[str], seconds: float = 0.2) -> dict[
 def _rates(name: str, port: int, size: int, seconds: float) -> Iterator[float]:
     from lib.data.client import ServerDataset
 
-    make: Any = ServerDataset if name == "MetaServer" else _PlainClient
+    make: Any = ServerDataset if name == "MetaServer" else PlainClient
     numbers = random.Random(0)
     batches = [[numbers.randrange(size) for _ in range(BATCH)] for _ in range(16)]
     client = make("127.0.0.1", port)
@@ -130,7 +130,7 @@ def plain_handler(rows: Any, step: int) -> type[http.server.BaseHTTPRequestHandl
     return Handler
 
 
-class _PlainClient:
+class PlainClient:
     """The same questions through http.client."""
 
     def __init__(self, host: str, port: int) -> None:

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import http.client
 import http.server
-import json
 import random
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ from typing import Any
 
 from lib.data.client import ServerDataset
 from lib.data.meta import MetaFile
+from lib.data.queries import PlainClient, plain_handler
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6
@@ -38,28 +38,7 @@ def serve_plainly(path: str, step: int) -> None:
     with MetaFile(path) as meta_file:
         rows = meta_file.packed(range(len(meta_file)))
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1" if step else "HTTP/1.0"
-        wbufsize = -1 if step > 1 else 0
-        disable_nagle_algorithm = step > 1
-
-        def do_GET(self) -> None:
-            self.say(rows[int(self.path.rpartition("/")[2])])
-
-        def do_POST(self) -> None:
-            self.say(rows.rows(json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
-
-        def say(self, value: Any) -> None:
-            body = json.dumps(value).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), plain_handler(rows, step)) as server:
         print(server.server_port, flush=True)
         server.serve_forever()
 
@@ -77,24 +56,6 @@ def running(who: str, path: Path) -> Iterator[int]:
     finally:
         process.terminate()
         process.communicate(timeout=20)
-
-
-class PlainClient:
-    """The same questions through http.client."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.connection = http.client.HTTPConnection(host, port, timeout=10)
-        self.close = self.connection.close
-
-    def _ask(self, method: str, path: str, body: str | None = None) -> Any:
-        self.connection.request(method, path, body)
-        return json.loads(self.connection.getresponse().read())
-
-    def __getitem__(self, index: int) -> Any:
-        return self._ask("GET", f"/get/{index}")
-
-    def __getitems__(self, indices: list[int]) -> Any:
-        return self._ask("POST", "/rows", json.dumps(indices))
 
 
 def per_second(question: Callable[[int], int], seconds: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import re
@@ -18,6 +17,7 @@ from lib.figures.explore import explore
 from lib.figures.style import alt_text
 from lib.timeline import Span, Trace
 from lib.training.steps import Step
+from tests.unit.pictures import assert_each_control_changes_the_picture
 
 EXPLORERS = {
     "weights": (gradients.draw_weights, gradients.WEIGHTS_CONTROLS),
@@ -36,21 +36,9 @@ def corners(name):
         yield values, explorer.update(**values)
 
 
-def small_picture(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_at_the_start_each_control_changes_the_picture(name):
-    draw, controls = EXPLORERS[name]
-    explorer = explore(draw, **controls)
-    first = small_picture(explorer.figure)
-    for key, control in controls.items():
-        place = control.options.index(control.value)
-        neighbour = control.options[place + 1 if place + 1 < len(control.options) else place - 1]
-        assert small_picture(draw(**{**explorer.values, key: neighbour})) != first, key
+    assert_each_control_changes_the_picture(*EXPLORERS[name])
 
 
 # ---- gradients

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 
@@ -15,6 +14,7 @@ from lib.figures import micro_batches, micro_cost, micro_digits, micro_gradients
 from lib.figures.cells import drawn_cells
 from lib.figures.explore import explore
 from lib.figures.style import RED, alt_text, rank_color
+from tests.unit.pictures import assert_each_control_changes_the_picture
 
 EXPLORERS = {
     "cut": (micro_batches.draw_cut, micro_batches.CUT_CONTROLS),
@@ -38,21 +38,9 @@ def title_of(figure) -> str:
     return text.replace("\n", " ")
 
 
-def small_picture(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_at_the_start_each_control_changes_the_picture(name):
-    draw, controls = EXPLORERS[name]
-    explorer = explore(draw, **controls)
-    first = small_picture(explorer.figure)
-    for key, control in controls.items():
-        place = control.options.index(control.value)
-        neighbour = control.options[place + 1 if place + 1 < len(control.options) else place - 1]
-        assert small_picture(draw(**{**explorer.values, key: neighbour})) != first, key
+    assert_each_control_changes_the_picture(*EXPLORERS[name])
 
 
 def test_a_cut_shows_every_item_three_times_and_the_sizes_of_tensor_split():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import re
@@ -18,6 +17,7 @@ from lib.figures import feistel, missed, resume, shards
 from lib.figures.cells import CellPatch, drawn_cells
 from lib.figures.explore import explore
 from lib.figures.style import PAPER, alt_text
+from tests.unit.pictures import assert_each_control_changes_the_picture
 
 
 def mix(index: int) -> int:
@@ -48,25 +48,13 @@ def corners(name, sweep=False):
         yield values, explorer.update(**values)
 
 
-def small_picture(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
-
-
 def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
 def test_at_the_start_each_control_changes_the_picture(name):
-    draw, controls = EXPLORERS[name]
-    explorer = explore(draw, **controls)
-    first = small_picture(explorer.figure)
-    for key, control in controls.items():
-        place = control.options.index(control.value)
-        neighbour = control.options[place + 1 if place + 1 < len(control.options) else place - 1]
-        assert small_picture(draw(**{**explorer.values, key: neighbour})) != first, key
+    assert_each_control_changes_the_picture(*EXPLORERS[name])
 
 
 def test_a_rank_reads_the_pages_that_hold_its_samples():

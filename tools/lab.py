@@ -230,14 +230,17 @@ class Notebook:
                 raise AssertionError(f"not finished within {seconds} s; prompts: {self.prompts()}")
             self.page.wait_for_timeout(100)
         self.page.wait_for_timeout(500)  # Widgets are drawn after the prompt of their cell.
+        if self.errors():  # The last cell may have failed between the two looks above.
+            raise AssertionError("a cell failed: " + "\n".join(self.errors()))
 
     def prompts(self) -> list[str]:
         """Return the prompt of every code cell that has something in it: `[3]:`, `[*]:` or `[ ]:`."""
+        # The source is asked of the model: the page may not have drawn the editor of a cell yet.
         return list(
             self.page.evaluate(
-                """() => [...document.querySelectorAll('.jp-CodeCell')]
-                    .filter(cell => cell.querySelector('.cm-content').innerText.trim())
-                    .map(cell => cell.querySelector('.jp-InputPrompt').innerText.trim())"""
+                """() => window.jupyterapp.shell.currentWidget.content.widgets
+                    .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
+                    .map(cell => cell.node.querySelector('.jp-InputPrompt')?.innerText.trim() || '[ ]:')"""
             )
         )
 

@@ -2,7 +2,8 @@
 
     make test
 
-Units, properties and hygiene share two cores; notebooks and browser run alone, because they measure.
+Units, properties and hygiene share two cores, and so do the browsers: nothing there depends on the clock. The cells of
+the notebooks run alone, because they measure and what they say is compared.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def steps() -> list[Step]:
         compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
         files = [str(path.relative_to(ROOT)) for path in notebooks()]
         planned.append(Step("every cell of every notebook", [*files, *compare], 40))
-    planned.append(Step("widgets in a browser", ["tests/browser"], 20))
+    planned.append(Step("widgets in a browser", ["tests/browser", "-n", "2", "--dist", "worksteal"], 40))
     return planned
 
 

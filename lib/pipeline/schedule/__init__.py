@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from lib.pipeline.schedule.simple import gpipe as gpipe
     from lib.pipeline.schedule.simple import model_parallel as model_parallel
     from lib.pipeline.schedule.simple import one_f_one_b as one_f_one_b
+    from lib.pipeline.schedule.simulate import Wait as Wait
     from lib.pipeline.schedule.simulate import live_activations as live_activations
-    from lib.pipeline.schedule.simulate import slotted as slotted
     from lib.pipeline.schedule.simulate import waits_for as waits_for
+    from lib.pipeline.schedule.slots import slotted as slotted
     from lib.pipeline.schedule.v_shape import dualpipe_v as dualpipe_v
     from lib.pipeline.schedule.v_shape import zbv as zbv
     from lib.pipeline.schedule.validate import ScheduleError as ScheduleError
@@ -34,6 +35,7 @@ HOME = {
     "Action": "lib.pipeline.schedule.action",
     "Schedule": "lib.pipeline.schedule.action",
     "ScheduleError": "lib.pipeline.schedule.validate",
+    "Wait": "lib.pipeline.schedule.simulate",
     "bubble_share": "lib.pipeline.schedule.simple",
     "dualpipe_v": "lib.pipeline.schedule.v_shape",
     "gpipe": "lib.pipeline.schedule.simple",
@@ -45,7 +47,7 @@ HOME = {
     "one_f_one_b": "lib.pipeline.schedule.simple",
     "pipedream": "lib.pipeline.schedule.pipedream",
     "simulate": "lib.pipeline.schedule.simulate",
-    "slotted": "lib.pipeline.schedule.simulate",
+    "slotted": "lib.pipeline.schedule.slots",
     "staleness": "lib.pipeline.schedule.pipedream",
     "validate": "lib.pipeline.schedule.validate",
     "waits_for": "lib.pipeline.schedule.simulate",

@@ -12,8 +12,8 @@ import csv
 import io
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,10 @@ from lib._arguments import integer
 
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")
-_FORM = re.compile(r"(\d+)([FBIW])(\d+)")
+_FORM = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
+# What torch's tables hold besides: two actions done as one, and what it does between actions.
+_TOGETHER = re.compile(r"\((.*)\)OVERLAP_F_B")
+_NO_WORK = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB][0-9]+)")
 
 
 class _Action(NamedTuple):
@@ -44,11 +47,8 @@ class Action(_Action):
         """Check the three; see the class."""
         if op not in OPS:
             raise ValueError(f"op must be one of {', '.join(OPS)}, not {op!r}")
-        stage, micro_batch = (
-            integer("stage", stage, at_least=0),
-            integer("micro_batch", micro_batch, at_least=0),
-        )
-        return super().__new__(cls, op, stage, micro_batch)
+        stage = integer("stage", stage, at_least=0)
+        return super().__new__(cls, op, stage, integer("micro_batch", micro_batch, at_least=0))
 
     def __str__(self) -> str:
         return f"{self.stage}{self.op}{self.micro_batch}"
@@ -65,6 +65,16 @@ class Action(_Action):
         return cls(cast(Op, found[2]), int(found[1]), int(found[3]))
 
 
+def _read(cell: str) -> list[Action | None]:
+    """Return what stands in a cell: mostly one action, or None. Of torch's others only the work is read, in order."""
+    cell = cell.strip()
+    if cell in ("", ".", "-", "None"):
+        return [None]
+    if found := _TOGETHER.fullmatch(cell):
+        return [Action.parse(part) for part in found[1].split(";")]
+    return [] if _NO_WORK.fullmatch(cell) else [Action.parse(cell)]
+
+
 Row: TypeAlias = tuple[Action | None, ...]
 
 
@@ -72,15 +82,16 @@ Row: TypeAlias = tuple[Action | None, ...]
 class Schedule:
     """Hold, for each rank, its actions in order; None is an idle slot. Immutable.
 
-    ranks: a sequence of rows. Raises ValueError for no rank, and TypeError for what is neither Action nor None.
+    ranks: a sequence of rows. Shorter rows end in idle slots, so that all are as long as the longest: column k is
+    slot k of every rank. Raises ValueError for no rank, TypeError for a cell that is neither Action nor None.
     Whether the table can run at all is for `validate` to say.
     """
 
     name: str
     ranks: tuple[Row, ...]
 
-    def __init__(self, name: str, ranks: Iterable[Sequence[Action | None]]) -> None:
-        rows = tuple(tuple(row) for row in ranks)
+    def __init__(self, name: str, ranks: Iterable[Iterable[Action | None]]) -> None:
+        rows = [tuple(row) for row in ranks]
         if not rows:
             raise ValueError(f"schedule {name!r} has no ranks; give one row of actions a rank")
         for r, row in enumerate(rows):
@@ -89,8 +100,10 @@ class Schedule:
                     raise TypeError(
                         f"rank {r} of schedule {name!r} holds {cell!r}, neither an Action nor None"
                     )
+        # one form for every table, whoever made or read it: it ends with the last slot in which anything is done
+        slots = max((k + 1 for row in rows for k, cell in enumerate(row) if cell is not None), default=0)
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "ranks", rows)
+        object.__setattr__(self, "ranks", tuple((row + (None,) * (slots - len(row)))[:slots] for row in rows))
 
     def actions(self, rank: int) -> list[Action]:
         """Return the actions of one rank in order, without the idle slots."""
@@ -99,6 +112,11 @@ class Schedule:
     def __iter__(self) -> Iterator[tuple[int, Action]]:
         """Yield (rank, action), rank by rank."""
         return ((rank, action) for rank in range(len(self.ranks)) for action in self.actions(rank))
+
+    @property
+    def slots(self) -> int:
+        """The number of columns: up to the last slot in which anything is done."""
+        return len(self.ranks[0])
 
     @cached_property
     def stages(self) -> int:
@@ -119,15 +137,17 @@ class Schedule:
         return found
 
     def compact(self) -> Schedule:
-        """Return the same orders without idle slots."""
+        """Return the same orders with nothing idle between two actions of a rank."""
         return Schedule(self.name, [self.actions(rank) for rank in range(len(self.ranks))])
 
     def to_text(self) -> str:
         """Return the table as aligned text: a line a rank, a dot for an idle slot."""
         cells = [[str(cell) if cell else "." for cell in row] for row in self.ranks]
         width = max((len(cell) for row in cells for cell in row), default=1)
+        head = len(f"rank {len(cells) - 1}")
         return "\n".join(
-            f"rank {rank}  " + " ".join(f"{cell:>{width}}" for cell in row) for rank, row in enumerate(cells)
+            f"{f'rank {rank}':<{head}}  {' '.join(f'{cell:>{width}}' for cell in row)}".rstrip()
+            for rank, row in enumerate(cells)
         )
 
     def __str__(self) -> str:
@@ -136,36 +156,44 @@ class Schedule:
     @classmethod
     def from_text(cls, name: str, text: str) -> Schedule:
         """Read what `to_text` wrote; the words `rank 0` may be left out. Raises ValueError for an unknown cell."""
-        lines = [re.sub(r"^\s*rank\s+\d+\s", "", line).split() for line in text.splitlines() if line.strip()]
-        return cls(
-            name, [[None if cell in (".", "-") else Action.parse(cell) for cell in line] for line in lines]
-        )
+        lines = [re.sub(r"^\s*rank\s+[0-9]+:?(\s|$)", "", line) for line in text.splitlines() if line.strip()]
+        return cls(name, [[cell for word in line.split() for cell in _read(word)] for line in lines])
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the table as torch writes it, a row a rank, empty cells for idle slots; and write it whole to `path`."""
+        """Return the table as torch writes it: a row a rank, an empty cell for an idle slot.
+
+        path: where to write it as well; the file appears whole or not at all.
+        """
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows(
-            [["" if cell is None else str(cell) for cell in row] for row in self.ranks]
+            [str(cell or "") for cell in row] or [""] for row in self.ranks
         )
         if path is not None:
-            folder = Path(path).resolve().parent
-            with tempfile.NamedTemporaryFile(
-                "w", encoding="utf-8", newline="", dir=folder, delete=False
-            ) as file:
-                file.write(lines.getvalue())
-            os.replace(file.name, path)
+            path = Path(path)
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+            try:
+                unfinished.write_text(lines.getvalue(), encoding="utf-8", newline="")
+                os.replace(unfinished, path)
+            finally:
+                unfinished.unlink(missing_ok=True)
         return lines.getvalue()
 
     @classmethod
     def from_csv(cls, name: str, path: str | os.PathLike[str]) -> Schedule:
-        """Read a table that `to_csv` or torch wrote. Raises ValueError for an unknown cell, with its row and column."""
+        """Read a table that `to_csv` or torch wrote; blank lines don't count.
+
+        Of torch's files only the work is read: (0F4;7B0)OVERLAP_F_B becomes 0F4, 7B0, and what it sends, receives,
+        gathers or reduces between actions takes no slot. Raises ValueError for an unknown cell, with row and column.
+        """
         rows: list[list[Action | None]] = []
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             for r, row in enumerate(csv.reader(file)):
-                rows.append([])
+                cells: list[Action | None] = []
                 for c, cell in enumerate(row):
                     try:
-                        rows[-1].append(Action.parse(cell) if cell.strip() else None)
+                        cells += _read(cell)
                     except ValueError as error:
                         raise ValueError(f"row {r}, column {c} of {os.fspath(path)}: {error}") from None
+                if row:
+                    rows.append(cells)
         return cls(name, rows)

@@ -1,0 +1,210 @@
+"""What holds for the table of every maker, whatever its sizes; validate and simulate against a graph of actions."""
+
+from __future__ import annotations
+
+import tempfile
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib.pipeline import schedule as package
+from lib.pipeline.schedule import (
+    Action,
+    Schedule,
+    ScheduleError,
+    live_activations,
+    simulate,
+    validate,
+    waits_for,
+)
+from lib.pipeline.schedule.slots import slotted
+
+ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
+V_SHAPED = ("zbv", "dualpipe_v")
+LOOPED = ("interleaved_one_f_one_b", "looped_bfs", "interleaved_zero_bubble")
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> tuple[str, int, int, int]:
+    """Draw a maker's name, m, n and the number of stages a rank."""
+    name = draw(st.sampled_from((*ONE_STAGE, *V_SHAPED, *LOOPED)))
+    n = draw(st.integers(1, 4))
+    m = draw(st.integers(2 * n if name == "dualpipe_v" else 1, 10))
+    return name, m, n, 2 if name in V_SHAPED else draw(st.integers(1, 3)) if name in LOOPED else 1
+
+
+def made(name: str, m: int, n: int, v: int) -> Schedule:
+    maker = getattr(package, name)
+    return maker(m, n, v) if name in LOOPED else maker(m, n)
+
+
+schedules = sizes().map(lambda drawn: made(*drawn))
+costs = st.fixed_dictionaries(
+    {"forward": st.integers(1, 4), "backward": st.integers(2, 6), "communicate": st.integers(0, 3)}
+)
+
+
+def inputs(action: Action, schedule: Schedule) -> set[Action]:
+    """Return what an action waits for: said once more, in the words of the arrows between the boxes."""
+    op, stage, i = action
+    every = {other for _, other in schedule}
+    after = {Action(other, stage + 1, i) for other in ("B", "I")} if op in "BI" else set()
+    own = {
+        "F": set(),
+        "B": {Action("F", stage, i)},
+        "I": {Action("F", stage, i)},
+        "W": {Action("I", stage, i)},
+    }[op]
+    before = {Action("F", stage - 1, i)} if op == "F" and stage > 0 else set()
+    return (after | own | before) & every
+
+
+def graph(schedule: Schedule) -> dict[Action, set[Action]]:
+    """Return, for each action, what must come before it: its inputs, and the action before it on its rank."""
+    before = {action: inputs(action, schedule) for _, action in schedule}
+    for rank in range(len(schedule.ranks)):
+        row = schedule.actions(rank)
+        for first, second in pairwise(row):
+            before[second].add(first)
+    return before
+
+
+def swapped(schedule: Schedule, rank: int, a: int, b: int) -> Schedule:
+    rows = [schedule.actions(r) for r in range(len(schedule.ranks))]
+    rows[rank][a], rows[rank][b] = rows[rank][b], rows[rank][a]
+    return Schedule("swapped", rows)
+
+
+@given(sizes())
+def test_every_table_is_legal_and_complete_and_the_same_each_time(drawn: tuple[str, int, int, int]) -> None:
+    schedule, (_, m, n, v) = made(*drawn), drawn
+    assert len(schedule.ranks) == n
+    validate(schedule, stages=n * v, micro_batches=m)
+    assert schedule == made(*drawn)
+
+
+@given(schedules)
+def test_text_and_csv_bring_back_the_table(schedule: Schedule) -> None:
+    assert Schedule.from_text(schedule.name, schedule.to_text()) == schedule
+    with tempfile.TemporaryDirectory() as folder:
+        schedule.to_csv(Path(folder) / "table.csv")
+        assert Schedule.from_csv(schedule.name, Path(folder) / "table.csv") == schedule
+
+
+@given(schedules)
+def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_needed(
+    schedule: Schedule,
+) -> None:
+    slot = {cell: k for row in schedule.ranks for k, cell in enumerate(row) if cell is not None}
+    for action, before in graph(schedule).items():
+        assert slot[action] == max((slot[other] + 1 for other in before), default=0)
+    assert slotted(schedule.compact()) == schedule
+
+
+@given(schedules, st.data())
+def test_a_table_with_two_dependent_actions_swapped_is_refused(
+    schedule: Schedule, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
+    row = schedule.actions(rank)
+    pairs = [(a, b) for b in range(len(row)) for a in range(b) if row[a] in inputs(row[b], schedule)]
+    a, b = data.draw(st.sampled_from(pairs))
+    with pytest.raises(ScheduleError, match=f"rank {rank}, slot"):
+        validate(swapped(schedule, rank, a, b))
+
+
+@given(schedules, st.data())
+def test_a_table_that_lacks_an_action_is_refused_and_the_action_named(
+    schedule: Schedule, data: st.DataObject
+) -> None:
+    lost = data.draw(st.sampled_from([action for _, action in schedule]))
+    rows = [[cell for cell in row if cell != lost] for row in schedule.ranks]
+    with pytest.raises(ScheduleError) as caught:
+        validate(Schedule("lost", rows), stages=schedule.stages, micro_batches=schedule.micro_batches)
+    whole = lost._replace(
+        op="B"
+    )  # without its I, a W and what is in front of it miss a backward, in whatever form
+    assert {str(lost), str(whole)} & set(str(caught.value).replace(",", "").split())
+
+
+@given(schedules, st.data())
+def test_validate_finds_a_deadlock_exactly_where_a_graph_has_a_circle(
+    schedule: Schedule, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
+    a, b = (data.draw(st.integers(0, len(schedule.actions(rank)) - 1)) for _ in "ab")
+    other = swapped(schedule, rank, a, b)
+    try:
+        TopologicalSorter(graph(other)).prepare()
+        circle = False
+    except CycleError:
+        circle = True
+    if circle:
+        with pytest.raises(ScheduleError, match=r"^rank \d+, slot \d+: \d+[FBIW]\d+ needs "):
+            validate(other)
+    else:
+        validate(other)
+
+
+@given(schedules, costs)
+def test_the_makespan_is_the_longest_path(schedule: Schedule, costs: dict[str, int]) -> None:
+    trace, before = simulate(schedule, **costs), graph(schedule)
+    half = costs["backward"] / 2
+    cost = {"F": costs["forward"], "B": costs["backward"], "I": half, "W": half}
+    end: dict[Action, float] = {}
+    for action in TopologicalSorter(before).static_order():
+        travel = {
+            other: costs["communicate"] * (schedule.rank_of[other.stage] != schedule.rank_of[action.stage])
+            for other in before[action]
+        }
+        end[action] = cost[action.op] + max(
+            (end[other] + travel[other] for other in before[action]), default=0
+        )
+    assert {span.label: span.end for span in trace} == {str(action): time for action, time in end.items()}
+    assert trace.makespan == max(end.values())
+
+
+@given(schedules, costs)
+def test_a_rank_works_or_waits(schedule: Schedule, costs: dict[str, int]) -> None:
+    trace, waits = simulate(schedule, **costs), waits_for(schedule, **costs)
+    assert trace == simulate(schedule, **costs) and waits == waits_for(schedule, **costs)
+    for rank, lane in enumerate(trace.lanes):
+        busy = trace.busy(lane)
+        stages = sum(home == rank for home in schedule.rank_of.values())
+        assert busy == stages * schedule.micro_batches * (costs["forward"] + costs["backward"])
+        assert busy <= trace.makespan
+        assert busy + sum(wait.end - wait.start for wait in waits if wait.rank == rank) == trace.makespan
+
+
+@given(schedules, costs)
+def test_dearer_communication_never_helps(schedule: Schedule, costs: dict[str, int]) -> None:
+    dearer = {**costs, "communicate": costs["communicate"] + 1}
+    assert simulate(schedule, **costs).makespan <= simulate(schedule, **dearer).makespan
+
+
+@given(schedules)
+def test_no_rank_holds_more_than_all_its_activations(schedule: Schedule) -> None:
+    for rank, peak in enumerate(live_activations(schedule)):
+        assert 1 <= peak <= sum(action.op == "F" for action in schedule.actions(rank))
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)),
+            max_size=6,
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_any_table_is_read_as_it_was_written(rows: list[list[Action | None]]) -> None:
+    schedule = Schedule("any", rows)
+    assert Schedule.from_text("any", schedule.to_text()) == schedule
+    with tempfile.TemporaryDirectory() as folder:
+        schedule.to_csv(Path(folder) / "table.csv")
+        assert Schedule.from_csv("any", Path(folder) / "table.csv") == schedule

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROVENANCE = ("machine", "python", "torch", "numpy", "date", "command", "commit")
-"""What every recording says about itself, each a str that is not empty; a GPU's may add "gpu" and "driver"."""
+"""What every recording says about itself, each a str that is not empty; a GPU's adds "gpu", "driver" and "cuda"."""
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -54,7 +54,7 @@ def save(
     """
     if "provenance" in data:
         raise ValueError("data must not hold a 'provenance': save() makes it")
-    record = {"provenance": {**_provenance(command), **more}, **data}
+    record = {"provenance": {**_provenance(command, gpu="gpu" in more), **more}, **data}
     _check(record["provenance"], name)
     folder = _REPOSITORY / "notebooks" / "recorded" if folder is None else Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,13 +89,14 @@ def _check(origin: object, where: str) -> None:
     date.fromisoformat(origin["date"])
 
 
-def _provenance(command: str) -> dict[str, str]:
+def _provenance(command: str, gpu: bool) -> dict[str, str]:
     import numpy as np
 
     from lib.machine import machine_card
 
     card = machine_card()
     return {
+        **({"driver": card.driver or "unknown", "cuda": card.cuda or "none"} if gpu else {}),
         "machine": f"{card.cpu}, {card.cores_usable} cores, {card.system}",
         "python": card.python,
         "torch": card.torch,

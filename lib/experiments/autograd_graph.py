@@ -88,7 +88,8 @@ def _places(functions: list[Any], edges: list[tuple[int | None, ...]]) -> list[P
 
 
 def _own_place(function: Any) -> Place | None:
-    holder = getattr(function, "checkpointing", function)
+    checkpointing = getattr(function, "checkpointing", None)
+    holder = function if checkpointing is None else checkpointing.function
     place = getattr(holder, "place", None)
     return None if place is None else Place(*place)
 

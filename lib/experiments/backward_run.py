@@ -49,16 +49,18 @@ class Mark(torch.autograd.Function):
     """Pass a tensor on; its backward reports that the partition now goes backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, report: Callable[[], None], label: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, report: Callable[[], None], label: str, place: tuple[int, int]
+    ) -> Tensor:
         """Keep what to report."""
-        ctx.report, ctx.label = report, label
+        ctx.report, ctx.label, ctx.place = report, label, place
         return x.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         """Report."""
         ctx.report()
-        return gradient, None, None
+        return gradient, None, None, None
 
 
 class Probe(nn.Module):
@@ -83,7 +85,7 @@ class Probe(nn.Module):
             self.log.threads["backward"].add(threading.get_ident())
             self.log.add(f"B{i}{self.j}")
 
-        return Mark.apply(y, report, "layers")  # type: ignore[no-untyped-call,no-any-return]
+        return Mark.apply(y, report, "layers", (i, self.j))  # type: ignore[no-untyped-call,no-any-return]
 
 
 def in_backward() -> bool:

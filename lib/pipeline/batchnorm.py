@@ -1,14 +1,8 @@
-"""BatchNorm in a pipeline: normalise each micro-batch, update the running statistics once a mini-batch.
-
-An nn.BatchNorm that sees m micro-batches updates its running statistics m times, each time with a part of the batch.
-DeferredBatchNorm keeps the mean and variance of each and joins them at the end, into what nn.BatchNorm finds in the
-whole batch. Normalisation stays per micro-batch: that is what micro-batches change, here as in torchgpipe.
-"""
+"""BatchNorm in a pipeline: normalise each micro-batch, update the running statistics once a mini-batch."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
@@ -25,12 +19,12 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class DeferredBatchNorm(_BatchNorm):
-    """Normalise as nn.BatchNorm1d, 2d and 3d do, and track the running statistics of whole mini-batches.
+    """Normalise each micro-batch as nn.BatchNorm1d, 2d and 3d do; track the running statistics of whole mini-batches.
 
-    A mini-batch ends at its `chunks`-th micro-batch, or with `commit()` if it had fewer. In a pipeline nobody has to
-    count: `with mini_batch(model):` makes all that is inside one mini-batch, however many micro-batches there are, and
-    drops what a failed forward has gathered. A recomputed micro-batch is not counted again. What is gathered is no
-    buffer, so a state dict has the keys of nn.BatchNorm and can be loaded from one to the other.
+    It keeps the mean and variance of each micro-batch, and joins them into what nn.BatchNorm finds in the whole batch.
+    A mini-batch ends at its `chunks`-th micro-batch; inside `mini_batch(…)`, as in a GPipe, at the end of the block,
+    however many there were. A recomputed micro-batch is not counted again. What is gathered is no buffer: a state dict
+    has the keys of nn.BatchNorm and can be loaded from one to the other.
     """
 
     _counts = True  # False inside mini_batch
@@ -47,29 +41,25 @@ class DeferredBatchNorm(_BatchNorm):
         chunks: int = 1,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine)
-        self.chunks = integer("chunks", chunks, at_least=1)
-        self.reset()
+        self._begin(chunks)
 
-    def reset(self) -> None:
-        """Forget the micro-batches since the last commit."""
-        # of each: the number of values per channel, their mean, their unbiased variance
+    def _begin(self, chunks: int) -> None:
+        self.chunks = integer("chunks", chunks, at_least=1)
+        # of each micro-batch since the last commit: the values per channel, their mean, their unbiased variance
         self._seen: list[tuple[int, Tensor, Tensor]] = []
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a micro-batch of shape (batch, channel, …)."""
         if not 2 <= input.dim() <= 5:
             raise ValueError(f"expected (batch, channel, …) of 2 to 5 dimensions, got {tuple(input.shape)}")
-        affine = self.weight, self.bias
-        if not self.training:
-            return F.batch_norm(input, self.running_mean, self.running_var, *affine, eps=self.eps)
-        if is_recomputing():
-            return F.batch_norm(input, None, None, *affine, training=True, eps=self.eps)
-        # With momentum 1 torch's own kernel writes this micro-batch's statistics here: no second pass over the input.
-        mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        output = F.batch_norm(input, mean, var, *affine, training=True, momentum=1.0, eps=self.eps)
-        self._seen.append((input.numel() // input.size(1), mean, var))
-        if self._counts and len(self._seen) == self.chunks:
-            self.commit()
+        mean, var = self.running_mean, self.running_var
+        if self.training:  # with momentum 1 torch's own kernel writes this micro-batch's statistics here
+            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
+        output = F.batch_norm(input, mean, var, self.weight, self.bias, self.training, 1.0, self.eps)
+        if self.training and not is_recomputing():
+            self._seen.append((input.numel() // input.size(1), mean, var))
+            if self._counts and len(self._seen) == self.chunks:
+                self.commit()
         return output
 
     @torch.no_grad()
@@ -77,18 +67,24 @@ class DeferredBatchNorm(_BatchNorm):
         """End a mini-batch: move the running statistics towards those of its micro-batches taken together."""
         if not self._seen:
             return
-        mean, var = _together(self._seen)
-        self.reset()
+        sizes, means, variances = zip(*self._seen, strict=True)
+        self._seen = []
         self.num_batches_tracked += 1
-        share = 1 / self.num_batches_tracked if self.momentum is None else self.momentum
-        for running, of_batch in (self.running_mean, mean), (self.running_var, var):
-            running.copy_(running + share * (of_batch.to(running.device) - running))
+        share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        # distances from the mean, as sums of squares would cancel at a large one; size is float32, and so is the sum
+        size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
+        mean = (size * mean_of).sum(0) / size.sum()
+        squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
+        for running, found in (
+            (self.running_mean, mean),
+            (self.running_var, squares.sum(0) / (size.sum() - 1)),
+        ):
+            running.copy_(running + share * (found - running))
 
     @property
     def sum(self) -> Tensor:
         """The total of each channel over the micro-batches since the last commit (torchgpipe's buffer of that name)."""
-        zero = torch.zeros_like(self.running_mean)
-        return torch.stack([zero, *(size * mean for size, mean, _ in self._seen)]).sum(0)
+        return sum((size * mean for size, mean, _ in self._seen), torch.zeros_like(self.running_mean))
 
     @classmethod
     def convert_deferred_batch_norm(cls, module: M, chunks: int = 1) -> M:
@@ -101,14 +97,12 @@ class DeferredBatchNorm(_BatchNorm):
             return cast(M, module)
         converted: nn.Module = module
         if isinstance(module, _BatchNorm) and module.track_running_stats:
-            kind = type(module).__name__
             if isinstance(module, (nn.SyncBatchNorm, LazyModuleMixin)):
+                kind = type(module).__name__
                 raise TypeError(f"a {kind} can't be deferred; use nn.BatchNorm1d, 2d or 3d in the pipeline")
             converted = cls.__new__(cls)
-            for name, value in vars(module).items():
-                vars(converted)[name] = copy.copy(value) if isinstance(value, (dict, set)) else value
-            converted.chunks = integer("chunks", chunks, at_least=1)
-            converted.reset()
+            vars(converted).update(vars(module))
+            converted._begin(chunks)
         for name, child in module.named_children():
             converted.add_module(name, cls.convert_deferred_batch_norm(child, chunks))
         return cast(M, converted)
@@ -122,28 +116,11 @@ def mini_batch(*modules: nn.Module) -> Iterator[None]:
     """Make the block one mini-batch for every DeferredBatchNorm in `modules`; an error in it leaves nothing behind."""
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
     for norm in norms:
-        norm._counts = False
-        norm.reset()
+        norm._counts, norm._seen = False, []
     try:
         yield
         for norm in norms:
             norm.commit()
     finally:
         for norm in norms:
-            norm._counts = True
-            norm.reset()
-
-
-def _together(parts: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased variance of all the values, given those of disjoint parts (Chan et al., 1979).
-
-    Sums of squares would cancel at a large mean, so all is taken as distances: from the first mean, then from the mean.
-    """
-    dtype = torch.promote_types(parts[0][1].dtype, torch.float32)
-    means = torch.stack([mean.to(dtype) for _, mean, _ in parts])
-    variances = torch.stack([var.to(dtype) for _, _, var in parts])
-    sizes = torch.tensor([[size] for size, _, _ in parts], dtype=dtype, device=means.device)
-    total = sizes.sum()
-    mean = means[0] + (sizes / total * (means - means[0])).sum(0)
-    squares = ((sizes - 1) * variances + sizes * (means - mean) ** 2).sum(0)
-    return mean, squares / (total - 1)
+            norm._counts, norm._seen = True, []

@@ -10,33 +10,23 @@ can start it early, while the gradient is still being copied from the next devic
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from lib.pipeline import tracing
 from lib.pipeline.dependency import fork_batch, join_batch
 from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, Tensors
-from lib.pipeline.modes import Modes
+from lib.pipeline.modes import Modes, during, this_thread
 from lib.pipeline.phony import get_phony
-from lib.pipeline.stream import current_stream
-
-
-class _Phase(threading.local):
-    checkpointing = False
-    recomputing = False
-
-
-_phase = _Phase()
 
 
 def is_checkpointing() -> bool:
     """Return whether this forward runs in a checkpoint: without graph, to be computed again."""
-    return _phase.checkpointing
+    return this_thread.checkpointing
 
 
 def is_recomputing() -> bool:
@@ -45,56 +35,31 @@ def is_recomputing() -> bool:
     if not is_recomputing():
         self.calls += 1
     """
-    return _phase.recomputing
+    return this_thread.recomputing
+
+
+enable_checkpointing = partial(during, checkpointing=True)
+enable_recomputing = partial(during, recomputing=True)
+
+RNGStates: TypeAlias = dict[Generator, Tensor]
+
+
+def save_rng_states(generators: Iterable[Generator]) -> RNGStates:
+    """Return where these generators of random numbers stand."""
+    return {generator: generator.get_state() for generator in generators}
 
 
 @contextmanager
-def _in_phase(checkpointing: bool, recomputing: bool) -> Iterator[None]:
-    before = _phase.checkpointing, _phase.recomputing
-    _phase.checkpointing, _phase.recomputing = checkpointing, recomputing
-    try:
-        yield
-    finally:
-        _phase.checkpointing, _phase.recomputing = before
-
-
-def enable_checkpointing() -> AbstractContextManager[None]:
-    """Make is_checkpointing() true within a `with`."""
-    return _in_phase(True, _phase.recomputing)
-
-
-def enable_recomputing() -> AbstractContextManager[None]:
-    """Make is_recomputing() true within a `with`."""
-    return _in_phase(_phase.checkpointing, True)
-
-
-RNGStates: TypeAlias = tuple[Tensor | None, Tensor | None]
-"""The states of the process's generators, CPU and CUDA; None for one that is not drawn from."""
-
-
-def save_rng_states(device: torch.device, *, cpu: bool = True) -> RNGStates:
-    """Return the present states of the generators that a layer on `device` draws from."""
-    on_cuda = device.type == "cuda"
-    return torch.get_rng_state() if cpu else None, torch.cuda.get_rng_state(device) if on_cuda else None
-
-
-@contextmanager
-def restore_rng_states(device: torch.device, states: RNGStates) -> Iterator[None]:
+def restore_rng_states(states: RNGStates) -> Iterator[None]:
     """Draw from these states within a `with`; afterwards the generators stand where they stood before."""
-    before = save_rng_states(device, cpu=states[0] is not None)
-    _set_rng_states(device, states)
+    before = save_rng_states(states)
+    for generator, state in states.items():
+        generator.set_state(state)
     try:
         yield
     finally:
-        _set_rng_states(device, before)
-
-
-def _set_rng_states(device: torch.device, states: RNGStates) -> None:
-    cpu, cuda = states
-    if cpu is not None:
-        torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda, device)
+        for generator, state in before.items():
+            generator.set_state(state)
 
 
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
@@ -108,30 +73,26 @@ def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
 class Checkpointing:
     """Tie `function(batch)` to the graph as a Checkpoint, and its recomputation as a Recompute.
 
-    owns_random: the function draws from generators of its own (lib.pipeline.random_state), so the state of the CPU's
-    need not be kept here. The modes of the thread (autocast) are those of the first time in the second as well.
-    create_graph=True is not supported: RuntimeError.
+    Modes of the thread (autocast) and random numbers are the same both times. owns_random: those of a CPU are so by
+    themselves (lib.pipeline.random_state). phony: ties the Checkpoint to what must go backward later.
     """
 
     def __init__(
-        self,
-        function: Function,
-        batch: Batch,
-        *,
-        modes: Modes | None = None,
-        owns_random: bool = False,
-        place: tracing.Place | None = None,
+        self, function: Function, batch: Batch, *, owns_random: bool = False, phony: Tensor | None = None
     ) -> None:
-        self.function, self.batch, self.atomic, self.place = function, batch, batch.atomic, place
-        self.modes, self.owns_random = modes or Modes.current(), owns_random
-        self.rng_states: RNGStates = None, None
+        device = batch[0].device
+        self.function, self.batch, self.atomic, self.modes = function, batch, batch.atomic, Modes.current()
+        # a phony as first input, so that backward comes here even if no tensor of the batch requires grad
+        self.phony: Tensor | None = get_phony(device, requires_grad=True) if phony is None else phony
+        self.generators = [] if owns_random else [torch.default_generator]
+        if device.type == "cuda":
+            self.generators.append(torch.cuda.default_generators[device.index])
+        self.rng_states: RNGStates = {}
         self.recomputed: tuple[Tensors, Tensors] | None = None  # outputs and inputs of the second forward
-        self.phony: Tensor | None = None  # ties Checkpoint to a micro-batch that must go backward later
 
     def checkpoint(self) -> Batch:
         """Compute without graph and return the output, which requires grad (its floating-point tensors)."""
-        # with a phony as its first input, so that backward comes here even if no tensor of the batch requires grad
-        phony = get_phony(self.batch[0].device, requires_grad=True) if self.phony is None else self.phony
+        phony, self.phony = self.phony, None
         return Batch(Checkpoint.apply(phony, self, *self.batch))  # type: ignore[no-untyped-call]
 
     def recompute(self, batch: Batch) -> None:
@@ -155,21 +116,18 @@ class Checkpoint(torch.autograd.Function):
         """Return the output. Of its tensors, those that can't have a gradient, and inputs without one, stay without."""
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
-        device = input[0].device
-        checkpointing.rng_states = save_rng_states(device, cpu=not checkpointing.owns_random)
-        versions = [x._version for x in input]
+        checkpointing.rng_states = save_rng_states(checkpointing.generators)
+        fixed = {k: (x, x._version) for k, x in enumerate(input) if not x.requires_grad}
         with enable_checkpointing():  # an autograd function's forward is without grad mode
             output = checkpointing.call(input)
-        for k, (x, version) in enumerate(zip(input, versions, strict=True)):
-            if (
-                x._version != version and not x.requires_grad
-            ):  # one that requires grad is refused by autograd itself
+        for k, (x, version) in fixed.items():  # autograd itself refuses a change of those that require grad
+            if x._version != version:
                 raise RuntimeError(
                     f"tensor {k} of the input was changed in place: a recomputation would begin with the changed one, "
                     "and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
                 )
-        if without := {id(x) for x in input if not x.requires_grad}:
-            ctx.mark_non_differentiable(*[y for y in Batch(output) if id(y) in without])
+        without = {id(x) for x, _ in fixed.values()}
+        ctx.mark_non_differentiable(*[y for y in Batch(output) if id(y) in without])
         return output
 
     @staticmethod
@@ -180,16 +138,12 @@ class Checkpoint(torch.autograd.Function):
             raise RuntimeError("create_graph=True does not reach into a checkpoint: use checkpoint='never'")
         assert checkpointing.recomputed is not None, "Recompute precedes Checkpoint"
         (output, input), checkpointing.recomputed = checkpointing.recomputed, None
-        wanted = [
-            (y, grad) for y, grad in zip(output, grads, strict=True) if y.requires_grad and grad is not None
-        ]
-        if (
-            not wanted
-        ):  # the gradient of a skip tensor may wait inside, for a layer that popped it and ignored its input
-            wanted = [(y, torch.zeros_like(y)) for y in output if y.requires_grad]
+        pairs = [(y, grad) for y, grad in zip(output, grads, strict=True) if y.requires_grad]
+        wanted = [(y, grad) for y, grad in pairs if grad is not None]
+        # none: the gradient of a skip tensor may wait inside, for a layer that popped it and ignored its input
+        wanted = wanted or [(y, torch.zeros_like(y)) for y, _ in pairs]
         if wanted:
-            with tracing.span("backward", checkpointing.place, current_stream(wanted[0][1].device)):
-                torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
+            torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
         return None, None, *(x.grad for x in input)
 
 
@@ -209,13 +163,8 @@ class Recompute(torch.autograd.Function):
         """Leave the outputs and inputs of the second forward where Checkpoint takes them."""
         checkpointing: Checkpointing = ctx.checkpointing
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
-        device = input[0].device
-        with (
-            checkpointing.modes.use(),
-            restore_rng_states(device, checkpointing.rng_states),
-            tracing.span("recompute", checkpointing.place, current_stream(device)),
-            enable_recomputing(),
-        ):
+        again = restore_rng_states(checkpointing.rng_states)
+        with checkpointing.modes.use(), again, enable_recomputing():
             output = checkpointing.call(input)
         checkpointing.recomputed = tuple(Batch(output)), input
         return (None,) * (2 + len(input))

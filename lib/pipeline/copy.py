@@ -6,45 +6,39 @@ one stream must have finished before the other goes on. Between two CPU partitio
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lib.pipeline import tracing
-from lib.pipeline.stream import (
-    AbstractStream,
-    current_stream,
-    get_device,
-    is_cuda,
-    record_stream,
-    use_stream,
-    wait_stream,
-)
+from lib.pipeline import stream, tracing
+from lib.pipeline.stream import AbstractStream, is_cuda, use_stream
 
 
-def _move(
-    tensors: Iterable[Tensor | None], source: AbstractStream, target: AbstractStream
-) -> list[Tensor | None]:
+def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:
     if not is_cuda(source) and not is_cuda(target):
-        return list(tensors)
-    device = get_device(target)
-    user = current_stream(device)
-    moved: list[Tensor | None] = []
+        return tensors
+    device = stream.get_device(target)
+    user = stream.current_stream(device)
     with use_stream(source), use_stream(target):
-        for x in tensors:
-            y = None if x is None else x.to(device)
-            if x is not None and y is not None:
-                record_stream(x, source)  # x was allocated on its own compute stream, and is read on this one
-                record_stream(y, user)  # y is allocated on the copy stream, and used on the current one
-            moved.append(y)
+        moved: list[Any] = [None if x is None else x.to(device) for x in tensors]
+    for x, y in zip(tensors, moved, strict=True):
+        if x is not None:
+            stream.record_stream(x, source)  # which reads it, and did not allocate it
+            stream.record_stream(y, user)  # as y was allocated on the copy stream
     return moved
 
 
-def _without_grad(ctx: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> None:
+def _pass_on(
+    ctx: Any, streams: tuple[AbstractStream, ...], input: Sequence[Tensor], output: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    ctx.set_materialize_grads(False)
+    ctx.streams, ctx.place = streams, tracing.here()
+    aliases = tuple(y.detach() for y in output)
     # else a mask or an index that travels with a tensor that requires grad would seem to require it as well
-    ctx.mark_non_differentiable(*(y for x, y in zip(inputs, outputs, strict=True) if not x.requires_grad))
+    ctx.mark_non_differentiable(*(y for x, y in zip(input, aliases, strict=True) if not x.requires_grad))
+    return aliases
 
 
 class Copy(torch.autograd.Function):
@@ -55,11 +49,7 @@ class Copy(torch.autograd.Function):
         ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor
     ) -> tuple[Tensor, ...]:
         """Return a tuple, also for one tensor."""
-        ctx.set_materialize_grads(False)
-        ctx.streams, ctx.place = (prev_stream, next_stream), tracing.here()
-        output = tuple(y.detach() for y in _move(input, prev_stream, next_stream) if y is not None)
-        _without_grad(ctx, input, output)
-        return output
+        return _pass_on(ctx, (prev_stream, next_stream), input, _move(input, prev_stream, next_stream))
 
     @staticmethod
     def backward(ctx: Any, *grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -77,16 +67,12 @@ class Wait(torch.autograd.Function):
         ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor
     ) -> tuple[Tensor, ...]:
         """Return aliases of the inputs."""
-        ctx.set_materialize_grads(False)
-        ctx.streams = prev_stream, next_stream
-        wait_stream(next_stream, prev_stream)
-        output = tuple(x.detach() for x in input)
-        _without_grad(ctx, input, output)
-        return output
+        stream.wait_stream(next_stream, prev_stream)
+        return _pass_on(ctx, (prev_stream, next_stream), input, input)
 
     @staticmethod
     def backward(ctx: Any, *grad_input: Tensor | None) -> tuple[Tensor | None, ...]:
         """Hand the gradients on once the other stream is done."""
         prev_stream, next_stream = ctx.streams
-        wait_stream(prev_stream, next_stream)
+        stream.wait_stream(prev_stream, next_stream)
         return None, None, *grad_input

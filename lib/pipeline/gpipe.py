@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from typing import Any, ClassVar, NoReturn, TypeAlias, cast
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 
 from lib._arguments import integer
 from lib.pipeline import microbatch
-from lib.pipeline.batchnorm import DeferredBatchNorm, mini_batch
+from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
 from lib.pipeline.microbatch import TensorOrTensors
 from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.skip.layout import inspect_skip_layout
@@ -25,16 +24,14 @@ Device: TypeAlias = torch.device | int | str
 
 
 class BalanceError(ValueError):
-    """A balance that does not fit the module."""
+    """A balance that does not fit the module; the message ends with the way to one that does."""
 
-
-def _advice(problem: str) -> str:
-    return (
-        f"{problem}\n\nlib.pipeline.balance finds one:\n\n"
-        "    from lib.pipeline import GPipe, balance_by_time\n"
-        "    balance = balance_by_time(partitions, module, sample)\n"
-        "    model = GPipe(module, balance, chunks=8)"
-    )
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}\n\nlib.pipeline.balance finds one:\n\n"
+            "    from lib.pipeline import balance_by_time\n"
+            "    balance = balance_by_time(partitions, module, sample)"
+        )
 
 
 def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
@@ -48,7 +45,6 @@ def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
 
     def layers(sequential: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
         for name, child in sequential._modules.items():
-            assert child is not None
             plain = isinstance(child, nn.Sequential) and type(child).forward is nn.Sequential.forward
             if plain and not (child._forward_hooks or child._forward_pre_hooks):
                 yield from layers(cast(nn.Sequential, child), f"{prefix}{name}_")
@@ -63,13 +59,12 @@ def verify_module(module: nn.Sequential) -> None:
     if not isinstance(module, nn.Sequential):
         raise TypeError(f"module must be nn.Sequential to be partitioned, not {type(module).__name__}")
     children = list(module.children())  # each object once
-    layers, different = len(module), len(children)
-    if layers != different:
-        raise ValueError(f"module with duplicate children is not supported: {layers}, {different} different")
-    apart, different = sum(len(list(x.parameters())) for x in children), len(list(module.parameters()))
-    if apart != different:
-        what = "module with duplicate parameters in distinct children is not supported"
-        raise ValueError(f"{what}: {apart}, {different} different")
+    alike = "module with duplicate {} is not supported: {}, {} different"
+    if len(module) != len(children):
+        raise ValueError(alike.format("children", len(module), len(children)))
+    apart, together = sum(len(list(x.parameters())) for x in children), len(list(module.parameters()))
+    if apart != together:
+        raise ValueError(alike.format("parameters in distinct children", apart, together))
 
 
 def split_module(
@@ -80,19 +75,37 @@ def split_module(
     Raises BalanceError if the numbers don't fit, IndexError if there are fewer devices than partitions.
     """
     balance, devices = [integer("a number of the balance", layers) for layers in balance], list(devices)
-    if len(module) != sum(balance):
-        numbers = f"(module: {len(module)}, sum of balance: {sum(balance)})"
-        raise BalanceError(f"module and sum of balance have different length {numbers}")
+    layers, total = iter(module.named_children()), sum(balance)
+    if len(module) != total:
+        raise BalanceError(
+            f"module and sum of balance have different length (module: {len(module)}, sum of balance: {total})"
+        )
     if any(layers < 1 for layers in balance):
         raise BalanceError(f"all balance numbers must be positive integer (balance: {balance})")
     if len(balance) > len(devices):
         numbers = f"(devices: {len(devices)}, partitions: {len(balance)})"
         raise IndexError(f"too few devices to hold given partitions {numbers}; a device may be named again")
-    layers = iter(module.named_children())
-    partitions = nn.ModuleList()
-    for size, device in zip(balance, devices, strict=False):
-        partitions.append(nn.Sequential(OrderedDict(next(layers) for _ in range(size))).to(device))
-    return partitions, balance, devices[: len(balance)]
+    parts = [nn.Sequential(OrderedDict(next(layers) for _ in range(size))) for size in balance]
+    devices = devices[: len(balance)]
+    return nn.ModuleList(part.to(x) for part, x in zip(parts, devices, strict=True)), balance, devices
+
+
+class _Runtime:
+    """Threads and streams of a model, made in its first forward; a copy of the model, or one from a file, has none."""
+
+    def __init__(self) -> None:
+        self.copy_streams: list[list[AbstractStream]] = []
+        self.idle: list[Workers] = []  # wait for the next forward; more than one after nested calls
+
+    def __reduce__(self) -> tuple[type[_Runtime], tuple[()]]:
+        return _Runtime, ()
+
+    def workers(self, devices: list[torch.device]) -> Workers:
+        while self.idle:
+            workers = self.idle.pop()  # atomic: a forward in another thread, or inside a layer, takes others
+            if workers.alive:
+                return workers
+        return Workers(devices)
 
 
 class GPipe(nn.Module):
@@ -133,7 +146,7 @@ class GPipe(nn.Module):
     ) -> None:
         super().__init__()
         if balance is None:
-            raise ValueError(_advice("balance is required"))
+            raise BalanceError("balance is required")
         whole = int(chunks) if isinstance(chunks, float) and chunks.is_integer() else chunks
         self.chunks = integer("number of chunks", whole, at_least=1)
         self.checkpoint = str(checkpoint)
@@ -142,40 +155,20 @@ class GPipe(nn.Module):
         verify_module(module)
         verify_skippables(module)
         if deferred_batch_norm:
-            module = DeferredBatchNorm.convert_deferred_batch_norm(module, self.chunks)
+            module = convert_deferred_batch_norm(module, self.chunks)
         balance = list(balance)
         if devices is None:
             devices = range(torch.cuda.device_count()) or ["cpu"] * len(balance)
-        try:
-            parts = split_module(module, balance, [torch.device(device) for device in devices])
-        except BalanceError as error:
-            raise BalanceError(_advice(str(error))) from None
+        parts = split_module(module, balance, [torch.device(device) for device in devices])
         self.partitions, self.balance, self.devices = parts
-        self._defers = any(isinstance(layer, DeferredBatchNorm) for layer in module.modules())
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))
-        self._without_runtime()
-
-    def _without_runtime(self) -> None:
-        """Begin without threads and streams: they are made in the first forward."""
-        self._copy_streams: list[list[AbstractStream]] = []
-        self._idle: list[Workers] = []  # wait for the next forward; more than one after nested calls
-        weakref.finalize(self, _stop, self._idle)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        del state["_copy_streams"], state["_idle"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._without_runtime()
+        self._runtime = _Runtime()
 
     def __len__(self) -> int:
         return sum(self.balance)
 
     def __iter__(self) -> Iterator[nn.Module]:
-        for partition in self.partitions:
-            yield from cast(nn.Sequential, partition)
+        return chain.from_iterable(cast(Iterable[nn.Sequential], self.partitions))
 
     def __getitem__(self, index: int) -> nn.Module:
         return list(self)[index]
@@ -193,18 +186,16 @@ class GPipe(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def cuda(self, device: Device | None = None) -> NoReturn:
-        """Raise TypeError: where each partition is, is said by `devices`."""
-        raise _denied("cuda()")
+        """Raise TypeError, as `cpu` does and `to` with a device: where each partition is, is said by `devices`."""
+        raise TypeError("denied to move parameters and buffers to a device: see devices= of GPipe")
 
-    def cpu(self) -> NoReturn:
-        """Raise TypeError: where each partition is, is said by `devices`."""
-        raise _denied("cpu()")
+    cpu = cuda
 
     def to(self, *args: Any, **kwargs: Any) -> GPipe:
         """Change the dtype; raises TypeError for a device, or a tensor that stands for one."""
         device_like = (torch.device, int, str, torch.Tensor)
         if {"device", "tensor", "other"} & kwargs.keys() or (args and isinstance(args[0], device_like)):
-            raise _denied("to() a device")
+            self.cuda()
         return super().to(*args, **kwargs)
 
     def forward(self, input: TensorOrTensors) -> TensorOrTensors:
@@ -216,33 +207,14 @@ class GPipe(nn.Module):
         stop = {"always": len(batches), "except_last": len(batches) - 1, "never": 0}[self.checkpoint]
         if not (self.training and torch.is_grad_enabled()):
             stop = 0
-        if not self._copy_streams or len(self._copy_streams[0]) < len(batches):
-            self._copy_streams = [[new_stream(device) for _ in batches] for device in self.devices]
-        partitions, layout = cast(list[nn.Sequential], self.partitions), self._skip_layout
-        pipeline = self._pipeline(batches, partitions, self.devices, self._copy_streams, layout, stop)
-        whole: AbstractContextManager[None] = mini_batch(self.partitions) if self._defers else nullcontext()
-        with whole:
-            workers = self._workers()
-            try:
-                pipeline.run(workers)
-            except BaseException:
-                workers.stop()  # after an interrupt they may still be at work
-                raise
-            self._idle.append(workers)
+        runtime, partitions = self._runtime, cast(list[nn.Sequential], self.partitions)
+        if not runtime.copy_streams or len(runtime.copy_streams[0]) < len(batches):
+            runtime.copy_streams = [[new_stream(device) for _ in batches] for device in self.devices]
+        pipeline = self._pipeline(
+            batches, partitions, self.devices, runtime.copy_streams, self._skip_layout, stop
+        )
+        workers = runtime.workers(self.devices)
+        with mini_batch(self.partitions):
+            pipeline.run(workers)
+        runtime.idle.append(workers)  # if nothing was raised: after an interrupt they may still be at work
         return microbatch.gather(batches)
-
-    def _workers(self) -> Workers:
-        while self._idle:
-            workers = self._idle.pop()  # atomic: a forward in another thread, or inside a layer, takes others
-            if workers.alive:
-                return workers
-        return Workers(self.devices)
-
-
-def _denied(what: str) -> TypeError:
-    return TypeError(f"denied to move parameters and buffers by {what}: see devices= of GPipe")
-
-
-def _stop(idle: list[Workers]) -> None:
-    for workers in idle:
-        workers.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias, cast, overload
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,16 +34,16 @@ class Batch:
     @property
     def tensor(self) -> Tensor:
         """The one tensor of an atomic batch; raises AttributeError for a tuple."""
-        if not self.atomic:
-            raise AttributeError("not an atomic batch: use .tensors")
-        return cast(Tensor, self.value)
+        if isinstance(self.value, Tensor):
+            return self.value
+        raise AttributeError("not an atomic batch: use .tensors")
 
     @property
     def tensors(self) -> Tensors:
         """The tuple; raises AttributeError for an atomic batch."""
-        if self.atomic:
+        if isinstance(self.value, Tensor):
             raise AttributeError("an atomic batch: use .tensor")
-        return cast(Tensors, self.value)
+        return self.value
 
     @property
     def tensor_or_tensors(self) -> TensorOrTensors:
@@ -58,35 +58,22 @@ class Batch:
         return f"Batch[atomic={self.atomic}]({self.value!r})"
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.tensor,) if self.atomic else self.tensors)
+        return iter((self.value,) if isinstance(self.value, Tensor) else self.value)
 
     def __len__(self) -> int:
-        return 1 if self.atomic else len(self.tensors)
+        return 1 if self.atomic else len(self.value)
 
     def __getitem__(self, index: int) -> Tensor:
-        index = self._index(index)
-        return cast(Tensor, self.value) if self.atomic else self.value[index]
+        return tuple(self)[index]
 
-    @overload
-    def __setitem__(self, index: int, value: Tensor) -> None: ...
-    @overload
-    def __setitem__(self, index: slice, value: Tensors) -> None: ...
     def __setitem__(self, index: int | slice, value: TensorOrTensors) -> None:
-        if isinstance(index, slice):
-            if index != slice(None):
-                raise NotImplementedError(f"of the slices only [:] can be assigned, not {index}")
-            if self.atomic and len(value) != 1:
-                raise IndexError(f"an atomic batch takes one tensor, not {len(value)}")
-            self.value = value[0] if self.atomic else tuple(value)
-            return
-        changed = list(self)
-        changed[self._index(index)] = cast(Tensor, value)
-        self.value = changed[0] if self.atomic else tuple(changed)
-
-    def _index(self, index: int) -> int:
-        if self.atomic and index != 0:
-            raise IndexError(f"an atomic batch has index 0 only, not {index}")
-        return index
+        if isinstance(index, slice) and index != slice(None):
+            raise NotImplementedError(f"of the slices only [:] can be assigned, not {index}")
+        tensors: list[Any] = list(self)
+        tensors[index] = value
+        if self.atomic and len(tensors) != 1:
+            raise IndexError(f"an atomic batch takes one tensor, not {len(tensors)}")
+        self.value = tensors[0] if self.atomic else tuple(tensors)
 
 
 def check(input: object) -> None:
@@ -105,21 +92,14 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
     """
     chunks = integer("chunks", chunks, at_least=1)
     check(input)
-    tensors = tuple(Batch(input))
-    if not tensors:
-        raise ValueError("an empty tuple has no rows to scatter: give at least one tensor")
-    if any(x.dim() == 0 for x in tensors):
-        raise ValueError("a tensor without dimensions has no rows to scatter: give it a batch dimension")
-    lengths = [len(x) for x in tensors]
-    if len(set(lengths)) > 1:
+    batch = Batch(input)
+    rows = [len(x) if x.dim() else "none" for x in batch]
+    if len(set(rows)) != 1 or "none" in rows:
         raise ValueError(
-            f"the tensors of a mini-batch must have the same number of rows, not {lengths}: "
-            "dimension 0 is the batch"
+            f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
         )
-    cuts = [x.tensor_split(max(1, min(chunks, lengths[0]))) for x in tensors]
-    if isinstance(input, Tensor):
-        return [Batch(part) for part in cuts[0]]
-    return [Batch(parts) for parts in zip(*cuts, strict=True)]
+    cuts = [x.tensor_split(max(1, min(chunks, len(batch[0])))) for x in batch]
+    return [Batch(part) for part in (cuts[0] if batch.atomic else zip(*cuts, strict=True))]
 
 
 def gather(outputs: Sequence[Batch]) -> TensorOrTensors:
@@ -129,16 +109,13 @@ def gather(outputs: Sequence[Batch]) -> TensorOrTensors:
     """
     if len(outputs) == 1:
         return outputs[0].value
-    kinds = {(batch.atomic, len(batch)) for batch in outputs}
+    kinds = {"a tensor" if batch.atomic else f"a tuple of {len(batch)}" for batch in outputs}
     if len(kinds) != 1:
-        found = ", ".join(
-            "a tensor" if atomic else f"a tuple of {length}" for atomic, length in sorted(kinds)
-        )
-        raise ValueError(f"micro-batches must be alike to be gathered, but here are {found or 'none'}")
+        found = ", ".join(sorted(kinds)) or "none"
+        raise ValueError(f"micro-batches must be alike to be gathered, but here are {found}")
     if any(x.dim() == 0 for batch in outputs for x in batch):
         raise ValueError(
-            "a layer returned a tensor without dimensions, which can't be gathered: keep dimension 0 as the batch "
-            "(compute a mean loss outside of the pipeline)"
+            "tensors without dimensions can't be gathered: take a mean loss outside of the pipeline"
         )
     joined = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
     return joined[0] if outputs[0].atomic else joined

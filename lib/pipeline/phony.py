@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from lib.pipeline.stream import default_stream, use_stream
 
-_phonies: dict[tuple[torch.device, bool], Tensor] = {}
 
-
+@cache
 def get_phony(device: torch.device, *, requires_grad: bool) -> Tensor:
-    """Return the phony of a device: there is one with and one without gradient, made once.
+    """Return the phony of a device, one with and one without gradient.
 
     An autograd function that returns one must detach it, or else autograd would write into the shared one.
     """
-    phony = _phonies.get((device, requires_grad))
-    if phony is None:
-        # as a leaf of the default stream, and an ordinary tensor even when first asked for in inference mode
-        with use_stream(default_stream(device)), torch.inference_mode(False):
-            phony = torch.empty(0, device=device, requires_grad=requires_grad)
-        phony = _phonies.setdefault((device, requires_grad), phony)
-    return phony
+    # as a leaf of the default stream, and an ordinary tensor even when first asked for in inference mode
+    with use_stream(default_stream(device)), torch.inference_mode(False):
+        return torch.empty(0, device=device, requires_grad=requires_grad)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,51 +14,34 @@ from lib import recorder as recording
 from lib.pipeline import tracing
 from lib.pipeline.checkpoint import Checkpointing, is_recomputing
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.dependency import fork_batch, join, join_batch, lanes_of
-from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, check
-from lib.pipeline.modes import Modes
+from lib.pipeline.dependency import fork_batch, join, join_batch
+from lib.pipeline.microbatch import Batch, TensorOrTensors, check
 from lib.pipeline.phony import get_phony
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.skip.layout import SkipLayout, inspect_skip_layout
 from lib.pipeline.skip.tracker import SkipTrackerThroughPotals, use_skip_tracker
-from lib.pipeline.stream import AbstractStream, current_stream, is_cuda, use_device
+from lib.pipeline.stream import AbstractStream, current_stream, get_device, is_cuda
 from lib.pipeline.tracing import Place
-from lib.pipeline.worker import InQueue, OutQueue, Result, Task, Workers, spawn_workers
+from lib.pipeline.worker import InQueue, OutQueue, Task, Workers
 
 Schedule = Sequence[tuple[int, int]]
 
 
 def clock_cycles(m: int, n: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield, for each of the m + n - 1 clocks, the pairs (micro-batch i, partition j) that run at the same time.
-
-    A pair runs at clock k = i + j, one clock after its input (i, j - 1). For m = 3, n = 3:
-
-        k   (i, j)
-        0   (0, 0)
-        1   (1, 0)  (0, 1)
-        2   (2, 0)  (1, 1)  (0, 2)
-        3           (2, 1)  (1, 2)
-        4                   (2, 2)
-    """
+    """Yield, for each clock k, the pairs (micro-batch i, partition j) with i + j = k: they run at the same time."""
     for k in range(m + n - 1):
         yield [(k - j, j) for j in range(max(0, k - m + 1), min(k + 1, n))]
 
 
-def copy(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
-    """Copy a batch from the device of one stream to that of another, in place."""
-    if _matters(prev_stream, next_stream):
-        batch[:] = Copy.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
-
-
-def wait(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
-    """Let `next_stream` wait for `prev_stream` before it uses the batch, in place."""
-    if _matters(prev_stream, next_stream):
-        batch[:] = Wait.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
-
-
-def _matters(prev_stream: AbstractStream, next_stream: AbstractStream) -> bool:
+def _apply(
+    function: type[Copy | Wait], batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream
+) -> None:
     # Between CPU partitions there is nothing to copy and to wait for: Copy and Wait are there only when one is looking.
-    return is_cuda(prev_stream) or is_cuda(next_stream) or recording.current is not None
+    if is_cuda(prev_stream) or is_cuda(next_stream) or recording.current is not None:
+        batch[:] = function.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
+
+
+copy, wait = partial(_apply, Copy), partial(_apply, Wait)
 
 
 class Pipeline:
@@ -80,43 +64,39 @@ class Pipeline:
         skip_layout: SkipLayout | None = None,
         checkpoint_stop: int = 0,
     ) -> None:
-        self.batches, self.partitions = batches, partitions
+        self.batches, self.partitions, self.checkpoint_stop = batches, partitions, checkpoint_stop
         self.devices = [torch.device("cpu")] * len(partitions) if devices is None else list(devices)
-        if copy_streams is None:
-            copy_streams = [[current_stream(device)] * len(batches) for device in self.devices]
-        self.copy_streams = copy_streams
+        self.copy_streams = copy_streams or [[current_stream(x)] * len(batches) for x in self.devices]
         self.skip_layout = inspect_skip_layout(partitions) if skip_layout is None else skip_layout
-        self.checkpoint_stop = checkpoint_stop
         self.seeds = Seeds(len(batches), len(partitions))
         self._ties: dict[int, torch.Tensor] = {}  # by micro-batch: the phony that its Checkpoint takes
         self._turn = 0
 
     def run(self, workers: Workers | None = None) -> None:
         """Run all clocks, in these workers or in new ones. Raises what a layer raises."""
+        m, n = self.seeds.shape
         skip_trackers = [SkipTrackerThroughPotals(self.skip_layout) for _ in self.batches]
-        tasks = len(self.batches) * len(self.partitions)
-        self._turn = max(0, _sequence_number() - tasks) if self.checkpoint_stop else 0
-        queues: AbstractContextManager[tuple[list[InQueue], list[OutQueue]]]
-        if workers is None:
-            queues = spawn_workers(self.devices)
-        else:
-            queues = nullcontext((workers.in_queues, workers.out_queues))
-        with queues as (in_queues, out_queues):
-            for schedule in clock_cycles(len(self.batches), len(self.partitions)):
-                self.fence(schedule, skip_trackers)
-                self.compute(schedule, skip_trackers, in_queues, out_queues)
+        if self.checkpoint_stop:
+            newest = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
+            self._turn = max(0, newest._sequence_nr() - m * n)  # type: ignore[union-attr]
+        workers = workers or Workers(self.devices)
+        for schedule in clock_cycles(m, n):
+            self.fence(schedule, skip_trackers)
+            self.compute(schedule, skip_trackers, workers.in_queues, workers.out_queues)
 
     def fence(self, schedule: Schedule, skip_trackers: list[SkipTrackerThroughPotals]) -> None:
         """Order backward, then bring to each partition what it needs: skip tensors, and the previous one's output."""
         for i, j in schedule:
             if i != 0 and self.dependencies:
                 self.depend(i)  # micro-batch i goes backward before i - 1 does
+            if j == 0:
+                continue
             next_stream = self.copy_streams[j][i]
-            for prev_j, ns, name in self.skip_layout.copy_policy(j):
-                skip_trackers[i].copy(self.batches[i], self.copy_streams[prev_j][i], next_stream, ns, name)
-            if j != 0:
-                with tracing.span("copy", Place(i, j), next_stream):
-                    copy(self.batches[i], self.copy_streams[j - 1][i], next_stream)
+            with tracing.span("copy", Place(i, j), next_stream):
+                for prev_j, ns, name in self.skip_layout.copy_policy(j):
+                    prev_stream = self.copy_streams[prev_j][i]
+                    skip_trackers[i].copy(self.batches[i], prev_stream, next_stream, ns, name)
+                copy(self.batches[i], self.copy_streams[j - 1][i], next_stream)
 
     def depend(self, i: int) -> None:
         """Let backward finish micro-batch i, as far as it is now, before it comes to what i - 1 is now."""
@@ -151,48 +131,35 @@ class Pipeline:
             ├── Recompute   [4]  hangs beside, so that backward may start with it
             │ Copy                        (fence of the next clock)
         """
-        m, n, modes = len(self.batches), len(self.partitions), Modes.current()
-        streams = [current_stream(device) for device in self.devices]
+        streams, tasks = [current_stream(device) for device in self.devices], []
         for i, j in schedule:
-            batch, place = self.batches[i], Place(i, j)
+            batch = self.batches[i]
             if j != 0:
                 wait(batch, self.copy_streams[j][i], streams[j])  # [1]
-            layer = partial(
-                _run_layer, self.partitions[j], place, (m, n), self.devices[j], self.seeds, skip_trackers[i]
-            )
+            layer = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, skip_trackers[i])
             if i < self.checkpoint_stop:
-                checkpointing = Checkpointing(layer, batch, modes=modes, owns_random=True, place=place)
-                checkpointing.phony = self._ties.pop(i, None)
-                work, finalize = checkpointing.checkpoint, checkpointing.recompute
+                checkpointing = Checkpointing(layer, batch, owns_random=True, phony=self._ties.pop(i, None))
+                compute, finalize = checkpointing.checkpoint, checkpointing.recompute
             else:
-                work, finalize = partial(_run_bounded, layer, batch, place, streams[j]), None
-            compute = partial(_run_recorded, work, place, streams[j])
-            in_queues[j].put(Task(streams[j], compute=compute, finalize=finalize, modes=modes))  # [2]
-        error: BaseException | None = None
-        # Wait for the last one first: this thread sleeps until all are done, and takes no turn at the interpreter from
-        # a worker. Partitions on one CUDA device share a queue, which gives the answers in the order of the tasks.
-        answers: dict[int, list[Result]] = {}
-        for _, j in reversed(schedule):
-            answers.setdefault(id(out_queues[j]), []).append(out_queues[j].get())
-        for i, j in schedule:
-            ok, answer = answers[id(out_queues[j])].pop(0)
-            if not ok and error is None:  # of several errors, that of the first partition
-                error = answer[1] if answer else RuntimeError(f"the worker of partition {j} has ended")
-            if error is not None:
-                continue
-            task, batch = answer
+                compute, finalize = partial(batch.call, layer), None
+            tasks.append(Task(streams[j], compute=compute, finalize=finalize))  # [2]
+            in_queues[j].put(tasks[-1])
+        # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
+        # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
+        answers = [out_queues[j].get() for _, j in reversed(schedule)]
+        ended = None, RuntimeError("a worker has ended")
+        errors = [(answer or ended)[1] for ok, answer in answers if not ok]
+        done = dict(answer for ok, answer in answers if ok)
+        del answers
+        if errors:
+            raise errors.pop()  # of the first partition; its traceback holds this frame, which must not hold it
+        for (i, j), task in zip(schedule, tasks, strict=True):
+            batch = self.batches[i] = done[task]
             if i < self.checkpoint_stop:
                 self._in_turn(batch)
-            if j != n - 1:
+            if j + 1 < len(self.partitions):
                 wait(batch, streams[j], self.copy_streams[j][i])  # [3]
-            with use_device(self.devices[j]):
-                task.finalize(batch)  # [4]
-            self.batches[i] = batch
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error, answer, answers  # their traceback holds this frame: no circle
+            task.finalize(batch)  # [4]
 
     def _in_turn(self, batch: Batch) -> None:
         """Number the Checkpoint that made `batch`: of the nodes that are ready, autograd runs the highest number first.
@@ -201,48 +168,39 @@ class Pipeline:
         a thread has ever made. So: every Recompute before any Checkpoint (this thread's numbers are all above _turn),
         the Checkpoints last computed first.
         """
-        if lanes := lanes_of(batch):
-            batch[lanes[0]].grad_fn._set_sequence_nr(self._turn)  # type: ignore[union-attr]
+        node: Any = next((x.grad_fn for x in batch if x.grad_fn is not None), None)
+        if node is not None:
+            node._set_sequence_nr(self._turn)
             self._turn += 1
 
 
-def _sequence_number() -> int:
-    fresh = get_phony(torch.device("cpu"), requires_grad=True) * 1
-    return int(fresh.grad_fn._sequence_nr())  # type: ignore[union-attr]
+@dataclass(eq=False)
+class _Layer:
+    """A partition with a micro-batch to compute, and perhaps to recompute; an error is told where it happened.
 
-
-def _run_recorded(work: Callable[[], Batch], place: Place, stream: AbstractStream) -> Batch:
-    with tracing.span("compute", place, stream):
-        return work()
-
-
-def _run_bounded(layer: Function, batch: Batch, place: Place, stream: AbstractStream) -> Batch:
-    # Here, not in the scheduler: autograd counts nodes by thread, and these must go backward next to the layer's.
-    tracing.boundary(batch, place, stream, enters=False)
-    output = batch.call(layer)
-    tracing.boundary(output, place, stream, enters=True)
-    return output
-
-
-def _run_layer(
-    partition: nn.Sequential,
-    place: Place,
-    shape: tuple[int, int],
-    device: torch.device,
-    seeds: Seeds,
-    skip_tracker: SkipTrackerThroughPotals,
-    input: TensorOrTensors,
-) -> TensorOrTensors:
-    """Compute or recompute a micro-batch; an error is told where it happened.
-
-    Knows nothing of the pipeline and its other micro-batches: the graph keeps this function until backward.
+    Knows nothing of the pipeline and its other micro-batches: the graph keeps it until backward.
     """
-    try:
-        with seeds.own(*place), use_skip_tracker(skip_tracker):
-            output: TensorOrTensors = partition(input)
-        check(output)
-        return output
-    except BaseException as error:
-        note = f"micro-batch {place.i} of {shape[0]} in partition {place.j} of {shape[1]} (on {device})"
-        error.add_note(f"{'while recomputing' if is_recomputing() else 'in'} {note}")
-        raise
+
+    place: Place
+    partition: nn.Sequential
+    stream: AbstractStream
+    seeds: Seeds
+    skip_tracker: SkipTrackerThroughPotals
+
+    def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
+        kind = "recompute" if is_recomputing() else "compute"
+        try:
+            with (
+                tracing.span(kind, self.place, self.stream),
+                self.seeds.own(*self.place),
+                use_skip_tracker(self.skip_tracker),
+            ):
+                output: TensorOrTensors = self.partition(input)
+            check(output)
+            tracing.follow(input, output, self.place, self.stream)
+            return output
+        except BaseException as error:
+            (i, j), (m, n) = self.place, self.seeds.shape
+            note = f"micro-batch {i} of {m} in partition {j} of {n} (on {get_device(self.stream)})"
+            error.add_note(f"{'while recomputing' if is_recomputing() else 'in'} {note}")
+            raise

@@ -2,15 +2,13 @@
 
     scheduler ── task ─> in_queue ─> worker: task.compute() ─> out_queue ── (ok, payload) ─> scheduler: task.finalize()
 
-Launches of CUDA kernels and operations on a CPU release the interpreter's lock, so several workers really overlap. A
-CUDA device has one worker, which all partitions on it share: what runs there runs in one order. On a CPU every
-partition has a worker of its own. An operation there may use several threads by itself: torch.set_num_threads is the
-caller's choice, and workers follow it (one each overlaps best: partitions × threads should not exceed the cores).
+Launches of CUDA kernels and operations on a CPU release the interpreter's lock, so several workers really overlap. All
+partitions on a CUDA device share one: what runs there runs in one order. On a CPU each has its own, with as many
+threads an operation as torch.set_num_threads gives the caller (partitions × threads should not exceed the cores).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +20,13 @@ import torch
 
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.modes import Modes
-from lib.pipeline.stream import AbstractStream, use_device, use_stream
+from lib.pipeline.stream import AbstractStream, current_stream, get_device, use_device, use_stream
 
 
 class Task:
     """Say how a partition computes a micro-batch: `compute` in a worker, then `finalize` in the scheduler's thread.
 
-    Both run on `stream`; compute also in the modes (grad, inference, autocast) of the thread that made the task.
+    Both run on `stream`, compute also in the modes (grad, inference, autocast) of the thread that made the task.
     """
 
     def __init__(
@@ -37,10 +35,8 @@ class Task:
         *,
         compute: Callable[[], Batch],
         finalize: Callable[[Batch], None] | None,
-        modes: Modes | None = None,
     ) -> None:
-        self.stream, self.modes = stream, modes or Modes.current()
-        self._compute, self._finalize = compute, finalize
+        self.stream, self.modes, self._compute, self._finalize = stream, Modes.current(), compute, finalize
 
     def compute(self) -> Batch:
         """Return what the partition makes of the micro-batch."""
@@ -81,37 +77,36 @@ def _attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
+def _named(device: torch.device) -> torch.device:
+    return get_device(current_stream(device)) if device.type == "cuda" else device  # "cuda" is one of them
+
+
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.in_queues: list[InQueue] = []
-        self.out_queues: list[OutQueue] = []
-        self.threads: list[Thread] = []
-        self._process = os.getpid()
-        by_device: dict[object, tuple[InQueue, OutQueue]] = {}
-        for j, device in enumerate(devices):
-            if device.type == "cuda" and device.index is None:
-                device = torch.device("cuda", torch.cuda.current_device())
-            queues = None if device.type == "cpu" else by_device.get(device)
-            if queues is None:
-                queues = by_device[device] = SimpleQueue(), SimpleQueue()
-                thread = Thread(target=worker, args=(*queues, device), name=f"partition {j}", daemon=True)
-                self.threads.append(thread)
-                thread.start()
-            self.in_queues.append(queues[0])
-            self.out_queues.append(queues[1])
+        keys = [j if device.type == "cpu" else _named(device) for j, device in enumerate(devices)]
+        queues: dict[object, tuple[InQueue, OutQueue]] = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
+        self.in_queues, self.out_queues = [queues[key][0] for key in keys], [queues[key][1] for key in keys]
+        self.threads = [
+            Thread(target=worker, args=(*queues[key], devices[j]), name=f"partition {j}", daemon=True)
+            for j, key in enumerate(keys)
+            if j == keys.index(key)
+        ]
+        for thread in self.threads:
+            thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether the threads are those of this process: a fork leaves them behind."""
-        return self._process == os.getpid()
+        """Whether the threads are there: a fork leaves them behind."""
+        return all(thread.is_alive() for thread in self.threads)
 
     def stop(self) -> None:
-        """Let every worker end after what is in its queue; does not wait."""
-        if self.alive:
-            for in_queue in set(self.in_queues):
-                in_queue.put(None)
+        """Let every worker end after what is in its queue; does not wait. So ends who lets go of them."""
+        for in_queue in set(self.in_queues):
+            in_queue.put(None)
+
+    __del__ = stop
 
     def join(self) -> None:
         """Wait until every worker has ended."""

@@ -66,9 +66,7 @@ def test_a_phony_has_no_elements_and_is_made_once():
 
 
 def test_a_phony_first_asked_for_in_inference_mode_serves_autograd():
-    from lib.pipeline import phony
-
-    phony._phonies.clear()
+    get_phony.cache_clear()
     with torch.inference_mode():
         get_phony(CPU, requires_grad=True)
     x = torch.ones(1, requires_grad=True)

@@ -139,6 +139,24 @@ def test_a_copied_model_keeps_weights_and_pairs(clone):
     verify_skippables(again)
 
 
+class Plain(nn.Module):
+    def forward(self, x):
+        yield stash("plain", x)
+        return x * (yield pop("other"))
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"]
+)
+def test_a_layer_made_skippable_by_a_call_is_copied_as_well(clone):
+    # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
+    kind = skippable(stash=["plain"], pop=["other"])(Plain)
+    ns = Namespace()
+    again = clone(kind().isolate(ns, only=["other"]))
+    assert type(again) is kind and type(Plain()) is Plain
+    assert [*again.stashable(), *again.poppable()] == [(None, "plain"), (ns, "other")]
+
+
 # --- layout
 
 

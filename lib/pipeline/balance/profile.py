@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from lib._arguments import integer
 from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
-from lib.pipeline.skip.namespace import Namespace
 from lib.pipeline.skip.tracker import SkipTracker, use_skip_tracker
 
 BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes
@@ -43,10 +41,10 @@ def profile_times(
     end = 0.0
     while len(rounds) < 2 or time.perf_counter() < end:
         rounds.append([])
-        with _sandbox(device):
+        with _sandbox(device) as alone:
             batch = Batch(sample)
             for layer in layerwise_sandbox(module, device):
-                batch = _fresh(batch, device)
+                batch = alone(batch)
                 began = _now(device)
                 batch = batch.call(layer)
                 if ends := tuple(y for y in batch if y.requires_grad):
@@ -61,15 +59,41 @@ def profile_sizes(
 ) -> list[int]:
     """Return the bytes of each layer: parameters times `param_scale`, buffers, and what a micro-batch leaves behind."""
     sizes = []
-    with _sandbox(device):
-        batch = scatter(input, integer("chunks", chunks, at_least=1))[0]
+    with _sandbox(device) as alone:
+        batch = scatter(input, chunks)[0]
         for layer in layerwise_sandbox(module, device):
-            batch = _fresh(batch, device)
+            batch = alone(batch)
             with _NewMemory() as new:
                 batch = batch.call(layer)
-            parameters = sum(p.nbytes for p in layer.parameters())
-            sizes.append(int(new.alive() + parameters * param_scale + sum(b.nbytes for b in layer.buffers())))
+            parameters, buffers = (sum(x.nbytes for x in xs) for xs in (layer.parameters(), layer.buffers()))
+            sizes.append(int(new.alive() + parameters * param_scale + buffers))
     return sizes
+
+
+@contextmanager
+def _sandbox(device: torch.device) -> Iterator[Callable[[Batch], Batch]]:
+    """Keep the random generators as they are, and give a function that cuts a batch and all skip tensors off the graph.
+
+    What it returns is no leaf of its own: a layer may change its input in place.
+    """
+    tracker = SkipTracker()
+
+    def alone(batch: Batch) -> Batch:
+        value, tracker.tensors = tree_map_only(Tensor, cut, (batch.value, tracker.tensors))
+        return Batch(value)
+
+    def cut(x: Tensor) -> Tensor:
+        return x.detach().to(device).requires_grad_(x.requires_grad).clone()
+
+    rng = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with rng, torch.inference_mode(False), torch.enable_grad(), use_skip_tracker(tracker):
+        yield alone
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 class _NewMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -93,34 +117,3 @@ class _NewMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _storages(tree: Any) -> dict[Any, int]:
     storages = [x.untyped_storage() for x in tree_leaves(tree) if isinstance(x, Tensor)]
     return {StorageWeakRef(s): -(-s.nbytes() // BLOCK) * BLOCK for s in storages}  # type: ignore[no-untyped-call]
-
-
-class _Detached(SkipTracker):
-    """Skip tensors without the graph of the layer that made them: each layer is measured on its own."""
-
-    def save(self, batch: Batch, ns: Namespace | None, name: str, tensor: Tensor | None) -> None:
-        super().save(batch, ns, name, None if tensor is None else _cut(tensor))
-
-
-@contextmanager
-def _sandbox(device: torch.device) -> Iterator[None]:
-    """Keep the random generators as they are, and the skip tensors and gradient mode to ourselves."""
-    rng = torch.random.fork_rng([device] if device.type == "cuda" else [])
-    with rng, torch.inference_mode(False), torch.enable_grad(), use_skip_tracker(_Detached()):
-        yield
-
-
-def _fresh(batch: Batch, device: torch.device) -> Batch:
-    """Return copies on `device`, cut off from the graph but no leaves: a layer may change its input in place."""
-    tensors = tuple(_cut(x, device).clone() for x in batch)
-    return Batch(tensors[0] if batch.atomic else tensors)
-
-
-def _cut(x: Tensor, device: torch.device | None = None) -> Tensor:
-    return x.detach().to(device).requires_grad_(x.requires_grad)
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

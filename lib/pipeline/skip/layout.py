@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
-from lib.pipeline.skip.namespace import Key, Namespace
 from lib.pipeline.skip.skippable import Skippable
+from lib.pipeline.skip.tracker import Key, Namespace
 
 
 class SkipLayout:
     """The routes of all skip tensors: {(namespace, name): (partition that stashes, partition that pops)}."""
 
     def __init__(self, num_partitions: int, skip_routes: Mapping[Key, tuple[int, int]]) -> None:
-        self.by_ns_name = dict(skip_routes)
         routes = sorted(skip_routes.items(), key=lambda route: route[1])  # namespaces have no order
         self.by_partition = [
             [(prev_j, ns, name) for (ns, name), (prev_j, next_j) in routes if prev_j != next_j == j]
             for j in range(num_partitions)
         ]
+        self.crossing = {key for key, (prev_j, next_j) in routes if prev_j != next_j}
 
     def copy_policy(self, next_j: int) -> Iterator[tuple[int, Namespace | None, str]]:
         """Yield (partition that stashed it, namespace, name) of all that partition `next_j` gets from others."""
@@ -27,8 +27,7 @@ class SkipLayout:
 
     def requires_copy(self, ns: Namespace | None, name: str) -> bool:
         """Say whether this skip tensor is popped in another partition than it is stashed in."""
-        prev_j, next_j = self.by_ns_name.get((ns, name), (-1, -1))
-        return prev_j != next_j
+        return (ns, name) in self.crossing
 
 
 def inspect_skip_layout(partitions: Iterable[nn.Sequential]) -> SkipLayout:

@@ -1,7 +1,7 @@
 """A portal hides a tensor from the autograd graph on one partition and shows it again on another.
 
-It takes no part in the graph between, so the partitions between neither see nor keep it. Its gradient goes back through
-the portal. Phonies tie the three functions to the way of the micro-batch itself, so that they run in this order:
+The partitions between neither see nor keep it, and its gradient goes back through the portal. Phonies tie the three
+functions to the way of the micro-batch itself, so that they run in this order:
 
     forward     Blue  ->  Copy  ->  Orange          Blue: hide.  Copy: to the other device.  Orange: show.
     backward    Blue  <-  Copy  <-  Orange          Orange puts the gradient into the portal, Blue takes it out.
@@ -9,6 +9,8 @@ the portal. Phonies tie the three functions to the way of the micro-batch itself
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,22 +22,47 @@ from lib.pipeline.phony import get_phony
 from lib.pipeline.stream import AbstractStream, get_device
 
 
+class _Step(torch.autograd.Function):
+    """Call `there` in forward and `back` in backward, which has the gradient of what `there` has returned."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, there: Callable[[], Tensor], back: Callable[[Tensor], Any], input: Tensor | None
+    ) -> Tensor:
+        ctx.back = back
+        return there().detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[None, None, Tensor | None]:
+        return None, None, ctx.back(*grad)
+
+
+class PortalBlue(_Step):
+    """The tensor leaves the graph; in backward its gradient enters."""
+
+
+class PortalCopy(_Step):
+    """The tensor goes to another device; in backward its gradient comes from there."""
+
+
+class PortalOrange(_Step):
+    """The tensor enters the graph; in backward its gradient leaves."""
+
+
 class Portal:
-    """Hold a tensor for a known number of uses (`tensor_life`), then let it go; hold its gradient for one."""
+    """Hold a tensor for `tensor_life` uses, then let it go; hold its gradient for one.
+
+    blue() and orange() are one use each, copy() is none. None needs no step of autograd, and gets no phony.
+    """
 
     def __init__(self, tensor: Tensor | None, tensor_life: int) -> None:
         self.grad: Tensor | None = None
-        self.hides_grad = False  # whether the tensor required grad when it was hidden
+        self.hides_grad = False  # whether there was a graph to hide
         self.put_tensor(tensor, tensor_life)
 
     def put_tensor(self, tensor: Tensor | None, tensor_life: int) -> None:
-        """Hold `tensor` for `tensor_life` uses: blue() and orange() are one each, copy() is none.
-
-        Without checkpointing there are two: blue, orange. With it a third follows when the popping partition is
-        recomputed (orange); the recomputation of the stashing partition then puts the tensor in anew, for its own blue.
-        """
-        self.tensor_life = tensor_life
-        self.tensor = tensor if tensor_life > 0 else None
+        """Hold `tensor` for `tensor_life` uses."""
+        self.tensor, self.tensor_life = tensor if tensor_life > 0 else None, tensor_life
 
     def check_tensor_life(self) -> None:
         """Raise RuntimeError if the tensor has been used up."""
@@ -60,79 +87,42 @@ class Portal:
         grad, self.grad = self.grad, None
         return grad
 
-    def blue(self) -> Tensor:
+    def blue(self) -> Tensor | None:
         """Hide the tensor; return a phony to join to the micro-batch."""
         tensor = self.use_tensor()
-        return _NO_PHONY if tensor is None else _apply(PortalBlue, self, tensor)
+        if tensor is None:
+            return None
+        phony = partial(get_phony, tensor.device, requires_grad=False)
+        tied = _step(PortalBlue, phony, lambda _: None if self.grad is None else self.use_grad(), tensor)
+        self.hides_grad = tied.requires_grad
+        return tied
 
-    def copy(self, prev_stream: AbstractStream, next_stream: AbstractStream, phony: Tensor) -> Tensor:
-        """Move the hidden tensor to the device of `next_stream`; takes a forked phony, returns one to join."""
-        return _NO_PHONY if self.tensor is None else _apply(PortalCopy, self, prev_stream, next_stream, phony)
+    def copy(self, prev: AbstractStream, next: AbstractStream, phony: Tensor | None) -> Tensor | None:
+        """Move the tensor to the device of the `next` stream; takes a forked phony, returns one to join."""
+        place = tracing.here()
 
-    def orange(self, phony: Tensor) -> Tensor | None:
+        def there() -> Tensor:
+            (self.tensor,) = Copy.apply(prev, next, self.tensor)  # type: ignore[no-untyped-call]
+            return get_phony(get_device(next), requires_grad=False)
+
+        def back(_: Tensor) -> None:
+            if self.grad is not None:
+                with tracing.span("copy", place, next):
+                    (self.grad,) = Copy.apply(next, prev, self.grad)  # type: ignore[no-untyped-call]
+
+        return None if self.tensor is None else _step(PortalCopy, there, back, phony)
+
+    def orange(self, phony: Tensor | None) -> Tensor | None:
         """Show the tensor again; `phony` is forked from the micro-batch."""
-        self.check_tensor_life()
-        return self.use_tensor() if self.tensor is None else _apply(PortalOrange, self, phony)
+        return (
+            self.use_tensor()
+            if self.tensor is None
+            else _step(PortalOrange, self.use_tensor, self.put_grad, phony)
+        )
 
 
-_NO_PHONY = get_phony(torch.device("cpu"), requires_grad=False)  # what None needs
-
-
-def _apply(function: type[torch.autograd.Function], *arguments: object) -> Tensor:
-    output: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+def _step(
+    kind: type[_Step], there: Callable[[], Any], back: Callable[[Tensor], Any], input: Tensor | None
+) -> Tensor:
+    output: Tensor = kind.apply(there, back, input)  # type: ignore[no-untyped-call]
     return output
-
-
-class PortalBlue(torch.autograd.Function):
-    """The tensor leaves the graph; in backward its gradient enters."""
-
-    @staticmethod
-    def forward(ctx: Any, portal: Portal, tensor: Tensor) -> Tensor:
-        """Return a phony on the device of the tensor."""
-        ctx.portal = portal
-        return get_phony(tensor.device, requires_grad=False).detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_phony: Tensor) -> tuple[None, Tensor | None]:
-        """Return the gradient from the portal; there is none if what was popped did not reach the loss."""
-        return None, None if ctx.portal.grad is None else ctx.portal.use_grad()
-
-
-class PortalCopy(torch.autograd.Function):
-    """The hidden tensor moves; in backward its gradient moves the other way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, portal: Portal, prev_stream: AbstractStream, next_stream: AbstractStream, phony: Tensor
-    ) -> Tensor:
-        """Return a phony on the next device."""
-        ctx.portal, ctx.streams, ctx.place = portal, (prev_stream, next_stream), tracing.here()
-        (portal.tensor,) = Copy.apply(prev_stream, next_stream, portal.tensor)  # type: ignore[no-untyped-call]
-        return get_phony(get_device(next_stream), requires_grad=False).detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grad_phony: Tensor) -> tuple[None, None, None, None]:
-        """Move the gradient in the portal, if there is one."""
-        (prev_stream, next_stream), portal = ctx.streams, ctx.portal
-        if portal.grad is not None:
-            with tracing.span("copy", ctx.place, next_stream):
-                (portal.grad,) = Copy.apply(next_stream, prev_stream, portal.grad)  # type: ignore[no-untyped-call]
-        return None, None, None, None
-
-
-class PortalOrange(torch.autograd.Function):
-    """The tensor enters the graph again; in backward its gradient leaves it."""
-
-    @staticmethod
-    def forward(ctx: Any, portal: Portal, phony: Tensor) -> Tensor:
-        """Return the tensor."""
-        ctx.portal = portal
-        tensor = portal.use_tensor()
-        assert tensor is not None
-        return tensor.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
-        """Put the gradient into the portal."""
-        ctx.portal.put_grad(*grads)
-        return None, None

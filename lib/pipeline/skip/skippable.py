@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.skip.namespace import Key, Namespace
-from lib.pipeline.skip.tracker import current_skip_tracker
+from lib.pipeline.skip.tracker import Key, Namespace, current_skip_tracker
 
 
 class stash(NamedTuple):
@@ -26,19 +29,22 @@ class pop(NamedTuple):
 
 
 class Skippable(nn.Module):
-    """The base of all skippable layers; `@skippable` makes the subclasses. The decorated layer is in `.module`."""
+    """What `@skippable` puts before the class of a layer: a forward that serves the commands of the layer's own."""
 
-    module_cls: ClassVar[type[nn.Module]]
     stashable_names: ClassVar[frozenset[str]]
     poppable_names: ClassVar[frozenset[str]]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__()
-        self.module = self.module_cls(*args, **kwargs)
-        self.namespaces: dict[str, Namespace] = {}
+    namespaces: Mapping[str, Namespace] = {}
 
     def __repr__(self) -> str:
-        return f"@skippable({self.module})"
+        return f"@skippable({super().__repr__()})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        plain: Any = vars(type(self)).get("module_cls")  # not a subclass's
+        with suppress(AttributeError):  # a local class
+            # called as a function, skippable(…)(Layer) leaves the name to Layer; else pickle finds this class by it
+            if attrgetter(plain.__qualname__)(sys.modules[plain.__module__]) is plain:
+                return _new, (plain, self.stashable_names, self.poppable_names), vars(self)
+        return super().__reduce_ex__(protocol)
 
     def stashable(self) -> Iterator[Key]:
         """Yield (namespace, name) of what this layer stashes."""
@@ -55,11 +61,9 @@ class Skippable(nn.Module):
         """
         declared = self.stashable_names | self.poppable_names
         names = declared if only is None else frozenset(only)
-        if names - declared:
-            raise ValueError(
-                f"{_list(names - declared)} not declared by this layer, which has {_list(declared)}"
-            )
-        self.namespaces.update(dict.fromkeys(names, ns))
+        if unknown := names - declared:
+            raise ValueError(f"{_list(unknown)} not declared by this layer, which has {_list(declared)}")
+        self.namespaces = {**self.namespaces, **dict.fromkeys(names, ns)}
         return self
 
     def forward(self, input: Any) -> Any:
@@ -67,28 +71,20 @@ class Skippable(nn.Module):
 
         Raises RuntimeError for a name that is not declared, or declared and not used, or popped and not stashed.
         """
-        tracker, to_pop, stashed = current_skip_tracker(), dict[str, Any](), dict[str, Any]()
-        if self.poppable_names:
-            batch = Batch(input)
-            for ns, name in self.poppable():
-                try:
-                    to_pop[name] = tracker.load(batch, ns, name)
-                except KeyError:
-                    raise RuntimeError(f"'{name}' has not been stashed") from None
-            input = batch.tensor_or_tensors
-        output = self.module(input)
+        tracker, batch = current_skip_tracker(), Batch(input)
+        to_pop = {name: tracker.load(batch, ns, name) for ns, name in self.poppable()}
+        stashed: dict[str, Tensor | None] = {}
+        output = super().forward(batch.value)
         if isinstance(output, Generator):
             output = self._serve(output, to_pop, stashed)
         if missing := self.stashable_names - stashed.keys():
             raise RuntimeError(f"{_list(missing)} must be stashed but have not")
         if to_pop:
             raise RuntimeError(f"{_list(to_pop)} must be popped but have not")
-        if stashed:
-            batch = Batch(output)
-            for ns, name in self.stashable():
-                tracker.save(batch, ns, name, stashed[name])
-            output = batch.tensor_or_tensors
-        return output
+        batch = Batch(output)
+        for ns, name in self.stashable():
+            tracker.save(batch, ns, name, stashed[name])
+        return batch.value
 
     def _serve(self, layer: Generator[Any, Any, Any], to_pop: dict[str, Any], stashed: dict[str, Any]) -> Any:
         answer = None
@@ -97,19 +93,20 @@ class Skippable(nn.Module):
                 command = layer.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = None
-            if isinstance(command, stash):
-                if command.name not in self.stashable_names:
-                    raise RuntimeError(f"'{command.name}' has not been declared as stashable")
-                stashed[command.name] = command.tensor
-            elif isinstance(command, pop):
-                if command.name not in to_pop:
-                    twice = command.name in self.poppable_names
-                    problem = "been popped already" if twice else "not been declared as poppable"
-                    raise RuntimeError(f"'{command.name}' has {problem}")
-                answer = to_pop.pop(command.name)
-            else:
-                raise TypeError(f"{command!r} is not a command from @skippable; yield stash(...) or pop(...)")
+            match command:
+                case stash(name, tensor) if name in self.stashable_names:
+                    stashed[name], answer = tensor, None
+                case pop(name) if name in to_pop:
+                    answer = to_pop.pop(name)
+                case pop(name) if name in self.poppable_names:
+                    raise RuntimeError(f"'{name}' has been popped already")
+                case stash(name) | pop(name):
+                    kind = "stash" if isinstance(command, stash) else "popp"
+                    raise RuntimeError(f"'{name}' has not been declared as {kind}able")
+                case _:
+                    raise TypeError(
+                        f"{command!r} is not a command from @skippable; yield stash(...) or pop(...)"
+                    )
 
 
 def skippable(
@@ -129,16 +126,21 @@ def skippable(
     for kind, names in (("stash", stash), ("pop", pop)):
         if isinstance(names, str):
             raise TypeError(f"{kind} takes a list of names: {kind}=[{names!r}], not {names!r}")
-    declared = {"stashable_names": frozenset(stash), "poppable_names": frozenset(pop)}
+    return partial(_skippable_class, stash=frozenset(stash), pop=frozenset(pop))
 
-    def decorate(module_cls: type[nn.Module]) -> type[Skippable]:
-        # pickle finds a class by its name, which is now that of the new class: the layer's own is an attribute of it.
-        place = {"__module__": module_cls.__module__, "__doc__": module_cls.__doc__}
-        name, path = module_cls.__name__, module_cls.__qualname__
-        inner = type(name, (module_cls,), {**place, "__qualname__": f"{path}.module_cls"})
-        return type(name, (Skippable,), {**place, **declared, "__qualname__": path, "module_cls": inner})
 
-    return decorate
+@cache  # also for pickle, which makes the class again
+def _skippable_class(
+    module_cls: type[nn.Module], stash: frozenset[str], pop: frozenset[str]
+) -> type[Skippable]:
+    own = {name: getattr(module_cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    own |= {"module_cls": module_cls, "stashable_names": stash, "poppable_names": pop}
+    return type(module_cls.__name__, (Skippable, module_cls), own)
+
+
+def _new(module_cls: type[nn.Module], stash: frozenset[str], pop: frozenset[str]) -> Skippable:
+    cls = _skippable_class(module_cls, stash=stash, pop=pop)  # type: ignore[arg-type]
+    return cls.__new__(cls)
 
 
 def verify_skippables(module: nn.Sequential) -> None:
@@ -150,17 +152,16 @@ def verify_skippables(module: nn.Sequential) -> None:
         if not isinstance(layer, Skippable):
             continue
         both = layer.stashable_names & layer.poppable_names
+        stashes = [key for key in layer.stashable() if key[1] not in both]
+        pops = [key for key in layer.poppable() if key[1] not in both]
+        again = "able but not isolated by namespace"
         wrong += [f"'{place}' declared '{name}' both as stashable and as poppable" for name in sorted(both)]
-        for seen, keys, kind in (stashed, layer.stashable(), "stash"), (popped, layer.poppable(), "popp"):
-            for key in (key for key in keys if key[1] not in both):
-                if key in seen:
-                    wrong.append(
-                        f"'{place}' redeclared '{key[1]}' as {kind}able but not isolated by namespace"
-                    )
-                elif kind == "popp" and key not in stashed:
-                    wrong.append(f"'{place}' declared '{key[1]}' as poppable but it was not stashed")
-                else:
-                    seen.add(key)
+        wrong += [f"'{place}' redeclared '{key[1]}' as stash{again}" for key in stashes if key in stashed]
+        wrong += [f"'{place}' redeclared '{key[1]}' as popp{again}" for key in pops if key in popped]
+        early = [key[1] for key in pops if key not in stashed]
+        wrong += [f"'{place}' declared '{name}' as poppable but it was not stashed" for name in early]
+        popped.update(stashed.intersection(pops))
+        stashed.update(stashes)
     unpopped = sorted(name for _, name in stashed - popped)
     wrong += [f"no module declared '{name}' as poppable but stashed" for name in unpopped]
     if wrong:

@@ -5,21 +5,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from uuid import UUID, uuid4
 
 import torch
 from torch import Tensor
 
 from lib.pipeline.checkpoint import is_checkpointing
-from lib.pipeline.dependency import fork_batch, join, join_batch, replace
+from lib.pipeline.dependency import fork_batch, join, join_batch
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.phony import get_phony
-from lib.pipeline.skip.namespace import Key, Namespace
 from lib.pipeline.skip.portal import Portal
 from lib.pipeline.stream import AbstractStream
 
 if TYPE_CHECKING:
     from lib.pipeline.skip.layout import SkipLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Different from every other namespace, equal to its own copies, pickled ones as well.
+
+    Layers that are built alike can then be used twice: `Encoder().isolate(ns1), Encoder().isolate(ns2)`.
+    """
+
+    id: UUID = field(default_factory=uuid4)
+
+
+Key: TypeAlias = tuple[Namespace | None, str]
+"""A skip tensor: its namespace, None if it is not isolated, and its name."""
 
 
 class SkipTracker:
@@ -30,10 +44,12 @@ class SkipTracker:
 
     def save(self, batch: Batch, ns: Namespace | None, name: str, tensor: Tensor | None) -> None:
         """Keep a stashed tensor. `batch` is the output of the layer that stashed it."""
-        self.tensors[(ns, name)] = tensor
+        self.tensors[ns, name] = tensor
 
     def load(self, batch: Batch, ns: Namespace | None, name: str) -> Tensor | None:
-        """Return a tensor to pop, or raise KeyError. `batch` is the input of the layer that pops it."""
+        """Return a tensor to pop, or raise RuntimeError. `batch` is the input of the layer that pops it."""
+        if (ns, name) not in self.tensors:
+            raise RuntimeError(f"'{name}' has not been stashed")
         return self.tensors.pop((ns, name))
 
 
@@ -53,48 +69,35 @@ class SkipTrackerThroughPotals(SkipTracker):
         """Hide a stashed tensor in a portal, if it is popped elsewhere."""
         if not self.skip_layout.requires_copy(ns, name):
             return super().save(batch, ns, name, tensor)
-        portal = self.portals.get((ns, name))
-        if portal is None:
-            # blue now, orange later; once more orange if the partition that pops is going to be recomputed
-            portal = self.portals[(ns, name)] = Portal(tensor, tensor_life=3 if is_checkpointing() else 2)
-        else:
-            # recomputed: orange has had its share, only this blue is left
-            portal.put_tensor(tensor, tensor_life=1)
-        phony = portal.blue()
-        portal.hides_grad = phony.requires_grad
-        if phony.requires_grad and not join_batch(batch, phony):
+        if (ns, name) in self.portals:  # recomputed: orange has had its share, only this blue is left
+            self.portals[ns, name].put_tensor(tensor, tensor_life=1)
+        else:  # blue now, orange later; once more orange if the partition that pops is going to be recomputed
+            self.portals[ns, name] = Portal(tensor, tensor_life=3 if is_checkpointing() else 2)
+        phony = self.portals[ns, name].blue()
+        if phony is not None and phony.requires_grad and not join_batch(batch, phony):
             lanes = [lane for lane, x in enumerate(batch) if x.is_floating_point() or x.is_complex()]
             if not lanes:
                 raise _no_way_back(name, "stashes it returns")
-            replace(batch, lanes, [join(batch[lane], phony) for lane in lanes])
+            for lane in lanes:
+                batch[lane] = join(batch[lane], phony)
         return None
 
     def load(self, batch: Batch, ns: Namespace | None, name: str) -> Tensor | None:
         """Show a hidden tensor in the partition that pops it."""
         if not self.skip_layout.requires_copy(ns, name):
             return super().load(batch, ns, name)
-        portal, phony = self.portals[(ns, name)], _fork(batch)
-        if portal.hides_grad and torch.is_grad_enabled() and not phony.requires_grad:
+        portal, phony = self.portals[ns, name], fork_batch(batch)
+        if portal.hides_grad and phony is None and torch.is_grad_enabled():
             raise _no_way_back(name, "pops it takes")
         return portal.orange(phony)
 
     def copy(
-        self,
-        batch: Batch,
-        prev_stream: AbstractStream,
-        next_stream: AbstractStream,
-        ns: Namespace | None,
-        name: str,
+        self, batch: Batch, prev: AbstractStream, next: AbstractStream, ns: Namespace | None, name: str
     ) -> None:
         """Move a hidden tensor to the partition that pops it, as part of the way of `batch` to that partition."""
-        phony = self.portals[(ns, name)].copy(prev_stream, next_stream, _fork(batch))
-        if phony.requires_grad:
+        phony = self.portals[ns, name].copy(prev, next, fork_batch(batch))
+        if phony is not None:
             join_batch(batch, phony)
-
-
-def _fork(batch: Batch) -> Tensor:
-    phony = fork_batch(batch)
-    return get_phony(batch[0].device, requires_grad=False) if phony is None else phony
 
 
 def _no_way_back(name: str, layer: str) -> RuntimeError:
@@ -104,14 +107,18 @@ def _no_way_back(name: str, layer: str) -> RuntimeError:
     )
 
 
-_of_thread = threading.local()
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.tracker = SkipTracker()  # outside of a pipeline each thread has a plain one of its own
+
+
+_of_thread = _OfThread()
 
 
 @contextmanager
 def use_skip_tracker(skip_tracker: SkipTracker) -> Iterator[None]:
     """Make `skip_tracker` the one of the current thread inside the block."""
-    before = getattr(_of_thread, "tracker", None)
-    _of_thread.tracker = skip_tracker
+    before, _of_thread.tracker = _of_thread.tracker, skip_tracker
     try:
         yield
     finally:
@@ -119,8 +126,5 @@ def use_skip_tracker(skip_tracker: SkipTracker) -> Iterator[None]:
 
 
 def current_skip_tracker() -> SkipTracker:
-    """Return the tracker of the current thread; a thread outside of a pipeline gets a plain one of its own."""
-    tracker: SkipTracker | None = getattr(_of_thread, "tracker", None)
-    if tracker is None:
-        tracker = _of_thread.tracker = SkipTracker()
-    return tracker
+    """Return the tracker of the current thread."""
+    return _of_thread.tracker

@@ -1,0 +1,50 @@
+"""Schedules on the streams of a GPU: peak memory and idle share, predicted and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from lib.figures.schedule_table import NAMES
+from lib.figures.style import BLUE, GREEN, INK, MUTED, PAPER, describe, new_figure, styled
+
+
+@styled
+def draw_executor_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
+    """Draw the rows of lib.experiments.executor_gpu: outlines are predicted, full bars measured."""
+    have = "mib" in rows[0]
+    figure, both = new_figure(9, 3.4, cols=2)
+    names = [NAMES.get(row["schedule"], row["schedule"]) for row in rows]
+    panels = (
+        ("peak memory, all ranks (MiB)", "predicted_mib", "mib", BLUE, 1),
+        ("idle (%)", "predicted_idle", "idle", GREEN, 100),
+    )
+    for axes, (label, predicted, measured, color, scale) in zip(both, panels, strict=True):
+        for y, row in enumerate(rows):
+            if have:
+                axes.barh(y, scale * row[measured], height=0.36, color=color)
+            axes.barh(y, scale * row[predicted], height=0.62, fc="none", ec=color, lw=1.6, zorder=3)
+            value = scale * row[measured if have else predicted]
+            widest = scale * max(row[predicted], row.get(measured, 0))
+            axes.text(widest, y, f"  {value:.0f}", va="center_baseline", color=INK, fontsize=10)
+        axes.set_yticks(range(len(rows)), names if axes is both[0] else [""] * len(rows), color=INK)
+        axes.tick_params(axis="y", length=0)
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+        axes.margins(x=0.16)
+    handles = [Patch(fc=PAPER, ec=MUTED, lw=1.6, label="predicted")] + [
+        Patch(fc=MUTED, label="measured")
+    ] * have
+    both[1].legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 1.14), ncols=2)
+    key = "mib" if have else "predicted_mib"
+    share = 100 * rows[1][key] / rows[0][key]
+    finding = f"{names[1]} {'needs' if have else 'should need'} {share:.0f} % of {names[0]}'s memory"
+    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    said = "; ".join(
+        f"{name}: {row[key]:.0f} MiB, holds {row['live']}" for name, row in zip(names, rows, strict=True)
+    )
+    return describe(figure, f"{finding}. {source}. {said}.")

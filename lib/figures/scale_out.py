@@ -1,0 +1,228 @@
+"""Figures of notebook 15: who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
+
+mesh_of     the places of all ranks, row by row: who reads what, who holds which layers
+draw_mesh   the same as a picture: a row a replica, a column a stage, the rows of the data that each rank reads
+draw_same   the losses of one run in one process and on ranks, and how far apart they are
+draw_deals  the losses of two runs: rows dealt to replicas, rows dealt to ranks
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+from lib._arguments import integer
+from lib.figures.deal import WIDTH, canvas, draw_index
+from lib.figures.explore import choice, steps
+from lib.figures.style import (
+    BLUE,
+    GREY,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    RED,
+    describe,
+    new_figure,
+    styled,
+    title,
+)
+from lib.training.tower import even_balance
+
+Deal: TypeAlias = Literal["to replicas", "to ranks"]
+DEALS: tuple[Deal, ...] = ("to replicas", "to ranks")
+LAYERS = 8  # of lib.training.tower
+SIDE = 1.0  # inches left of the first column
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is, which share of the rows it reads (one of `shares`), which layers it holds."""
+
+    rank: int
+    data: int
+    pipeline: int
+    share: int
+    shares: int
+    layers: range
+
+    def places(self, count: int = 4) -> list[int]:
+        """Return the first places in the epoch's order that it reads."""
+        return [self.share + t * self.shares for t in range(count)]
+
+
+def mesh_of(ranks: int, partitions: int, deal: Deal = "to replicas") -> list[list[Place]]:
+    """Return a row for each replica, a Place for each stage; raises ValueError if ranks can't be divided so."""
+    ranks, n = integer("ranks", ranks, at_least=1), integer("partitions", partitions, at_least=1)
+    if ranks % n:
+        raise ValueError(f"{ranks} ranks do not make pipelines of {n}")
+    ends = [0]
+    for layers in even_balance(LAYERS, n):
+        ends.append(ends[-1] + layers)
+    shares = ranks // n if deal == "to replicas" else ranks
+    return [
+        [
+            Place(
+                d * n + j,
+                d,
+                j,
+                d if deal == "to replicas" else d * n + j,
+                shares,
+                range(ends[j], ends[j + 1]),
+            )
+            for j in range(n)
+        ]
+        for d in range(ranks // n)
+    ]
+
+
+MESH_CONTROLS = {
+    "ranks": steps((2, 4, 8), 4, "ranks"),
+    "partitions": steps((1, 2, 4, 8), 2, "n · stages of a pipeline"),
+    "deal": choice(DEALS, "to replicas", "rows are dealt"),
+}
+
+
+@styled
+def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
+    """Draw the mesh; more stages than ranks are cut to as many. The images come from the first column's rows."""
+    n = min(partitions, ranks)
+    mesh = mesh_of(ranks, n, deal)
+    pitch, wide = 1.02, (WIDTH - SIDE - 0.1) / n
+    height = len(mesh) * pitch + 0.42
+    figure, axes = canvas(height)
+    for j, place in enumerate(mesh[0]):
+        said = (
+            f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}" if n < 8 else f"layer {place.layers[0]}"
+        )
+        axes.text(SIDE + (j + 0.5) * wide, 0.2, said, ha="center", va="center", fontsize=10, color=INK)
+    for row in mesh:
+        y = 0.42 + row[0].data * pitch
+        axes.text(0.1, y + 0.42, f"replica {row[0].data}", va="center", fontsize=10.5, fontweight="bold")
+        for place in row:
+            _draw_place(axes, SIDE + place.pipeline * wide, y, wide, mesh, place)
+        if row[0].data + 1 < len(mesh):
+            for j in range(n):
+                x = SIDE + (j + 0.5) * wide
+                axes.plot([x - 0.03, x - 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
+                axes.plot([x + 0.03, x + 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
+    finding = _finding(mesh)
+    title(axes, finding)
+    rows = "; ".join(
+        f"rank {p.rank} holds layers {p.layers[0]} to {p.layers[-1]} and reads places {' '.join(map(str, p.places()))}"
+        for row in mesh
+        for p in row
+    )
+    return describe(figure, f"{finding}. {len(mesh)} replicas of {n} stages: {rows}.")
+
+
+def _finding(mesh: list[list[Place]]) -> str:
+    ranks, n = sum(map(len, mesh)), len(mesh[0])
+    apart = sum(row[0].share != row[-1].share for row in mesh)
+    if apart:
+        return f"{apart} of {len(mesh)} replicas in error: images of one rank's rows, targets of another's"
+    replicas = f"{len(mesh)} replica{'s' * (len(mesh) > 1)}"
+    share = "all rows" if len(mesh) == 1 else f"1/{len(mesh)} of the rows"
+    return f"{ranks} ranks are {replicas} of {n} stage{'s' * (n > 1)}: each replica reads {share}"
+
+
+def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Place]], place: Place) -> None:
+    inner, tall, row = wide - 0.22, 0.84, mesh[place.data]
+    first, last = place is row[0], place is row[-1]
+    wrong = last and row[0].share != place.share
+    box = FancyBboxPatch(
+        (x + 0.02, y + 0.02),
+        inner,
+        tall - 0.04,
+        boxstyle="round,pad=0,rounding_size=0.08",
+        facecolor=PAPER,
+        edgecolor=RED if wrong else GREY,
+        linewidth=2.4 if wrong else 1.6,
+    )
+    axes.add_patch(box)
+    uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
+    words = (
+        f"rank {place.rank}" + f" · {uses}" * bool(uses and wide > 1.5) + " ≠ images" * (wrong and wide > 2.5)
+    )
+    axes.text(
+        x + 0.12, y + 0.24, words, va="center", fontsize=10, fontweight="bold", color=RED if wrong else INK
+    )
+    count = max(2, min(10, int((inner - 0.14) / 0.34)))
+    side = min(0.34, (inner - 0.14) / count)
+    for t, index in enumerate(place.places(count)):
+        spot = x + 0.1 + (t + 0.5) * side, y + 0.58
+        draw_index(axes, *spot, index, place.share, "plain" if uses else "faded", side)
+    if not last:
+        ends = (x + inner + 0.03, y + tall / 2), (x + wide + 0.01, y + tall / 2)
+        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=11, color=INK, zorder=6))
+
+
+@styled
+def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) -> Figure:
+    """Draw loss curves over each other, and below how far each is from the first, which is drawn broadest.
+
+    tolerance: what still counts as the same. Raises ValueError unless there are at least two, of one length.
+    """
+    (name, first), *others = losses.items()
+    if not others or len({len(values) for values in losses.values()}) != 1:
+        counts = {name: len(values) for name, values in losses.items()}
+        raise ValueError(f"two curves or more, of one length, not {counts}")
+    figure, (upper, lower) = new_figure(WIDTH, 4.6, rows=2, sharex=True, height_ratios=(2, 1))
+    steps_done = range(len(first))
+    upper.plot(steps_done, first, color=ORANGE, linewidth=9, alpha=0.5, solid_capstyle="round", label=name)
+    most, smallest = 0.0, 1e-18
+    for number, (other, values) in enumerate(others):
+        color, width = (BLUE, 4.0) if number % 2 == 0 else (INK, 1.4)
+        style = "-" if number % 2 == 0 else (0, (4, 3))
+        upper.plot(steps_done, values, color=color, linewidth=width, linestyle=style, label=other)
+        apart = [abs(a - b) for a, b in zip(first, values, strict=True)]
+        most = max(most, *apart)
+        spots = [step + 0.24 * number - 0.12 for step in steps_done]
+        lower.vlines(spots, smallest, [max(gap, smallest) for gap in apart], color=color, linewidth=2)
+    bound = f"{tolerance:g}".replace("e-0", "e-")
+    lower.axhline(tolerance, color=RED, linestyle="--", linewidth=1.4)
+    lower.text(len(first) - 1, 2 * tolerance, bound, color=RED, fontsize=9.5, ha="right", va="bottom")
+    lower.set_yscale("log")
+    lower.set(ylim=(smallest, 1e3 * max(tolerance, most)), xlabel="step", ylabel=f"apart from\n{name}")
+    upper.set(ylabel="loss of the\nglobal batch", ylim=(0, None))
+    upper.legend(loc="upper right")
+    said = f"never {bound} apart" if most < tolerance else f"up to {most:.0e} apart"
+    finding = f"{', '.join(losses)}: {'one curve' if most < tolerance else 'different curves'}, {said}"
+    title(upper, finding)
+    return describe(figure, f"{finding}. Loss in {len(first)} steps: from {first[0]:.2f} to {first[-1]:.2f}.")
+
+
+@styled
+def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10) -> Figure:
+    """Draw the losses of two runs that differ in who got which rows, and what guessing among so many classes gives."""
+    chance = math.log(classes)
+    figure, axes = new_figure(WIDTH, 3.4)
+    axes.plot(range(len(right)), right, "-", color=BLUE)
+    axes.plot(range(len(wrong)), wrong, "--", color=RED)
+    axes.axhline(chance, color=GREY, linewidth=1.2, linestyle=":")
+    ends = ((right[-1], "dealt to replicas", BLUE), (wrong[-1], "dealt to ranks", RED))
+    for value, name, color in ends:
+        axes.annotate(
+            name,
+            (len(right) - 1, value),
+            (6, -10 if color == RED else 0),
+            textcoords="offset points",
+            color=color,
+            va="center",
+        )
+    words = f"guessing: ln {classes} = {chance:.2f}"
+    axes.text(1.21 * len(right), chance + 0.06, words, fontsize=9.5, color=MUTED, ha="right", va="bottom")
+    axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
+    axes.set_xlim(-0.4, 1.22 * len(right))
+    learns = "learns nothing" if wrong[-1] > 0.8 * chance else "learns too"
+    finding = (
+        f"Dealt to ranks, the model {learns}: {wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
+    )
+    title(axes, finding)
+    return describe(figure, f"{finding}. Guessing among {classes} classes gives {chance:.2f}.")

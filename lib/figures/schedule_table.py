@@ -1,0 +1,255 @@
+"""Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most.
+
+draw_schedule    one schedule, simulated with given costs
+draw_schedules   several below each other, on one time axis
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from lib._units import format_share
+from lib.figures.hover import mark
+from lib.figures.shards import headline
+from lib.figures.style import (
+    GREY,
+    HATCH,
+    INK,
+    MUTED,
+    PAPER,
+    color_of,
+    describe,
+    ink_on,
+    new_figure,
+    styled,
+)
+from lib.figures.timeline_layout import TRACK, mixed, ticks
+from lib.pipeline.schedule import (
+    Action,
+    Schedule,
+    live_activations,
+    simulate,
+    waits_for,
+)
+from lib.pipeline.schedule.simulate import KINDS, Cost, Wait
+from lib.timeline import Span, Trace
+
+WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
+DOTS = "#aab3bd"  # on a rank that waits
+FONT = 9.0
+
+
+NAMES = {
+    "model_parallel": "model parallel",
+    "gpipe": "GPipe",
+    "one_f_one_b": "1F1B",
+    "interleaved_one_f_one_b": "interleaved 1F1B",
+    "looped_bfs": "looped BFS",
+    "zero_bubble_h1": "zero bubble (ZB-H1)",
+    "interleaved_zero_bubble": "interleaved zero bubble",
+    "zbv": "ZB-V",
+    "dualpipe_v": "DualPipeV",
+    "pipedream": "PipeDream",
+}  # what the makers' tables are called in pictures
+
+
+def name_of(schedule: Schedule) -> str:
+    """Return what a schedule is called in pictures: its name, or the usual spelling of a maker's."""
+    return NAMES.get(schedule.name, schedule.name)
+
+
+def held(schedule: Schedule) -> list[float]:
+    """Return the most activations that each rank holds, in micro-batches: of v stages a rank, each counts 1/v."""
+    share = len(schedule.ranks) / max(1, schedule.stages)
+    return [round(peak * share, 2) for peak in live_activations(schedule)]
+
+
+def goes_back(schedule: Schedule) -> bool:
+    """Say whether there is any backward; a forward-only table keeps no activations."""
+    return any(action.op != "F" for _, action in schedule)
+
+
+def facts(schedule: Schedule, trace: Trace) -> str:
+    """Say what a run of a schedule costs: "18 ticks, 33 % idle, holds at most 4"."""
+    ended = round(trace.makespan, 2)
+    said = f"{ended:g} tick{'s' * (ended != 1)}, {format_share(trace.bubble)} idle"
+    return said + (f", holds at most {max(held(schedule)):g}" if goes_back(schedule) else "")
+
+
+@styled
+def draw_schedule(
+    schedule: Schedule,
+    *,
+    forward: Cost = 1.0,
+    backward: Cost = 2.0,
+    weight: Cost | None = None,
+    communicate: float = 0.0,
+    title: str | None = None,
+) -> Figure:
+    """Draw the simulated run of a schedule; costs as `simulate` takes them. Raises ScheduleError if it can't run."""
+    return draw_schedules(
+        [schedule], forward=forward, backward=backward, weight=weight, communicate=communicate, title=title
+    )
+
+
+@styled
+def draw_schedules(
+    schedules: Sequence[Schedule],
+    *,
+    forward: Cost = 1.0,
+    backward: Cost = 2.0,
+    weight: Cost | None = None,
+    communicate: float = 0.0,
+    title: str | None = None,
+    until: float = 0.0,
+) -> Figure:
+    """Draw the simulated runs of several schedules on one time axis, and what their ranks hold beside them.
+
+    title: the finding; by default the facts of the only schedule, or which of several is fastest and which smallest.
+    until: where the time axis ends, unless a schedule takes longer.
+    Where the pointer is (`explore_hover`), an action says what it is, an idle time what it waits for.
+    """
+    traces = [simulate(schedule, forward, backward, weight, communicate) for schedule in schedules]
+    waits = [waits_for(schedule, forward, backward, weight, communicate) for schedule in schedules]
+    end = max(until, *(trace.end for trace in traces)) or 1.0
+    lanes = [len(schedule.ranks) for schedule in schedules]
+    row = min(0.42, max(0.24, 4.4 / max(sum(lanes), 1)))
+    figure, grid = new_figure(
+        9,
+        1.55 + row * sum(lanes) + 0.42 * len(lanes) * (len(lanes) > 1),
+        rows=len(schedules),
+        cols=2,
+        squeeze=False,
+        sharex="col",
+        width_ratios=[8.2, 1],
+        height_ratios=[n + 0.4 for n in lanes],
+    )
+    most = max(max(held(schedule)) for schedule in schedules)
+    said = []
+    for (axes, memory), schedule, trace, idle in zip(grid, schedules, traces, waits, strict=True):
+        draw_ranks(axes, schedule, trace, idle, end, row)
+        _memory(memory, schedule, most)
+        if len(schedules) > 1:
+            axes.set_title(f"{name_of(schedule)}: {facts(schedule, trace)}", fontsize=11, pad=5)
+        peaks = "; held by rank: " + ", ".join(f"{peak:g}" for peak in held(schedule))
+        said.append(f"{name_of(schedule)}: {facts(schedule, trace)}{peaks * goes_back(schedule)}.")
+    grid[-1][0].set_xlabel("time (ticks)")
+    heading = "activations\nheld" * any(map(goes_back, schedules))
+    grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
+    figure.legend(
+        handles=_legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3
+    )
+    finding = title or _finding(schedules, traces)
+    headline(figure, finding)
+    return describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")
+
+
+def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
+    if len(schedules) == 1:
+        return f"{name_of(schedules[0])}: {facts(schedules[0], traces[0])}"
+    names = [name_of(schedule) for schedule in schedules]
+    ends, peaks = [trace.makespan for trace in traces], [max(held(schedule)) for schedule in schedules]
+    if max(ends) - min(ends) < 1e-9:
+        speed = f"{' and '.join(names)} take equally long"
+    else:
+        speed = f"{names[ends.index(min(ends))]} is fastest"
+    if len(set(peaks)) == 1:
+        return speed
+    return f"{speed}; {names[peaks.index(min(peaks))]} holds at most {min(peaks):g}, not {max(peaks):g}"
+
+
+def draw_ranks(
+    axes: Axes, schedule: Schedule, trace: Trace, idle: Sequence[Wait], end: float, row: float
+) -> None:
+    """Draw the rows of one run: idle times hatched, an action in the colour of its kind, shaded by its stage.
+
+    end: of the time axis. row: the height of a row in inches (a label is left out where it would not fit).
+    """
+    points = 72 * 6.9 / end
+    for rank, lane in enumerate(trace.lanes):
+        place = (rank - 0.42, 0.84)
+        waits = [wait for wait in idle if wait.rank == rank]
+        gaps = [(wait.start, wait.end - wait.start) for wait in waits]
+        axes.broken_barh(gaps, place, facecolor=TRACK, edgecolor=DOTS, hatch=HATCH["bubble"], linewidth=0)
+        for wait in waits:
+            words = f"idle for {round(wait.end - wait.start, 3):g}\n{wait}"
+            mark(axes, (wait.start, wait.end, *_edges(rank)), words)
+        stages = sorted({action.stage for action in schedule.actions(rank)})
+        by_color: dict[str, list[Span]] = {}
+        for span in trace.only(lane=lane):
+            action = Action.parse(span.label)
+            color = shade(action, stages.index(action.stage))
+            by_color.setdefault(color, []).append(span)
+            words = (
+                f"{action}\n{WORDS[action.op]} of micro-batch {action.micro_batch} at stage {action.stage}"
+            )
+            when = f"{round(span.start, 3):g} – {round(span.end, 3):g}"
+            mark(axes, (span.start, span.end, *_edges(rank)), f"{words}\n{when}")
+            if row > 0.17:
+                _label(axes, span, action, rank, len(stages) > 1, points, color)
+        for color, spans in by_color.items():
+            bars = [(span.start, span.duration) for span in spans]
+            edge = PAPER if min(width for _, width in bars) * points > 3 else color
+            axes.broken_barh(bars, place, facecolors=color, edgecolors=edge, linewidth=0.9)
+    axes.set(xlim=(0, end * 1.004), ylim=(len(trace.lanes) - 0.5, -0.5))
+    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
+    axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _edges(rank: int) -> tuple[float, float]:
+    return rank - 0.42, rank + 0.42
+
+
+def shade(action: Action, place: int) -> str:
+    """Return the colour of an action at its rank's stage number `place`: the first as it is, then pale, then dark."""
+    color = color_of(KINDS[action.op])
+    return (color, mixed(color, PAPER, 0.5), mixed(color, INK, 0.5))[min(place, 2)]
+
+
+def _label(
+    axes: Axes, span: Span, action: Action, rank: int, staged: bool, points: float, color: str
+) -> None:
+    texts = (str(action) if staged else f"{action.op}{action.micro_batch}", str(action.micro_batch))
+    room = span.duration * points - 1.2
+    if text := next((text for text in texts if len(text) * FONT * 0.66 <= room), ""):
+        center = (span.start + span.end) / 2
+        look: Any = {"ha": "center", "va": "center_baseline", "fontsize": FONT, "color": ink_on(color)}
+        axes.text(center, rank, text, clip_on=True, **look)
+
+
+def _memory(axes: Axes, schedule: Schedule, most: float) -> None:
+    peaks = held(schedule) if goes_back(schedule) else []
+    axes.barh(range(len(peaks)), peaks, height=0.62, color=GREY)
+    for rank, peak in enumerate(peaks):
+        axes.text(peak + 0.06 * most, rank, f"{peak:g}", va="center_baseline", fontsize=10, color=INK)
+        mark(
+            axes,
+            (0, most * 1.5, *_edges(rank)),
+            f"rank {rank} holds at most {peak:g} activations (of micro-batches)",
+        )
+    axes.set(ylim=(len(schedule.ranks) - 0.5, -0.5), xlim=(0, most * 1.62), yticks=[], xticks=[])
+    axes.spines[["left", "bottom"]].set_visible(False)
+
+
+def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
+    ops = {action.op for schedule in schedules for _, action in schedule}
+    patches = [
+        Patch(facecolor=color_of(KINDS[op]), label=f"{op} {words}")
+        for op, words in WORDS.items()
+        if op in ops
+    ]
+    if any(schedule.stages > len(schedule.ranks) for schedule in schedules):
+        patches.append(
+            Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale, dark: later stages")
+        )
+    return [
+        *patches,
+        Patch(facecolor=TRACK, edgecolor=DOTS, hatch=HATCH["bubble"], linewidth=0, label="idle"),
+    ]

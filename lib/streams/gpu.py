@@ -1,0 +1,89 @@
+"""What lib.streams asks of a GPU: a real one, by the functions of lib.pipeline.stream, or a PretendGPU."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from lib.pipeline.spans import device_span
+from lib.pipeline.stream import current_stream, new_stream, use_stream
+
+
+class GPU(Protocol):
+    """Streams are torch.cuda.Stream or look like it: record_event, wait_event, wait_stream, synchronize."""
+
+    device: torch.device
+
+    def new_stream(self, name: str) -> Any:
+        """Return a stream of its own; the name is for those who read the record."""
+
+    def current_stream(self) -> Any:
+        """Return the stream that the caller uses now."""
+
+    def use_stream(self, stream: Any) -> AbstractContextManager[object]:
+        """Make it the current one within a `with`."""
+
+    def span(self, stream: Any, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
+        """Record what a `with` puts into `stream`."""
+
+    def empty_like(self, x: Tensor) -> Tensor:
+        """Return memory of the device, of the current stream's pool."""
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return pinned memory of the host."""
+
+
+class CUDA:
+    """A CUDA device: the streams of lib.pipeline, and memory from torch's allocators."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def new_stream(self, name: str) -> Any:
+        """Return a stream that does not wait for the default one."""
+        return new_stream(self.device)
+
+    def current_stream(self) -> Any:
+        """Return this thread's stream of the device."""
+        return current_stream(self.device)
+
+    def use_stream(self, stream: Any) -> AbstractContextManager[object]:
+        """Switch to the stream, and to its device."""
+        return use_stream(stream)
+
+    def span(self, stream: Any, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
+        """Put two events around the body, if something is recorded."""
+        return device_span(stream, lane, label, kind)
+
+    def empty_like(self, x: Tensor) -> Tensor:
+        """Return uninitialised memory."""
+        return torch.empty(x.shape, dtype=x.dtype, device=self.device)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return memory that the copy engine can write to by itself."""
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
+def find_gpu(device: str | torch.device | GPU) -> GPU | None:
+    """Return the GPU behind `device`, None for the CPU.
+
+    Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none.
+    """
+    if not isinstance(device, (str, torch.device)):
+        return device
+    place = torch.device(device)
+    if place.type == "cpu":
+        return None
+    if place.type != "cuda":
+        raise ValueError(f"device must be cpu or cuda, not {str(place)!r}")
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"torch sees no CUDA device here, so there is no {str(place)!r}; use 'cpu'")
+    index = torch.cuda.current_device() if place.index is None else place.index
+    if index >= torch.cuda.device_count():
+        raise RuntimeError(
+            f"there is no {str(place)!r}: torch sees {torch.cuda.device_count()} CUDA device(s)"
+        )
+    return CUDA(torch.device("cuda", index))

@@ -1,0 +1,123 @@
+"""Predict what streams can hide, from the seconds of copies and computing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from lib._arguments import integer
+from lib.streams.operations import HOST, Operation
+from lib.timeline import Span, Trace
+
+COPY_IN, COMPUTE, COPY_OUT = LANES = ("copy in", "compute", "copy out")
+
+
+def predict_chunks(
+    chunks: int,
+    copy_in: float,
+    compute: float,
+    copy_out: float,
+    *,
+    depth: int = 2,
+    overhead: float = 0.0,
+    rows: int | None = None,
+) -> Trace:
+    """Predict a StreamPipeline: lanes "copy in", "compute", "copy out", spans C0 F0 D0, C1 F1 D1, …
+
+    copy_in, compute, copy_out: seconds of the whole tensor; a chunk takes its share of them, by its rows if `rows` are
+    given, and `overhead` seconds on top in each lane: what a launch costs however small it is. The waits are those of
+    `StreamPipeline`, [1] to [4]. Not in the model: copies that slow each other or the computing. Raises ValueError.
+    """
+    chunks, depth = integer("chunks", chunks, at_least=1), integer("depth", depth, at_least=1)
+    if rows is not None:
+        chunks = min(chunks, integer("rows", rows, at_least=1))
+    seconds = [_seconds(*pair) for pair in zip(LANES, (copy_in, compute, copy_out), strict=True)]
+    overhead = _seconds("overhead", overhead)
+    ends: list[list[float]] = [[], [], []]
+    spans = []
+    for i in range(chunks):
+        share = 1 / chunks if rows is None else (rows // chunks + (i < rows % chunks)) / rows
+        waits = (
+            (1, i - depth),  # [2] the buffer has been read
+            (0, i),  # [1] the data have arrived
+            (1, i),  # [3] the result is there
+        )
+        for lane, (other, place) in enumerate(waits):
+            after = [ends[lane][-1] if i else 0.0, ends[other][place] if place >= 0 else 0.0]
+            if lane == 1 and i >= depth:
+                after.append(ends[2][i - depth])  # [4] that result has been fetched
+            start = max(after)
+            ends[lane].append(start + seconds[lane] * share + overhead)
+            kind = "compute" if lane == 1 else "copy"
+            spans.append(Span(LANES[lane], f"{'CFD'[lane]}{i}", start, ends[lane][-1], kind))
+    return Trace(spans, LANES)
+
+
+def predict_prefetch(
+    batches: int, copy: float, compute: float, *, depth: int = 2, ahead: bool = True
+) -> Trace:
+    """Predict a DevicePrefetcher: lanes "copy" and "compute"; ahead=False for copies on the computing stream.
+
+    copy, compute: seconds of a batch. The host takes no time here, and the loader always has a batch. Raises
+    ValueError.
+    """
+    batches, depth = integer("batches", batches, at_least=1), integer("depth", depth, at_least=1)
+    copy, compute = _seconds("copy", copy), _seconds("compute", compute)
+    spans, copied, computed = [], 0.0, [0.0] * (2 * depth)
+    for i in range(batches):
+        # ahead: the host launches copy i once computation i - 2 · depth is done, the last it waited for
+        start = max(copied, computed[-2 * depth]) if ahead else computed[-1]
+        copied = start + copy
+        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
+        start = max(copied, computed[-1])
+        computed.append(start + compute)
+        spans.append(Span("compute", f"F{i}", start, computed[-1], "compute"))
+    return Trace(spans, ("copy", "compute"))
+
+
+def best_chunks(
+    copy_in: float, compute: float, copy_out: float, overhead: float, *, depth: int = 2, most: int = 64
+) -> int:
+    """Return the number of chunks, 1 to `most`, with the shortest predicted time; the smallest of equals."""
+    times: Sequence[float] = [
+        predict_chunks(chunks, copy_in, compute, copy_out, depth=depth, overhead=overhead).makespan
+        for chunks in range(1, integer("most", most, at_least=1) + 1)
+    ]
+    least = min(times)
+    return 1 + next(k for k, time in enumerate(times) if time <= least * (1 + 1e-12))
+
+
+def earliest(operations: Sequence[Operation], seconds: Callable[[Operation], float]) -> dict[int, Span]:
+    """Return when each launch would run, by its number, if everything ran as soon as its stream and its waits allow.
+
+    seconds: of a launch. Where the host stands still for a time, that is a span of kind "wait" in its lane.
+    """
+    clock, events, spans = {HOST: 0.0}, dict[int, float](), dict[int, Span]()
+    for number, op in enumerate(operations):
+        now = max(clock.get(op.lane, 0.0), clock[HOST])
+        if op.kind == "launch":
+            kind = "copy" if op.lane.startswith("copy") or op.label.startswith("C") else "compute"
+            spans[number] = Span(op.lane, op.label, now, now + seconds(op), kind)
+            clock[op.lane] = spans[number].end
+        elif op.kind == "record" and op.event is not None:
+            events[op.event] = now
+        elif op.kind in ("wait", "synchronize") and op.event is not None:
+            clock[op.lane] = max(now, events.get(op.event, 0.0))
+            if op.lane == HOST and clock[HOST] > now:
+                spans[number] = Span(HOST, "", now, clock[HOST], "wait")
+    return spans
+
+
+def overlap_share(trace: Trace, kind_a: str = "copy", kind_b: str = "compute") -> float:
+    """Return the overlapped time / the smaller of the two: 1.0 if the shorter kind of work is hidden wholly.
+
+    0.0 where one of the kinds takes no time.
+    """
+    smaller = min(trace.active(kind_a), trace.active(kind_b))
+    return trace.overlap(kind_a, kind_b) / smaller if smaller else 0.0
+
+
+def _seconds(name: str, value: float) -> float:
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {value!r}")
+    return float(value)

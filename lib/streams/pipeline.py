@@ -1,0 +1,143 @@
+"""StreamPipeline: a host tensor goes through the GPU in chunks, on three streams.
+
+    copy in    [C0][C1]    [C2]    [C3]
+    compute        [ F0 ][ F1 ][ F2 ][ F3 ]
+    copy out             [D0]  [D1]  [D2]  [D3]
+
+Two buffers (depth = 2) are enough: C2 writes where C0 wrote, so it waits for F0. What waits for what:
+
+    [1]  F(i) for C(i)             the data have arrived
+    [2]  C(i) for F(i - depth)     its buffer has been read
+    [3]  D(i) for F(i)             the result is there
+    [4]  F(i) for D(i - depth)     the memory of that result may be used again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lib._arguments import integer
+from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, gather, scatter
+from lib.pipeline.spans import device_span
+from lib.pipeline.stream import CPUStream
+from lib.streams.gpu import GPU, find_gpu
+
+
+@dataclass
+class _Slot:
+    """What a chunk and the one `depth` after it have in common."""
+
+    buffers: tuple[Tensor, ...]  # the chunk's input, on the device
+    outputs: Batch | None = None
+    free: Any = None  # the event after which the buffers may be written
+    fetched: Any = None  # the event after which the outputs are on the host
+
+
+class StreamPipeline:
+    """Call `stage` on a host tensor (or a tuple of them), chunk by chunk, and return the result on the host.
+
+        predict = StreamPipeline(model, chunks=16)        # model is on the GPU, x and the result on the host
+        y = predict(x)
+
+    The result is stage(x): `stage` must treat the rows of a batch alike, and return as many rows as it gets. Chunks
+    are as even as can be. The device holds `depth` chunks of inputs and of outputs, and what `stage` needs for one.
+    No gradients. The call returns when all is done, and its result is in pinned memory. Pin x for copies that overlap;
+    else each chunk is pinned in turn. Within a `with Recorder():` the three lanes become a Trace.
+
+    device: cuda, or cpu, where chunks just follow each other. Raises ValueError for chunks or depth below 1, and for a
+    stage that changes the number of rows; TypeError for what is neither tensor nor tuple of tensors; RuntimeError for
+    CUDA where there is none.
+    """
+
+    def __init__(
+        self, stage: Function, chunks: int, *, device: str | torch.device | GPU = "cuda", depth: int = 2
+    ) -> None:
+        if not callable(stage):
+            raise TypeError(f"stage must be a function of a batch, not {stage!r}")
+        self.stage = stage
+        self.chunks = integer("chunks", chunks, at_least=1)
+        self.depth = integer("depth", depth, at_least=1)
+        self._gpu = find_gpu(device)
+        self._in: Any = self._gpu and self._gpu.new_stream("copy in")
+        self._out: Any = self._gpu and self._gpu.new_stream("copy out")
+
+    @torch.no_grad()
+    def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
+        """Return stage(input), on the host."""
+        batches = scatter(input, self.chunks)
+        return self._on_cpu(batches) if self._gpu is None else self._streamed(self._gpu, batches)
+
+    def _on_cpu(self, batches: Sequence[Batch]) -> TensorOrTensors:
+        outputs = []
+        for i, batch in enumerate(batches):
+            with device_span(CPUStream, "compute", f"F{i}", "compute"):
+                outputs.append(batch.call(self.stage))
+            _check_rows(outputs[-1], batch[0])
+        return gather(outputs)
+
+    def _streamed(self, gpu: GPU, batches: Sequence[Batch]) -> TensorOrTensors:
+        compute, slots, results, row = gpu.current_stream(), list[_Slot](), list[Tensor](), 0
+        rows = sum(len(batch[0]) for batch in batches)
+        try:
+            with gpu.use_stream(self._in):  # the first chunk is the largest
+                for batch in batches[: self.depth]:
+                    slots.append(_Slot(tuple(gpu.empty_like(x) for x in batch)))
+            for i, batch in enumerate(batches):
+                slot = slots[i % self.depth]
+                if i >= self.depth:
+                    self._in.wait_event(slot.free)  # [2]
+                with gpu.use_stream(self._in), gpu.span(self._in, "copy in", f"C{i}", "copy"):
+                    views = tuple(_copy(x, to) for x, to in zip(batch, slot.buffers, strict=True))
+                compute.wait_event(self._in.record_event())  # [1]
+                if i >= self.depth:
+                    compute.wait_event(slot.fetched)  # [4]
+                    # Only now: the memory goes back to the pool of this stream, which has waited for its reader. So
+                    # no record_stream is needed, and the next output takes this place instead of a new one.
+                    slot.outputs = None
+                with gpu.span(compute, "compute", f"F{i}", "compute"):
+                    slot.outputs = Batch(self.stage(views[0] if batch.atomic else views))
+                _check_rows(slot.outputs, batch[0])
+                computed = compute.record_event()
+                self._out.wait_event(computed)  # [3]
+                if not results:
+                    results = [gpu.pinned((rows, *y.shape[1:]), y.dtype) for y in slot.outputs]
+                with gpu.use_stream(self._out), gpu.span(self._out, "copy out", f"D{i}", "copy"):
+                    _fetch(slot.outputs, results, row)
+                slot.fetched = self._out.record_event()
+                # a stage that returns its input, or a view of it: the buffer is read until it has been fetched
+                shared = any(_memory(y) == _memory(x) for y in slot.outputs for x in slot.buffers)
+                slot.free = slot.fetched if shared else computed
+                row += len(batch[0])
+        finally:  # also after an exception: the buffers are about to be given back
+            for stream in (self._in, compute, self._out):
+                stream.synchronize()
+        assert slots[0].outputs is not None
+        return results[0] if slots[0].outputs.atomic else tuple(results)
+
+
+def _copy(x: Tensor, buffer: Tensor) -> Tensor:
+    pinned = x if x.is_cuda or x.is_pinned() else x.pin_memory()
+    return buffer[: len(x)].copy_(pinned, non_blocking=True)
+
+
+def _fetch(outputs: Batch, results: Sequence[Tensor], row: int) -> None:
+    for y, result in zip(outputs, results, strict=True):
+        result[row : row + len(y)].copy_(y, non_blocking=True)
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _check_rows(outputs: Batch, x: Tensor) -> None:
+    for y in outputs:
+        if y.dim() == 0 or len(y) != len(x):
+            got = "a tensor without dimensions" if y.dim() == 0 else f"{len(y)} rows"
+            raise ValueError(
+                f"stage got {len(x)} rows and returned {got}: each row of the input must give one row"
+            )

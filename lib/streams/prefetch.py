@@ -1,0 +1,134 @@
+"""DevicePrefetcher: the next batches are copied to the GPU on a stream of their own while it computes on this one.
+
+pinned memory   [ 0 ][ 1 ][ 2 ]
+copy stream     [C0 ][C1 ][C2 ][C3 ]
+your stream          [   F0  ][   F1  ][   F2  ]        F1 waits for C1, and for nothing else
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from lib._arguments import integer
+from lib.streams.gpu import GPU, find_gpu
+
+T = TypeVar("T")
+
+
+class DevicePrefetcher(Generic[T]):
+    """Iterate over a loader, with its batches on `device`, copied ahead of their use.
+
+    A batch is a tensor or any nesting of tuples, lists and mappings of tensors; what is no tensor is handed on as it
+    is. The items are the loader's, in its order; an exception of the loader comes when its batch would have. On a CPU
+    the loader's own items are handed on, and nothing is read ahead.
+
+    depth: batches on the device, the one in use included: 1 still overlaps as long as the host runs ahead, 2 also if
+    each step ends in `.item()`. The host is kept from running more than `depth` steps ahead of the device, so the
+    device holds 2 · depth batches at most. Give the loader pin_memory=True: what is not pinned is pinned here, which
+    takes the time of the calling thread. A loader must not write into a tensor that it has handed out.
+
+    Raises ValueError for a depth below 1 or an unknown device, RuntimeError for CUDA where there is none, TypeError
+    for what is no iterable.
+    """
+
+    def __init__(self, loader: Iterable[T], device: str | torch.device | GPU, depth: int = 2) -> None:
+        if not isinstance(loader, Iterable):
+            raise TypeError(f"loader must be iterable, such as a DataLoader, not {type(loader).__name__}")
+        self.loader = loader
+        self.depth = integer("depth", depth, at_least=1)
+        self._gpu = find_gpu(device)
+        self._stream: Any = self._gpu and self._gpu.new_stream("copy")
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.loader) if self._gpu is None else self._prefetch(self._gpu)
+
+    def _prefetch(self, gpu: GPU) -> Iterator[T]:
+        batches, ready, used = self._copies(gpu), deque[_Ready](), deque[Any]()
+        more = True
+        while True:
+            while more and len(ready) < self.depth:
+                ready.append(next(batches))
+                more = ready[-1].copied is not None
+            if ready[0].copied is None:
+                _raise(ready.popleft().batch)
+                return
+            yield _hand_over(ready.popleft(), gpu.current_stream())  # no name here may keep the batch alive
+            used.append(gpu.current_stream().record_event())
+            if len(used) > self.depth:
+                # Each copy takes its memory when it is launched. A host that launches a whole epoch at once would
+                # need memory for all of it: so it waits here until an earlier step is done.
+                used.popleft().synchronize()
+
+    def _copies(self, gpu: GPU) -> Iterator[_Ready]:
+        """Yield what the loader gives, on its way to the device; last of all its exception or None."""
+        try:
+            for i, batch in enumerate(self.loader):
+                with gpu.use_stream(self._stream), gpu.span(self._stream, "copy", f"C{i}", "copy"):
+                    moved = each_tensor(lambda x: _to_device(x, gpu.device), batch)
+                yield _Ready(moved, self._stream.record_event())
+                del batch, moved
+        except Exception as error:
+            yield _Ready(error, None)
+        else:
+            yield _Ready(None, None)
+
+
+class _Ready(NamedTuple):
+    batch: Any
+    copied: Any  # the event after its copy; None at the end, with the loader's exception as batch
+
+
+def _raise(error: Exception | None) -> None:
+    """Raise what the loader raised, if it did."""
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame: the circle would keep the loader's workers alive
+
+
+def _to_device(x: Tensor, device: torch.device) -> Tensor:
+    # From pageable memory `non_blocking` is a promise that CUDA does not keep: the call returns when the data have
+    # been read. torch's allocator of pinned memory does not give x away before this copy is done.
+    pinned = x if x.is_cuda or x.is_pinned() else x.pin_memory()
+    return pinned.to(device, non_blocking=True)
+
+
+def _hand_over(ready: _Ready, user: Any) -> Any:
+    # The device, not the host, waits: for the copy of this batch. wait_stream would wait for those after it, too.
+    user.wait_event(ready.copied)
+
+    def used_by(x: Tensor) -> Tensor:
+        # The memory belongs to the copy stream's pool. When you drop the batch, the next copy may take it at once,
+        # while your stream still reads: unless the allocator knows of your stream.
+        x.record_stream(user)
+        return x
+
+    return each_tensor(used_by, ready.batch)
+
+
+def each_tensor(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """Return the batch with each tensor changed: in tuples, namedtuples, lists, mappings, at any depth."""
+    if isinstance(batch, Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        changed: Any = {key: each_tensor(change, value) for key, value in batch.items()}
+        if type(batch) is dict or not isinstance(batch, MutableMapping):
+            return changed
+        same = copy.copy(batch)  # an OrderedDict, a defaultdict or a UserDict stays what it is
+        same.update(changed)
+        return same
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(each_tensor(change, value) for value in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(each_tensor(change, value) for value in batch)
+    return batch

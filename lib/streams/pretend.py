@@ -1,0 +1,251 @@
+"""A GPU that is not there: real code runs on it at once, on the CPU, and every stream operation is written down.
+
+    gpu = PretendGPU()
+    y = StreamPipeline(model, chunks=4, device=gpu)(gpu.host(x))     # the right result
+    find_races(gpu.operations)                                       # what a real GPU would be free to do
+
+It gives memory away as torch's caching allocator does: a freed block goes back to the pool of the stream it was
+allocated on, and the next tensor of that size on that stream gets it at once; but if `record_stream` named other
+streams, only after the host has heard that they are done. It is the slowest GPU there is: until the host waits for
+something, nothing counts as done. It measures nothing: it has no time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from lib.streams.operations import HOST, Operation, Region
+from lib.streams.pretend_parts import Block, PretendEvent, PretendStream, PretendTensor
+from lib.streams.races import Clock, Clocks, join
+
+_READERS = {"item", "tolist", "numpy", "equal", "allclose", "__bool__", "__float__", "__int__", "__repr__"}
+_IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
+
+
+__all__ = ["PretendEvent", "PretendGPU", "PretendStream", "PretendTensor"]
+
+
+class PretendGPU:
+    """Record what runs on it in `operations`. Use it where lib.streams takes a device.
+
+    forgets: names of calls that do nothing, to plant a race: "wait_event", "wait_stream", "record_stream". Raises
+    ValueError for others.
+    """
+
+    device = torch.device("cuda")
+
+    def __init__(self, forgets: Collection[str] = ()) -> None:
+        known = {"wait_event", "wait_stream", "record_stream"}
+        if isinstance(forgets, str) or not known.issuperset(forgets):
+            given = forgets if isinstance(forgets, str) else [*forgets]
+            raise ValueError(f"forgets is a list of {', '.join(sorted(known))}, not {given!r}")
+        self.operations: list[Operation] = []
+        self.forgets = frozenset(forgets)
+        self._current = PretendStream(self, "compute")
+        self.events, self.last = 0, dict[str, str]()  # events so far; the last launch of each stream
+        self._clocks, self._names = Clocks(), 0
+        self._free: list[tuple[Block, Clock]] = []
+        self._labels: list[str] = []
+        self._open: int | None = None  # the number of the launch that a span is making
+
+    # ---- what lib.streams asks for
+
+    def new_stream(self, name: str = "side") -> PretendStream:
+        """Return a stream of that name."""
+        return PretendStream(self, name)
+
+    def current_stream(self) -> PretendStream:
+        """Return the stream in use; at first that is "compute"."""
+        return self._current
+
+    @contextmanager
+    def use_stream(self, stream: PretendStream) -> Iterator[None]:
+        """Make a stream the current one."""
+        outside, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = outside
+
+    @contextmanager
+    def span(self, stream: PretendStream, lane: str, label: str, kind: str = "compute") -> Iterator[None]:
+        """Call what the body launches into one stream by this label, and count it as one launch."""
+        self._labels.append(label)
+        self._open = None
+        try:
+            yield
+        finally:
+            self._labels.pop()
+            self._open = None
+
+    def empty_like(self, x: Tensor) -> Tensor:
+        """Return memory of the device."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return self._new(torch.empty(x.shape, dtype=x.dtype), on_device=True)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return pinned memory of the host."""
+        return self._new(torch.empty(shape, dtype=dtype), on_device=False, name="result", pinned=True)
+
+    def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> Tensor:
+        """Return the tensor of the CPU as one that this GPU knows, in pinned memory unless told otherwise."""
+        return self._new(x, on_device=False, name=name, pinned=pinned)
+
+    # ---- what PretendTensor and PretendStream tell it
+
+    def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
+        size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
+        if on_device:
+            return self._wrap(data, self._take(size))
+        return self._wrap(data, Block(name or self._next("host "), False, size, HOST, pinned))
+
+    def _wrap(self, data: Tensor, block: Block) -> PretendTensor:
+        tensor = data.as_subclass(PretendTensor)
+        tensor.gpu, tensor.block = self, block
+        return tensor
+
+    def _next(self, prefix: str = "") -> str:
+        self._names += 1
+        return f"{prefix}{_letters(self._names - 1)}"
+
+    def _take(self, size: int) -> Block:
+        host = self._clocks.lanes[HOST]
+        for place, (block, known) in enumerate(self._free):
+            done = all(host.get(lane, 0) >= time for lane, time in known.items())
+            if block.size == size and block.stream == self._current.name and done:
+                del self._free[place]
+                break
+        else:
+            block = Block(self._next(), True, size, self._current.name)
+        handle = Block(block.name, True, size, block.stream)
+        self.operations.append(Operation("allocate", block.stream, block.name))
+        weakref.finalize(handle, self._give_back, block, handle.users)
+        return handle
+
+    def _give_back(self, block: Block, users: set[str]) -> None:
+        self.operations.append(Operation("free", HOST, block.name))
+        known: Clock = {}
+        for lane in users - {block.stream}:
+            clock = self._clocks.lanes.get(lane, {})
+            join(known, {lane: clock.get(lane, 0)})
+        self._free.append((block, known))
+
+    def issue(self, op: Operation) -> None:
+        """Write down one operation."""
+        self._open = None
+        self._clocks.issue(op)
+        self.operations.append(op)
+        if op.kind == "launch":
+            self.last[op.lane] = op.label
+
+    def _access(self, lane: str, label: str, reads: list[Region], writes: list[Region]) -> None:
+        label = self._labels[-1] if self._labels else label
+        if self._open is not None and self.operations[self._open].lane == lane:  # more of the same launch
+            op = self.operations[self._open]
+            inside = [*op.writes]
+            reads = [r for r in reads if not any(r.meets(w) for w in inside)]
+            self.operations[self._open] = replace(
+                op, reads=_once(*op.reads, *reads), writes=_once(*op.writes, *writes)
+            )
+            return
+        self.issue(Operation("launch", lane, label, reads=_once(*reads), writes=_once(*writes)))
+        self._open = len(self.operations) - 1 if self._labels else None
+
+    def run(self, func: Any, ours: list[PretendTensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function of torch on these tensors, and write down what it does to memory."""
+        name, x = getattr(func, "__name__", ""), ours[0]
+        if func == _IS_CUDA:
+            return x.block.on_device
+        if name == "is_pinned":
+            return x.block.pinned
+        if name == "pin_memory":
+            pinned = self._new(x.clone(), on_device=False, pinned=True)
+            self._access(HOST, "pin", [_region(x)], [_region(pinned)])
+            return pinned
+        if name in ("to", "cuda", "cpu") and (target := _target(name, args, kwargs)) is not None:
+            if target == x.block.on_device:
+                return x
+            moved = self._new(torch.Tensor.clone(x).as_subclass(Tensor), on_device=target, pinned=not target)
+            self._copy(x, moved, bool(kwargs.get("non_blocking")))
+            return moved
+        if name == "copy_" and isinstance(args[0], PretendTensor) and isinstance(args[1], PretendTensor):
+            func(*args, **kwargs)
+            self._copy(args[1], args[0], bool(kwargs.get("non_blocking")))
+            return args[0]
+        return self._compute(func, name, ours, args, kwargs)
+
+    def _copy(self, source: PretendTensor, target: PretendTensor, non_blocking: bool) -> None:
+        on_device = source.block.on_device or target.block.on_device
+        lane, label = self._current.name if on_device else HOST, f"copy of {source.block.name}"
+        self._access(lane, label, [_region(source)], [_region(target)])
+        if on_device and not (
+            non_blocking and all(x.block.on_device or x.block.pinned for x in (source, target))
+        ):
+            self._current.synchronize()  # the host stands still until it is done
+
+    def _compute(
+        self, func: Any, name: str, ours: list[PretendTensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        lane = self._current.name if any(x.block.on_device for x in ours) else HOST
+        if name in _READERS and lane != HOST:
+            self._current.synchronize()
+        result = func(*args, **kwargs)
+        blocks = {x.untyped_storage().data_ptr(): x.block for x in ours}
+        written = (
+            [args[0]] if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) else []
+        )
+        writes = [_region(x) for x in written if isinstance(x, PretendTensor)]
+        fresh = False
+
+        def wrap(y: Any) -> Any:
+            nonlocal fresh
+            if not isinstance(y, Tensor) or isinstance(y, PretendTensor):
+                return y
+            block = blocks.get(y.untyped_storage().data_ptr())
+            if block is not None:
+                return self._wrap(y, block)  # a view: no memory is touched
+            fresh = True
+            new = self._new(y, on_device=lane != HOST)
+            writes.append(_region(new))
+            return new
+
+        result = tree_map(wrap, result)
+        if writes or fresh or name in _READERS:
+            self._access(lane, name.strip("_") or "kernel", [_region(x) for x in ours], writes)
+        return result
+
+
+def _region(x: PretendTensor) -> Region:
+    with torch._C.DisableTorchFunctionSubclass():
+        start = x.storage_offset() * x.element_size()
+        size = (
+            1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+        )
+        return Region(x.block.name, int(start), int(start + size * x.element_size()))
+
+
+def _target(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Return True for a move to the device, False for one to the host, None where .to() only changes the dtype."""
+    if name != "to":
+        return name == "cuda"
+    asked = [*args[1:2], kwargs.get("device")]
+    place = next((x for x in asked if isinstance(x, (str, torch.device))), None)
+    return None if place is None else torch.device(place).type == "cuda"
+
+
+def _once(*regions: Region) -> tuple[Region, ...]:
+    return tuple(dict.fromkeys(regions))
+
+
+def _letters(number: int) -> str:
+    """Return A … Z, AA, AB …"""
+    head, tail = divmod(number, 26)
+    return (_letters(head - 1) if head else "") + chr(ord("A") + tail)

@@ -1,0 +1,128 @@
+"""Find data races in a list of stream operations, without running them: happens-before, by vector clocks.
+
+Two launches race if both touch the same memory, one of them writes, and nothing orders them. Order comes from: the
+stream that both are in; an event recorded after the first and waited for before the second; the host, which launches
+nothing before it has stopped waiting. A clock of a lane says how many launches of each lane are known to be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from lib.streams.operations import HOST, Operation, Region
+
+Clock = dict[str, int]
+
+
+def join(clock: Clock, other: Mapping[str, int]) -> None:
+    """Let `clock` know all that `other` knows."""
+    for lane, time in other.items():
+        clock[lane] = max(clock.get(lane, 0), time)
+
+
+class Clocks:
+    """Keep the vector clocks of the host and the streams while operations are issued one by one."""
+
+    def __init__(self) -> None:
+        self.lanes: dict[str, Clock] = {HOST: {}}
+        self.events: dict[int, Clock] = {}
+
+    def issue(self, op: Operation) -> Clock:
+        """Take one operation into account, and return what is known to be done when it starts (it itself included)."""
+        clock, host = self.lanes.setdefault(op.lane, {}), self.lanes[HOST]
+        join(clock, host)  # nothing starts before it is launched
+        if op.kind == "launch":
+            clock[op.lane] = clock.get(op.lane, 0) + 1
+        elif op.event is not None and op.kind == "record":
+            self.events[op.event] = dict(clock)
+        elif op.event is not None:  # a wait, or a synchronize, for which the lane is the host
+            join(clock, self.events.get(op.event, {}))  # an event that was never recorded is no obstacle
+        return dict(clock)
+
+
+@dataclass(frozen=True)
+class Race:
+    """Name two launches that nothing orders, by their numbers in the list and as they are, and the block of memory."""
+
+    first: int
+    second: int
+    earlier: Operation
+    later: Operation
+    block: str
+
+    def __str__(self) -> str:
+        a, b = self.earlier, self.later
+        return (
+            f"{b.label} ({b.lane}) {_verb(b, self.block)} {self.block} while {a.label} ({a.lane}) may still "
+            f"{_verb(a, self.block, still=True)} it: nothing lets {b.label} wait for {a.label}"
+        )
+
+
+def _verb(op: Operation, block: str, still: bool = False) -> str:
+    writes = any(region.block == block for region in op.writes)
+    return ("write" if writes else "read") + ("" if still else "s")
+
+
+def happens_before(operations: Sequence[Operation]) -> dict[int, Clock]:
+    """Return the clock of each launch, by its number: launch a is done before b starts if b's clock knows of a."""
+    clocks = Clocks()
+    known = [clocks.issue(op) for op in operations]
+    return {number: known[number] for number, op in enumerate(operations) if op.kind == "launch"}
+
+
+def _conflict(a: Operation, b: Operation) -> Region | None:
+    pairs = [(x, y) for x in a.writes for y in (*b.writes, *b.reads)]
+    pairs += [(x, y) for x in a.reads for y in b.writes]
+    return next((x for x, y in pairs if x.meets(y)), None)
+
+
+def find_races(operations: Sequence[Operation]) -> list[Race]:
+    """Return all pairs of launches that race, in the order of the list."""
+    known, races = happens_before(operations), []
+    numbers = list(known)
+    for place, b in enumerate(numbers):
+        for a in numbers[:place]:
+            first, second = operations[a], operations[b]
+            if known[b].get(first.lane, 0) >= known[a][first.lane]:
+                continue
+            if region := _conflict(first, second):
+                races.append(Race(a, b, first, second, region.block))
+    return sorted(races, key=lambda race: (race.first, race.second))
+
+
+def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
+    """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
+    known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
+    lane = {number: operations[number].lane for number in known}
+    before = {
+        b: {a for a in known if a != b and known[b].get(lane[a], 0) >= known[a][lane[a]] and a < b}
+        for b in known
+    }
+    while True:
+        order: list[int] = []
+        left = list(known)
+        while left:
+            ready = [number for number in left if before[number].isdisjoint(left)]
+            order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
+            left.remove(order[-1])
+        yield order
+
+
+def replay(
+    operations: Sequence[Operation], order: Sequence[int], contents: Mapping[Region, str]
+) -> dict[Region, str]:
+    """Run the launches in this order over memory that holds names, and return what it holds in the end.
+
+    contents: the names at the beginning, such as "0" for the rows of chunk 0; memory that nobody wrote holds "?". A
+    launch writes the names that it reads (without repetition, joined by "+").
+    """
+    memory = {(region.block, region.start): (region, name) for region, name in contents.items()}
+    for number in order:
+        op = operations[number]
+        names = [memory.get((r.block, r.start), (r, "?"))[1] for r in op.reads]
+        for region in op.writes:
+            memory[region.block, region.start] = (region, "+".join(dict.fromkeys(names)) or op.label)
+    return dict(memory.values())

@@ -1,0 +1,187 @@
+"""lib.pipeline.executor against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
+
+    python -m tests.bench.bench_executor                     about a minute on a calm machine with 2 cores
+    python -m tests.bench.bench_executor --peer FOLDER       with torchgpipe from there:
+    pip install --no-deps --target FOLDER torchgpipe         (else from the environment, if it is installed)
+
+Forward and backward of 8 x Linear(512), batch 8192, in 2 stages of 4 layers and 8 micro-batches; every thread and
+process computes with one intra-op thread. Every way takes its turn in every round. Speed is the median over the rounds
+of the ratio to the plain model in the same round: what slows the machine for a while cancels out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+MICRO_BATCHES, LAYERS, WIDTH, ROWS = 8, 4, 512, 8192
+POLL = 0.01
+PLAIN = "plain model, 1 thread"
+
+
+def stages() -> list[nn.Sequential]:
+    """The two halves of the model, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    made = [nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]) for _ in range(2)]
+    for parameter in nn.Sequential(*made).parameters():
+        nn.init.uniform_(parameter, -(WIDTH**-0.5), WIDTH**-0.5, generator=generator)
+    return made
+
+
+def data() -> tuple[Tensor, Tensor]:
+    """A batch and its targets."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+
+
+class Processes:
+    """torch.distributed.pipelining on two gloo processes, started by torchrun, told through files when to go."""
+
+    def __init__(self) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="bench-executor-")
+        self.folder, self.steps, self.error = Path(self._temporary.name), 0, ""
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        from lib.training.launch import torchrun
+
+        script = Path(__file__).with_name("pipelining_rank.py")
+        try:
+            torchrun(script, self.folder, ranks=2, timeout=1000, quiet=True)
+        except Exception as error:
+            self.error = str(error).splitlines()[0]
+
+    def step(self, name: str) -> float:
+        """Let the ranks do a step of this schedule; return rank 0's seconds. RuntimeError if they have ended."""
+        self.steps += 1
+        (self.folder / f"go-{self.steps:04}-{name}").touch()
+        took = self.folder / f"took-{self.steps:04}-{name}"
+        while not took.exists():
+            if not self._thread.is_alive():
+                raise RuntimeError(self.error or "the ranks have ended")
+            time.sleep(POLL)
+        return float(took.read_text())
+
+    def end(self) -> None:
+        (self.folder / "stop").touch()
+        self._thread.join()
+        self._temporary.cleanup()
+
+
+def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+    """Return what each way does, in this process; and the executors, by name."""
+    from lib.pipeline import GPipe, scatter
+    from lib.pipeline.executor import Executor
+    from lib.pipeline.schedule import gpipe, one_f_one_b, zero_bubble_h1
+
+    model = nn.Sequential(*stages())
+
+    def plain() -> None:
+        mse_loss(model(x), target).backward()
+
+    def loop() -> None:
+        for part, wanted in zip(scatter(x, MICRO_BATCHES), scatter(target, MICRO_BATCHES), strict=True):
+            (mse_loss(model(part.tensor), wanted.tensor) / MICRO_BATCHES).backward()
+
+    ways: dict[str, Callable[[], Any]] = {PLAIN: plain, "micro-batch loop, 1 thread": loop}
+    executors: dict[str, Any] = {}
+    for make in (gpipe, one_f_one_b, zero_bubble_h1):
+        executor = Executor(make(MICRO_BATCHES, 2), stages())
+        executors[executor.schedule.name] = executor
+        ways[f"executor, {executor.schedule.name}"] = lambda executor=executor: executor.run(
+            x, target, mse_loss
+        )
+    options: dict[str, Any] = {"devices": ["cpu"] * 2, "chunks": MICRO_BATCHES, "checkpoint": "never"}
+    libraries = {"lib.pipeline.GPipe": GPipe}
+    try:
+        import torchgpipe
+
+        libraries["torchgpipe"] = torchgpipe.GPipe
+    except ImportError as error:
+        print(f"(without torchgpipe: {error}; see --peer)")
+    for name, library in libraries.items():
+        piped = library(
+            copy.deepcopy(nn.Sequential(*[layer for stage in stages() for layer in stage])),
+            [LAYERS] * 2,
+            **options,
+        )
+        ways[name] = lambda piped=piped: mse_loss(piped(x), target).backward()
+    return ways, executors
+
+
+def measure(rounds: int) -> None:
+    """Run all ways in turn and print both tables."""
+    from lib.pipeline.costs import measure_costs
+    from lib.pipeline.schedule import simulate
+
+    x, target = data()
+    ways, executors = ways_here(x, target)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    bubbles: dict[str, list[tuple[float, float]]] = {name: [] for name in executors}
+    peers = ["GPipe", "1F1B"]
+    processes = Processes()
+    try:
+        for round in range(rounds + 1):  # the first warms up
+            took: dict[str, float] = {}
+            for name, work in ways.items():
+                began = time.perf_counter()
+                result = work()
+                took[name] = time.perf_counter() - began
+                if name.startswith("executor, "):
+                    executor = executors[name.removeprefix("executor, ")]
+                    costs = measure_costs(executor.schedule, executor.stages, x, target, mse_loss, repeats=1)
+                    pair = result[1].bubble, simulate(executor.schedule, *costs).bubble
+                    bubbles[executor.schedule.name] += [pair] if round else []
+            for name in list(peers):
+                try:
+                    took[f"torch.distributed.pipelining, {name}"] = processes.step(name)
+                except RuntimeError as error:
+                    print(f"(without torch.distributed.pipelining: {error})")
+                    peers.clear()
+            for name, value in took.items():
+                seconds.setdefault(name, []).extend([value] if round else [])
+    finally:
+        processes.end()
+    print(f"{'8 x Linear(512), batch 8192, m = 8':<40} {'median s':>9} {'speed':>7}      ({rounds} rounds)")
+    for name, each in seconds.items():
+        speed = statistics.median(base / value for base, value in zip(seconds[PLAIN], each, strict=False))
+        print(f"{name:<40} {statistics.median(each):>9.2f} {speed:>6.2f} x")
+    print(f"\n{'idle share of the two ranks':<40} {'measured':>9} {'simulated with measured costs':>30}")
+    for name, pairs in bubbles.items():
+        measured, simulated = (statistics.median(values) for values in zip(*pairs, strict=True))
+        print(f"{name:<40} {measured:>9.3f} {simulated:>30.3f}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args([] if arguments is None else arguments)
+    if chosen.peer:
+        sys.path.insert(0, chosen.peer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measure(chosen.rounds)
+    finally:
+        torch.set_num_threads(before)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

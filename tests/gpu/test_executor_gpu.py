@@ -1,0 +1,101 @@
+"""On a real GPU: a stream for each rank, gradients of the plain model, spans from CUDA events, seeded dropout."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
+]
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from lib.pipeline import schedule as schedules  # noqa: E402
+from lib.pipeline.costs import measure_costs  # noqa: E402
+from lib.pipeline.executor import Executor, run  # noqa: E402
+
+MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
+LONG = 20_000_000  # cycles
+
+
+def places(ranks):
+    """Devices for so many ranks: all on one GPU; on two, if there are; one on the CPU."""
+    yield ["cuda"] * ranks
+    yield ["cuda:0", "cpu"] * (ranks // 2)
+    if torch.cuda.device_count() > 1:
+        yield ["cuda:0", "cuda:1"] * (ranks // 2)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_gradients_are_those_of_the_plain_model_again_and_again(make):
+    schedule = make(6, 2)
+    stages = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()).double() for _ in range(schedule.stages)]
+    plain = nn.Sequential(*copy.deepcopy(stages))
+    x, target = (torch.randn(101, 64, dtype=torch.float64) for _ in range(2))
+    F.mse_loss(plain(x), target).backward()
+    for devices in places(2):
+        executor = Executor(schedule, stages, devices=devices)
+        for _ in range(5):  # memory is used again, which shows a stream that was not waited for
+            nn.Sequential(*stages).zero_grad()
+            for inputs in (x, x.to("cuda")):
+                nn.Sequential(*stages).zero_grad()
+                executor.run(inputs, target, F.mse_loss)
+                for ours, theirs in zip(nn.Sequential(*stages).parameters(), plain.parameters(), strict=True):
+                    torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+
+
+class Slow(nn.Module):
+    """Keep one multiprocessor busy, forward and back."""
+
+    class Sleep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            torch.cuda._sleep(LONG)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            torch.cuda._sleep(LONG)
+            return grad
+
+    def forward(self, x):
+        return self.Sleep.apply(x)
+
+
+def test_the_ranks_on_one_gpu_overlap_and_their_spans_are_the_times_of_their_streams():
+    stages = [nn.Sequential(nn.Linear(8, 8), Slow()).cuda() for _ in range(2)]
+    x, target = torch.randn(4, 8, device="cuda"), torch.randn(4, 8, device="cuda")
+    schedule = schedules.one_f_one_b(4, 2)
+    executor = Executor(schedule, stages)
+    executor.run(x, target, F.mse_loss)
+    _, trace = executor.run(x, target, F.mse_loss)
+    assert trace.lanes == ("rank 0", "rank 1") and len(trace) == 16
+    busy = sum(trace.busy(lane) for lane in trace.lanes)
+    assert trace.makespan < 0.85 * busy, "two streams at the same time"
+    ends = {span.label: span.end for span in trace}
+    for span in trace:
+        if span.label.startswith("1F"):
+            assert ends["0" + span.label[1:]] <= span.start + 1e-5, "the stream waits for the activation"
+
+
+def test_dropout_repeats_for_ranks_that_share_a_gpu():
+    stages = [nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda() for _ in range(2)]
+    x, target = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    found = []
+    for make in (schedules.gpipe, schedules.one_f_one_b, schedules.gpipe):
+        torch.manual_seed(0)
+        before = torch.cuda.get_rng_state()
+        losses, _ = run(make(8, 2), stages, x, target, F.mse_loss)
+        assert torch.equal(torch.cuda.get_rng_state(), before)
+        found.append(torch.stack(losses))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_costs_are_those_of_the_device():
+    stages = [nn.Sequential(nn.Linear(8, 8), Slow()).cuda(), nn.Linear(8, 8).cuda()]
+    x, target = torch.randn(4, 8, device="cuda"), torch.randn(4, 8, device="cuda")
+    costs = measure_costs(schedules.one_f_one_b(4, 2), stages, x, target, F.mse_loss, repeats=2)
+    assert costs.forward[0] > 5 * costs.forward[1] and costs.backward[0] > 5 * costs.backward[1]

@@ -1,0 +1,304 @@
+"""lib.streams on a real GPU: the results are right, the copies are hidden, and a planted race is seen in the data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lib import record
+from lib.experiments.bandwidth import DIRECTIONS, WAYS, measure_bandwidth
+from lib.experiments.preprocess import measure_preprocess
+from lib.experiments.stream_chunks import measure_chunks
+from lib.experiments.stream_prefetch import measure_prefetch, run_epoch
+from lib.measure import measure
+from lib.recorder import Recorder
+from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
+from lib.timeline import Trace
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
+]
+ROOT = Path(__file__).resolve().parents[2]
+LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
+
+
+# ---- results
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_a_prefetched_epoch_is_the_loaders_epoch_on_the_device(workers, pinned, depth):
+    data = TensorDataset(torch.arange(50), torch.arange(100.0).reshape(50, 2))
+    loader = DataLoader(data, batch_size=8, num_workers=workers, pin_memory=pinned)
+    prefetcher = DevicePrefetcher(loader, "cuda", depth)
+    for _ in range(2):
+        pairs = list(zip(prefetcher, loader, strict=True))
+        assert len(pairs) == len(prefetcher) == 7
+        for ours, theirs in pairs:
+            for x, y in zip(ours, theirs, strict=True):
+                assert x.is_cuda and torch.equal(x.cpu(), y)
+
+
+def stages():
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).cuda()
+    return {
+        "a model": model,
+        "a tuple": lambda x: (x * 2, x.sum(1)),
+        "itself": lambda x: x,
+        "a view": lambda x: x[:, 3:],
+        "in place": lambda x: x.mul_(2),
+    }
+
+
+@pytest.mark.parametrize("stage", ["a model", "a tuple", "itself", "a view", "in place"])
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("rows, chunks, depth", [(100_000, 16, 2), (100_003, 64, 3), (1001, 7, 1), (3, 8, 2)])
+def test_a_streamed_result_equals_the_unstreamed(stage, pinned, rows, chunks, depth):
+    function = stages()[stage]
+    x = torch.randn(rows, 32, pin_memory=pinned)
+    pipeline = StreamPipeline(function, chunks, depth=depth)
+    for _ in range(3):  # memory is used again, which would show a wait that is missing
+        with torch.no_grad():
+            expected = function(x.cuda())
+        got = pipeline(x)
+        for ours, theirs in zip(
+            *((y if isinstance(y, tuple) else (y,)) for y in (got, expected)), strict=True
+        ):
+            assert not ours.is_cuda
+            torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_host_tensor_larger_than_its_share_goes_through():
+    x = torch.ones(2**14, 2**12, pin_memory=True)  # 256 MiB
+    pipeline = StreamPipeline(torch.sin, 32)
+    pipeline(x[:64])
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    pipeline(x)
+    assert torch.cuda.max_memory_allocated() - before <= (2 + 2 + 1) * x.nbytes / 32
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_the_device_holds_no_more_than_twice_depth_batches_however_fast_the_host(depth):
+    batches = [torch.zeros(2**20, pin_memory=True)] * 40
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for _ in DevicePrefetcher(batches, "cuda", depth):
+        torch.cuda._sleep(LONG // 10)
+    assert torch.cuda.max_memory_allocated() - before <= (2 * depth + 2) * batches[0].nbytes
+
+
+def test_an_early_break_leaves_no_memory_taken():
+    batches = [torch.zeros(2**20, pin_memory=True) for _ in range(10)]
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for number, batch in enumerate(DevicePrefetcher(batches, "cuda")):  # noqa: B007
+        if number == 3:
+            break
+    del batch
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == before
+
+
+# ---- time
+
+
+def test_a_step_takes_the_longer_of_copy_and_compute():
+    for row in measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
+        longer = max(row["copy"], row["compute"])
+        if min(row["copy"], row["compute"]) < 1e-3:
+            pytest.skip("a copy of 256 MiB takes less than a millisecond here")
+        assert row["prefetched"] < 1.05 * longer
+        assert row["plain"] > 0.9 * (row["copy"] + row["compute"])
+
+
+def test_only_a_prefetcher_hides_the_copies():
+    batches = [torch.zeros(2**25).pin_memory() for _ in range(3)]
+    plain, ahead = (run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
+    assert overlap_share(plain) < 0.05
+    assert overlap_share(ahead) > 0.8
+
+
+def test_chunks_overlap_and_the_number_says_so():
+    found = measure_chunks((1, 8, 16))
+    by_count = {row["chunks"]: row for row in found["rows"]}
+    assert by_count[1]["overlap"] < 0.05
+    assert by_count[8]["overlap"] > 0.6
+    assert by_count[8]["seconds"] < 0.75 * by_count[1]["seconds"]
+    for row in found["rows"]:
+        assert 0.7 < row["seconds"] / row["predicted"] < 1.5
+
+
+def test_pinned_memory_is_faster_and_pageable_blocks_the_host():
+    rows = measure_bandwidth((64 << 20,))["rows"]
+    found = {(row["direction"], row["way"]): row for row in rows}
+    pageable, asked, pinned = (found[DIRECTIONS[0], way] for way in WAYS)
+    assert pinned["done"] < 1.05 * pageable["done"]
+    assert pinned["call"] < 0.3 * pinned["done"]
+    assert asked["call"] > 0.5 * asked["done"], "non_blocking alone keeps the host as long as ever"
+
+
+def test_bytes_travel_faster_than_floats():
+    found = measure_preprocess()
+    assert found["copy_bytes"] < 0.6 * found["copy_floats"]
+
+
+# ---- spans
+
+
+def test_spans_do_not_hold_up_the_run():
+    with Recorder() as recorder:
+        stream = torch.cuda.current_stream()
+        with device_span(stream, "compute", "sleep", "compute"):
+            torch.cuda._sleep(LONG)
+        assert not stream.query(), "the kernel still runs: nothing has waited for it"
+    (span,) = recorder.trace()
+    taken = measure(lambda: torch.cuda._sleep(LONG), device="cuda").median
+    assert 0.8 < span.duration / taken < 1.25
+
+
+def test_spans_of_host_and_device_are_on_one_clock():
+    torch.cuda.synchronize()
+    with Recorder() as recorder:
+        with (
+            device_span(torch.cuda.current_stream(), "device", "sleep", "compute"),
+            recorder.span("host", "launch"),
+        ):
+            torch.cuda._sleep(LONG)
+        with recorder.span("host", "wait"):
+            torch.cuda.synchronize()
+    device, host, wait = (
+        next(s for s in recorder.trace() if s.label == name) for name in ("sleep", "launch", "wait")
+    )
+    assert abs(device.start - host.start) < 0.002
+    assert abs(device.end - wait.end) < 0.002
+
+
+def test_the_profiler_sees_the_same_copies_and_the_same_overlap(tmp_path):
+    x = torch.ones(2**13, 2**12, pin_memory=True)
+    pipeline = StreamPipeline(lambda y: y.sin().cos().sin().cos(), 8)
+    pipeline(x)
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler, Recorder() as recorder:
+        pipeline(x)
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    theirs = Trace.from_chrome(tmp_path / "trace.json").only(kind=("gpu_memcpy", "kernel"))
+    ours = recorder.trace()
+    for direction, lane in (("HtoD", "copy in"), ("DtoH", "copy out")):
+        copies = [span for span in theirs if direction in span.label and span.duration > 1e-4]
+        assert len(copies) == len(ours.only(lane=lane)) == 8
+        seen = sum(span.duration for span in copies)
+        assert ours.busy(lane) == pytest.approx(seen, rel=0.15)
+    assert overlap_share(ours) == pytest.approx(overlap_share(theirs, "gpu_memcpy", "kernel"), abs=0.15)
+
+
+# ---- planted races: the check is the data itself
+
+
+def read_prefetched(monkeypatch, *, late_copy=False, late_reader=False):
+    """Return the values that the batches 1, 2, … 8 are seen to hold by kernels of the current stream."""
+    batches = [torch.full((2**22,), float(i), pin_memory=True) for i in range(1, 9)]
+    prefetcher = DevicePrefetcher(batches, "cuda")
+    with torch.cuda.stream(
+        prefetcher._stream
+    ):  # so that there is no memory with the right values in the pool
+        junk = [torch.full((2**22,), -1.0, device="cuda") for _ in range(6)]
+        del junk
+    torch.cuda.synchronize()
+    seen = []
+    if late_copy:
+        with torch.cuda.stream(prefetcher._stream):
+            torch.cuda._sleep(10 * LONG)
+    for batch in prefetcher:
+        if late_reader:
+            torch.cuda._sleep(LONG)
+        seen.append(torch.stack((batch.min(), batch.max())))
+        del batch
+    return [pair.tolist() for pair in seen]
+
+
+RIGHT = [[float(i)] * 2 for i in range(1, 9)]
+
+
+@pytest.mark.parametrize("late", ["late_copy", "late_reader"])
+def test_with_its_waits_every_batch_is_whole(monkeypatch, late):
+    assert read_prefetched(monkeypatch, **{late: True}) == RIGHT
+
+
+def test_a_missing_wait_is_seen_in_the_data(monkeypatch):
+    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
+    assert read_prefetched(monkeypatch, late_copy=True) != RIGHT
+
+
+def test_a_missing_record_stream_is_seen_in_the_data(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    assert read_prefetched(monkeypatch, late_reader=True) != RIGHT
+
+
+def test_a_pipeline_without_waits_gives_a_wrong_result(monkeypatch):
+    x = torch.arange(1.0, 17).repeat_interleave(2**20).reshape(16, -1).pin_memory()
+
+    def slow(y):
+        torch.cuda._sleep(LONG // 10)
+        return y + 0
+
+    assert torch.equal(StreamPipeline(slow, 16)(x), x)
+    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
+    assert not torch.equal(StreamPipeline(slow, 16)(x), x)
+
+
+PROGRAM = """
+import torch
+from lib.streams import StreamPipeline
+if {planted}:
+    torch.cuda.Stream.wait_event = lambda self, event: None
+StreamPipeline(torch.sin, 4)(torch.ones(64, 1024, pin_memory=True))
+"""
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(planted=planted)],
+        env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ("possible data race" in done.stderr) == planted, done.stderr[-2000:]
+
+
+# ---- recordings
+
+
+def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
+    from lib import recorded
+    from lib.experiments import on_gpu
+
+    saved = recorded.save
+    monkeypatch.setattr(recorded, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
+    on_gpu.record("preprocess", measure_preprocess(), "lib.experiments.preprocess")
+    monkeypatch.setattr(recorded, "_REPOSITORY", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    record.check(recorded.load("preprocess"), next(r for r in record.RECORDINGS if r.name == "preprocess"))
+
+
+def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
+    from lib.checks.n13_answers import true_prefetch
+    from lib.streams.gpu import CUDA
+
+    batches = [torch.full((2**20,), float(i), pin_memory=True) for i in range(8)]
+    seen = [batch.mean() for batch in true_prefetch(batches, CUDA(torch.device("cuda", 0)))]
+    assert [x.item() for x in seen] == [float(i) for i in range(8)]

@@ -1,0 +1,107 @@
+"""Any legal table, not only the famous ones: it runs, gives the plain model's gradients, holds what was predicted."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+from lib.pipeline import schedule as schedules
+from lib.pipeline.executor import Executor
+from lib.pipeline.schedule import Action, Schedule
+
+
+@st.composite
+def legal_tables(draw):
+    """Deal stages to ranks at random and run random actions of those that can: the order in which they did is legal."""
+    stages, m, ranks = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    home = [chance.randrange(ranks) for _ in range(stages)]
+    rows = [[] for _ in range(ranks)]
+    split = {(s, i): chance.random() < 0.5 for s in range(stages) for i in range(m)}
+    done, ready = set(), [Action("F", 0, i) for i in range(m)]
+    while ready:
+        op, s, i = action = ready.pop(chance.randrange(len(ready)))
+        rows[home[s]].append(action)
+        done.add(action)
+        if op == "F" and s + 1 < stages:
+            ready.append(Action("F", s + 1, i))
+        if op == "I":
+            ready.append(Action("W", s, i))
+        back = s if op == "F" and s + 1 == stages else s - 1 if op in "BI" else -1
+        if back >= 0:
+            ready.append(Action("I" if split[back, i] else "B", back, i))
+    return Schedule("random", rows)
+
+
+def layer(kind, generator):
+    made = {
+        "linear": lambda: nn.Linear(3, 3),
+        "deep": lambda: nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 3), nn.LayerNorm(3)),
+        "none": lambda: nn.Softplus(),
+        "frozen": lambda: nn.Linear(3, 3).requires_grad_(False),
+    }[kind]().double()
+    for parameter in made.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    return made
+
+
+def check(schedule, kinds, rows, seed, reduction):
+    generator = torch.Generator().manual_seed(seed)
+    stages = [layer(kind, generator) for kind in kinds[: schedule.stages - 1]] + [layer("linear", generator)]
+    x, target = (torch.randn(rows, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+
+    def loss_fn(y, t):
+        return F.smooth_l1_loss(y, t, reduction=reduction)
+
+    plain = nn.Sequential(*copy.deepcopy(stages))
+    loss = loss_fn(plain(x), target)
+    loss.backward()
+    executor = Executor(schedule, stages)
+    losses, trace = executor.run(x, target, loss_fn, reduction=reduction)
+    torch.testing.assert_close(sum(losses), loss.detach())
+    for ours, theirs in zip(nn.Sequential(*stages).parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    assert executor.live == schedules.live_activations(schedule)
+    assert len(trace) == len(list(schedule))
+
+
+KINDS = st.lists(st.sampled_from(["linear", "deep", "none", "frozen"]), min_size=16, max_size=16)
+more_rows, seeds, reductions = st.integers(0, 9), st.integers(0, 2**16), st.sampled_from(["mean", "sum"])
+
+
+@settings(max_examples=40)
+@given(legal_tables(), KINDS, more_rows, seeds, reductions)
+def test_any_legal_table_equals_the_plain_model(schedule, kinds, more, seed, reduction):
+    check(schedule, kinds, schedule.micro_batches + more, seed, reduction)
+
+
+@st.composite
+def famous_tables(draw):
+    name = draw(st.sampled_from(sorted({*schedules.__all__} & MAKERS.keys())))
+    m, n, v = draw(st.integers(1, 8)), draw(st.integers(1, 4)), draw(st.integers(1, 2))
+    return MAKERS[name](m, n, v)
+
+
+MAKERS = {
+    "gpipe": lambda m, n, v: schedules.gpipe(m, n),
+    "one_f_one_b": lambda m, n, v: schedules.one_f_one_b(m, n),
+    "model_parallel": lambda m, n, v: schedules.model_parallel(m, n),
+    "zero_bubble_h1": lambda m, n, v: schedules.zero_bubble_h1(m, n),
+    "interleaved_one_f_one_b": lambda m, n, v: schedules.interleaved_one_f_one_b(m * n, n, v),
+    "looped_bfs": lambda m, n, v: schedules.looped_bfs(m, n, v),
+    "interleaved_zero_bubble": lambda m, n, v: schedules.interleaved_zero_bubble(m * n, n, v),
+    "zbv": lambda m, n, v: schedules.zbv(m, n),
+    "dualpipe_v": lambda m, n, v: schedules.dualpipe_v(m + 2 * n, n),
+}
+
+
+@settings(max_examples=40)
+@given(famous_tables(), KINDS, more_rows, seeds, reductions)
+def test_every_maker_equals_the_plain_model(schedule, kinds, more, seed, reduction):
+    check(schedule, kinds, schedule.micro_batches + more, seed, reduction)

@@ -25,14 +25,20 @@ if TYPE_CHECKING:
     from lib.data import mini_epoch_loaders as mini_epoch_loaders
     from lib.measure import compare as compare
     from lib.measure import measure as measure
+    from lib.pipeline import GPipe as GPipe
+    from lib.streams import DevicePrefetcher as DevicePrefetcher
+    from lib.streams import StreamPipeline as StreamPipeline
     from lib.timeline import Recorder as Recorder
     from lib.timeline import Span as Span
     from lib.timeline import Trace as Trace
 
 _HOME = {
     **_DATA,
+    "DevicePrefetcher": "lib.streams",
+    "GPipe": "lib.pipeline",
     "Recorder": "lib.timeline",
     "Span": "lib.timeline",
+    "StreamPipeline": "lib.streams",
     "Trace": "lib.timeline",
     "compare": "lib.measure",
     "measure": "lib.measure",

@@ -45,8 +45,8 @@ _WIDE, _HIGH = 0.86, 0.94
 
 
 @styled
-def draw_course(ready: tuple[int, ...] = tuple(range(16))) -> Figure:
-    """Draw the map; the numbers in `ready` are filled (the notebook exists), the others are outlines."""
+def draw_course() -> Figure:
+    """Draw the map: two tracks that start together and meet at the end."""
     figure, axes = new_figure(9, 3.1)
     order = {
         "data": [stop for stop in COURSE if stop.track in ("data", "both")],
@@ -62,7 +62,7 @@ def draw_course(ready: tuple[int, ...] = tuple(range(16))) -> Figure:
             zorder=1,
         )
     for stop in COURSE:
-        _draw_stop(axes, stop, stop.number in ready)
+        _draw_stop(axes, stop)
     for y, track, asked in (
         (2.05, "Data track", "How does training data reach many ranks?"),
         (0.95, "Pipeline track", "How does one model run on many devices?"),
@@ -71,27 +71,25 @@ def draw_course(ready: tuple[int, ...] = tuple(range(16))) -> Figure:
         axes.text(0.75, y - 0.22, asked, ha="left", va="center", fontsize=11, color=MUTED)
     axes.set(xlim=(-0.5, 9.5), ylim=(-0.6, 3.6))
     axes.set_axis_off()
-    exist = ", ".join(f"{number:02d}" for number in ready)
     words = (
         f"Map of the course: {len(COURSE)} notebooks. The data track runs 00 to 06, the pipeline track 00 and "
-        f"07 to 12; both meet in 13, 14 and 15. Ready to read: {exist}."
+        f"07 to 12; both meet in 13, 14 and 15."
     )
     return describe(figure, words)
 
 
-def _draw_stop(axes: Axes, stop: Stop, ready: bool) -> None:
+def _draw_stop(axes: Axes, stop: Stop) -> None:
     color, (x, y) = COLOR[stop.track], stop.at
-    ink = PAPER if ready and stop.track != "data" else INK
+    ink = PAPER if stop.track != "data" else INK
     axes.add_patch(
         FancyBboxPatch(
             (x - _WIDE / 2, y - _HIGH / 2),
             _WIDE,
             _HIGH,
             boxstyle="round,pad=0,rounding_size=0.12",
-            facecolor=color if ready else PAPER,
+            facecolor=color,
             edgecolor=color,
             linewidth=1.6,
-            linestyle="-" if ready else (0, (3, 2)),
             zorder=2,
             mutation_aspect=1.6,
         )
@@ -107,12 +105,11 @@ def _draw_stop(axes: Axes, stop: Stop, ready: bool) -> None:
         fontsize=12,
         zorder=3,
     )
-    name_ink = ink if ready else MUTED
     axes.text(
         x,
         y - 0.2,
         stop.name,
-        color=name_ink,
+        color=ink,
         ha="center",
         va="center",
         fontsize=9,

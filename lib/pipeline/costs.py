@@ -12,7 +12,7 @@ from torch import nn
 
 from lib._arguments import integer
 from lib.pipeline.executor import Executor
-from lib.pipeline.microbatch import TensorOrTensors
+from lib.pipeline.microbatch import Batch, TensorOrTensors
 from lib.pipeline.ranks import LossFunction
 from lib.pipeline.schedule.action import Action, Op, Schedule
 
@@ -43,7 +43,8 @@ def measure_costs(
     """
     executor = Executor(schedule, stages, devices=devices)
     runs = integer("repeats", repeats, at_least=1) + 1  # the first warms up
-    x, target = executor.cut("inputs", inputs)[0], executor.cut("targets", targets)[0]
+    first, target = Batch(executor.cut("inputs", inputs)[0]), executor.cut("targets", targets)[0]
+    first[:] = tuple(x.detach().requires_grad_(x.requires_grad) for x in first)  # off the caller's graph
     split = any(action.op == "I" for _, action in schedule)
     every, last = range(schedule.stages), schedule.stages - 1
     backward: tuple[Op, ...] = ("I", "W") if split else ("B",)
@@ -59,7 +60,7 @@ def measure_costs(
     homes = list(dict.fromkeys(home))  # a rank for each device, so that its actions run one by one
     alone = Schedule("costs", [[a for a in order if home[a.stage] == device] for device in homes])
     with _unchanged(stages):
-        _, trace = Executor(alone, stages, devices=homes).run([x] * runs, [target] * runs, loss_fn)
+        _, trace = Executor(alone, stages, devices=homes).run([first.value] * runs, [target] * runs, loss_fn)
 
     seconds = {span.label: span.duration for span in trace}
 

@@ -65,14 +65,14 @@ class DistributedPipeline:
         optimizer.step()
 
     module: an nn.Sequential with the same weights on every rank; replica 0's are sent to the others. balance: layers a
-    stage. mesh: dimension "pipeline", as long as the table has ranks, and if wanted "data", before or after it: replicas.
+    stage. mesh: dimension "pipeline", as long as the table has ranks, and if wanted "data", in either order.
     Every replica gives equally many rows, and loss_fn(output, target) is a mean over rows: then gradients are those of
     `module` on all rows together. Call zero_grad before each step: the engine scales what is there. device: of this
     rank; the current CUDA device, or the CPU, as the mesh says.
 
     `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
-    `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs, targets are
-    needed here. `engine`: the schedule of torch.
+    `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
+    targets are needed here. `engine`: the schedule of torch.
     In a `with recorder:` each action is a span in lane "rank R" (R of all ranks; on a GPU it waits for each action).
 
     Raises TypeError, ValueError and BalanceError as GPipe does, ScheduleError for a table that can't run, ValueError if

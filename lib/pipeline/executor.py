@@ -93,8 +93,9 @@ class Executor:
 
         The caller's autocast (forward) and number of threads hold in all ranks. Random numbers belong to (micro-batch,
         stage): a seeded run repeats, whatever the threads do. Raises ValueError for what can't be cut into that many
-        micro-batches or an unknown reduction; RuntimeError under no_grad. If a stage raises, all ranks end and the
-        same exception is raised here, with a note that names the action; some gradients have been added by then.
+        micro-batches, targets scattered to other rows than the inputs, or an unknown reduction; RuntimeError under
+        no_grad. If a stage raises, all ranks end and the same exception is raised here, with a note that names the
+        action; some gradients have been added by then.
         """
         if reduction not in ("mean", "sum"):
             raise ValueError(f"reduction must be 'mean' or 'sum', not {reduction!r}")
@@ -105,6 +106,10 @@ class Executor:
         for batch in batches:
             check(batch.value)
         rows = [len(batch[0]) for batch in batches]
+        if not isinstance(targets, list):
+            found = [len(target[0] if isinstance(target, tuple) else target) for target in wanted]
+            if found != rows:
+                raise ValueError(f"the micro-batches have {rows} rows of inputs, but {found} of targets")
         total = sum(rows) if reduction == "mean" else 0
         ranks = Ranks(self.schedule, self.stages, self.devices, self.streams, loss_fn)
         shares = [count / total if total else 1.0 for count in rows]

@@ -38,7 +38,7 @@ def backward_input(
     Hooks of torch's `register_post_accumulate_grad_hook` are not called. W keeps the graph alive; call it once.
     """
     wanted = [x for x in inputs if x.requires_grad]
-    pairs = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
+    pairs = list(zip(outputs, grads, strict=True))
     on_trunk, branches = trunk([y.grad_fn for y, _ in pairs if y.grad_fn is not None], wanted)
     upper = [(y, g) for y, g in pairs if y.grad_fn in on_trunk or any(y is x for x in wanted)]
     aside = [(y, g) for y, g in pairs if not any(y is z for z, _ in upper)]  # leads to weights only

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lib.pipeline.dependency import join
 from lib.pipeline.microbatch import Batch, check
+from lib.pipeline.phony import get_phony
 from lib.pipeline.split_backward import backward_input
 
 
@@ -55,7 +57,9 @@ class Stage:
         for x, wanted in zip(parcel.tensors, parcel.wanted, strict=True):
             assert x is not None
             inputs.append(x.detach().requires_grad_(wanted))
-        value = self.module(inputs[0] if parcel.atomic else tuple(inputs))
+        # a leaf may not be changed in place (nn.ReLU(inplace=True)); what comes out of a function may
+        given = tuple(join(x, get_phony(x.device, requires_grad=False)) for x in inputs)
+        value = self.module(given[0] if parcel.atomic else given)
         if self.loss is not None:
             value = self.loss(value, i)
         check(value)

@@ -67,14 +67,17 @@ class CUDA:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
 
-def find_gpu(device: str | torch.device | GPU) -> GPU | None:
+def find_gpu(device: str | int | torch.device | GPU) -> GPU | None:
     """Return the GPU behind `device`, None for the CPU.
 
-    Raises ValueError for another kind of device, RuntimeError for CUDA where torch sees none.
+    A number is that GPU. Raises ValueError or TypeError for another kind of device, RuntimeError for CUDA where torch
+    sees none.
     """
-    if not isinstance(device, (str, torch.device)):
+    if not isinstance(device, (str, int, torch.device)):
+        if not hasattr(device, "new_stream"):
+            raise TypeError(f"device must be 'cuda', 'cpu' or a torch.device, not {device!r}")
         return device
-    place = torch.device(device)
+    place = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if place.type == "cpu":
         return None
     if place.type != "cuda":

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lib._arguments import integer
-from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, gather, scatter
+from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
 from lib.pipeline.spans import device_span
 from lib.pipeline.stream import CPUStream
 from lib.streams.gpu import GPU, find_gpu
@@ -44,10 +44,11 @@ class StreamPipeline:
         predict = StreamPipeline(model, chunks=16)        # model is on the GPU, x and the result on the host
         y = predict(x)
 
-    The result is stage(x): `stage` must treat the rows of a batch alike, and return as many rows as it gets. Chunks
-    are as even as can be. The device holds `depth` chunks of inputs and of outputs, and what `stage` needs for one.
-    No gradients. The call returns when all is done, and its result is in pinned memory. Pin x for copies that overlap;
-    else each chunk is pinned in turn. Within a `with Recorder():` the three lanes become a Trace.
+    The result is stage(x): `stage` must treat the rows of a batch alike, and return as many rows as it gets, in new
+    memory or that of its input: a buffer of its own (a CUDA graph's) would be written again while it is still being
+    fetched. Chunks are as even as can be. The device holds `depth` chunks of inputs and of outputs, and what `stage`
+    needs for one. No gradients. The call returns when all is done, and its result is in pinned memory. Pin x for copies
+    that overlap; else each chunk is pinned in turn. Within a `with Recorder():` the three lanes become a Trace.
 
     device: cuda, or cpu, where chunks just follow each other. Raises ValueError for chunks or depth below 1, and for a
     stage that changes the number of rows; TypeError for what is neither tensor nor tuple of tensors; RuntimeError for
@@ -55,7 +56,7 @@ class StreamPipeline:
     """
 
     def __init__(
-        self, stage: Function, chunks: int, *, device: str | torch.device | GPU = "cuda", depth: int = 2
+        self, stage: Function, chunks: int, *, device: str | int | torch.device | GPU = "cuda", depth: int = 2
     ) -> None:
         if not callable(stage):
             raise TypeError(f"stage must be a function of a batch, not {stage!r}")
@@ -87,6 +88,8 @@ class StreamPipeline:
             with gpu.use_stream(self._in):  # the first chunk is the largest
                 for batch in batches[: self.depth]:
                     slots.append(_Slot(tuple(gpu.empty_like(x) for x in batch)))
+            if any(x.is_cuda for x in batches[0]):
+                self._in.wait_stream(compute)  # which may still be writing it
             for i, batch in enumerate(batches):
                 slot = slots[i % self.depth]
                 if i >= self.depth:
@@ -135,6 +138,7 @@ def _memory(x: Tensor) -> int:
 
 
 def _check_rows(outputs: Batch, x: Tensor) -> None:
+    check(outputs.value)
     for y in outputs:
         if y.dim() == 0 or len(y) != len(x):
             got = "a tensor without dimensions" if y.dim() == 0 else f"{len(y)} rows"

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from lib._arguments import integer
 from lib.streams.gpu import GPU, find_gpu
@@ -37,7 +38,7 @@ class DevicePrefetcher(Generic[T]):
     for what is no iterable.
     """
 
-    def __init__(self, loader: Iterable[T], device: str | torch.device | GPU, depth: int = 2) -> None:
+    def __init__(self, loader: Iterable[T], device: str | int | torch.device | GPU, depth: int = 2) -> None:
         if not isinstance(loader, Iterable):
             raise TypeError(f"loader must be iterable, such as a DataLoader, not {type(loader).__name__}")
         self.loader = loader
@@ -127,6 +128,9 @@ def each_tensor(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
         same = copy.copy(batch)  # an OrderedDict, a defaultdict or a UserDict stays what it is
         same.update(changed)
         return same
+    if isinstance(batch, PackedSequence):
+        data, sizes, *order = batch
+        return PackedSequence(change(data), sizes, *each_tensor(change, order))  # sizes stay on the host
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(each_tensor(change, value) for value in batch))
     if isinstance(batch, (tuple, list)):

@@ -32,7 +32,7 @@ def test_every_control_changes_its_figure(
 ) -> None:
     name = "-".join(path.relative_to(ROOT / "notebooks").with_suffix("").parts)
     notebook = open_notebook(server.root / path.relative_to(ROOT))
-    notebook.run_all()
+    notebook.run_all(seconds=300)  # another browser runs beside this one
     notebook.screenshots(SCREENSHOTS, f"{name}-run")
     explorers = notebook.explorers()
     assert explorers, "the notebook calls explore(…) and shows no interactive figure"

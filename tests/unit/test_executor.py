@@ -185,6 +185,25 @@ def test_what_a_stage_hands_on_and_the_next_leaves_unused_needs_no_backward():
     assert stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
 
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_a_stage_may_begin_in_place_as_any_layer_of_the_plain_model(make):
+    stages = [mlp(1)[0], nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
+    assert_like_plain(make(4, 2), stages, *data(8), F.mse_loss)
+
+
+def test_what_the_stage_before_has_saved_may_not_be_changed_in_place():
+    stages = [nn.Sequential(mlp(1)[0], nn.Tanh()), nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run(schedules.one_f_one_b(4, 2), stages, *data(8), F.mse_loss)
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_a_model_without_anything_to_train_is_an_error_as_with_backward(make):
+    stages = [stage.requires_grad_(False) for stage in mlp(2)]
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        run(make(2, 2), stages, *data(4), F.mse_loss)
+
+
 # --- the modes of the caller
 
 
@@ -485,6 +504,10 @@ def test_what_does_not_fit_is_refused_at_once():
         run(schedule, stages, x[:3], target[:3], F.mse_loss)
     with pytest.raises(ValueError, match="4 micro-batches; targets make 2"):
         run(schedule, stages, x, [target, target], F.mse_loss)
+    with pytest.raises(ValueError, match=r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"):
+        run(schedule, stages, x, target[:7], F.mse_loss)  # the last loss would be one of broadcasting
+    with pytest.raises(ValueError, match=r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"):
+        run(schedule, stages, list(x.split([1, 5, 1, 1])), target, F.mse_loss)
     with pytest.raises(ValueError, match="'mean' or 'sum', not 'none'"):
         run(schedule, stages, x, target, F.mse_loss, reduction="none")
     with pytest.raises(ScheduleError):
@@ -527,3 +550,13 @@ def test_measuring_costs_leaves_no_trace():
     torch.testing.assert_close(grads, values)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close([stage.state_dict() for stage in stages], norms)
+
+
+def test_measuring_costs_leaves_the_graph_and_the_gradient_of_the_inputs_alone():
+    stages, (x, target) = mlp(2), data(8)
+    leaf = x.requires_grad_()
+    inputs = leaf.tanh()
+    measure_costs(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss, repeats=1)
+    assert leaf.grad is None
+    run(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss)
+    assert leaf.grad is not None

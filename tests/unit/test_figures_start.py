@@ -13,9 +13,12 @@ def test_the_map_has_sixteen_stops_in_order_and_no_two_at_one_place():
     assert len({stop.at for stop in COURSE}) == 16
 
 
-def test_the_map_says_which_notebooks_exist():
-    assert alt_text(draw_course(ready=(0, 1, 2))).endswith("Ready to read: 00, 01, 02.")
-    drawn = [text.get_text() for text in draw_course().axes[0].texts]
+def test_the_map_names_every_notebook_and_its_alt_text_the_tracks():
+    figure = draw_course()
+    assert "16 notebooks. The data track runs 00 to 06, the pipeline track 00 and 07 to 12" in alt_text(
+        figure
+    )
+    drawn = [text.get_text() for text in figure.axes[0].texts]
     assert [text for text in drawn if text.isdigit()] == [f"{number:02d}" for number in range(16)]
 
 

@@ -1,7 +1,11 @@
 """`import lib` costs little, needs only torch and numpy, and changes nothing."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Set
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +55,43 @@ def test_figures_and_checks_are_above_and_never_imported_from_below():
     code = imports + "; print(*[name for name in sys.modules if name.startswith('lib.')])"
     below = fresh(code).split()
     assert not [name for name in below if name.split(".")[1] in ("figures", "checks", "notebook")]
+
+
+def imports_of(file: Path, modules: Set[str]) -> set[str]:
+    """Return the modules that a file imports when it is imported itself: not in functions, not for types."""
+    tree, found = ast.parse(file.read_text()), set()
+    blocks = [tree.body]
+    while blocks:
+        for node in blocks.pop():
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= names if names <= modules else names | {node.module}
+            elif isinstance(node, ast.If) and ast.unparse(node.test) != "TYPE_CHECKING":
+                blocks += [node.body, node.orelse]
+            elif isinstance(node, ast.Try):
+                blocks += [node.body, *(handler.body for handler in node.handlers)]
+    return found & modules
+
+
+def test_imports_look_down_and_go_round_in_no_circle():
+    root = Path(lib.__file__).parent
+    files = {
+        ".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__"): file
+        for file in root.rglob("*.py")
+    }
+    graph = {module: imports_of(file, files.keys()) - {module} for module, file in files.items()}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
+    folders = {}
+    for module, imported in graph.items():
+        for other in imported:
+            a, b = (".".join(name.split(".")[:2]) for name in (module, other))
+            if a != b and "lib" not in (a, b):
+                folders.setdefault(a, set()).add(b)
+    list(TopologicalSorter(folders).static_order())
+    for low in ("lib.data", "lib.pipeline", "lib.streams"):
+        assert not folders[low] & {"lib.figures", "lib.checks", "lib.notebook", "lib.experiments"}, low
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from lib import recorded
 
 GPU_PROVENANCE = (*recorded.PROVENANCE, "gpu", "driver", "cuda")
+TYPES = {"rows": list, "size": list, "rows_per_second": list, "alone": dict, "traces": dict}  # else a number
 LIMIT, BUDGET = 180, 470  # seconds for one of them, and for all
 
 
@@ -60,7 +61,9 @@ def check(record: Mapping[str, Any], recording: Recording) -> None:
     """Raise ValueError unless a recording has its data, and names GPU, driver, CUDA, torch, date, command, commit."""
     origin = record.get("provenance")
     origin = origin if isinstance(origin, Mapping) else {}
-    gaps = [name for name in GPU_PROVENANCE if not str(origin.get(name) or "").strip()]
+    gaps = [
+        name for name in GPU_PROVENANCE if not (isinstance(origin.get(name), str) and origin[name].strip())
+    ]
     if gaps:
         raise ValueError(f"the provenance of {recording.name} lacks {', '.join(gaps)}")
     if origin["command"] != recording.command:
@@ -69,6 +72,10 @@ def check(record: Mapping[str, Any], recording: Recording) -> None:
         )
     if missing := [key for key in recording.keys if not record.get(key)]:
         raise ValueError(f"{recording.name} has no {', '.join(missing)}: record it again")
+    if wrong := [key for key in recording.keys if not isinstance(record[key], TYPES.get(key, (int, float)))]:
+        raise ValueError(
+            f"{wrong[0]} of {recording.name} is a {type(record[wrong[0]]).__name__}: record it again"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,52 +7,37 @@
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))        rank = data · 2 + pipeline
 
-torch's engine sends, receives and computes; this file gives it our stages and our table, and stands where it is blind
-(as of torch 2.13):
+torch's engine sends, receives and computes; this file and `engine` give it our stages and our table, and stand where it
+is blind (as of torch 2.13):
 
 1  it takes only equal micro-batches, of the sizes of the first step: any other batch is refused, with the numbers
 2  it finds out shapes by a forward on uninitialized memory. BatchNorm counts that: buffers are put back. DDP expects
    gradients of it, and fails in the second step: so DDP is asked for none until the last backward of a step
 3  DDP does not see the gradients of a split backward (I, W), and says nothing: those are averaged here, after the step
 4  it wraps an error of a layer in another: the layer's own is raised, with a note that names the action
+5  a stage whose input needs no gradient gets none from a split backward, and no word of it: that is refused
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from inspect import signature
-from itertools import accumulate
-from pathlib import Path
+from contextlib import ExitStack
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy  # noqa: F401  torch's engine needs it; found missing only there, one rank fails and the others wait
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
-from lib import recorder as recording
-from lib.pipeline import schedule as tables
+from lib.pipeline.engine import EngineStage, engine_for
 from lib.pipeline.gpipe import BalanceError, verify_module
-from lib.pipeline.schedule.action import Action, Op, Schedule
+from lib.pipeline.schedule import validate
+from lib.pipeline.schedule.action import Schedule
 
 SHORTER = "A shorter batch at the end of an epoch is left out by DataLoader(…, drop_last=True)"
-KINDS: dict[Op, str] = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
-# torch's public class for the tables of a maker; the two count as the same only if maker and table agree.
-CLASSES = {
-    "gpipe": "ScheduleGPipe",
-    "one_f_one_b": "Schedule1F1B",
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-}
 
 
 class DistributedPipeline:
@@ -90,7 +75,7 @@ class DistributedPipeline:
         device: torch.device | str | None = None,
     ) -> None:
         verify_module(module)
-        tables.validate(schedule)
+        validate(schedule)
         if sum(balance) != len(module) or min(balance, default=0) < 1:
             raise BalanceError(
                 f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one"
@@ -109,6 +94,14 @@ class DistributedPipeline:
                 f"{schedule.name} has {len(schedule.ranks)} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
                 f'"pipeline": start replicas x {len(schedule.ranks)} processes'
             )
+        ends = [0, *accumulate(balance)]
+        self._splits = any(action.op == "W" for _, action in schedule)
+        trained = [any(p.requires_grad for p in module[i:j].parameters()) for i, j in pairwise(ends)]
+        if self._splits and any(trained) and not trained[0]:
+            raise ValueError(
+                f"{schedule.name} splits the backward, and torch's engine loses gradients there if stage 0 has nothing "
+                "to train: take a schedule with whole backwards (one_f_one_b), or give stage 0 the first layer to train"
+            )
         self.schedule, self._rows, self._begun = schedule, 0, False
         self.pipeline_rank = mesh.get_local_rank("pipeline")
         self.data_rank = mesh.get_local_rank("data") if "data" in names else 0
@@ -116,17 +109,15 @@ class DistributedPipeline:
         self._group = mesh["data"].get_group() if self.replicas > 1 else None
         gpu = mesh.device_type == "cuda"
         self.device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
-        ends = [0, *accumulate(balance)]
         mine = sorted(j for j, rank in schedule.rank_of.items() if rank == self.pipeline_rank)
         self.stages = {j: module[ends[j] : ends[j + 1]].to(self.device) for j in mine}
         self.first, self.last = 0 in mine, schedule.stages - 1 in mine
-        self._splits = any(action.op == "W" for _, action in schedule)
         group = mesh["pipeline"].get_group()
         self._stages = [
-            _Stage(self._replicated(self.stages[j]), j, schedule.stages, self.device, group=group)
+            EngineStage(self._replicated(self.stages[j]), j, schedule.stages, self.device, group=group)
             for j in mine
         ]
-        self.engine = _engine(schedule, self._stages, loss_fn)
+        self.engine = engine_for(schedule, self._stages, loss_fn)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of this rank's stages."""
@@ -191,64 +182,3 @@ class DistributedPipeline:
         dist.all_reduce(flat, group=group)
         for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
-
-
-class _Stage(pipelining.PipelineStage):
-    """A stage that knows what it does: it records it, and says it when it fails."""
-
-    _kept: tuple[tuple[Tensor, Tensor], ...] = ()
-
-    def keep_buffers(self) -> None:
-        self._kept = tuple((buffer, buffer.clone()) for buffer in self.submod.buffers())
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        for buffer, value in self._kept:
-            buffer.copy_(value)
-        self._kept = ()
-        with self._doing("F", fwd_chunk_id):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-
-    def backward_one_chunk(
-        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: Any = False
-    ) -> None:
-        with self._doing("B" if full_backward else "I", bwd_chunk_id):
-            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
-        with self._doing("W", bwd_chunk_id):
-            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
-
-    @contextmanager
-    def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
-        action, recorder = Action(op, self.stage_index, micro_batch), recording.current
-        start = recorder.now() if recorder is not None else 0.0
-        try:
-            yield
-        except RuntimeError as error:  # the engine's, about the layer's
-            cause = error.__cause__ or error
-            cause.add_note(
-                f"in {action}: stage {action.stage}, {KINDS[op]} of micro-batch {action.micro_batch}"
-            )
-            raise cause from None
-        if recorder is not None:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            recorder.add(f"rank {dist.get_rank()}", str(action), start, recorder.now(), KINDS[op])
-
-
-def _engine(schedule: Schedule, stages: list[_Stage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """Return torch's schedule for a table: the public class that makes the same, else its runtime with this table."""
-    m, n, v = schedule.micro_batches, len(schedule.ranks), len(stages)
-    for maker, name in CLASSES.items():
-        if hasattr(pipelining, name):
-            engine, make = getattr(pipelining, name), getattr(tables, maker)
-            with suppress(ValueError):  # numbers that one of the two does not take
-                made = make(m, n, v) if "stages_per_rank" in signature(make).parameters else make(m, n)
-                if made.compact().ranks == schedule.compact().ranks:
-                    one = issubclass(engine, engines.PipelineScheduleSingle)
-                    return engine(stages[0] if one else stages, m, loss_fn)
-    runtime: Any = engines._PipelineScheduleRuntime(stages, m, loss_fn)  # type: ignore[no-untyped-call]
-    with tempfile.TemporaryDirectory() as folder:
-        schedule.compact().to_csv(Path(folder) / "table.csv")
-        runtime._load_csv(f"{folder}/table.csv")
-    return runtime

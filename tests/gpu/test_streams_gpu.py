@@ -92,6 +92,7 @@ def test_a_host_tensor_larger_than_its_share_goes_through():
 def test_the_device_holds_no_more_than_twice_depth_batches_however_fast_the_host(depth):
     batches = [torch.zeros(2**20, pin_memory=True)] * 40
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # what earlier tests let go is then really free
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for _ in DevicePrefetcher(batches, "cuda", depth):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lib.pipeline import schedule as tables
+from lib.pipeline.engine import EngineStage
 from lib.pipeline.schedule import Schedule
 from lib.recorder import Recorder
 from lib.timeline import Trace
@@ -185,6 +186,8 @@ def refused(run, x, y):
     ask("ranks", lambda: make(build(), [2, 2, 4], tables.gpipe(4, 3), mesh=mesh))
     ask("names", lambda: make(build(), [4, 4], gpipe, mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))))
     ask("module", lambda: make(nn.Linear(5, 5), [4, 4], gpipe, mesh=mesh))
+    frozen = nn.Sequential(nn.Tanh(), nn.Linear(5, 5)).double()
+    ask("frozen", lambda: make(frozen, [1, 1], table("zero_bubble_h1"), mesh=mesh))
     ask("table", lambda: make(build(), [4, 4], Schedule.from_text("x", "0F0 0B0\\n1B0 1F0"), mesh=mesh))
     return said
 
@@ -323,6 +326,7 @@ def test_batch_norm_counts_each_micro_batch_once_and_no_uninitialized_memory(two
         ("ranks", "ValueError", 'gpipe has 3 ranks, the mesh 2 in its dimension "pipeline"'),
         ("names", "ValueError", '("data", "pipeline") or ("pipeline",), not (\'pp\',)'),
         ("module", "TypeError", "must be nn.Sequential"),
+        ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
         ("table", "ScheduleError", "1B0"),
     ],
 )
@@ -343,6 +347,27 @@ def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_boun
     assert str(two.error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert "in 1F2: stage 1, forward of micro-batch 2" in "\n".join(two.error.run.lines)
     assert two.seconds_to_end < 60  # its peer would sleep for longer, and waits for 60 seconds where it waits
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool) -> None:
+    """torch's engine wraps what a layer raises in F, B and I, but not in W."""
+    stage = object.__new__(EngineStage)
+    stage.stage_index = 1
+    error, cause = ValueError("of the layer"), KeyError("of the error")
+
+    def work() -> None:
+        try:
+            raise error from cause
+        except ValueError as layers:
+            if wrapped:
+                raise RuntimeError("of the engine") from layers
+            raise
+
+    with pytest.raises(ValueError, match="of the layer") as caught, stage._doing("W", 2):
+        work()
+    assert caught.value is error and error.__cause__ is cause
+    assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]
 
 
 # ---- two replicas of two ranks

@@ -48,7 +48,8 @@ def test_no_two_have_one_name_or_one_command():
 
 def good(recording):
     origin = dict.fromkeys(record.GPU_PROVENANCE, "known") | {"command": recording.command}
-    return {"provenance": origin, **{key: [1] for key in recording.keys}}
+    values = {list: [1], dict: {"1": [1]}, None: 1.0}
+    return {"provenance": origin, **{key: values[record.TYPES.get(key)] for key in recording.keys}}
 
 
 def test_a_whole_recording_passes_and_each_gap_is_named():
@@ -62,6 +63,12 @@ def test_a_whole_recording_passes_and_each_gap_is_named():
     for key in recording.keys:
         with pytest.raises(ValueError, match=f"has no {key}"):
             record.check({**good(recording), key: []}, recording)
+        with pytest.raises(ValueError, match=f"{key} of stream_chunks is a str"):
+            record.check({**good(recording), key: "text"}, recording)
+    bad = good(recording)
+    bad["provenance"]["gpu"] = 5
+    with pytest.raises(ValueError, match="lacks gpu"):
+        record.check(bad, recording)
     bad = good(recording)
     bad["provenance"]["command"] = "by hand"
     with pytest.raises(ValueError, match="record it again"):

@@ -12,6 +12,7 @@ from types import MappingProxyType
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 
 from lib.pipeline import spans
 from lib.recorder import Recorder
@@ -119,6 +120,13 @@ def test_mappings_that_cannot_be_changed_become_dicts_and_user_dicts_stay():
     assert isinstance(changed, UserDict) and changed["a"] == 1
 
 
+def test_of_a_packed_sequence_the_sizes_stay_on_the_host():
+    packed = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+    moved = each_tensor(lambda x: x.to("meta"), packed)
+    assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes
+    assert {x.device.type for x in (moved.data, moved.sorted_indices, moved.unsorted_indices)} == {"meta"}
+
+
 def test_what_is_no_tensor_is_handed_on_itself():
     @dataclass
     class Sample:
@@ -203,11 +211,16 @@ def test_a_depth_that_is_none_is_told_at_once(depth, error):
 def test_devices_that_are_not_there_are_told_at_once():
     with pytest.raises(ValueError, match="cpu or cuda"):
         DevicePrefetcher([], "meta")
+    for nothing in (None, 1.5, object()):
+        with pytest.raises(TypeError, match="device must be"):
+            DevicePrefetcher([], nothing)
     with pytest.raises(TypeError, match="iterable"):
         DevicePrefetcher(3, "cpu")
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="no CUDA device"):
             StreamPipeline(abs, 2)
+        with pytest.raises(RuntimeError, match="'cuda:1'"):  # a number is a GPU, as everywhere in torch
+            DevicePrefetcher([], 1)
 
 
 # ---- StreamPipeline
@@ -308,6 +321,24 @@ def test_a_stage_that_changes_the_number_of_rows_is_told_so(stage, device):
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
     with pytest.raises(ValueError, match="stage got 2 rows"):
         pipeline(x if device == "cpu" else gpu.host(x))
+
+
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+@pytest.mark.parametrize(
+    "result", [None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3)]
+)
+def test_a_stage_that_returns_no_tensors_is_told_so(device, result):
+    gpu = PretendGPU()
+    pipeline = StreamPipeline(lambda x: result, 2, device="cpu" if device == "cpu" else gpu)
+    with pytest.raises(TypeError, match="expected a Tensor or a tuple"):
+        pipeline(torch.zeros(4) if device == "cpu" else gpu.host(torch.zeros(4)))
+
+
+def test_an_input_that_the_device_still_computes_is_waited_for():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
+    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
+    assert find_races(gpu.operations) == []
 
 
 def test_a_stage_that_fails_leaves_nothing_in_flight():

@@ -62,6 +62,7 @@ class _ThisThread(threading.local):
     place: tuple[int, int] | None = None  # of what is being recorded: lib.pipeline.tracing
     end_backward: Callable[[], None] | None = None
     generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.pipeline.random_state
+    listening = False  # to operations that draw random numbers: likewise
 
 
 this_thread = _ThisThread()

@@ -20,6 +20,7 @@ import torch
 
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.modes import Modes
+from lib.pipeline.random_state import listening
 from lib.pipeline.stream import AbstractStream, current_stream, get_device, use_device, use_stream
 
 
@@ -62,7 +63,7 @@ def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None
     caller's thread. The last answer is (False, None), also should the worker itself die: nobody waits in vain.
     """
     try:
-        with use_device(device):
+        with use_device(device), listening():
             while (task := in_queue.get()) is not None:
                 out_queue.put(_attempt(task))
                 del task  # else it would keep its micro-batch alive until the next one comes

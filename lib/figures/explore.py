@@ -161,8 +161,13 @@ def _make_widget(ipywidgets: Any, control: Control) -> Any:
     if isinstance(control, Switch):
         return ipywidgets.Checkbox(control.value, description=control.label, indent=False)
     if not isinstance(control, Slider):
+        layout = ipywidgets.Layout(margin="2px 24px 2px 0")
         return ipywidgets.Dropdown(
-            options=control.options, value=control.value, description=control.label, style=wide
+            options=control.options,
+            value=control.value,
+            description=control.label,
+            style=wide,
+            layout=layout,
         )
     layout = ipywidgets.Layout(width="340px", margin="2px 24px 2px 0")
     numbers = control.options

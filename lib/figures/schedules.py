@@ -157,8 +157,8 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
         axes.text(
             k, real[k] + 0.012 * max(real), f"{real[k]:.1f}", ha="center", fontsize=10, fontweight=weight
         )
-    axes.set(ylim=(0, 1.14 * max(real)), ylabel="step (ticks)", xlabel="v · stages per rank")
-    axes.legend(loc="lower right", ncols=3, facecolor=PAPER, frameon=True, framealpha=1, edgecolor=PAPER)
+    axes.set(ylim=(0, 1.3 * max(real)), ylabel="step (ticks)", xlabel="v · stages per rank")
+    axes.legend(loc="upper right", ncols=3, facecolor=PAPER, frameon=True, framealpha=1, edgecolor=PAPER)
     memory.bar(places, peaks, color=[rank_color(3) if k == best else GREY for k in places], width=0.66)
     for k in places:
         memory.text(k, peaks[k] + 0.1, f"{peaks[k]:.1f}", ha="center", fontsize=9)

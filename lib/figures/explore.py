@@ -148,12 +148,17 @@ class Explorer:
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        alt, (width, height) = alt_text(self.figure), shown_size(self.figure)
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
-        if "google.colab" not in sys.modules:  # Colab might prefer the still picture to the live one
-            data["image/png"] = base64.b64encode(png(self.figure)).decode()
-        return data, {"image/png": {"alt": alt, "width": width, "height": height}}
+        return bundle(self.figure, self.widget)
+
+
+def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a figure with its live widget as one output of a cell: the still picture and its alt text beside it."""
+    alt, (width, height) = alt_text(figure), shown_size(figure)
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
+    if "google.colab" not in sys.modules:  # Colab might prefer the still picture to the live one
+        data["image/png"] = base64.b64encode(png(figure)).decode()
+    return data, {"image/png": {"alt": alt, "width": width, "height": height}}
 
 
 def _make_widget(ipywidgets: Any, control: Control) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import html
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.explore import WIDGET_VIEW
+from lib.figures.explore import bundle
 from lib.figures.hover import hovering
 from lib.figures.place_board import Board, Score
 from lib.figures.schedule_table import draw_ranks
@@ -195,12 +194,7 @@ class PlaceIt:
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        alt, (width, height) = alt_text(self.figure), shown_size(self.figure)
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.widget.model_id}
-        data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
-        if "google.colab" not in sys.modules:  # Colab might prefer the still picture to the live one
-            data["image/png"] = base64.b64encode(png(self.figure)).decode()
-        return data, {"image/png": {"alt": alt, "width": width, "height": height}}
+        return bundle(self.figure, self.widget)
 
 
 def _color(buttons: dict[Action, Any], board: Board) -> None:

@@ -12,12 +12,12 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from lib.pipeline.device_clock import Clock
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.modes import Modes
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.schedule.action import Action, Schedule
 from lib.pipeline.schedule.simulate import KINDS
+from lib.pipeline.spans import device_span, read
 from lib.pipeline.stage import Parcel, Stage
 from lib.pipeline.stream import (
     AbstractStream,
@@ -28,7 +28,8 @@ from lib.pipeline.stream import (
     use_stream,
     wait_stream,
 )
-from lib.timeline import Span, Trace
+from lib.recorder import Recorder
+from lib.timeline import Trace
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Queue: TypeAlias = (
@@ -78,7 +79,7 @@ class Ranks:
         self.modes, m, n = Modes.current(), schedule.micro_batches, schedule.stages
         self.seeds = Seeds(m, n)
         self.generators = {device: Lock() for device in devices}
-        self.clocks = [Clock(device) for device in devices]
+        self.recorder = Recorder()
         self.stages = [Stage(module) for module in modules]
         self.queues: dict[tuple[str, int, int], Queue] = {  # by who needs it: F or B, stage, micro-batch
             (op, s, i): SimpleQueue() for op in "FB" for s in range(n) for i in range(m)
@@ -116,13 +117,9 @@ class Ranks:
         for device, stream in zip(self.devices, self.streams, strict=True):
             wait_stream(current_stream(device), stream)
         self.back_to_inputs(batches)
-        spans = [
-            Span(f"rank {r}", label, start, end, kind)
-            for r in ranks
-            for label, kind, start, end in self.clocks[r].read()
-        ]
+        read(self.recorder)
         losses = [self.made["F", n, i].tensors[0] for i in range(len(batches))]
-        return cast("list[Tensor]", losses), Trace(spans, [f"rank {r}" for r in ranks]).from_zero()
+        return cast("list[Tensor]", losses), self.recorder.trace([f"rank {r}" for r in ranks])
 
     def stop(self) -> None:
         """Let every rank end: after the action that it is in, or at once where it waits."""
@@ -151,18 +148,17 @@ class Ranks:
     def act(self, rank: int, action: Action) -> None:
         """Wait for what an action needs, do it, hand over what it makes."""
         op, s, i = action
-        stage, device, clock = self.stages[s], self.devices[rank], self.clocks[rank]
+        stage, device = self.stages[s], self.devices[rank]
         parcel = self.receive("F" if op == "F" else "B", s, i, device) if op != "W" else Parcel([])
-        start = clock.now()
-        if op == "F":
-            with self.modes.use(), self.own_random_numbers(i, s, device):
-                made, needed_by = stage.forward(i, parcel), ("F", s + 1, i)
-        elif op == "W":
-            stage.backward_weight(i)
-        else:
-            backward = stage.backward if op == "B" else stage.backward_input
-            made, needed_by = backward(i, parcel.tensors), ("B", s - 1, i)
-        clock.add(str(action), KINDS[op], start)
+        with device_span(self.streams[rank], f"rank {rank}", str(action), KINDS[op], self.recorder):
+            if op == "F":
+                with self.modes.use(), self.own_random_numbers(i, s, device):
+                    made, needed_by = stage.forward(i, parcel), ("F", s + 1, i)
+            elif op == "W":
+                stage.backward_weight(i)
+            else:
+                backward = stage.backward if op == "B" else stage.backward_input
+                made, needed_by = backward(i, parcel.tensors), ("B", s - 1, i)
         if op == "F":
             mine = (stage for t, stage in enumerate(self.stages) if self.schedule.rank_of[t] == rank)
             self.live[rank] = max(self.live[rank], sum(stage.live for stage in mine))

@@ -33,12 +33,15 @@ class _Marked(NamedTuple):
 _unread: WeakKeyDictionary[recording.Recorder, list[_Marked]] = WeakKeyDictionary()
 
 
-def device_span(stream: AbstractStream, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
+def device_span(
+    stream: AbstractStream, lane: str, label: str, kind: str, recorder: recording.Recorder | None = None
+) -> AbstractContextManager[None]:
     """Record what the body puts into `stream` as a span of the current recorder; nothing happens without one.
 
-    For the CPUStream it is the time of the body itself.
+    For the CPUStream it is the time of the body itself. With a `recorder` of your own, ask for `read(recorder)` at the
+    end; the current one does so itself.
     """
-    recorder = recording.current
+    recorder = recording.current if recorder is None else recorder
     if recorder is None:
         return _NOTHING
     return (
@@ -57,8 +60,8 @@ def _between_events(
         yield
     finally:
         marks = _unread.setdefault(recorder, [])
-        if not marks:
-            recorder.on_exit(lambda: _read(recorder))
+        if not marks and recorder is recording.current:
+            recorder.on_exit(lambda: read(recorder))
         marks.append(_Marked(lane, label, kind, get_device(stream), start, _event(stream)))
 
 
@@ -68,7 +71,8 @@ def _event(stream: AbstractStream) -> Any:
     return event
 
 
-def _read(recorder: recording.Recorder) -> None:
+def read(recorder: recording.Recorder) -> None:
+    """Wait for the devices and add the spans whose events they have passed to the recorder."""
     marks = _unread.pop(recorder, [])
     for device in dict.fromkeys(mark.device for mark in marks):
         torch.cuda.synchronize(device)

@@ -461,7 +461,8 @@ class Explorer:
 
     def _wait_until(self, holds: Callable[[str], bool], complaint: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not (self.source() and holds(self.source())):
+        # One look a turn: a figure that fails between two looks would pass for a picture that changed.
+        while not ((source := self.source()) and holds(source)):
             errors = self.box.locator(".idt-error").all_inner_texts()
             assert not errors, f"the figure failed: {errors}"
             assert time.monotonic() < deadline, f"{complaint} within {seconds:g} s"

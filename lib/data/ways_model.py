@@ -8,13 +8,14 @@ rank     every rank holds its rows of a mini-epoch       W copies of 1 / (W · E
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 Way: TypeAlias = Literal["one", "naive", "server", "rank"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
-STR_HEADER, ROUNDED_TO, POINTER = 49, 16, 8
+STR_HEADER, ROUNDED_TO, POINTER = sys.getsizeof(""), 16, 8
 """Bytes of a str beside its ASCII letters, of which its size in memory is a multiple, and of its place in a list."""
 OFFSETS = 8
 """Bytes that a packed row takes beside its text: where it begins (4), and which item it is (4)."""

@@ -61,6 +61,10 @@ class EngineStage(pipelining.PipelineStage):
         with self._doing("W", bwd_chunk_id):
             super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
 
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # torch 2.11 greets its neighbours so; in a table like a V one of them is this rank, which gloo cannot connect.
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.peer != dist.get_rank()]
+
     @contextmanager
     def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
         action, recorder = Action(op, self.stage_index, micro_batch), recording.current

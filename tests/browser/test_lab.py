@@ -50,7 +50,8 @@ def test_planted_faults_are_noticed(
     path = write(server.root / "faults.ipynb", DRAW, FOLLOWS, STANDS_STILL, FAILS, DRIFTS, MISPRINTS)
     notebook = open_notebook(path)
     notebook.run_all()
-    seconds = (30, 3, 30, 10, 30)  # who waits in vain waits to the end; the others have time, on a busy machine too
+    # Who waits in vain waits to the end; the others have time, on a busy machine too.
+    seconds = (30, 3, 30, 10, 30)
     follows, stands_still, fails, drifts, misprints = (
         explorer.try_all(tmp_path, f"explore{number}", limit)
         for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True))
@@ -75,7 +76,9 @@ def test_a_figure_that_fails_between_two_looks_has_not_changed() -> None:
             return "first" if self.looks == 1 else ""
 
     box: Any = SimpleNamespace(
-        locator=lambda _: SimpleNamespace(all_inner_texts=lambda: ["ZeroDivisionError"] * (failing.looks > 1)),
+        locator=lambda _: SimpleNamespace(
+            all_inner_texts=lambda: ["ZeroDivisionError"] * (failing.looks > 1)
+        ),
         page=SimpleNamespace(wait_for_timeout=lambda _: None),
     )
     failing = Failing(box)

@@ -71,9 +71,18 @@ def nothing_left_behind():
 
 
 def threads_alive():
-    return [
-        t.name for t in threading.enumerate() if t.name.startswith(("mini-epoch", "QueueFeeder", "Thread-"))
-    ]
+    names = ("mini-epoch", "QueueFeeder", "Thread-")
+    return [t.name for t in threading.enumerate() if t not in alive_before and t.name.startswith(names)]
+
+
+alive_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def what_runs_already():
+    """Other tests of this process may have left a thread: it is not counted here."""
+    alive_before.clear()
+    alive_before.update(threading.enumerate())
 
 
 # --- dealing

@@ -37,7 +37,8 @@ def test_a_str_in_a_list_takes_what_python_says(path):
     with MetaFile(path) as meta_file:
         rows = meta_file.rows(range(10_000))
     measured = sum(-(-sys.getsizeof(row) // 16) * 16 + 8 for row in rows) / len(rows)
-    assert list_row_bytes(ROW_BYTES) == pytest.approx(measured, rel=0.05)
+    # The prediction rounds the mean row up, Python each row: at most half a step of 16 bytes apart.
+    assert list_row_bytes(ROW_BYTES) == pytest.approx(measured, abs=8)
 
 
 def test_copies_are_counted_by_who_holds_rows():

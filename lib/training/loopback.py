@@ -61,6 +61,7 @@ class Loopback(RendezvousHandler):
                 timeout=TIMEOUT,
                 wait_for_workers=False,
                 master_listen_fd=server.fileno(),
+                use_libuv=False,  # that store takes no open socket before torch 2.7, and Windows has none
             )
             server.detach()  # the store closes it
         self._stores.append(store)

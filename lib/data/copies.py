@@ -3,7 +3,7 @@
     pageable   an ordinary tensor; the system may move its pages, so CUDA first copies it to a pinned buffer of its own
     pinned     its pages stay where they are: the GPU's copy engine reads them by itself, and the CPU goes on
 
-`python -m lib.data.copies` measures on this machine's GPU and writes notebooks/recorded/pinned_copies.json.
+`python -m lib.recordings pinned_copies`, on a GPU, writes notebooks/recorded/pinned_copies.json.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from lib._arguments import integer
-
-RECORDING = "pinned_copies"
+from lib.recordings import measured_or_recorded, need_gpu, origin_of
 
 
 def measure_copies(
@@ -28,10 +27,7 @@ def measure_copies(
     Rows are {"megabytes", "pageable_call", "pageable_done", "pinned_call", "pinned_done"}: medians of `repeats` runs
     that take turns, after one that does not count. Raises RuntimeError without a GPU, ValueError for sizes below 1.
     """
-    if not torch.cuda.is_available():
-        raise RuntimeError(
-            "measure_copies needs a CUDA device; without one, show the recording or the prediction"
-        )
+    need_gpu("measure_copies")
     rows = []
     for size in megabytes:
         shape = integer("megabytes", size, at_least=1) * 250_000
@@ -51,15 +47,12 @@ def measure_copies(
     return rows
 
 
-def main() -> None:
-    """Measure, and write the recording that notebook 01 shows on machines without a GPU."""
-    from lib import recorded
-    from lib.machine import machine_card
-
-    card, rows = machine_card(), measure_copies()
-    gpu: dict[str, Any] = {"gpu": card.gpu or "unknown", "driver": card.driver or "unknown"}
-    print(recorded.save(RECORDING, {"rows": rows}, command="python -m lib.data.copies", **gpu))
+def measure_rows() -> dict[str, Any]:
+    """Return {"rows": …}, what measure_copies measures."""
+    return {"rows": measure_copies()}
 
 
-if __name__ == "__main__":
-    main()
+def find_copies() -> tuple[list[dict[str, float]], str | None]:
+    """Return the rows, measured here, with None as provenance; else recorded; else ([], None)."""
+    data, _ = measured_or_recorded("pinned_copies", measure_rows)
+    return (data["rows"] if data else []), origin_of(data)

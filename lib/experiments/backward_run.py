@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from lib._arguments import integer
 from lib.experiments.autograd_graph import Node, walk, watch
-from lib.experiments.saved import SavedTensors
 from lib.pipeline.checkpoint import is_recomputing
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import Pipeline
 from lib.recorder import Recorder
+from lib.saved import SavedTensors
 
 
 class Untied(Pipeline):

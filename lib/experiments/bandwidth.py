@@ -1,6 +1,6 @@
 """How fast copies to and from a GPU are, by size, from pageable and from pinned memory: notebook 13.
 
-`python -m lib.experiments.bandwidth` measures on this machine's GPU and writes notebooks/recorded/bandwidth.json.
+`python -m lib.recordings bandwidth`, on a GPU, writes notebooks/recorded/bandwidth.json.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from lib._arguments import integer
-from lib.experiments.on_gpu import find, need_gpu, record
+from lib.recordings import measured_or_recorded, need_gpu
 
-RECORDING = "bandwidth"
 WAYS = ("pageable", "pageable, non_blocking", "pinned, non_blocking")
 DIRECTIONS = ("to the device", "to the host")
 SIZES = tuple(4**k * 4096 for k in range(9))  # 4 KiB to 256 MiB
@@ -53,8 +52,4 @@ def measure_bandwidth(sizes: Sequence[int] = SIZES, repeats: int = 9) -> dict[st
 
 def find_bandwidth() -> tuple[dict[str, Any] | None, str]:
     """Return the measurement or the recording, and which it is."""
-    return find(RECORDING, measure_bandwidth)
-
-
-if __name__ == "__main__":
-    print(record(RECORDING, measure_bandwidth(), "lib.experiments.bandwidth"))
+    return measured_or_recorded("bandwidth", measure_bandwidth)

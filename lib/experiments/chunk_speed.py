@@ -1,13 +1,11 @@
 """How fast a step is in micro-batches of several sizes, on a CPU or a GPU: the measurement of notebook 07.
 
-python -m lib.experiments.chunk_speed                 print it for this machine
-python -m lib.experiments.chunk_speed --record        on a GPU: write notebooks/recorded/chunk_speed_gpu.json
+`python -m lib.recordings chunk_speed_gpu`, on a GPU, writes notebooks/recorded/chunk_speed_gpu.json.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import nn
 
 from lib.measure import compare, measure
 from lib.pipeline.microbatch import gather, scatter
+from lib.recordings import measured_or_recorded, origin_of
 
 
 def chunk_speed(
@@ -64,34 +63,14 @@ def _step(model: nn.Module, x: torch.Tensor, chunks: int) -> None:
         (model(part).square().mean() * (len(part) / len(x))).backward()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print, or record."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write a recording; needs a GPU")
-    record = parser.parse_args(arguments).record
-    on_gpu = torch.cuda.is_available()
-    if record and not on_gpu:
-        parser.error("torch sees no CUDA device here: there is nothing to record")
-    data = gpu_speed() if on_gpu else chunk_speed()
-    for size, speed in zip(data["size"], data["rows_per_second"], strict=True):
-        print(f"{size:>6} rows in a micro-batch: {speed:>12,.0f} rows/s")
-    if record:
-        from lib import recorded
-
-        print(
-            recorded.save(
-                "chunk_speed_gpu",
-                data,
-                command="python -m lib.experiments.chunk_speed --record",
-                gpu=data["device"],
-            )
-        )
-
-
 def gpu_speed() -> dict[str, Any]:
     """Measure on the GPU with a model that is large enough to keep it busy."""
     return chunk_speed("cuda", rows=16384, width=1024, step=4, smallest=16)
 
 
-if __name__ == "__main__":
-    main()
+def find_gpu_speed() -> tuple[dict[str, Any] | None, str]:
+    """Return gpu_speed(), measured here or recorded, or None; and a note for the figure, "" if measured here."""
+    data, source = measured_or_recorded("chunk_speed_gpu", gpu_speed)
+    if data is None:
+        return None, f"{source} (python -m lib.recordings chunk_speed_gpu, on a GPU)."
+    return data, origin_of(data) or ""

@@ -1,6 +1,6 @@
 """Copies on the compute stream and on a stream of their own, timed by CUDA events: the GPU cell of notebook 11.
 
-`python -m lib.experiments.copy_streams` measures on this machine's GPU and writes notebooks/recorded/copy_streams.json.
+`python -m lib.recordings copy_streams`, on a GPU, writes notebooks/recorded/copy_streams.json.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import torch
 from lib._arguments import integer
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.stream import CPUStream, current_stream, new_stream
+from lib.recordings import as_rows, as_trace, measured_or_recorded, need_gpu, origin_of
 from lib.timeline import Span, Trace
 
-RECORDING = "copy_streams"
+LANES = ("copy", "compute")
 NAMES = {False: "one stream for both", True: "a copy stream"}
 CYCLES = 4_000_000  # of the GPU's clock: some milliseconds, about as long as a copy
 MEGABYTES = 64
@@ -34,7 +35,7 @@ def predict_copies(
         start = max(copied, computed)
         computed = start + compute
         spans.append(Span("compute", f"F{i}", start, computed, "compute"))
-    return Trace(spans, ("copy", "compute"))
+    return Trace(spans, LANES)
 
 
 def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
@@ -44,17 +45,14 @@ def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
     ValueError for less than one micro-batch.
     """
     micro_batches = integer("micro_batches", micro_batches, at_least=1)
-    if not torch.cuda.is_available():
-        raise RuntimeError(
-            "measure_copies needs a CUDA device; without one, show the recording or the prediction"
-        )
+    need_gpu("measure_copies")
     _launch(own_stream, 1)  # the first launch loads the kernels and makes room
     zero, marks = _launch(own_stream, micro_batches)
     spans = []
     for kind, label, start, end in marks:
         times = [zero.elapsed_time(event) / 1e3 for event in (start, end)]
         spans.append(Span(kind, label, times[0], max(times), kind))
-    return Trace(spans, ("copy", "compute"))
+    return Trace(spans, LANES)
 
 
 def _launch(own_stream: bool, micro_batches: int) -> tuple[Any, list[tuple[str, str, Any, Any]]]:
@@ -83,19 +81,16 @@ def _mark(stream: Any) -> Any:
     return event
 
 
+def measure_traces() -> dict[str, Any]:
+    """Return {"traces": …}, by NAMES, for JSON. Raises RuntimeError without a GPU."""
+    return {"traces": {name: as_rows(measure_copies(own)) for own, name in NAMES.items()}}
+
+
 def copies_traces() -> tuple[dict[str, Trace], str | None]:
     """Return the traces by NAMES: measured here, with None as provenance; else recorded; else ({}, None)."""
-    from lib import recorded
-
-    if torch.cuda.is_available():
-        return {name: measure_copies(own) for own, name in NAMES.items()}, None
-    try:
-        record = recorded.load(RECORDING)
-    except FileNotFoundError:
-        return {}, None
-    rows = record["traces"]
-    traces = {name: Trace((Span(*row) for row in rows[name]), ("copy", "compute")) for name in rows}
-    return traces, recorded.provenance(record)
+    data, _ = measured_or_recorded("copy_streams", measure_traces)
+    traces = data["traces"] if data else {}
+    return {name: as_trace(rows, LANES) for name, rows in traces.items()}, origin_of(data)
 
 
 def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
@@ -106,23 +101,3 @@ def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
         if spans
         else None
     )
-
-
-def main() -> None:
-    """Measure, and write the recording that notebook 11 shows on machines without a GPU."""
-    from lib import recorded
-    from lib.machine import machine_card
-
-    card = machine_card()
-    gpu: dict[str, Any] = {"gpu": card.gpu or "unknown", "driver": card.driver or "unknown"}
-    traces = {
-        name: [[s.lane, s.label, s.start, s.end, s.kind] for s in measure_copies(own)]
-        for own, name in NAMES.items()
-    }
-    print(
-        recorded.save(RECORDING, {"traces": traces}, command="python -m lib.experiments.copy_streams", **gpu)
-    )
-
-
-if __name__ == "__main__":
-    main()

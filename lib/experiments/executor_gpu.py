@@ -1,6 +1,6 @@
 """Schedules on the streams of one GPU, or on several GPUs: time, bubble and peak memory; predicted without a GPU.
 
-To record them:   python -m lib.experiments.executor_gpu
+To record them:   python -m lib.recordings executor_gpu
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from lib import recordings
 from lib.memory import cuda_peak
 from lib.pipeline import schedule as schedules
 from lib.pipeline.costs import measure_costs
 from lib.pipeline.executor import Executor
 from lib.pipeline.schedule import Schedule, live_activations, simulate
 
-RECORDING = "executor_gpu"
 RANKS, MICRO_BATCHES, LAYERS, WIDTH, ROWS = 4, 8, 4, 2048, 4096
 MIB = 2**20
 
@@ -52,8 +52,8 @@ def predicted_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def measured_rows() -> list[dict[str, Any]]:
-    """Return the same rows with mib (the peak, all GPUs), ms and idle of a step (medians), predicted_idle by costs."""
+def measure_rows() -> dict[str, Any]:
+    """Return {"rows": …}: the same with mib (the peak, all GPUs), ms and idle (medians), predicted_idle by costs."""
     count = min(torch.cuda.device_count(), RANKS)
     devices = [f"cuda:{r * count // RANKS}" for r in range(RANKS)]
     stages = [
@@ -79,30 +79,9 @@ def measured_rows() -> list[dict[str, Any]]:
         row["ms"] = 1e3 * statistics.median(trace.makespan for trace in traces)
         row["idle"] = statistics.median(trace.bubble for trace in traces)
         row["gpus"] = count
-    return rows
+    return {"rows": rows}
 
 
 def rows_and_source() -> tuple[list[dict[str, Any]], str]:
     """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
-    from lib import recorded
-
-    if torch.cuda.is_available():
-        return measured_rows(), f"Measured here, {torch.cuda.get_device_name()}"
-    try:
-        record = recorded.load(RECORDING)
-    except FileNotFoundError:
-        return predicted_rows(), "Predicted, not measured: no GPU here, and no recording yet"
-    return record["rows"], recorded.provenance(record)
-
-
-if __name__ == "__main__":
-    from lib import recorded
-
-    print(
-        recorded.save(
-            RECORDING,
-            {"rows": measured_rows()},
-            command="python -m lib.experiments.executor_gpu",
-            gpu=torch.cuda.get_device_name(),
-        )
-    )
+    return recordings.rows_and_source("executor_gpu", measure_rows, predicted_rows)

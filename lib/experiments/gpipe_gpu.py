@@ -1,6 +1,6 @@
 """GPipe on one GPU or several: peak memory and time of a step by micro-batches and mode; predicted without a GPU.
 
-To record them:   python -m lib.experiments.gpipe_gpu
+To record them:   python -m lib.recordings gpipe_gpu
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lib import recordings
 from lib.measure import cuda_peak, measure
 from lib.pipeline import GPipe
 
@@ -42,8 +43,8 @@ def predicted_rows(devices: int = 1) -> list[dict[str, Any]]:
     return rows
 
 
-def measured_rows() -> list[dict[str, Any]]:
-    """Return the same rows with mib at the peak of the first device, and ms of a step (median of 5); plain_ms, too."""
+def measure_rows() -> dict[str, Any]:
+    """Return {"rows": …}: the same with mib (the peak of the first device), ms of a step (median of 5) and plain_ms."""
     count = min(torch.cuda.device_count(), 2)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)]
     model = nn.Sequential(*layers).cuda(0)
@@ -64,31 +65,9 @@ def measured_rows() -> list[dict[str, Any]]:
         assert used.allocated is not None
         row["mib"], row["plain_ms"] = used.allocated / MIB, plain
         row["ms"] = 1e3 * measure(lambda: step(piped), device="cuda").median  # noqa: B023
-    return rows
+    return {"rows": rows}
 
 
 def rows_and_source() -> tuple[list[dict[str, Any]], str]:
     """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
-    from lib import recorded
-
-    if torch.cuda.is_available():
-        return measured_rows(), f"Measured here, {torch.cuda.get_device_name()}"
-    try:
-        record = recorded.load("gpipe_gpu")
-    except FileNotFoundError:
-        return predicted_rows(), "Predicted, not measured: no GPU here, and no recording yet"
-    return record["rows"], recorded.provenance(record)
-
-
-if __name__ == "__main__":
-    from lib import recorded
-
-    rows = measured_rows()
-    print(
-        recorded.save(
-            "gpipe_gpu",
-            {"rows": rows},
-            command="python -m lib.experiments.gpipe_gpu",
-            gpu=torch.cuda.get_device_name(),
-        )
-    )
+    return recordings.rows_and_source("gpipe_gpu", measure_rows, predicted_rows)

@@ -1,6 +1,6 @@
 """Images made ready for a model on the CPU or on the GPU: the seconds, and the bytes that travel. Notebook 13.
 
-`python -m lib.experiments.preprocess` measures on this machine's GPU and writes notebooks/recorded/preprocess.json.
+`python -m lib.recordings preprocess`, on a GPU, writes notebooks/recorded/preprocess.json.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.experiments.on_gpu import find, need_gpu, record
 from lib.measure import measure
+from lib.recordings import measured_or_recorded, need_gpu
 
-RECORDING = "preprocess"
 IMAGES, SIDE = 128, 224
 
 
@@ -51,8 +50,4 @@ def measure_preprocess() -> dict[str, Any]:
 
 def find_preprocess() -> tuple[dict[str, Any] | None, str]:
     """Return the measurement or the recording, and which it is."""
-    return find(RECORDING, measure_preprocess)
-
-
-if __name__ == "__main__":
-    print(record(RECORDING, measure_preprocess(), "lib.experiments.preprocess"))
+    return measured_or_recorded("preprocess", measure_preprocess)

@@ -1,6 +1,6 @@
 """Peak memory and time of a step on a GPU, by the number of checkpointed segments; predicted without one.
 
-To record them:   python -m lib.experiments.recompute_gpu
+To record them:   python -m lib.recordings checkpoint_gpu
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lib import recordings
 from lib.experiments.staircase import peak, predict, segments_of
 from lib.measure import cuda_peak, measure
 from lib.pipeline.checkpoint import checkpoint
@@ -35,8 +36,8 @@ def predicted_rows() -> list[dict[str, Any]]:
     ]
 
 
-def measured_rows() -> list[dict[str, Any]]:
-    """Return the same rows with what this GPU needs: mib at the peak, ms of a step (median of 5)."""
+def measure_rows() -> dict[str, Any]:
+    """Return {"rows": …}, the same rows with what this GPU needs: mib at the peak, ms of a step (median of 5)."""
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
     model = nn.Sequential(*layers).cuda()
     x = torch.randn(ROWS, WIDTH, device="cuda")
@@ -57,30 +58,9 @@ def measured_rows() -> list[dict[str, Any]]:
         assert used.allocated is not None
         row["mib"] = used.allocated / MIB
         row["ms"] = 1e3 * measure(step, device="cuda").median
-    return rows
+    return {"rows": rows}
 
 
 def rows_and_source() -> tuple[list[dict[str, Any]], str]:
     """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
-    from lib import recorded
-
-    if torch.cuda.is_available():
-        return measured_rows(), f"Measured here, {torch.cuda.get_device_name()}"
-    try:
-        record = recorded.load("checkpoint_gpu")
-    except FileNotFoundError:
-        return predicted_rows(), "Predicted, not measured: no GPU here, and no recording yet"
-    return record["rows"], recorded.provenance(record)
-
-
-if __name__ == "__main__":
-    from lib import recorded
-
-    print(
-        recorded.save(
-            "checkpoint_gpu",
-            {"rows": measured_rows()},
-            command="python -m lib.experiments.recompute_gpu",
-            gpu=torch.cuda.get_device_name(),
-        )
-    )
+    return recordings.rows_and_source("checkpoint_gpu", measure_rows, predicted_rows)

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from lib._arguments import integer
-from lib.experiments.saved import SavedTensors
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import scatter
+from lib.saved import SavedTensors
 
 Mode: TypeAlias = Literal["never", "except_last", "always"]
 Kind: TypeAlias = Literal["forward", "recompute", "backward"]

@@ -1,7 +1,6 @@
 """A StreamPipeline on a GPU, by its number of chunks, measured and predicted: notebook 13.
 
-`python -m lib.experiments.stream_chunks` measures on this machine's GPU and writes
-notebooks/recorded/stream_chunks.json.
+`python -m lib.recordings stream_chunks`, on a GPU, writes notebooks/recorded/stream_chunks.json.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.experiments.on_gpu import as_rows, find, need_gpu, record
 from lib.measure import measure
 from lib.recorder import Recorder
+from lib.recordings import as_rows, measured_or_recorded, need_gpu
 from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.streams.pipeline import StreamPipeline
 from lib.timeline import Trace
 
-RECORDING = "stream_chunks"
 CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 ROWS, WIDTH = 16384, 4096  # 256 MiB of float32
 
@@ -81,8 +79,4 @@ def _best(pipeline: StreamPipeline, x: Tensor, repeats: int) -> Trace:
 
 def find_chunks() -> tuple[dict[str, Any] | None, str]:
     """Return the measurement or the recording, and which it is."""
-    return find(RECORDING, measure_chunks)
-
-
-if __name__ == "__main__":
-    print(record(RECORDING, measure_chunks(), "lib.experiments.stream_chunks"))
+    return measured_or_recorded("stream_chunks", measure_chunks)

@@ -1,7 +1,6 @@
 """The time of a training step with and without a DevicePrefetcher, on a GPU: notebook 13.
 
-`python -m lib.experiments.stream_prefetch` measures on this machine's GPU and writes
-notebooks/recorded/stream_prefetch.json.
+`python -m lib.recordings stream_prefetch`, on a GPU, writes notebooks/recorded/stream_prefetch.json.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.experiments.on_gpu import as_rows, find, need_gpu, record
 from lib.measure import measure
 from lib.pipeline.spans import device_span
 from lib.recorder import Recorder
+from lib.recordings import as_rows, measured_or_recorded, need_gpu
 from lib.streams.prefetch import DevicePrefetcher
 from lib.timeline import Trace
 
-RECORDING = "stream_prefetch"
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 MEBIBYTES = 128
 
@@ -77,8 +75,4 @@ def _compute(cycles: int) -> None:
 
 def find_prefetch() -> tuple[dict[str, Any] | None, str]:
     """Return the measurement or the recording, and which it is."""
-    return find(RECORDING, measure_prefetch)
-
-
-if __name__ == "__main__":
-    print(record(RECORDING, measure_prefetch(), "lib.experiments.stream_prefetch"))
+    return measured_or_recorded("stream_prefetch", measure_prefetch)

@@ -1,6 +1,6 @@
 """In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.
 
-`python -m lib.experiments.torchgpipe_order` records it; torchgpipe is none of this project's requirements.
+`python -m lib.recordings torchgpipe_order` records it; torchgpipe is none of this project's requirements.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from lib import recorded
 from lib.experiments.backward_run import Log, Probe, numbers
-
-RECORDING = "torchgpipe_order"
+from lib.recordings import load, provenance
 
 
 def torchgpipe_run(micro_batches: int, partitions: int, *, dependencies: bool = True) -> str:
@@ -47,23 +45,14 @@ def torchgpipe_orders() -> tuple[dict[str, str], str]:
     Raises FileNotFoundError where torchgpipe is not and nothing is recorded.
     """
     try:
-        return _both(), "run here"
+        return run_both()["orders"], "run here"
     except ImportError:
-        record = recorded.load(RECORDING)
-        return record["orders"], recorded.provenance(record)
+        record = load("torchgpipe_order")
+        return record["orders"], provenance(record)
 
 
-def _both() -> dict[str, str]:
-    return {name: torchgpipe_run(3, 2, dependencies=name == "with") for name in ("with", "without")}
-
-
-def main() -> None:
-    """Record both orders."""
-    from importlib.metadata import version
-
-    command = "python -m lib.experiments.torchgpipe_order"
-    print(recorded.save(RECORDING, {"orders": _both()}, command=command, torchgpipe=version("torchgpipe")))
-
-
-if __name__ == "__main__":
-    main()
+def run_both() -> dict[str, Any]:
+    """Return {"orders": …}, with and without dependencies. Raises ImportError where torchgpipe is not."""
+    return {
+        "orders": {name: torchgpipe_run(3, 2, dependencies=name == "with") for name in ("with", "without")}
+    }

@@ -1,6 +1,6 @@
 """Kernels in one CUDA stream and in two, timed by CUDA events: the GPU cell of notebook 09.
 
-`python -m lib.experiments.two_streams` measures on this machine's GPU and writes notebooks/recorded/two_streams.json.
+`python -m lib.recordings two_streams`, on a GPU, writes notebooks/recorded/two_streams.json.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from lib._arguments import integer
+from lib.recordings import as_rows, as_trace, measured_or_recorded, need_gpu, origin_of
 from lib.timeline import Span, Trace
 
-RECORDING = "two_streams"
+LANES = ("stream 0", "stream 1")
 CYCLES = 2_000_000  # of the GPU's clock: about a millisecond
 
 
@@ -24,17 +25,14 @@ def measure_streams(streams: int, kernels: int = 4) -> Trace:
     """
     streams = integer("streams", streams, at_least=1, below=3)
     kernels = integer("kernels", kernels, at_least=1)
-    if not torch.cuda.is_available():
-        raise RuntimeError(
-            "measure_streams needs a CUDA device; without one, show the recording or the prediction"
-        )
+    need_gpu("measure_streams")
     _launch(streams, 1)  # the first launch loads the kernel
     zero, marks = _launch(streams, kernels)
     spans = []
     for lane, label, start, end in marks:
         times = [zero.elapsed_time(event) / 1e3 for event in (start, end)]
         spans.append(Span(lane, label, times[0], times[1]))
-    return Trace(spans, [f"stream {s}" for s in range(streams)])
+    return Trace(spans, LANES[:streams])
 
 
 def _launch(streams: int, kernels: int) -> tuple[Any, list[tuple[str, str, Any, Any]]]:
@@ -59,21 +57,9 @@ def _mark(stream: torch.cuda.Stream) -> Any:
     return event
 
 
-def main() -> None:
-    """Measure, and write the recording that notebook 09 shows on machines without a GPU."""
-    from lib import recorded
-    from lib.machine import machine_card
-
-    card = machine_card()
-    gpu: dict[str, Any] = {"gpu": card.gpu or "unknown", "driver": card.driver or "unknown"}
-    traces = {str(streams): _as_rows(measure_streams(streams)) for streams in (1, 2)}
-    print(
-        recorded.save(RECORDING, {"traces": traces}, command="python -m lib.experiments.two_streams", **gpu)
-    )
-
-
-def _as_rows(trace: Trace) -> list[list[Any]]:
-    return [[span.lane, span.label, span.start, span.end, span.kind] for span in trace]
+def measure_traces() -> dict[str, Any]:
+    """Return {"traces": …}, by number of streams, for JSON. Raises RuntimeError without a GPU."""
+    return {"traces": {str(streams): as_rows(measure_streams(streams)) for streams in (1, 2)}}
 
 
 def find_streams() -> tuple[dict[int, Trace] | None, str | None]:
@@ -81,17 +67,8 @@ def find_streams() -> tuple[dict[int, Trace] | None, str | None]:
 
     Measured here (provenance None); without a GPU the recording; without a recording (None, None).
     """
-    from lib import recorded
-
-    if torch.cuda.is_available():
-        return {streams: measure_streams(streams) for streams in (1, 2)}, None
-    try:
-        record = recorded.load(RECORDING)
-    except FileNotFoundError:
+    data, _ = measured_or_recorded("two_streams", measure_traces)
+    if data is None:
         return None, None
-    traces = {int(streams): Trace(Span(*row) for row in rows) for streams, rows in record["traces"].items()}
-    return traces, recorded.provenance(record)
-
-
-if __name__ == "__main__":
-    main()
+    traces = {int(streams): as_trace(rows, LANES[: int(streams)]) for streams, rows in data["traces"].items()}
+    return traces, origin_of(data)

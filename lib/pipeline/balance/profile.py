@@ -7,16 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
 from lib.pipeline.skip.tracker import SkipTracker, use_skip_tracker
+from lib.saved import LiveTensors
 
 BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes
 
@@ -63,10 +61,10 @@ def profile_sizes(
         batch = scatter(input, chunks)[0]
         for layer in layerwise_sandbox(module, device):
             batch = alone(batch)
-            with _NewMemory() as new:
+            with LiveTensors(BLOCK) as new:
                 batch = batch.call(layer)
             parameters, buffers = (sum(x.nbytes for x in xs) for xs in (layer.parameters(), layer.buffers()))
-            sizes.append(int(new.alive() + parameters * param_scale + buffers))
+            sizes.append(int(new.now + parameters * param_scale + buffers))
     return sizes
 
 
@@ -94,26 +92,3 @@ def _now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-class _NewMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Note the storage of every tensor that is made inside: results, what is saved for backward, what is let go."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes: dict[Any, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = _storages((args, kwargs))  # a view or an in-place operation makes nothing new
-        self.bytes.update((key, size) for key, size in _storages(result).items() if key not in given)
-        return result
-
-    def alive(self) -> int:
-        """Return the bytes that something still holds."""
-        return sum(size for storage, size in self.bytes.items() if not storage.expired())
-
-
-def _storages(tree: Any) -> dict[Any, int]:
-    storages = [x.untyped_storage() for x in tree_leaves(tree) if isinstance(x, Tensor)]
-    return {StorageWeakRef(s): -(-s.nbytes() // BLOCK) * BLOCK for s in storages}  # type: ignore[no-untyped-call]

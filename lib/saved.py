@@ -1,13 +1,16 @@
-"""Count what autograd keeps for backward, tensor by tensor, while it keeps it.
+"""Count what autograd keeps for backward, and what is alive at all, while it is.
 
-    with SavedTensors(model.parameters()) as saved:
+    with LiveTensors() as live, SavedTensors(model.parameters()) as saved:
         loss = model(x).mean()
         print(saved.count, saved.bytes)
         loss.backward()
-    print(saved.peak)
+    print(saved.peak_bytes, live.peak)
 
 autograd hands every tensor that it saves to a pair of hooks (torch.autograd.graph.saved_tensors_hooks). Ours puts it
 into a box; when the graph lets go of the last box of a tensor, the tensor is no longer counted.
+
+LiveTensors says what an allocator would have to provide. On a GPU torch.cuda.max_memory_allocated knows; on a CPU
+nobody counts, so every operation's outputs are noted as torch dispatches it, and crossed out when their storage dies.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class _Box:
@@ -35,7 +41,7 @@ class SavedTensors:
     Not counted: `parameters` (they are there anyway), tensors without elements, and what a Python object keeps by
     itself. A tensor saved twice, or saved and detached, counts once. Hooks belong to a thread, and an inner pair hides
     an outer one: not seen are the workers of a pipeline, and what torch.utils.checkpoint(use_reentrant=False)
-    recomputes; the latter counts in `live.LiveTensors`. history: the bytes after each change, from 0 on.
+    recomputes; the latter counts in LiveTensors. history: the bytes after each change, from 0 on.
     """
 
     def __init__(self, parameters: Iterable[Tensor] = ()) -> None:
@@ -85,21 +91,36 @@ class SavedTensors:
             self.history.append(self.bytes)
 
 
-def step_in_parts(
-    model: torch.nn.Module, parts: Iterable[Tensor], order: str = "one at a time"
-) -> SavedTensors:
-    """Run forward and backward of each part and return what was saved meanwhile.
+class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the bytes of the storages made inside the `with`, in this thread, also by backward: now, at the peak.
 
-    order: "one at a time" (forward, backward, forward, backward …) or "all forwards first", as a pipeline does.
+    block: an allocator hands out multiples of so many bytes, and each storage counts as such a multiple.
     """
-    orders = ("one at a time", "all forwards first")
-    if order not in orders:
-        raise ValueError(f"order must be one of {', '.join(orders)}, not {order!r}")
-    with SavedTensors(model.parameters()) as saved:
-        if order == orders[0]:
-            for part in parts:
-                model(part).sum().backward()
-        else:
-            for loss in [model(part).sum() for part in parts]:
-                loss.backward()
-    return saved
+
+    def __init__(self, block: int = 1) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.block = block
+        self.now = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation and note what it returns."""
+        result = func(*args, **(kwargs or {}))
+        known = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor):
+                self._note(x, known)
+        return result
+
+    def _note(self, x: Tensor, known: set[int]) -> None:
+        storage = x.untyped_storage()
+        key, size = storage._cdata, -(-storage.nbytes() // self.block) * self.block
+        if key in self._sizes or key in known or not size:  # in place, a view, or nothing
+            return
+        self._sizes[key] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._forget, key).atexit = False
+
+    def _forget(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)

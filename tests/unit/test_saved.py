@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from lib.experiments.chunk_speed import chunk_speed
-from lib.experiments.saved import SavedTensors, step_in_parts
+from lib.experiments.parts import step_in_parts
+from lib.saved import SavedTensors
 
 
 def model(layers: int = 3) -> nn.Sequential:

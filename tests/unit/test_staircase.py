@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from lib.experiments.live import LiveTensors
-from lib.experiments.saved import SavedTensors
 from lib.experiments.staircase import MODES, measure, peak, predict, segments_of
 from lib.pipeline.checkpoint import checkpoint
+from lib.saved import LiveTensors, SavedTensors
 
 
 @settings(deadline=None, max_examples=40)

@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lib.data import client, protocol, server
+from lib.data import server
 from lib.data.server import MetaServer, ServerDataset
 
 pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
@@ -182,15 +182,15 @@ def test_a_dataloaders_batch_is_one_request():
 
 
 def test_a_batch_above_the_servers_limit_of_ids_becomes_several_requests(dataset, monkeypatch):
-    monkeypatch.setattr(client, "MAX_IDS", 40)
-    monkeypatch.setattr(protocol, "MAX_IDS", 40)
+    
+    monkeypatch.setattr(server, "MAX_IDS", 40)
     assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
 
 
 def test_a_batch_above_the_servers_limit_of_characters_is_halved_until_it_fits(dataset, monkeypatch):
-    monkeypatch.setattr(protocol, "MAX_ANSWER", 30)
+    monkeypatch.setattr(server, "MAX_ANSWER", 30)
     assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
-    monkeypatch.setattr(protocol, "MAX_ANSWER", 3)
+    monkeypatch.setattr(server, "MAX_ANSWER", 3)
     with pytest.raises(ValueError, match="one answer may hold 3 characters"):
         dataset.__getitems__([1, 2])
 

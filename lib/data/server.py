@@ -9,8 +9,8 @@ r"""One process holds the meta file, everyone else asks it for rows: the "server
 
 Answers are JSON in plain ASCII: a byte of the file that is no UTF-8 travels as the escape of the surrogate that stands
 for it (\udc80 … \udcff), so every row arrives as `MetaFile.rows` gives it. An error is a 4xx or 5xx with
-{"error": kind, "message": text}. The threads and the accept loop are the standard library's. Its http.server and
-http.client are not used: they read a head line by line and with the e-mail parser, which made them 2.4 times slower.
+{"error": kind, "message": text}. Threads and accept loop are the standard library's. Its http.server and
+http.client are not used: they read a head line by line and with the e-mail parser, and answered 0.43 times as often.
 """
 
 from __future__ import annotations
@@ -26,30 +26,20 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from lib._arguments import integer
-
-if TYPE_CHECKING or __name__ != "__main__":
-    from torch.utils.data import Dataset
-else:  # the command only serves, and does without torch's 200 MB; any class can be the base of what it does not use
-    from collections.abc import Collection as Dataset
 
 MAX_HEAD = 8192  # bytes that a start line and its headers may take
 MAX_BODY = 1 << 20  # bytes of a request's body: room for MAX_IDS ids of 15 digits
 MAX_IDS = 65_536  # rows that one request may ask for
 MAX_ANSWER = 1 << 26  # characters of the rows in one answer
-MAX_BYTES = 1 << 30  # of an answer: MAX_ANSWER characters at 12 bytes each
-MAX_CONNECTIONS = (
-    512  # a thread and a file each; past a process's 1024 files, accept() would fail in a busy loop
-)
+MAX_CONNECTIONS = 512  # a thread and a file each; past a process's 1024 files, accept() would fail in a loop
 IDLE_SECONDS = 60.0  # a connection that asks nothing for so long is closed; the client opens another
 MESSAGE_SECONDS = 10.0  # a request must arrive whole in so long, and its answer be taken
 GRACE_SECONDS = 2.0  # answers that are under way when the server closes get so long
-PAUSE = 0.1  # seconds before a client's second retry; doubles with each further one
 PART = 256  # rows read before MAX_ANSWER is looked at again
 
 
@@ -134,7 +124,7 @@ class Wire:
     def send(self, start: str, body: bytes, deadline: float, *headers: str) -> None:
         """Send one message; `body` is JSON."""
         head = [start, *headers, "Content-Type: application/json", f"Content-Length: {len(body)}", "\r\n"]
-        self._socket.settimeout(_seconds_left(deadline))
+        self._socket.settimeout(seconds_left(deadline))
         self._socket.sendall("\r\n".join(head).encode("latin-1") + body)  # one write: see TCP_NODELAY
 
     def hang_up(self, seconds: float) -> None:
@@ -157,13 +147,14 @@ class Wire:
             raise ConnectionError("the peer hung up in mid-message" if self._unread else "the peer hung up")
 
     def _more(self, deadline: float) -> bool:
-        self._socket.settimeout(_seconds_left(deadline))
+        self._socket.settimeout(seconds_left(deadline))
         received = self._socket.recv(65_536)
         self._unread += received
         return bool(received)
 
 
-def _seconds_left(deadline: float) -> float:
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until a time of time.monotonic(); raises TimeoutError when it has passed."""
     left = deadline - time.monotonic()
     if left <= 0:  # a time-out of 0 would mean: do not wait at all
         raise TimeoutError("timed out")
@@ -361,184 +352,8 @@ class MetaServer:
     def __enter__(self) -> MetaServer:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-# ---- the client
-
-
-class StrangerError(ConnectionError):
-    """Something answers, but it is no meta server; asking again would not help."""
-
-
-class TooMuchError(ValueError):
-    """The server sends no such amount in one answer."""
-
-
-class ServerDataset(Dataset[Any]):
-    """The rows of a meta server as a map-style dataset: item i is row i, or transform(row).
-
-    timeout: seconds that one access may take in all, retries included. retries: how many more times a request is sent
-    when the connection fails, after 0, 0.1, 0.3, 0.7, 1.5, 3.1, … seconds.
-    `__getitems__` makes one request of a DataLoader's batch. close() hangs up; an access after that connects anew.
-
-    Connections are made when first needed, and kept. Each serves one thread at a time; a copy of the dataset in another
-    process, forked or unpickled, makes its own: two that read one socket would take each other's answers.
-
-    Raises IndexError outside 0..len-1 (no counting from the end), ConnectionError when no answer came in time,
-    RuntimeError when the server cannot read its file or now serves another number of rows than before.
-    """
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        timeout: float = 10.0,
-        retries: int = 6,
-        transform: Callable[[str], Any] | None = None,
-    ) -> None:
-        self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
-        self.timeout, self.retries = float(timeout), integer("retries", retries, at_least=0)
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-        self.transform = transform
-        self._length: int | None = None
-        self._idle: list[Wire] = []
-        self._owner = os.getpid()
-
-    def __len__(self) -> int:
-        if self._length is None:
-            self._length = int(self._ask("GET /len"))
-        return self._length
-
-    def __getitem__(self, index: int) -> Any:
-        row = self._ask(f"GET /get/{_row(index)}")
-        if not isinstance(row, str):
-            raise self._stranger(row)
-        return row if self.transform is None else self.transform(row)
-
-    def __getitems__(self, indices: Iterable[int]) -> list[Any]:
-        """Return many items with one request; torch's DataLoader calls this for a batch."""
-        ids = [_row(index) for index in indices]
-        rows: list[Any] = []
-        for start in range(0, len(ids), MAX_IDS):
-            rows += self._rows(ids[start : start + MAX_IDS])
-        return rows if self.transform is None else [self.transform(row) for row in rows]
-
-    def close(self) -> None:
-        """Hang up. An access after that connects anew."""
-        while self._idle:
-            self._idle.pop().close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": []}
-
-    def _rows(self, ids: list[int]) -> list[str]:
-        try:
-            rows = self._ask("POST /rows", json.dumps(ids, separators=(",", ":")).encode())
-        except TooMuchError:
-            if len(ids) == 1:
-                raise
-            half = len(ids) // 2
-            return self._rows(ids[:half]) + self._rows(ids[half:])
-        if not isinstance(rows, list) or len(rows) != len(ids) or not set(map(type, rows)) <= {str}:
-            raise self._stranger(rows)
-        return rows
-
-    def _ask(self, request: str, body: bytes = b"") -> Any:
-        """Send a request, again if the connection fails, and return the value of the answer."""
-        began = time.monotonic()
-        deadline = began + self.timeout
-        problem: Exception | None = None
-        tries = 0
-        while tries <= self.retries and (left := deadline - time.monotonic()) > 0:
-            # The first retry is at once: mostly, the server had closed a connection that lay idle.
-            if tries > 1:
-                time.sleep(min(PAUSE * 2 ** (tries - 2), left))
-            tries += 1
-            try:
-                return self._try(request, body, deadline)
-            except StrangerError:
-                raise
-            except (OSError, RefusedError) as error:
-                problem = error
-        way_out = f"is it running? Start it with: python -m lib.data.server META --port {self.port}"
-        if isinstance(problem, TimeoutError):
-            way_out = "it is stuck, slow, or not to be reached from here; a larger timeout waits longer"
-        times = "once" if tries == 1 else f"{tries} times"
-        raise ConnectionError(
-            f"no answer from a meta server at {self.host}:{self.port}, asked {times} in "
-            f"{time.monotonic() - began:.1f} s ({type(problem).__name__}: {problem}); {way_out}"
-        ) from problem
-
-    def _try(self, request: str, body: bytes, deadline: float) -> Any:
-        if self._owner != os.getpid():  # forked: these sockets are the parent's
-            self.close()
-            self._owner = os.getpid()
-        # A connection in use is in no list, so no other thread finds it; and one whose exchange was interrupted never
-        # returns there: it would give the answer to this request to whoever asks next.
-        try:
-            wire = self._idle.pop()
-        except IndexError:
-            wire = self._connect(deadline)
-        status, value = self._exchange(wire, request, body, deadline)
-        self._idle.append(wire)
-        if status == 200:
-            return value
-        if not isinstance(value, dict) or not {"error", "message"} <= value.keys():
-            raise self._stranger(value)
-        kind, text = value["error"], value["message"]
-        if kind == "IndexError":
-            raise IndexError(text)
-        if status == 413:
-            raise TooMuchError(text)
-        raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")
-
-    def _connect(self, deadline: float) -> Wire:
-        wire = Wire(socket.create_connection((self.host, self.port), timeout=_seconds_left(deadline)))
-        if self._length is None:
-            return wire
-        status, length = self._exchange(wire, "GET /len", b"", deadline)
-        if status == 200 and length == self._length:
-            return wire
-        wire.close()
-        raise RuntimeError(
-            f"the meta server at {self.host}:{self.port} now has {length} rows and had {self._length}: "
-            "it was restarted with another file; make a new ServerDataset (and sampler) for that one"
-        )
-
-    def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
-        """Return the status and value that a request is answered with; close the connection if that fails."""
-        try:
-            wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
-            start, _, text = wire.receive(deadline, MAX_BYTES)
-            try:
-                version, status, _ = start.split(" ", 2)
-                if not version.startswith("HTTP/1."):
-                    raise ValueError(version)
-                return int(status), json.loads(text)
-            except ValueError:
-                raise self._stranger(start) from None
-        except BaseException:
-            wire.close()
-            raise
-
-    def _stranger(self, got: object) -> StrangerError:
-        return StrangerError(
-            f"what listens at {self.host}:{self.port} is no meta server: it answers {str(got)[:80]!r}; "
-            "see which address `python -m lib.data.server META` prints"
-        )
-
-
-def _row(index: int) -> int:
-    row = index if type(index) is int else integer("index", index)
-    if row < 0:
-        raise IndexError(f"index {row} is negative; rows are counted from 0")
-    return row
 
 
 # ---- the command

@@ -24,7 +24,7 @@ from typing import Any
 
 from lib.data.meta import MetaFile
 from lib.data.queries import PlainClient, plain_handler
-from lib.data.server import ServerDataset
+from lib.data.server_dataset import ServerDataset
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6

@@ -9,8 +9,9 @@ r"""One process holds the meta file, everyone else asks it for rows: the "server
 
 Answers are JSON in plain ASCII: a byte of the file that is no UTF-8 travels as the escape of the surrogate that stands
 for it (\udc80 … \udcff), so every row arrives as `MetaFile.rows` gives it. An error is a 4xx or 5xx with
-{"error": kind, "message": text}. Threads and accept loop are the standard library's. Its http.server and
-http.client are not used: they read a head line by line and with the e-mail parser, and answered 0.43 times as often.
+{"error": kind, "message": text}. Threads and accept loop are the standard library's. Its
+http.server and http.client are not used: they read a head line by line and with the e-mail parser, and gave 0.44 times
+as many single rows a second, measured side by side (in batches of 256: 0.84 times).
 """
 
 from __future__ import annotations
@@ -170,9 +171,10 @@ class _Connection(socketserver.BaseRequestHandler):
     server: _Listener
 
     def handle(self) -> None:
-        wire, thread = Wire(self.request), threading.current_thread()
+        thread = threading.current_thread()
         self.server.open[thread] = self.request
         try:
+            wire = Wire(self.request)
             while not self.server.closing and wire.wait(IDLE_SECONDS):
                 if not self.serve_one(wire):
                     wire.hang_up(seconds=1.0)

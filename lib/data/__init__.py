@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lib._lazy import load_on_use
 
 if TYPE_CHECKING:
-    from lib.data.client import ServerDataset as ServerDataset
     from lib.data.datasets import NaiveDataset as NaiveDataset
     from lib.data.datasets import RankDataset as RankDataset
     from lib.data.libtorch import DistributedRandomSampler as DistributedRandomSampler
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from lib.data.samplers import RandomSampler as RandomSampler
     from lib.data.samplers import SequentialSampler as SequentialSampler
     from lib.data.server import MetaServer as MetaServer
+    from lib.data.server_dataset import ServerDataset as ServerDataset
 
 HOME = {
     "DistributedRandomSampler": "lib.data.libtorch",
@@ -31,7 +31,7 @@ HOME = {
     "RandomSampler": "lib.data.samplers",
     "RankDataset": "lib.data.datasets",
     "SequentialSampler": "lib.data.samplers",
-    "ServerDataset": "lib.data.client",
+    "ServerDataset": "lib.data.server_dataset",
     "mini_epoch_loaders": "lib.data.mini_epochs",
 }
 

@@ -41,7 +41,7 @@ def measure_servers(path: str | os.PathLike[str], seconds: float = 0.2) -> dict[
 
 
 def _rates(name: str, port: int, size: int, seconds: float) -> Iterator[float]:
-    from lib.data.client import ServerDataset
+    from lib.data.server_dataset import ServerDataset
 
     make: Any = ServerDataset if name == "MetaServer" else PlainClient
     numbers = random.Random(0)

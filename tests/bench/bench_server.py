@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lib.data.client import ServerDataset
 from lib.data.meta import MetaFile
 from lib.data.queries import PlainClient, plain_handler
+from lib.data.server_dataset import ServerDataset
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6

@@ -1,4 +1,7 @@
-"""A dataset whose rows live in another process: `ServerDataset` asks a `MetaServer` for them."""
+"""A dataset whose rows live in another process: `ServerDataset` asks a `MetaServer` for them.
+
+Apart from server.py because it needs torch, which a server does without: 14 MB instead of 220.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from torch.utils.data import Dataset
 
 from lib._arguments import integer
-from lib.data.protocol import MAX_IDS
-from lib.data.wire import BadMessageError, Wire
+from lib.data.server import MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each
 PAUSE = 0.1  # seconds before the second retry; doubles with each further one
@@ -113,9 +115,9 @@ class ServerDataset(Dataset[Any]):
                 return self._try(request, body, deadline)
             except StrangerError:
                 raise
-            except (OSError, BadMessageError) as error:
+            except (OSError, RefusedError) as error:
                 problem = error
-        way_out = "is it running? Start it with: python -m lib.data.server META --port " + str(self.port)
+        way_out = f"is it running? Start it with: python -m lib.data.server META --port {self.port}"
         if isinstance(problem, TimeoutError):
             way_out = "it is stuck, slow, or not to be reached from here; a larger timeout waits longer"
         times = "once" if tries == 1 else f"{tries} times"
@@ -126,34 +128,32 @@ class ServerDataset(Dataset[Any]):
 
     def _try(self, request: str, body: bytes, deadline: float) -> Any:
         if self._owner != os.getpid():  # forked: these sockets are the parent's
-            inherited, self._idle = self._idle, []
+            self.close()
             self._owner = os.getpid()
-            for wire in inherited:
-                wire.close()
         # A connection in use is in no list, so no other thread finds it; and one whose exchange was interrupted never
         # returns there: it would give the answer to this request to whoever asks next.
         try:
             wire = self._idle.pop()
         except IndexError:
             wire = self._connect(deadline)
-        try:
-            status, value = self._exchange(wire, request, body, deadline)
-        except BaseException:
-            wire.close()
-            raise
+        status, value = self._exchange(wire, request, body, deadline)
         self._idle.append(wire)
-        return value if status == 200 else self._refused(status, value)
+        if status == 200:
+            return value
+        if not isinstance(value, dict) or not {"error", "message"} <= value.keys():
+            raise self._stranger(value)
+        kind, text = value["error"], value["message"]
+        if kind == "IndexError":
+            raise IndexError(text)
+        if status == 413:
+            raise TooMuchError(text)
+        raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")
 
     def _connect(self, deadline: float) -> Wire:
-        left = max(1e-3, deadline - time.monotonic())
-        wire = Wire(socket.create_connection((self.host, self.port), timeout=left))
+        wire = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline)))
         if self._length is None:
             return wire
-        try:
-            status, length = self._exchange(wire, "GET /len", b"", deadline)
-        except BaseException:
-            wire.close()
-            raise
+        status, length = self._exchange(wire, "GET /len", b"", deadline)
         if status == 200 and length == self._length:
             return wire
         wire.close()
@@ -163,25 +163,20 @@ class ServerDataset(Dataset[Any]):
         )
 
     def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
-        wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
-        message = wire.receive(deadline, MAX_BYTES)
+        """Return the status and value that a request is answered with; close the connection if that fails."""
         try:
-            version, status, _ = message.start.split(" ", 2)
-            if not version.startswith("HTTP/1."):
-                raise ValueError(version)
-            return int(status), json.loads(message.body)
-        except ValueError:
-            raise self._stranger(message.start) from None
-
-    def _refused(self, status: int, value: Any) -> NoReturn:
-        if not isinstance(value, dict) or not {"error", "message"} <= value.keys():
-            raise self._stranger(value)
-        kind, text = value["error"], value["message"]
-        if kind == "IndexError":
-            raise IndexError(text)
-        if status == 413:
-            raise TooMuchError(text)
-        raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")
+            wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
+            start, _, text = wire.receive(deadline, MAX_BYTES)
+            try:
+                version, status, _ = start.split(" ", 2)
+                if not version.startswith("HTTP/1."):
+                    raise ValueError(version)
+                return int(status), json.loads(text)
+            except ValueError:
+                raise self._stranger(start) from None
+        except BaseException:
+            wire.close()
+            raise
 
     def _stranger(self, got: object) -> StrangerError:
         return StrangerError(

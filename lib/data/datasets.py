@@ -18,9 +18,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from lib._arguments import integer, rank_of
 from lib.data.meta import MetaFile, Packed
-from lib.data.meta_text import Ids
+from lib.data.meta_index import Ids, progress_bar
 from lib.data.permutation import Permutation
-from lib.data.progress import Progress
 from lib.data.samplers import Order, shuffled
 from lib.data.state import check_state
 from lib.memory import return_freed
@@ -156,7 +155,7 @@ class RankDataset(Dataset[Any]):
                 yield ids
 
         count, label = len(self.turns(mini_epoch)), f"epoch {self.epoch} mini-epoch {mini_epoch}"
-        with Progress(label, count, " rows", show=self.rank == 0) as progress:
+        with progress_bar(label, count, " rows", show=self.rank == 0) as progress:
 
             def step(rows: int) -> None:
                 check()

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data import meta_build, meta_text
+from lib.data import meta as meta_module
+from lib.data import meta_index
 from lib.data.datasets import NaiveDataset
 from lib.data.meta import MetaFile
 
@@ -97,8 +98,8 @@ def test_rows_across_every_block_and_window_border(meta_path, monkeypatch):
     rows = [f"{i} " + "x" * (i % 37) for i in range(300)]
     meta_path.write_text("\n".join(rows))
     for size in (3, 7, 64, 1000):
-        monkeypatch.setattr(meta_text, "BLOCK", size)
-        monkeypatch.setattr(meta_text, "WINDOW", size)
+        monkeypatch.setattr(meta_index, "BLOCK", size)
+        monkeypatch.setattr(meta_module, "WINDOW", size)
         meta_path.with_suffix(".txt.idx").unlink(missing_ok=True)
         assert all_rows(meta_path) == rows
 
@@ -234,14 +235,14 @@ def test_a_file_that_shrinks_in_the_middle_of_a_read_is_an_error(thousand, monke
 
 
 def test_a_file_that_grows_while_it_is_indexed_is_an_error(thousand, monkeypatch):
-    starts = meta_build.row_starts
+    starts = meta_index.row_starts
 
     def grow(file, size):
         yield from starts(file, size)
         with open(thousand, "a") as text:
             text.write("one more\n")
 
-    monkeypatch.setattr(meta_build, "row_starts", grow)
+    monkeypatch.setattr(meta_index, "row_starts", grow)
     with pytest.raises(RuntimeError, match="has changed while it was read"):
         MetaFile(thousand)
     assert os.listdir(thousand.parent) == ["captions.txt"]
@@ -448,14 +449,14 @@ def test_a_full_disk_leaves_no_half_index(thousand):
 def test_a_process_killed_while_writing_leaves_nothing_that_is_taken_for_an_index(thousand):
     code = f"""
 import os, signal, sys
-from lib.data import meta_build
+from lib.data import meta_index
 from lib.data.meta import MetaFile
-starts = meta_build.row_starts
+starts = meta_index.row_starts
 def killed(file, size):
     for block in starts(file, size):
         yield block
         os.kill(os.getpid(), signal.SIGKILL)
-meta_build.row_starts = killed
+meta_index.row_starts = killed
 MetaFile({str(thousand)!r})
 """
     done = subprocess.run(
@@ -475,7 +476,7 @@ MetaFile({str(thousand)!r})
 @needs_fork
 def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thousand, monkeypatch):
     built = FORK.Value("i", 0)
-    write = meta_build._write
+    write = meta_index._build
 
     def count_and_write(*arguments):
         with built.get_lock():
@@ -483,7 +484,7 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
         time.sleep(0.2)
         write(*arguments)
 
-    monkeypatch.setattr(meta_build, "_write", count_and_write)
+    monkeypatch.setattr(meta_index, "_build", count_and_write)
     barrier, wrong = FORK.Barrier(8), FORK.Queue()
 
     def rank(number: int) -> None:
@@ -510,7 +511,7 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
 def test_a_process_that_hangs_while_building_does_not_hang_the_others(thousand, monkeypatch):
     import fcntl
 
-    monkeypatch.setattr(meta_build, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(meta_index, "WAIT_SECONDS", 0.2)
     with open(thousand) as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # as a stopped process would, for ever
         assert len(all_rows(thousand)) == 1000
@@ -520,7 +521,7 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
     """On a file system without locks."""
     import contextlib
 
-    monkeypatch.setattr(meta_build, "_one_at_a_time", lambda text: contextlib.nullcontext())
+    monkeypatch.setattr(meta_index, "_one_at_a_time", lambda text: contextlib.nullcontext())
     errors = []
 
     def build() -> None:
@@ -542,13 +543,11 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
 
 
 def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, capsys):
-    from lib.data import progress
-
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     MetaFile(thousand).close()
     assert capsys.readouterr().err == ""
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
     index_of(thousand).unlink()
     threads = threading.active_count()
     MetaFile(thousand).close()
@@ -561,10 +560,8 @@ def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, ca
 
 
 def test_without_tqdm_it_is_silent(thousand, monkeypatch, capsys):
-    from lib.data import progress
-
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert len(all_rows(thousand)) == 1000
     assert capsys.readouterr().err == ""

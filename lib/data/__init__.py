@@ -8,13 +8,13 @@ from lib._lazy import load_on_use
 
 if TYPE_CHECKING:
     from lib.data.client import ServerDataset as ServerDataset
-    from lib.data.datasets import NaiveDataset as NaiveDataset
-    from lib.data.datasets import RankDataset as RankDataset
     from lib.data.libtorch import DistributedRandomSampler as DistributedRandomSampler
     from lib.data.libtorch import DistributedSequentialSampler as DistributedSequentialSampler
     from lib.data.meta import MetaFile as MetaFile
-    from lib.data.mini_epochs import mini_epoch_loaders as mini_epoch_loaders
     from lib.data.permutation import Permutation as Permutation
+    from lib.data.rank_dataset import NaiveDataset as NaiveDataset
+    from lib.data.rank_dataset import RankDataset as RankDataset
+    from lib.data.rank_dataset import mini_epoch_loaders as mini_epoch_loaders
     from lib.data.samplers import DistributedSampler as DistributedSampler
     from lib.data.samplers import RandomSampler as RandomSampler
     from lib.data.samplers import SequentialSampler as SequentialSampler
@@ -26,13 +26,13 @@ HOME = {
     "DistributedSequentialSampler": "lib.data.libtorch",
     "MetaFile": "lib.data.meta",
     "MetaServer": "lib.data.server",
-    "NaiveDataset": "lib.data.datasets",
+    "NaiveDataset": "lib.data.rank_dataset",
     "Permutation": "lib.data.permutation",
     "RandomSampler": "lib.data.samplers",
-    "RankDataset": "lib.data.datasets",
+    "RankDataset": "lib.data.rank_dataset",
     "SequentialSampler": "lib.data.samplers",
     "ServerDataset": "lib.data.client",
-    "mini_epoch_loaders": "lib.data.mini_epochs",
+    "mini_epoch_loaders": "lib.data.rank_dataset",
 }
 
 __all__ = sorted(HOME)

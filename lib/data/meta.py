@@ -166,9 +166,7 @@ class MetaFile:
                 room = filled + int((end - begin).sum())
                 if room > len(data):  # rows longer than the average of the file
                     data.resize(room + room // 8, refcheck=False)
-                ends = filled + np.cumsum(
-                    copy_rows(self._file, begin, end, self._index.gaps, data[filled:])
-                )
+                ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))
                 filled = int(ends[-1])
                 if filled >= 2**32:
                     offsets = offsets.astype(np.int64, copy=False)
@@ -259,7 +257,9 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
     a = 0
     while a < len(begin):
         low = int(begin[a])
-        b = max(a + 1, int(np.searchsorted(end, low + WINDOW)))  # one that is longer than a window comes alone
+        b = max(
+            a + 1, int(np.searchsorted(end, low + WINDOW))
+        )  # one that is longer than a window comes alone
         span = int(end[b - 1]) - low
         if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):

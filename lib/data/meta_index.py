@@ -36,7 +36,11 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 GROUP = 64  # rows a record
 MAGIC, VERSION = b"\x89rows\r\n\x1a", 2
 HEADER = struct.Struct("<8s4I3qI12x")
-EDGES = {2: "<u2", 4: "<u4", 8: "<i8"}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
+EDGES = {
+    2: "<u2",
+    4: "<u4",
+    8: "<i8",
+}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
 RECORDS = {
     width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1)], align=True)
     for width, edge in EDGES.items()
@@ -301,7 +305,11 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
     file.seek(0)
     file.truncate()
     file.write(bytes(HEADER.size))
-    rows, gaps, waiting = 0, False, np.empty(0, np.int64)  # waiting: starts of rows that are not in a record yet
+    rows, gaps, waiting = (
+        0,
+        False,
+        np.empty(0, np.int64),
+    )  # waiting: starts of rows that are not in a record yet
     with progress_bar(f"index of {name.name}", stamp.size, "B") as progress:
         for scanned, starts, gap in row_starts(text, stamp.size):
             rows, gaps = rows + len(starts), gaps or gap

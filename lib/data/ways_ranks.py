@@ -34,7 +34,7 @@ def serve(pipe: Connection, path: str) -> None:
 def be_rank(pipe: Connection, way: Way, path: str, rank: int, run: Run, seconds: float) -> None:
     """Be a rank: build the dataset, read through DataLoaders, stay until all have been looked at."""
     importlib.import_module("lib.data.client")  # now, so that it is not counted as rows
-    importlib.import_module("lib.data.mini_epochs")
+    importlib.import_module("lib.data.rank_dataset")
     from lib.data.meta import MetaFile
 
     with MetaFile(path) as meta_file:
@@ -65,8 +65,7 @@ def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterat
     from torch.utils.data import DataLoader
 
     from lib.data.client import ServerDataset
-    from lib.data.datasets import NaiveDataset, RankDataset
-    from lib.data.mini_epochs import mini_epoch_loaders
+    from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
     from lib.data.samplers import DistributedSampler
 
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": run.num_workers, "collate_fn": len}

@@ -95,8 +95,8 @@ def index(path: Path) -> Result:
 
 
 def _loaded(path: Path, mini_epochs: int) -> Any:
-    from lib.data.datasets import RankDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import RankDataset
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
     dataset.load(0)
@@ -104,8 +104,8 @@ def _loaded(path: Path, mini_epochs: int) -> Any:
 
 
 def _build(path: Path, mini_epochs: int) -> Result:
-    from lib.data.datasets import RankDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import RankDataset
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
 
@@ -152,8 +152,8 @@ class Rows(list[str]):
 
 def naive(path: Path) -> Result:
     """NaiveDataset: all rows as strings."""
-    from lib.data.datasets import NaiveDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import NaiveDataset
 
     meta = MetaFile(path)
     return timed(lambda: Rows(NaiveDataset(meta).rows))
@@ -163,8 +163,8 @@ def naive_and_sampler(path: Path) -> Result:
     """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
     from torch.utils.data.distributed import DistributedSampler
 
-    from lib.data.datasets import NaiveDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import NaiveDataset
 
     meta = MetaFile(path)
 

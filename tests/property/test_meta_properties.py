@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lib.data import meta, meta_index
-from lib.data.datasets import NaiveDataset
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset
 
 
 def oracle(content: bytes) -> list[str]:

@@ -17,8 +17,8 @@ import torch
 
 from lib.data import meta as meta_module
 from lib.data import meta_index
-from lib.data.datasets import NaiveDataset
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None

@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from lib.data.datasets import NaiveDataset, RankDataset
 from lib.data.meta import MetaFile
-from lib.data.mini_epochs import mini_epoch_loaders
+from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
 
 N = 1000
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
@@ -498,9 +497,9 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import datasets
+    from lib.data import rank_dataset
 
-    monkeypatch.setattr(datasets, "BLOCK", 10)
+    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
     path = tmp_path / "many.txt"
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:

@@ -290,7 +290,7 @@ def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> 
     if gaps:
         newlines = np.append(np.flatnonzero(window == NEWLINE), len(window))
         end = newlines[np.searchsorted(newlines, begin)]
-    lengths = end - begin - (window[end - 1] == RETURN)
+    lengths: Ids = end - begin - (window[end - 1] == RETURN)
     to = np.cumsum(lengths) - lengths
     # As memcpy does: whatever has 2^c bytes or more, but less than 2^(c + 1), is its first and its last 2^c bytes,
     # which may overlap. So for each c two copies of equal pieces move thousands of unequal rows.

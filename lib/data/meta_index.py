@@ -139,7 +139,7 @@ class Index:
         if int(groups[-1] - groups[0]) >= 64 * len(ids):
             wanted, at = np.unique(groups, return_inverse=True)
             records, size = np.empty(len(wanted), self.record), self.record.itemsize
-            raw = memoryview(records.view(np.uint8))
+            raw = records.view(np.uint8).data
             for k, group in enumerate(wanted.tolist()):
                 self._read(raw[k * size : (k + 1) * size], group)
             return self._decode(records, at, places)
@@ -148,7 +148,7 @@ class Index:
             first = int(groups[a])
             b = int(np.searchsorted(groups, first + NEAR))
             records = np.empty(int(groups[b - 1]) - first + 1, self.record)
-            self._read(memoryview(records.view(np.uint8)), first)
+            self._read(records.view(np.uint8).data, first)
             begin[a:b], end[a:b] = self._decode(records, groups[a:b] - first, places[a:b])
             a = b
         return begin, end
@@ -340,7 +340,7 @@ def _write_records(file: BinaryIO, starts: Ids, width: int) -> bool:
     records = np.zeros(len(firsts), RECORDS[width])
     records["start"] = firsts
     np.subtract(nexts, firsts[:, None], out=records["edges"][:, 1:], casting="unsafe")
-    file.write(memoryview(records.view(np.uint8)))
+    file.write(records.view(np.uint8).data)
     return True
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -84,6 +85,9 @@ def count_newlines(path: Path) -> Result:
 def index(path: Path) -> Result:
     """MetaFile(path) where there is no index yet."""
     from lib.data.meta import MetaFile
+
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tqdm")  # as torch would have: no part of what is measured
 
     elsewhere = path.with_suffix(".bench.idx")
     elsewhere.unlink(missing_ok=True)

@@ -12,8 +12,8 @@ from lib.checks import n05_answers as answers
 from lib.checks.base import Verdict, check_function, guess, not_attempted, untouched
 from lib.data.captions import ROW_BYTES, write_captions
 from lib.data.copy_on_read import expected_private
-from lib.data.datasets import RankDataset
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import RankDataset
 from lib.data.ways_model import list_row_bytes, predict
 
 LATE_SECONDS = 0.04  # an acknowledgement that waits to travel with data gives up after so long (Linux)

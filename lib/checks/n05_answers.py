@@ -7,9 +7,8 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lib.data.datasets import RankDataset
-from lib.data.mini_epochs import mini_epoch_loaders
 from lib.data.permutation import Permutation
+from lib.data.rank_dataset import RankDataset, mini_epoch_loaders
 
 # ---- exercise 1: mini_epoch_ids
 

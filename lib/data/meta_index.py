@@ -1,31 +1,107 @@
-"""Where each row of a meta file begins: a sidecar file, written once, of 2.25 bytes a row.
+"""Where each row of a meta file begins: a file beside it, written once, of 2.25 bytes a row.
 
     header   64 bytes: magic, version, what the text file looks like from outside, how many rows, a checksum
-    record   64 rows: where the first begins (8 bytes), zeros (8), then where each *next* row begins, counted from
-             there: 64 numbers of 2 bytes. Row k lies between number k-1 and number k; for k = 0 the zeros are k-1.
+    record   64 rows: where the first begins, and 65 edges counted from there. Row k of them is what lies between
+             edge k and edge k + 1, the newline included; so edge 0 is 0, and edge 64 begins the next record's row.
     record   …
 
-A row is found with one short read, whatever its number. Where 64 rows together have 64 KB or more, the numbers have 4
-bytes (or 8). A line that is no row is counted to the row before it.
+A row is found with one short read, whatever its number. An edge takes 2 bytes; where 64 rows together have 64 KB or
+more, 4 or 8. A line that is no row is counted to the row before it.
+
+A line ends with a newline byte and with nothing else. It is no row if it begins with `#` or has no byte but blanks; a
+byte order mark at the head of the text is skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
+import tempfile
+import threading
+import time
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from lib.data.meta_text import Bytes, Ids, read_into
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Ids: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
 GROUP = 64  # rows a record
-MAGIC, VERSION = b"\x89rows\r\n\x1a", 1
+MAGIC, VERSION = b"\x89rows\r\n\x1a", 2
 HEADER = struct.Struct("<8s4I3qI12x")
+EDGES = {
+    2: "<u2",
+    4: "<u4",
+    8: "<i8",
+}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
+RECORDS = {
+    width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1)], align=True)
+    for width, edge in EDGES.items()
+}
 NEAR = 8192  # records that are read at a time
-WIDTHS = {2: "<u2", 4: "<u4", 8: "<i8"}
+BLOCK = 1 << 20  # bytes of text that are scanned at a time: with what is made of them they stay in the cache
+WAIT_SECONDS = 60.0  # for another process that is building; after that this one builds too
+LEFTOVER_SECONDS = 600.0  # an unfinished file that nobody has written to for so long has lost its process
+BAR_DELAY = 1.0  # seconds of work before a progress bar appears
+
+NEWLINE, HASH = b"\n#"
+BOM = b"\xef\xbb\xbf"
+BLANK: Flags = np.isin(np.arange(256), list(b" \t\v\f\r"))
+
+_position = threading.Lock()
+
+
+def read_into(file: int, view: memoryview, offset: int) -> int:
+    """Fill `view` from a place in an open file and return how many bytes there were.
+
+    The file's own position is not used: threads and forked workers share it.
+    """
+    done = got = _read_once(file, view, offset)
+    while got and done < len(view):  # a signal, or more than 2 GB
+        got = _read_once(file, view[done:], offset + done)
+        done += got
+    return done
+
+
+def _read_once(file: int, view: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [view], offset)
+    with _position:  # Windows; and there is no fork there
+        os.lseek(file, offset, os.SEEK_SET)
+        got = os.read(file, min(len(view), BLOCK))
+    view[: len(got)] = got
+    return len(got)
+
+
+@contextlib.contextmanager
+def progress_bar(
+    label: str, total: int, unit: str, *, show: bool = True
+) -> Iterator[Callable[[int], object]]:
+    """Yield what notes that so much more is done; after a second a bar is on stderr, if there is tqdm."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        yield lambda amount: None
+        return
+
+    class Bar(tqdm):  # type: ignore[misc, unused-ignore]
+        monitor_interval = 0  # no thread of its own, which would still be there when workers are forked
+
+    hide = not show or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+    with Bar(
+        total=total, desc=label, unit=unit, unit_scale=True, delay=BAR_DELAY, leave=False, disable=hide
+    ) as bar:
+        yield bar.update
+
+
+# ---- looking rows up
 
 
 @dataclass(frozen=True)
@@ -47,11 +123,11 @@ class Stamp:
 
 
 class Index:
-    """An open index: how many `rows` there are, and where. broken: lines that are no rows lie between them."""
+    """An open index: how many `rows` there are, and where. gaps: lines that are no rows lie between them."""
 
-    def __init__(self, file: int, path: Path, rows: int, width: int, broken: bool) -> None:
-        self.file, self.path, self.rows, self.width, self.broken = file, path, rows, width, broken
-        self.record = 16 + GROUP * width
+    def __init__(self, file: int, path: Path, rows: int, width: int, gaps: bool) -> None:
+        self.file, self.path, self.rows, self.width, self.gaps = file, path, rows, width, gaps
+        self.record = RECORDS[width]
 
     def bounds(self, ids: Ids) -> tuple[Ids, Ids]:
         """Return where each row begins, and where its newline is. ids: sorted, in range, not empty.
@@ -59,47 +135,47 @@ class Index:
         One read where the rows are near each other, one read a record where they are not.
         """
         groups = ids // GROUP
+        places = ids - GROUP * groups
         if int(groups[-1] - groups[0]) >= 64 * len(ids):
-            wanted, groups = np.unique(groups, return_inverse=True)
-            records = np.empty(len(wanted) * self.record, np.uint8)
-            view = records.data
-            for at, group in enumerate(wanted.tolist()):
-                self._read(view[at * self.record : (at + 1) * self.record], group)
-            return self._decode(records, groups, ids)
-        pieces = []
-        while len(ids):
-            first = int(groups[0])
-            near = int(np.searchsorted(groups, first + NEAR))
-            records = np.empty((int(groups[near - 1]) - first + 1) * self.record, np.uint8)
-            self._read(records.data, first)
-            pieces.append(self._decode(records, groups[:near] - first, ids[:near]))
-            groups, ids = groups[near:], ids[near:]
-        begins, ends = zip(*pieces, strict=True)
-        return np.concatenate(begins), np.concatenate(ends)
+            wanted, at = np.unique(groups, return_inverse=True)
+            records, size = np.empty(len(wanted), self.record), self.record.itemsize
+            raw = records.view(np.uint8).data
+            for k, group in enumerate(wanted.tolist()):
+                self._read(raw[k * size : (k + 1) * size], group)
+            return self._decode(records, at, places)
+        begin, end, a = np.empty_like(ids), np.empty_like(ids), 0
+        while a < len(ids):
+            first = int(groups[a])
+            b = int(np.searchsorted(groups, first + NEAR))
+            records = np.empty(int(groups[b - 1]) - first + 1, self.record)
+            self._read(records.view(np.uint8).data, first)
+            begin[a:b], end[a:b] = self._decode(records, groups[a:b] - first, places[a:b])
+            a = b
+        return begin, end
 
     def bounds_of(self, row: int) -> tuple[int, int]:
         """Return what `bounds` does for one row, without an array: for a few rows that is many times as fast."""
         group, place = divmod(row, GROUP)
-        record, width = bytearray(self.record), self.width
+        record, width = bytearray(self.record.itemsize), self.width
         self._read(memoryview(record), group)
-        start, at = int.from_bytes(record[:8], "little"), 16 + place * width
-        begin = start + int.from_bytes(record[at - width : at], "little")
-        end = start + int.from_bytes(record[at : at + width], "little") - 1
-        if end <= begin:
+        at = 8 + place * width  # of the edge before the row
+        start, edge = int.from_bytes(record[:8], "little"), int.from_bytes(record[at : at + width], "little")
+        next_edge = int.from_bytes(record[at + width : at + 2 * width], "little")
+        if next_edge <= edge + 1:
             raise _refusal(self.path, "is damaged")
-        return begin, end
+        return start + edge, start + next_edge - 1
 
-    def _decode(self, records: Bytes, groups: Ids, ids: Ids) -> tuple[Ids, Ids]:
-        starts = records.view("<i8")[groups * (self.record // 8)]
-        steps = records.view(WIDTHS[self.width])
-        at = groups * (self.record // self.width) + 16 // self.width + ids % GROUP
-        begin, end = starts + steps[at - 1], starts + steps[at] - 1
+    def _decode(self, records: npt.NDArray[np.void], at: Ids, places: Ids) -> tuple[Ids, Ids]:
+        # one index into all edges is twice as fast as two, records["edges"][at, places]
+        edge = at * (self.record.itemsize // self.width) + 8 // self.width + places
+        starts, edges = records["start"][at], records.view(EDGES[self.width])
+        begin, end = starts + edges[edge], starts + edges[edge + 1] - 1
         if (end <= begin).any():
             raise _refusal(self.path, "is damaged")
         return begin, end
 
     def _read(self, records: memoryview, first: int) -> None:
-        if read_into(self.file, records, HEADER.size + first * self.record) < len(records):
+        if read_into(self.file, records, HEADER.size + first * self.record.itemsize) < len(records):
             raise _refusal(self.path, "is cut short")
 
 
@@ -109,38 +185,212 @@ def _refusal(path: Path, what: str) -> ValueError:
     )
 
 
-def open_existing(path: Path, stamp: Stamp) -> Index | None:
+# ---- opening: what is there is checked, what is missing is built
+
+
+def open_index(text: int, name: Path, path: Path) -> Index:
+    """Open the index at `path` of an open text file, whose name is `name`; write it first if there is none that fits.
+
+    Of several processes one writes and the others wait for it. Raises ValueError for a file that is no index or a
+    damaged one, OSError where it cannot be written, RuntimeError for a text that changes meanwhile.
+    """
+    stamp = Stamp.of(text)
+    index = _open_existing(path, stamp)
+    if index is None:
+        with _one_at_a_time(text):
+            index = _open_existing(path, stamp)
+            if index is None:
+                _build(text, name, path, stamp)
+                index = _open_existing(path, stamp)
+    if index is None:
+        raise RuntimeError(f"{name} or its index {path} changes faster than it can be read")
+    return index
+
+
+def _open_existing(path: Path, stamp: Stamp) -> Index | None:
     """Open an index; None if there is none or it is that of another text."""
     try:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         return None
+    index = None
     try:
         index = _checked(file, path, stamp)
-    except BaseException:
-        os.close(file)
-        raise
-    if index is None:
-        os.close(file)
+    finally:
+        if index is None:
+            os.close(file)
     return index
 
 
 def _checked(file: int, path: Path, stamp: Stamp) -> Index | None:
-    header = np.empty(HEADER.size, np.uint8)
-    count = read_into(file, header.data, 0)
-    raw = header[:count].tobytes()
-    if raw[: len(MAGIC)] != MAGIC[:count]:
+    header = bytearray(HEADER.size)
+    count = read_into(file, memoryview(header), 0)
+    if header[: len(MAGIC)][:count] != MAGIC[:count]:
         raise _refusal(path, "is not an index of ours")
     if count < HEADER.size:
         raise _refusal(path, "is cut short")
-    _, version, width, broken, sample, size, modified, rows, checksum = HEADER.unpack(raw)
+    _, version, width, gaps, sample, size, modified, rows, checksum = HEADER.unpack(header)
     if version != VERSION:
         return None
-    if zlib.crc32(raw[:48]) != checksum:
+    if zlib.crc32(header[:48]) != checksum:
         raise _refusal(path, "is damaged")
     if Stamp(size, modified, sample) != stamp:
         return None
-    index = Index(file, path, rows, width, bool(broken))
-    if os.fstat(file).st_size != HEADER.size + -(-rows // GROUP) * index.record:
+    index = Index(file, path, rows, width, bool(gaps))
+    if os.fstat(file).st_size != HEADER.size + -(-rows // GROUP) * index.record.itemsize:
         raise _refusal(path, "is cut short")
     return index
+
+
+@contextlib.contextmanager
+def _one_at_a_time(text: int) -> Iterator[None]:
+    """Hold the lock on the text file. A killed process loses it; one that hangs holds the others up for a while."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: each writes its own, and the last one stays
+        yield
+        return
+    patience = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < patience:
+        try:
+            fcntl.flock(text, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            break
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(text, fcntl.LOCK_UN)
+
+
+def _build(text: int, name: Path, path: Path, stamp: Stamp) -> None:
+    """Write the index to a file beside `path` and rename it: whoever looks sees a whole index or none.
+
+    A process that is killed, or a disk that is full, leaves no half an index.
+    """
+    try:
+        for lost in path.parent.glob(f".{path.name}.*.part"):
+            with contextlib.suppress(OSError):
+                if time.time() - lost.stat().st_mtime > LEFTOVER_SECONDS:
+                    lost.unlink()
+        handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        try:
+            with open(handle, "wb", buffering=0) as file:
+                # the first width is nearly always enough; one that is not is found out long before the end
+                fits = any(_write(text, name, file, width, stamp) for width in RECORDS)
+            if not fits or Stamp.of(text) != stamp:
+                raise EOFError
+            os.chmod(unfinished, 0o644)
+            os.replace(unfinished, path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+    except EOFError:
+        raise RuntimeError(
+            f"{name} has changed while it was read; open it again when nobody writes to it"
+        ) from None
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; "
+            "choose a place for it with index=…",
+            str(path),
+        ) from error
+
+
+def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> bool:
+    """Write a whole index; return False as soon as an edge needs more than `width` bytes. Raises EOFError."""
+    file.seek(0)
+    file.truncate()
+    file.write(bytes(HEADER.size))
+    rows, gaps, waiting = (
+        0,
+        False,
+        np.empty(0, np.int64),
+    )  # waiting: starts of rows that are not in a record yet
+    with progress_bar(f"index of {name.name}", stamp.size, "B") as progress:
+        for scanned, starts, gap in row_starts(text, stamp.size):
+            rows, gaps = rows + len(starts), gaps or gap
+            waiting = np.concatenate([waiting, starts])
+            whole = max(0, len(waiting) - 1) // GROUP * GROUP  # the row after a record must be known
+            if not _write_records(file, waiting[: whole + 1], width):
+                return False
+            waiting = waiting[whole:]
+            progress(scanned)
+    last = np.zeros(1, np.uint8)
+    read_into(text, last.data, max(0, stamp.size - 1))
+    end = stamp.size + (last[0] != NEWLINE)  # where the row after the last one would begin
+    missing = -len(waiting) % GROUP + 1
+    if len(waiting) and not _write_records(file, np.append(waiting, np.full(missing, end)), width):
+        return False
+    fields = (MAGIC, VERSION, width, int(gaps), stamp.sample, stamp.size, stamp.modified, rows)
+    checksum = zlib.crc32(HEADER.pack(*fields, 0)[:48])
+    file.seek(0)
+    file.write(HEADER.pack(*fields, checksum))
+    return True
+
+
+def _write_records(file: BinaryIO, starts: Ids, width: int) -> bool:
+    """Write the records of whole groups of rows, given where these begin and where the row after them does."""
+    firsts, nexts = starts[:-1:GROUP], starts[1:].reshape(-1, GROUP)
+    if (nexts[:, -1] - firsts).max(initial=0) > np.iinfo(EDGES[width]).max:
+        return False
+    records = np.zeros(len(firsts), RECORDS[width])
+    records["start"] = firsts
+    np.subtract(nexts, firsts[:, None], out=records["edges"][:, 1:], casting="unsafe")
+    file.write(records.view(np.uint8).data)
+    return True
+
+
+# ---- which lines of a text are rows
+
+
+def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
+    """Yield block by block: bytes scanned, where the rows that begin there begin, whether other lines follow a row.
+
+    Raises EOFError for a text that is shorter than `size`.
+    """
+    buffer, newlines = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.bool_)
+    first = len(BOM) if read_into(file, buffer[:3].data, 0) == 3 and buffer[:3].tobytes() == BOM else 0
+    buffer[0] = NEWLINE  # buffer[k] is the byte before the line that may begin at offset + k
+    seen = False
+    for offset in range(first, size, BLOCK):
+        count = min(BLOCK, size - offset)
+        if read_into(file, buffer[1 : count + 1].data, offset) < count:
+            raise EOFError
+        text = buffer[1 : count + 1]
+        np.equal(buffer[:count], NEWLINE, out=newlines[:count])
+        starts, gap = np.flatnonzero(newlines[:count]), False
+        if (text[starts] <= HASH).any():  # as a header's first byte is, and all blanks are
+            is_row = _are_rows(file, offset, text, starts)
+            gap = not is_row[np.logical_or.accumulate(is_row) | seen].all()
+            starts = starts[is_row]
+        seen = seen or len(starts) > 0
+        starts += offset
+        yield count, starts, gap
+        buffer[0] = buffer[count]
+
+
+def _are_rows(file: int, offset: int, text: Bytes, starts: Ids) -> Flags:
+    """Tell which of the lines that begin in a block of text, at `starts`, are rows. offset: where the block is."""
+    heads = text[starts]
+    is_row: Flags = heads != HASH
+    unclear = np.flatnonzero(BLANK[heads] | (heads == NEWLINE))
+    if len(unclear):  # a row, if what comes first after the blanks is no newline
+        stops = np.flatnonzero(~BLANK[text])
+        first = np.append(text[stops], np.uint8(_after_blanks(file, offset + len(text))))
+        is_row[unclear] = first[np.searchsorted(stops, starts[unclear])] != NEWLINE
+    return is_row
+
+
+def _after_blanks(file: int, offset: int) -> int:
+    """Return the first byte from a place on that is no blank; a newline if there is none."""
+    buffer = np.empty(4096, np.uint8)
+    while count := read_into(file, buffer.data, offset):
+        solid = buffer[:count][~BLANK[buffer[:count]]]
+        if len(solid):
+            return int(solid[0])
+        offset += count
+    return NEWLINE

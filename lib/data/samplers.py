@@ -18,7 +18,6 @@ from torch.utils.data import Sampler
 
 from lib._arguments import integer, rank_of
 from lib.data.permutation import Permutation
-from lib.data.state import check_state
 
 Order: TypeAlias = Literal["torch", "feistel"]
 
@@ -47,6 +46,29 @@ def shuffled(size: int, generator: torch.Generator) -> torch.Tensor:
 def _ints(order: torch.Tensor) -> Iterator[int]:
     for block in torch.split(order, BLOCK):
         yield from block.tolist()
+
+
+def check_state(
+    owner: object, state: object, identity: Mapping[str, Any], more: Iterable[str]
+) -> Mapping[str, Any]:
+    """Return `state` if it is a complete state of something that was made as `owner` was.
+
+    identity: what must be equal, by name. more: the names that must be there besides. Raises TypeError for what is no
+    mapping, ValueError for one that is not complete or has another identity, naming both values.
+    """
+    kind = type(owner).__name__
+    if not isinstance(state, Mapping):
+        raise TypeError(f"a state is a mapping made by state_dict(), not {type(state).__name__}")
+    missing = [name for name in (*identity, *more) if name not in state]
+    if missing:
+        raise ValueError(f"not a state of a {kind}: {', '.join(missing)} missing")
+    for name, value in identity.items():
+        if state[name] != value:
+            raise ValueError(
+                f"the state was taken with {name}={state[name]!r}, this {kind} has {name}={value!r}; "
+                "make it with the same data and arguments to continue its epoch"
+            )
+    return state
 
 
 class SequentialSampler(Sampler[int]):
@@ -197,9 +219,7 @@ class DistributedSampler(Sampler[int]):
         if missing:  # padding starts over at the head of the order, more than once if it must
             turns = torch.arange(len(share), self.num_samples)
             share = torch.cat([share, order[(self.rank + turns * self.num_replicas) % len(order)]])
-        return (
-            share.contiguous()
-        )  # a copy of the share alone, so that the whole order is freed before the epoch runs
+        return share.contiguous()  # a copy of the share alone: the whole order is freed before the epoch runs
 
     def _computed(self, permutation: Permutation | None, count: int, first: int) -> Iterator[list[int]]:
         rest = self.size - first

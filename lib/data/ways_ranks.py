@@ -34,7 +34,7 @@ def serve(pipe: Connection, path: str) -> None:
 def be_rank(pipe: Connection, way: Way, path: str, rank: int, run: Run, seconds: float) -> None:
     """Be a rank: build the dataset, read through DataLoaders, stay until all have been looked at."""
     importlib.import_module("lib.data.server_dataset")  # now, so that it is not counted as rows
-    importlib.import_module("lib.data.mini_epochs")
+    importlib.import_module("lib.data.rank_dataset")
     from lib.data.meta import MetaFile
 
     with MetaFile(path) as meta_file:
@@ -64,8 +64,8 @@ def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterat
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
     from torch.utils.data import DataLoader
 
-    from lib.data.datasets import NaiveDataset, RankDataset
-    from lib.data.mini_epochs import mini_epoch_loaders
+    from lib.data.server_dataset import ServerDataset
+    from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
     from lib.data.samplers import DistributedSampler
     from lib.data.server_dataset import ServerDataset
 

@@ -25,9 +25,9 @@ import torch
 from torch.nn import functional as F
 
 from lib._arguments import integer
-from lib.data.datasets import RankDataset
 from lib.data.digits import Digits
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 from lib.training.clip import CAPTIONS, TinyClip
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -85,6 +86,9 @@ def index(path: Path) -> Result:
     """MetaFile(path) where there is no index yet."""
     from lib.data.meta import MetaFile
 
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tqdm")  # as torch would have: no part of what is measured
+
     elsewhere = path.with_suffix(".bench.idx")
     elsewhere.unlink(missing_ok=True)
     try:
@@ -95,8 +99,8 @@ def index(path: Path) -> Result:
 
 
 def _loaded(path: Path, mini_epochs: int) -> Any:
-    from lib.data.datasets import RankDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import RankDataset
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
     dataset.load(0)
@@ -104,8 +108,8 @@ def _loaded(path: Path, mini_epochs: int) -> Any:
 
 
 def _build(path: Path, mini_epochs: int) -> Result:
-    from lib.data.datasets import RankDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import RankDataset
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
 
@@ -152,8 +156,8 @@ class Rows(list[str]):
 
 def naive(path: Path) -> Result:
     """NaiveDataset: all rows as strings."""
-    from lib.data.datasets import NaiveDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import NaiveDataset
 
     meta = MetaFile(path)
     return timed(lambda: Rows(NaiveDataset(meta).rows))
@@ -163,8 +167,8 @@ def naive_and_sampler(path: Path) -> Result:
     """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
     from torch.utils.data.distributed import DistributedSampler
 
-    from lib.data.datasets import NaiveDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import NaiveDataset
 
     meta = MetaFile(path)
 

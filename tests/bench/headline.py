@@ -41,8 +41,8 @@ def rows_that_fit(rows: int, free: int) -> int:
 
 def rank_main(path: Path, rank: int, mini_epochs: list[int]) -> None:
     """Be one rank: say ready, wait for a line, load mini-epochs and print what each took, as JSON lines."""
-    from lib.data.datasets import RankDataset
     from lib.data.meta import MetaFile
+    from lib.data.rank_dataset import RankDataset
     from lib.memory import memory
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, rank, mini_epochs=MINI_EPOCHS)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lib.data import meta, meta_index, meta_text
-from lib.data.datasets import NaiveDataset
+from lib.data import meta, meta_index
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset
 
 
 def oracle(content: bytes) -> list[str]:
@@ -56,9 +56,8 @@ def test_rows_are_the_lines_that_are_neither_headers_nor_blank(content, block, w
     rows = oracle(content)
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.multiple(meta_text, BLOCK=block, WINDOW=window, FAR=far, FEW=0),
-        mock.patch.object(meta, "CHUNK", chunk),
-        mock.patch.object(meta_index, "NEAR", 2),
+        mock.patch.multiple(meta, CHUNK=chunk, WINDOW=window, FAR=far, FEW=2),
+        mock.patch.multiple(meta_index, BLOCK=block, NEAR=2),
     ):
         path = Path(folder) / "meta.txt"
         path.write_bytes(content)

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.data.datasets import RankDataset
 from lib.data.meta import Packed
+from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 
 

@@ -7,8 +7,8 @@ import pytest
 from lib.checks import n05
 from lib.checks import n05_answers as answers
 from lib.data.captions import write_captions
-from lib.data.datasets import RankDataset
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 
 

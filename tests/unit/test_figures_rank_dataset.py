@@ -14,9 +14,9 @@ from matplotlib.patches import Rectangle
 
 from lib import recorded
 from lib.data.captions import write_captions
-from lib.data.datasets import RankDataset
 from lib.data.meta import MetaFile
 from lib.data.queries import HOW
+from lib.data.rank_dataset import RankDataset
 from lib.data.ways import Run
 from lib.data.ways_model import predict
 from lib.figures import copy_on_read, file_map, holders, memory, mini_epochs, queries, ways

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data import meta_build, meta_text
-from lib.data.datasets import NaiveDataset
+from lib.data import meta as meta_module
+from lib.data import meta_index
 from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset
 
 ROOT = Path(__file__).resolve().parents[2]
 FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
@@ -97,8 +98,8 @@ def test_rows_across_every_block_and_window_border(meta_path, monkeypatch):
     rows = [f"{i} " + "x" * (i % 37) for i in range(300)]
     meta_path.write_text("\n".join(rows))
     for size in (3, 7, 64, 1000):
-        monkeypatch.setattr(meta_text, "BLOCK", size)
-        monkeypatch.setattr(meta_text, "WINDOW", size)
+        monkeypatch.setattr(meta_index, "BLOCK", size)
+        monkeypatch.setattr(meta_module, "WINDOW", size)
         meta_path.with_suffix(".txt.idx").unlink(missing_ok=True)
         assert all_rows(meta_path) == rows
 
@@ -203,20 +204,17 @@ def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
             MetaFile(tmp_path / "pipe")
 
 
-def test_a_file_that_changes_while_open_is_an_error_not_other_rows(thousand):
+@pytest.mark.parametrize("content, left", [(b"one more\n", 1001), (None, 1)])
+def test_a_file_that_grows_or_shrinks_while_open_is_an_error_not_other_rows(thousand, content, left):
     with MetaFile(thousand) as meta:
-        with open(thousand, "a") as file:
-            file.write("one more\n")
-        with pytest.raises(RuntimeError, match="has changed since it was opened .* open it anew"):
-            meta.rows([0])
-    assert len(all_rows(thousand)) == 1001
-
-
-def test_a_file_that_is_cut_while_open_is_an_error(thousand):
-    with MetaFile(thousand) as meta:
-        os.truncate(thousand, 100)
-        with pytest.raises(RuntimeError, match="has changed"):
-            meta.packed([999])
+        if content:
+            thousand.write_bytes(thousand.read_bytes() + content)
+        else:
+            os.truncate(thousand, 20)
+        for read in (meta.rows, meta.packed):
+            with pytest.raises(RuntimeError, match="has changed since it was opened .* open it anew"):
+                read([999])
+    assert len(all_rows(thousand)) == left
 
 
 @pytest.mark.parametrize("step, read", [("bounds", "packed"), ("bounds_of", "rows")])
@@ -234,14 +232,14 @@ def test_a_file_that_shrinks_in_the_middle_of_a_read_is_an_error(thousand, monke
 
 
 def test_a_file_that_grows_while_it_is_indexed_is_an_error(thousand, monkeypatch):
-    starts = meta_build.row_starts
+    starts = meta_index.row_starts
 
     def grow(file, size):
         yield from starts(file, size)
         with open(thousand, "a") as text:
             text.write("one more\n")
 
-    monkeypatch.setattr(meta_build, "row_starts", grow)
+    monkeypatch.setattr(meta_index, "row_starts", grow)
     with pytest.raises(RuntimeError, match="has changed while it was read"):
         MetaFile(thousand)
     assert os.listdir(thousand.parent) == ["captions.txt"]
@@ -305,12 +303,6 @@ def test_the_index_is_written_once_and_small(thousand):
     assert sorted(os.listdir(thousand.parent)) == ["captions.txt", "captions.txt.idx"]
 
 
-def test_an_index_of_an_older_text_is_rebuilt(thousand):
-    assert len(all_rows(thousand)) == 1000
-    thousand.write_text("short\n")
-    assert all_rows(thousand) == ["short"]
-
-
 def test_an_index_of_another_text_of_the_same_size_and_date_is_rebuilt(thousand):
     MetaFile(thousand).close()
     date, text = thousand.stat().st_mtime_ns, thousand.read_bytes()
@@ -334,6 +326,10 @@ def test_a_foreign_file_in_its_place_is_refused_and_kept(thousand, content):
         MetaFile(thousand)
     assert index_of(thousand).read_bytes() == content
     assert all_rows(thousand, index=thousand.with_name("elsewhere.idx"))[3] == row(3)
+    text = thousand.read_bytes()
+    with pytest.raises(ValueError, match="not an index"):
+        MetaFile(thousand, index=thousand)
+    assert thousand.read_bytes() == text
 
 
 @pytest.mark.parametrize("keep", [0, 10, 63, 64, 100, -1])
@@ -374,13 +370,6 @@ def test_an_index_with_a_hole_of_zeros_is_refused_when_it_is_read(thousand):
         for read in (meta.rows, meta.packed):
             with pytest.raises(ValueError, match="damaged"):
                 read([70])
-
-
-def test_the_text_is_never_mistaken_for_its_index(thousand):
-    content = thousand.read_bytes()
-    with pytest.raises(ValueError, match="not an index"):
-        MetaFile(thousand, index=thousand)
-    assert thousand.read_bytes() == content
 
 
 # --- writing the index where things go wrong
@@ -448,14 +437,14 @@ def test_a_full_disk_leaves_no_half_index(thousand):
 def test_a_process_killed_while_writing_leaves_nothing_that_is_taken_for_an_index(thousand):
     code = f"""
 import os, signal, sys
-from lib.data import meta_build
+from lib.data import meta_index
 from lib.data.meta import MetaFile
-starts = meta_build.row_starts
+starts = meta_index.row_starts
 def killed(file, size):
     for block in starts(file, size):
         yield block
         os.kill(os.getpid(), signal.SIGKILL)
-meta_build.row_starts = killed
+meta_index.row_starts = killed
 MetaFile({str(thousand)!r})
 """
     done = subprocess.run(
@@ -475,7 +464,7 @@ MetaFile({str(thousand)!r})
 @needs_fork
 def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thousand, monkeypatch):
     built = FORK.Value("i", 0)
-    write = meta_build._write
+    write = meta_index._build
 
     def count_and_write(*arguments):
         with built.get_lock():
@@ -483,7 +472,7 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
         time.sleep(0.2)
         write(*arguments)
 
-    monkeypatch.setattr(meta_build, "_write", count_and_write)
+    monkeypatch.setattr(meta_index, "_build", count_and_write)
     barrier, wrong = FORK.Barrier(8), FORK.Queue()
 
     def rank(number: int) -> None:
@@ -510,7 +499,7 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
 def test_a_process_that_hangs_while_building_does_not_hang_the_others(thousand, monkeypatch):
     import fcntl
 
-    monkeypatch.setattr(meta_build, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(meta_index, "WAIT_SECONDS", 0.2)
     with open(thousand) as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # as a stopped process would, for ever
         assert len(all_rows(thousand)) == 1000
@@ -520,7 +509,7 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
     """On a file system without locks."""
     import contextlib
 
-    monkeypatch.setattr(meta_build, "_one_at_a_time", lambda text: contextlib.nullcontext())
+    monkeypatch.setattr(meta_index, "_one_at_a_time", lambda text: contextlib.nullcontext())
     errors = []
 
     def build() -> None:
@@ -542,13 +531,11 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
 
 
 def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, capsys):
-    from lib.data import progress
-
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     MetaFile(thousand).close()
     assert capsys.readouterr().err == ""
     pytest.importorskip("tqdm")
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
     index_of(thousand).unlink()
     threads = threading.active_count()
     MetaFile(thousand).close()
@@ -561,10 +548,8 @@ def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, ca
 
 
 def test_without_tqdm_it_is_silent(thousand, monkeypatch, capsys):
-    from lib.data import progress
-
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    monkeypatch.setattr(progress, "PATIENCE", -1.0)
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert len(all_rows(thousand)) == 1000
     assert capsys.readouterr().err == ""

@@ -15,9 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
-from lib.data.datasets import NaiveDataset, RankDataset
 from lib.data.meta import MetaFile
-from lib.data.mini_epochs import mini_epoch_loaders
+from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
 
 N = 1000
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
@@ -88,12 +87,6 @@ def what_runs_already():
 # --- dealing
 
 
-def test_ranks_and_mini_epochs_together_use_every_row_once(meta):
-    ranks = dealt(meta, 4, mini_epochs=5)
-    assert [[len(part) for part in parts] for parts in ranks] == [[50] * 5] * 4
-    assert sorted(flat(ranks)) == list(range(N))
-
-
 def test_every_epoch_and_seed_deals_the_rows_anew(meta):
     first, again, other_epoch, other_seed = (
         dealt(meta, 2, epoch, seed=seed) for epoch, seed in ((0, 0), (0, 0), (1, 0), (0, 1))
@@ -103,33 +96,12 @@ def test_every_epoch_and_seed_deals_the_rows_anew(meta):
     assert set(first[0][0]) != set(other_epoch[0][0])
 
 
-def test_uneven_numbers_repeat_or_drop_fewer_rows_than_ranks(meta):
-    repeated = flat(dealt(meta, 7, mini_epochs=3))
-    assert set(repeated) == set(range(N)) and len(repeated) == 7 * 143
-    dropped = flat(dealt(meta, 7, mini_epochs=3, drop_last=True))
-    assert len(set(dropped)) == len(dropped) == 7 * 142
-
-
 def test_the_order_of_torch_is_there_on_request(meta):
     from torch.utils.data.distributed import DistributedSampler
 
     theirs = [list(DistributedSampler(range(N), 3, rank, seed=2)) for rank in range(3)]
     ours = dealt(meta, 3, seed=2, mini_epochs=4, order="torch")
     assert [sum(parts, []) for parts in ours] == theirs
-
-
-def test_more_mini_epochs_than_rows_leaves_some_empty(meta):
-    ranks = dealt(meta, N // 2, mini_epochs=5)
-    assert sorted(flat(ranks)) == list(range(N))
-    assert sorted(map(len, ranks[0])) == [0, 0, 0, 1, 1]
-
-
-def test_more_ranks_than_rows(tmp_path):
-    (tmp_path / "two.txt").write_text("img/0000.png\nimg/0001.png")
-    with MetaFile(tmp_path / "two.txt") as two:
-        ranks = dealt(two, 5)
-        assert [len(part) for (part,) in ranks] == [1] * 5 and set(flat(ranks)) == {0, 1}
-        assert dealt(two, 5, drop_last=True) == [[[]]] * 5
 
 
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
@@ -233,11 +205,6 @@ def test_a_load_that_fails_can_be_tried_again(meta, monkeypatch):
             dataset.load(1)
     assert dataset._packed is None
     assert list(dataset) == RankDataset(meta, 2, 0).__getitems__(range(250, 500)), "it is still mini-epoch 1"
-
-
-def test_naive_dataset_is_a_list_of_all_rows(meta):
-    naive = NaiveDataset(meta)
-    assert len(naive) == N and naive[3] == 'img/0003.png "number 3"' and naive.rows == meta.rows(range(N))
 
 
 # --- stop and resume
@@ -404,26 +371,17 @@ def test_persistent_workers_of_an_ordinary_loader_keep_the_old_epoch(meta):
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
-def test_leaving_the_loop_early_leaves_no_worker_and_no_thread(meta, prefetch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
-        for _ in loader:
-            break
-        break
-    assert nothing_left_behind()
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_an_error_in_the_loop_leaves_no_worker_and_no_thread(meta, prefetch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=int)
-
-    def train() -> None:
+def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(meta, prefetch):
+    def train(transform) -> None:
+        dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=transform)
         for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
             for _ in loader:
-                pass
+                return
 
+    train(number)
+    assert nothing_left_behind()
     with pytest.raises(ValueError, match="invalid literal for int"):
-        train()
+        train(int)
     assert nothing_left_behind()
 
 
@@ -498,9 +456,9 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import datasets
+    from lib.data import rank_dataset
 
-    monkeypatch.setattr(datasets, "BLOCK", 10)
+    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
     path = tmp_path / "many.txt"
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:

@@ -1,7 +1,8 @@
 """Rows of a meta file as datasets: all of them in every process, or only those that this rank uses now.
 
-    NaiveDataset    every row as a Python string, in every rank                         memory M and more
-    RankDataset     a rank's rows of one mini-epoch, as bytes                           memory M / (W · E)
+    NaiveDataset         every row as a Python string, in every rank                    memory M and more
+    RankDataset          a rank's rows of one mini-epoch, as bytes                      memory M / (W · E)
+    mini_epoch_loaders   the DataLoaders of an epoch, one a mini-epoch: new workers for new rows
 
 RankDataset: length of the file -> the epoch's order of all rows, computed, not stored -> this rank's places in it, one
 of W -> of these the ones of this mini-epoch, one part of E -> those rows, read from the file in one sweep.
@@ -9,20 +10,22 @@ of W -> of these the ones of this mini-epoch, one part of E -> those rows, read 
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lib._arguments import integer, rank_of
 from lib.data.meta import MetaFile, Packed
-from lib.data.meta_text import Ids
+from lib.data.meta_index import Ids, progress_bar
 from lib.data.permutation import Permutation
-from lib.data.progress import Progress
-from lib.data.samplers import Order, shuffled
-from lib.data.state import check_state
+from lib.data.samplers import Order, check_state, shuffled
 from lib.memory import return_freed
 
 BLOCK = 1 << 15  # places whose rows are looked up at a time
@@ -150,19 +153,18 @@ class RankDataset(Dataset[Any]):
     def read(self, mini_epoch: int, check: Callable[[], object] = lambda: None) -> Packed:
         """Return the rows of a mini-epoch, beside those in memory; check: called often, may raise to stop it."""
 
-        def checked() -> Iterator[Ids]:
-            for ids in self.ids(mini_epoch):
+        def ids() -> Iterator[Ids]:
+            for block in self.ids(mini_epoch):
                 check()
-                yield ids
+                yield block
+
+        def step(rows: int) -> None:
+            check()
+            progress(rows)
 
         count, label = len(self.turns(mini_epoch)), f"epoch {self.epoch} mini-epoch {mini_epoch}"
-        with Progress(label, count, " rows", show=self.rank == 0) as progress:
-
-            def step(rows: int) -> None:
-                check()
-                progress(rows)
-
-            return self.meta_file.pack(count, checked(), step)
+        with progress_bar(label, count, " rows", show=self.rank == 0) as progress:
+            return self.meta_file.pack(count, ids(), step)
 
     def swap(self, mini_epoch: int, packed: Packed) -> None:
         """Make rows that `read` returned those in memory."""
@@ -249,3 +251,132 @@ class RankDataset(Dataset[Any]):
 
     def _identity(self) -> dict[str, Any]:
         return {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "order": self.order}
+
+
+def mini_epoch_loaders(
+    dataset: RankDataset,
+    epoch: int,
+    *,
+    batch_size: int,
+    num_workers: int = 0,
+    prefetch: bool = False,
+    **loader_arguments: Any,
+) -> Iterator[DataLoader[Any]]:
+    """Yield a DataLoader for each mini-epoch of an epoch that has rows; its rows are loaded, in this process, by then.
+
+        for loader in mini_epoch_loaders(dataset, epoch, batch_size=256, num_workers=2):
+            for batch in loader: …
+
+    A worker holds the dataset as it was when the worker started; persistent ones would go on with the old rows. So each
+    mini-epoch has workers of its own. (persistent_workers=True spares starting them again for a second pass over it.)
+
+    Take the next loader when done with the last: its workers end, its rows are let go, and it raises RuntimeError if it
+    is used again. An epoch that a loaded state has begun goes on where it was left. No shuffle=True is needed; with it,
+    a state is right only at the start of a mini-epoch.
+
+    prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
+    loader_arguments: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
+    """
+    epoch = integer(
+        "epoch", epoch, at_least=0
+    )  # here, not in the generator: wrong arguments are refused at once
+    batch_size = integer("batch_size", batch_size, at_least=1)
+    num_workers = integer("num_workers", num_workers, at_least=0)
+    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **loader_arguments)
+    return _loaders(dataset, epoch, make, prefetch)
+
+
+def _loaders(
+    dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool
+) -> Iterator[DataLoader[Any]]:
+    dataset.set_epoch(epoch)
+    todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
+    ahead = _Ahead(dataset)
+    try:
+        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=True):
+            if dataset.epoch != epoch:
+                raise RuntimeError(
+                    f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt"
+                )
+            packed = ahead.take()
+            if packed is None:
+                dataset.load(mini_epoch)
+            else:
+                dataset.swap(mini_epoch, packed)
+                del packed  # else the rows would stay until the next ones have come
+            loader = make(ahead=ahead, following=following if prefetch else None)
+            try:
+                yield loader
+            finally:
+                loader.end()
+    finally:
+        ahead.stop()
+
+
+class _Ahead:
+    """Read at most one mini-epoch in a thread."""
+
+    def __init__(self, dataset: RankDataset) -> None:
+        self._dataset, self._stopped = dataset, threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._future: Future[Packed] | None = None
+
+    def start(self, mini_epoch: int | None) -> None:
+        if self._future is None and mini_epoch is not None:
+            self._pool = self._pool or ThreadPoolExecutor(1, "mini-epoch")
+            self._future = self._pool.submit(self._dataset.read, mini_epoch, self._check)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise RuntimeError("the loop over the mini-epochs has ended")
+
+    def wait(self) -> None:
+        """Return when no thread is at work: a process that forks then copies no lock that one holds."""
+        if self._future is not None:
+            self._future.exception()
+
+    def take(self) -> Packed | None:
+        future, self._future = self._future, None
+        return None if future is None else future.result()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+class _Loader(DataLoader[Any]):
+    """A DataLoader that can be ended, workers and all; when its workers run, `following` is read ahead."""
+
+    def __init__(
+        self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any
+    ) -> None:
+        super().__init__(dataset, **arguments)
+        self._ahead, self._following, self._ended = ahead, following, False
+        self._last: Callable[[], Any] = lambda: None
+
+    def __iter__(self) -> Any:
+        self._refuse_if_ended()
+        self._ahead.wait()
+        iterator = super().__iter__()
+        self._last = weakref.ref(iterator)
+        self._ahead.start(self._following)
+        return self._batches(iterator)
+
+    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        for batch in iterator:
+            yield batch
+            self._refuse_if_ended()
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise RuntimeError(
+                "the mini-epoch of this loader is over and its rows are gone; take the next loader"
+            )
+
+    def end(self) -> None:
+        self._ended = True
+        iterator = self._last()
+        if hasattr(iterator, "_shutdown_workers"):  # torch does it only when the iterator is collected
+            iterator._shutdown_workers()
+        self._iterator = None

@@ -13,8 +13,7 @@ import torch
 from lib.data.digits import write_digits
 from lib.training.clip import TinyClip
 from lib.training.launch import RankError, torchrun
-from lib.training.state import load_state
-from lib.training.steps import read_steps, surviving
+from lib.training.state import load_state, read_steps, surviving
 
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

@@ -14,8 +14,16 @@ from typing import Any
 import psutil
 import pytest
 
-from lib.training.launch import REPOSITORY, RankError, RankTimeoutError, Run, _Family, torchrun
-from lib.training.rank_logs import Failure, RankLogs
+from lib.training.launch import (
+    REPOSITORY,
+    Failure,
+    RankError,
+    RankLogs,
+    RankTimeoutError,
+    Run,
+    _Family,
+    torchrun,
+)
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -23,6 +31,7 @@ import os, signal, subprocess, sys, time
 rank, word = int(os.environ["RANK"]), sys.argv[1]
 """
 CHILD = START + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word])\n'
+ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sleep(0.02)\n"
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
@@ -40,15 +49,30 @@ def processes_that_know(word: object) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture
+def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks that wait for ALL_KNOWN go on when the launcher has seen the agent, both ranks and their children."""
+    call_the_roll = _Family.call_the_roll
+
+    def and_tell(family: _Family) -> None:
+        call_the_roll(family)
+        if len(family._known) >= 5:
+            (tmp_path / "all known").touch()
+
+    monkeypatch.setattr(_Family, "call_the_roll", and_tell)
+
+
 # ---- all goes well
 
 
+@pytest.mark.ranks
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = START + (
         "import lib\n"
         "print('argument', word, 'threads', os.environ['OMP_NUM_THREADS'], os.environ['MORE'])\n"
+        "print('imports from', *os.environ['PYTHONPATH'].split(os.pathsep)[:2])\n"
         "print('to stderr', file=sys.stderr)\n"
         "print('no newline', end='')\n"
     )
@@ -58,14 +82,16 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
         assert sorted(mine) == [
             f"[rank {rank}] argument 3.5 threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
             f"[rank {rank}] no newline",
             f"[rank {rank}] to stderr",
         ]
-    assert len(printed) == 6
+    assert len(printed) == 8
     assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
 
+@pytest.mark.ranks
 def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from_the_script(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +119,7 @@ def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from
 # ---- a rank fails
 
 
+@pytest.mark.ranks
 def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(tmp_path: Path) -> None:
     text = CHILD + GROUP + (
         "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
@@ -108,14 +135,17 @@ def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(tmp_
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
 def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_path: Path) -> None:
-    text = CHILD + "time.sleep(2)\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
     with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_words_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,21 +170,35 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
-@pytest.mark.parametrize("seconds", [0.05, 1.0, 2.0, 2.5, 3.0])
-def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path: Path, seconds: float) -> None:
+@pytest.mark.ranks
+@pytest.mark.parametrize("there", [0, 2, 3])
+def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    """When nothing is there yet; the agent and one process of a rank; one more. All of them: the test above."""
+
+    def until_so_many_are_there(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+        while len(processes_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
+            family.call_the_roll()
+        return False
+
+    if there:
+        monkeypatch.setattr("lib.training.launch._watch", until_so_many_are_there)
     with pytest.raises(RankTimeoutError):
-        torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=seconds, quiet=True)
+        torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=0.05, quiet=True)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> None:
     """Rank 0 presses the reader's stop button."""
-    text = CHILD + "time.sleep(1)\nif rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
+    text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path: Path) -> None:
     class Impatient(_Family):
         presses = 0
@@ -177,14 +221,17 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
 def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path: Path) -> None:
-    text = CHILD + "time.sleep(1.5)\nif rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert caught.value.rank is None
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None:
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
     code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"

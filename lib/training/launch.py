@@ -238,15 +238,12 @@ class Failure:
     def message(self) -> str:
         """Say it: "rank 1 ended with ValueError: …", then the traceback."""
         who = "torchrun itself" if self.rank is None else f"rank {self.rank}"
-        if self._killed:
-            how = f"was killed by {signal_name(self.exitcode)}"
-            crashed = self.exitcode not in (-signal.SIGKILL, -signal.SIGTERM)  # then it could still say why
-            how += f": {self.said}" if crashed and self.said else ""
-        elif self.error:
-            how = f"ended with {self.error}"
-        else:
-            how = f"ended with exit code {self.exitcode}" + (f": {self.said}" if self.said else "")
-        return f"{who} {how}" + (f"\n\n{self.traceback}" if self.traceback and not self._killed else "")
+        said = f": {self.said}" if self.said else ""
+        if not self._killed:
+            how = f"ended with {self.error or f'exit code {self.exitcode}{said}'}"
+            return f"{who} {how}" + (f"\n\n{self.traceback}" if self.traceback else "")
+        crashed = self.exitcode not in (-signal.SIGKILL, -signal.SIGTERM)  # then it could still say why
+        return f"{who} was killed by {signal_name(self.exitcode)}{said if crashed else ''}"
 
     @property
     def _killed(self) -> bool:
@@ -319,8 +316,8 @@ class RankLogs:
             failure = Failure(rank, exitcodes.get(rank, 1), *_last_error(folder))
             if rank in exitcodes or failure.traceback:
                 failures.append(failure)
-        torchruns_own = Failure(None, returncode, said=_last(text.splitlines()))
-        return min(failures, key=lambda failure: (failure.order, failure.rank), default=torchruns_own)
+        own = Failure(None, returncode, said=_last(text.splitlines()))
+        return min(failures, key=lambda failure: (failure.order, failure.rank), default=own)
 
 
 def _attempt(folder: Path) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +72,18 @@ def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Of a run that ends well, after a restart."""
     text = START + (
         "import lib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    time.sleep(600)\n"
         "print('argument', word, 'threads', os.environ['OMP_NUM_THREADS'], os.environ['MORE'])\n"
         "print('imports from', *os.environ['PYTHONPATH'].split(os.pathsep)[:2])\n"
         "print('to stderr', file=sys.stderr)\n"
         "print('no newline', end='')\n"
     )
-    run = torchrun(script(tmp_path, text), 3.5, ranks=2, timeout=60, environment={"MORE": "x"})
+    run = torchrun(script(tmp_path, text), 3.5, max_restarts=1, timeout=60, environment={"MORE": "x"})
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
@@ -91,12 +98,18 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
     assert run.returncode == 0 and run.seconds > 0
 
 
-@pytest.mark.ranks
-def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from_the_script(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As torchrun comes, its store listens on every interface, and after a restart the dead ranks' addresses stay."""
-    text = START + GROUP + (
+@dataclass
+class Ended:
+    error: RankError
+    printed: str
+    left: list[list[str]]  # processes
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Ranks that meet, say who listens, and lose rank 1; started again, they add, and rank 1 raises."""
+    folder = tmp_path_factory.mktemp("group")
+    text = CHILD + GROUP + (
         "import psutil\n"
         "dist.barrier()\n"
         "for process in (psutil.Process(), psutil.Process(os.getppid())):\n"
@@ -106,33 +119,43 @@ def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from
         "dist.barrier()\n"
         "if rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
         "x = torch.ones(1); dist.all_reduce(x)\n"
-        "print('sum', int(x))\n"
-        "dist.destroy_process_group()\n"
+        "print('sum', int(x), flush=True)\n"
+        "dist.barrier()\n"
+        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
+        "dist.barrier()\n"
     )  # fmt: skip
-    run = torchrun(script(tmp_path, text), "-", max_restarts=1, timeout=100, quiet=True)
-    assert capsys.readouterr().out == ""
-    addresses = {line.split()[-1] for line in run.lines if "listens on" in line}
+    with redirect_stdout(io.StringIO()) as printed, pytest.raises(RankError) as caught:
+        torchrun(script(folder, text), folder, max_restarts=1, timeout=100, quiet=True)
+    return Ended(caught.value, printed.getvalue(), [p.cmdline() for p in processes_that_know(folder)])
+
+
+@pytest.mark.ranks
+def test_nothing_listens_to_other_machines(group: Ended) -> None:
+    """As torchrun comes, its store listens on every interface."""
+    assert group.printed == ""
+    addresses = {line.split()[-1] for line in group.error.run.lines if "listens on" in line}
     assert addresses == {"127.0.0.1"}
-    assert [line for line in run.lines if "sum" in line] == ["[rank 0] sum 2", "[rank 1] sum 2"]
+
+
+@pytest.mark.ranks
+def test_a_restart_works_without_help_from_the_script(group: Ended) -> None:
+    """As torchrun comes, the dead ranks' addresses stay after a restart."""
+    sums = [line for line in group.error.run.lines if "sum" in line]
+    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
 
 
 # ---- a rank fails
 
 
 @pytest.mark.ranks
-def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(tmp_path: Path) -> None:
-    text = CHILD + GROUP + (
-        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
-        "dist.barrier()\n"
-    )  # fmt: skip
-    with pytest.raises(RankError, match="^rank 1 ended with ValueError: the planted error\n") as caught:
-        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    error = caught.value
+def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group: Ended) -> None:
+    error = group.error
+    assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
     assert isinstance(error.run, Run) and error.run.returncode == 1
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert group.left == []
 
 
 @pytest.mark.ranks

@@ -141,11 +141,8 @@ def torchrun(
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
     folders = [str(REPOSITORY), str(REPOSITORY / "notebooks"), os.environ.get("PYTHONPATH")]
-    ours = {
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    path = os.pathsep.join(filter(None, folders))
+    ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     # The ranks talk to each other over the network, even here: over its loopback, that no other machine hears.
     network = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
     return {**network, **os.environ, **ours, **(more or {})}

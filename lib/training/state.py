@@ -82,9 +82,8 @@ def load_state(
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError, LookupError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} is no training state ({type(error).__name__}: {error}); remove it to begin anew"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} is no training state ({reason}); remove it to begin anew") from error
     if found != FORMAT:
         raise ValueError(f"{path} has format {found}, this program reads {FORMAT}; remove it to begin anew")
     for name in there.keys() | identity.keys():
@@ -167,12 +166,8 @@ def read_steps(folder: str | os.PathLike[str]) -> list[Step]:
     for path in Path(folder).glob("rank*.jsonl"):
         if re.fullmatch(r"rank\d+\.jsonl", path.name):
             lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # complete ones end in a newline
-            steps += [_step(json.loads(line)) for line in lines]
+            steps += [Step(**{**line, "rows": tuple(line["rows"])}) for line in map(json.loads, lines)]
     return sorted(steps, key=lambda step: (step.attempt, step.step, step.rank))
-
-
-def _step(line: Mapping[str, Any]) -> Step:
-    return Step(**{**line, "rows": tuple(line["rows"])})
 
 
 def next_attempt(folder: str | os.PathLike[str]) -> int:
@@ -186,9 +181,7 @@ def surviving(steps: Iterable[Step]) -> list[Step]:
     first: dict[int, int] = {}
     for step in steps:
         first[step.attempt] = min(step.step, first.get(step.attempt, step.step))
-    return [
-        step for step in steps if all(step.step < begin for n, begin in first.items() if n > step.attempt)
-    ]
+    return [s for s in steps if all(s.step < begin for n, begin in first.items() if n > s.attempt)]
 
 
 def global_losses(steps: Iterable[Step]) -> list[float]:

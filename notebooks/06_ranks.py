@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
 from lib.training.clip import TinyClip, caption_loss, contrastive_loss
-from lib.training.meeting import leave
+from lib.training.launch import leave
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BATCH = 32  # rows of all ranks together

@@ -29,9 +29,17 @@ from torch.utils.data import DataLoader
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.clip import TinyClip, accuracy, caption_loss
-from lib.training.meeting import leave, meet
-from lib.training.state import load_state, save_state
-from lib.training.steps import Step, StepLog, global_losses, next_attempt, read_steps, surviving
+from lib.training.launch import leave, meet
+from lib.training.state import (
+    Step,
+    StepLog,
+    global_losses,
+    load_state,
+    next_attempt,
+    read_steps,
+    save_state,
+    surviving,
+)
 
 
 def arguments() -> argparse.Namespace:

@@ -29,8 +29,8 @@ from lib.data.digits import decode_image, digit_of, parse_row, write_digits
 from lib.pipeline import schedule as makers
 from lib.pipeline.distributed import DistributedPipeline
 from lib.timeline import Recorder
-from lib.training.meeting import leave, meet
-from lib.training.steps import Step, StepLog
+from lib.training.launch import leave, meet
+from lib.training.state import Step, StepLog
 from lib.training.tower import even_balance, tower
 
 

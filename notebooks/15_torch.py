@@ -24,7 +24,7 @@ from torch.distributed.pipelining import (
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from lib.training.meeting import leave
+from lib.training.launch import leave
 from lib.training.tower import tower
 
 

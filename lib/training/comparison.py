@@ -53,17 +53,7 @@ def _comparison(
 
 
 def t_975(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t, of so many degrees of freedom, to 0.2 %.
+    """Return the 97.5 % point of Student's t, of so many degrees of freedom."""
+    from scipy import stats  # takes a second, which only who compares should wait for
 
-    Expansion in 1 / freedom around the normal's 1.95996 (Abramowitz and Stegun 26.7.5).
-    """
-    if freedom in (1, 2):
-        return {1: 12.7062, 2: 4.30265}[freedom]
-    z, n = 1.959964, freedom
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return float(z + sum(term / n**power for power, term in enumerate(terms, start=1)))
+    return float(stats.t.ppf(0.975, freedom))

@@ -1,37 +1,61 @@
 """Start real ranks from a notebook cell: `torchrun("06_train.py", "--out", "run", ranks=2)`.
 
-    this process ── torchrun's agent ──┬── rank 0          a session each, so nothing that we send to one
-                                       ├── rank 1          (an interrupt in Jupyter) reaches the others by itself
+    this process ── torchrun's agent ──┬── rank 0   meet() … leave()    a session each, so nothing that we send to one
+                                       ├── rank 1   meet() … leave()    (an interrupt in Jupyter) reaches the others
                                        └── …
 
 The agent starts the ranks, tells each its number and where to meet, watches them, and if one dies it ends the others
 and, with max_restarts, starts all of them again. Why a script of its own, and not functions of the notebook: a started
 process has to import what it runs, and the cells of a notebook can't be imported.
+
+When a rank dies, the others fail too: their peer does not answer. What one wants to know is the first, not the
+loudest. So, of the ranks of the last attempt:
+
+    1  killed by a signal that torchrun did not send        SIGKILL: often the system, out of memory
+    2  ended with an error of its own                       ValueError: …
+    3  ended with an exit code, without an error            sys.exit(3)
+    4  ended because the connection to a peer was lost      RuntimeError: … Connection closed by peer …
+    5  ended by torchrun, because another had failed        SIGTERM
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from lib._arguments import integer
-from lib.training.rank_logs import Failure, RankLogs
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
+_TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # from torch, before a traceback, once there is a process group
+_ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
+_LOST_PEER = re.compile(
+    r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|connectFullMesh|gloo/transport|ncclRemoteError"
+    r"|recvValue failed|DistNetworkError|DistStoreError|NCCL communicator was aborted"
+)
+# What may still come after an error: torchrun's end, and an abort of gloo's threads when Python is taken down.
+_AFTERWARDS = (-signal.SIGTERM, -signal.SIGABRT)
 
 
 @dataclass(frozen=True)
@@ -53,8 +77,8 @@ class RankError(RuntimeError):
     lines before that. The message has all of them, the last word first.
     """
 
-    def __init__(self, message: str, failure: Failure, run: Run) -> None:
-        super().__init__(message)
+    def __init__(self, failure: Failure, run: Run, message: str = "") -> None:
+        super().__init__(message or failure.message())
         self.rank, self.exitcode = failure.rank, failure.exitcode
         self.error, self.traceback, self.run = failure.error, failure.traceback, run
 
@@ -76,8 +100,8 @@ def torchrun(
 
     As `torchrun --nproc-per-node RANKS SCRIPT ARGUMENTS` in a terminal. max_restarts: how often torchrun may start all
     ranks anew after one has died. timeout: seconds for everything. environment: more variables for the ranks; they have
-    this repository in PYTHONPATH and one OpenMP thread each. quiet: keep the lines in the result, print none. What
-    torchrun itself says is only kept.
+    this repository and its notebooks in PYTHONPATH, and one OpenMP thread each. quiet: keep the lines in the result,
+    print none. What torchrun itself says is only kept.
 
     Whatever happens, no process stays. Raises RankError if a rank fails and no restart is left, RankTimeoutError (also
     a TimeoutError), FileNotFoundError for a script that is none, ValueError for ranks < 1 or timeout <= 0. An
@@ -98,14 +122,8 @@ def torchrun(
         command += [os.fspath(script), *map(str, arguments)]
         logs = RankLogs(folder, show=not quiet)
         with open(logs.agent_log, "wb") as own:
-            agent = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=own,
-                stderr=subprocess.STDOUT,
-                env=_environment(environment),
-                start_new_session=True,
-            )
+            more: Any = {"env": _environment(environment), "stdin": subprocess.DEVNULL, "stdout": own}
+            agent = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
         family = _Family(agent)
         try:
             in_time = _watch(agent, family, logs, began + timeout)
@@ -114,26 +132,20 @@ def torchrun(
         logs.read(to_the_end=True)
         run = Run(agent.returncode, tuple(logs.lines), time.monotonic() - began)
         if not in_time:
-            words = "; ".join(logs.last_words(ranks))
-            failure = Failure(None, agent.returncode)
-            raise RankTimeoutError(f"not done after {timeout:g} s, so it was ended; {words}", failure, run)
+            words = f"not done after {timeout:g} s, so it was ended; {'; '.join(logs.last_words(ranks))}"
+            raise RankTimeoutError(Failure(None, agent.returncode), run, words)
         if agent.returncode != 0:
-            failure = logs.cause(agent.returncode)
-            raise RankError(failure.message(), failure, run)
+            raise RankError(logs.cause(agent.returncode), run)
     return run
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    folders = [str(REPOSITORY), str(REPOSITORY / "notebooks"), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, folders))
     ours = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     # The ranks talk to each other over the network, even here: over its loopback, that no other machine hears.
-    return {
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
-        "NCCL_SOCKET_IFNAME": LOOPBACK,
-        **os.environ,
-        **ours,
-        **(more or {}),
-    }
+    network = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+    return {**network, **os.environ, **ours, **(more or {})}
 
 
 def _watch(agent: subprocess.Popen[bytes], family: _Family, logs: RankLogs, deadline: float) -> bool:
@@ -185,7 +197,7 @@ class _Family:
             time.sleep(POLL)
 
     def _children(self) -> set[Any]:
-        found = set()
+        found: set[Any] = set()
         for process in self._known:
             with contextlib.suppress(psutil.Error):
                 found.update(process.children(recursive=True))
@@ -201,3 +213,171 @@ class _Family:
             return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
+
+
+# ---- what the ranks said
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank ended (rank None: torchrun itself).
+
+    exitcode: negative for a signal. error: "ValueError: …", traceback: what led to it; empty if it ended without one.
+    said: the last line that it wrote to stderr.
+    """
+
+    rank: int | None
+    exitcode: int
+    error: str = ""
+    traceback: str = ""
+    said: str = ""
+
+    def message(self) -> str:
+        """Say it: "rank 1 ended with ValueError: …", then the traceback."""
+        who = "torchrun itself" if self.rank is None else f"rank {self.rank}"
+        said = f": {self.said}" if self.said else ""
+        if not self._killed:
+            how = f"ended with {self.error or f'exit code {self.exitcode}{said}'}"
+            return f"{who} {how}" + (f"\n\n{self.traceback}" if self.traceback else "")
+        crashed = self.exitcode not in (-signal.SIGKILL, -signal.SIGTERM)  # then it could still say why
+        return f"{who} was killed by {signal_name(self.exitcode)}{said if crashed else ''}"
+
+    @property
+    def _killed(self) -> bool:
+        return self.exitcode < 0 and not (self.exitcode in _AFTERWARDS and self.error)
+
+    @property
+    def order(self) -> int:
+        """Which kind of end it was, in the order above."""
+        if self._killed and self.exitcode != -signal.SIGTERM:
+            return 1
+        if self.error:
+            return 4 if _LOST_PEER.search(self.error) else 2
+        return 5 if self.exitcode == -signal.SIGTERM else 3
+
+
+def signal_name(exitcode: int) -> str:
+    """Return "SIGKILL" for -9."""
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
+
+
+class RankLogs:
+    """Follow the logs that torchrun writes below a folder; `lines` is what came so far."""
+
+    def __init__(self, folder: str | Path, show: bool = True) -> None:
+        self.folder, self.show = Path(folder), show
+        self.agent_log = self.folder / "torchrun.log"
+        self.lines: list[str] = []
+        self._read: dict[Path, int] = {}
+        self._last: dict[int, str] = {}
+
+    def read(self, *, to_the_end: bool = False) -> None:
+        """Take the lines that are new; one that is not complete waits, but for the end."""
+        found = self.folder.glob("ranks/*/attempt_*/*/std*.log")
+        logs = sorted(found, key=lambda path: (_attempt(path.parents[1]), int(path.parent.name), path.name))
+        for path in [*logs, self.agent_log]:
+            with open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            complete = new if to_the_end else new[: new.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(complete)
+            rank = None if path == self.agent_log else int(path.parent.name)
+            for line in complete.decode("utf-8", "replace").splitlines():
+                self._take(rank, _RANK_PREFIX.sub("", line))
+
+    def _take(self, rank: int | None, line: str) -> None:
+        self.lines.append(f"[torchrun] {line}" if rank is None else f"[rank {rank}] {line}")
+        if rank is not None and line.strip():
+            self._last[rank] = line.strip()
+        if rank is not None and self.show:
+            print(self.lines[-1], flush=True)
+
+    def last_words(self, ranks: int) -> list[str]:
+        """Return what each rank said last."""
+        said = {rank: f"last: {line}" for rank, line in self._last.items()}
+        return [f"rank {rank} said {said.get(rank, 'nothing')}" for rank in range(ranks)]
+
+    def cause(self, returncode: int) -> Failure:
+        """Return the first failure of the last attempt, or torchrun's own if no rank has failed."""
+        text = self.agent_log.read_text("utf-8", "replace")
+        if returncode < 0:  # nobody is left who could say what the ranks did
+            return Failure(None, returncode)
+        attempts = sorted(self.folder.glob("ranks/*/attempt_*"), key=_attempt)
+        exitcodes = {int(rank): int(code) for rank, code in _TABLE.findall(text)}
+        failures = []
+        for folder in attempts[-1].iterdir() if attempts else ():
+            rank = int(folder.name)
+            failure = Failure(rank, exitcodes.get(rank, 1), *_last_error(folder))
+            if rank in exitcodes or failure.traceback:
+                failures.append(failure)
+        own = Failure(None, returncode, said=_last(text.splitlines()))
+        return min(failures, key=lambda failure: (failure.order, failure.rank), default=own)
+
+
+def _attempt(folder: Path) -> int:
+    return int(folder.name.removeprefix("attempt_"))
+
+
+def _last(lines: list[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _last_error(folder: Path) -> tuple[str, str, str]:
+    """Return the error that a rank ended with, in one line, its traceback, and the last line of stderr; "" for none."""
+    log = folder / "stderr.log"
+    text = log.read_text("utf-8", "replace") if log.exists() else ""
+    lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
+    said = _last(lines)
+    try:
+        message = json.loads((folder / "error.json").read_text("utf-8"))["message"]
+        error, traceback = message["message"].splitlines()[0], message["extraInfo"]["py_callstack"].rstrip()
+        return error, traceback, said
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    heads = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    # a script that can't be compiled has none, but its file and line
+    heads = heads or [i for i, line in enumerate(lines) if line.startswith("  File")]
+    ends = [i for i, line in enumerate(lines) if heads and i > heads[-1] and _ERROR.match(line)]
+    return (lines[ends[0]], "\n".join(lines[heads[-1] : ends[0] + 1]), said) if ends else ("", "", said)
+
+
+# ---- in a rank
+
+
+def meet(timeout: timedelta) -> tuple[Store, int, int]:
+    """Return store, rank and world size, for `init_process_group`, of a process that torchrun has started.
+
+    torchrun as it comes keeps its store when it starts the ranks anew, and with it the addresses of the dead ones; the
+    new ones take them for each other's: "Connection refused" (torch 2.13; pytorch #135712, #167288). So each attempt
+    writes under a name of its own. Without restarts, `init_process_group("gloo")` alone does the same. Raises
+    RuntimeError in a process that torchrun has not started.
+    """
+    if "TORCHELASTIC_RESTART_COUNT" not in os.environ:
+        raise RuntimeError(
+            "this process has no rank: start the script with torchrun --nproc-per-node RANKS SCRIPT, or from Python "
+            "with lib.training.launch.torchrun"
+        )
+    # in here, so that a notebook that only starts ranks does not wait for torch
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    return PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store), rank, world_size
+
+
+def leave() -> None:
+    """Wait for the others, leave the group, and end this process: the last line of a rank that has done its work.
+
+    DistributedDataParallel keeps gloo's threads alive. One that lets go of its last tensor while Python is being taken
+    down aborts the process (SIGABRT, now and then, on a busy machine; pytorch #179291). So Python is not taken down.
+    """
+    import torch.distributed as dist
+
+    dist.barrier()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

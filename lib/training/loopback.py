@@ -15,8 +15,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 import time
+import traceback
 from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
@@ -99,4 +101,12 @@ if __name__ == "__main__":
 
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     rendezvous_handler_registry.register("loopback", Loopback)
-    main()
+    code = 0
+    try:
+        main()
+    except Exception:  # as Python would, but for taking torch down, which takes half a second
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -13,9 +13,9 @@ import torch
 from lib.data.digits import write_digits
 from lib.training.clip import TinyClip
 from lib.training.launch import RankError, torchrun
-from lib.training.state import load_state
-from lib.training.steps import read_steps, surviving
+from lib.training.state import load_state, read_steps, surviving
 
+pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs, one for each rank")

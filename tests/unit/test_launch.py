@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from lib.training.launch import REPOSITORY, RankError, RankTimeoutError, Run, _Family, torchrun
-from lib.training.rank_logs import Failure, RankLogs
+from lib.training.launch import (
+    REPOSITORY,
+    Failure,
+    RankError,
+    RankLogs,
+    RankTimeoutError,
+    Run,
+    _Family,
+    torchrun,
+)
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -23,6 +34,7 @@ import os, signal, subprocess, sys, time
 rank, word = int(os.environ["RANK"]), sys.argv[1]
 """
 CHILD = START + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word])\n'
+ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sleep(0.02)\n"
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
@@ -40,37 +52,64 @@ def processes_that_know(word: object) -> list[psutil.Process]:
     return found
 
 
+@pytest.fixture
+def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks that wait for ALL_KNOWN go on when the launcher has seen the agent, both ranks and their children."""
+    call_the_roll = _Family.call_the_roll
+
+    def and_tell(family: _Family) -> None:
+        call_the_roll(family)
+        if len(family._known) >= 5:
+            (tmp_path / "all known").touch()
+
+    monkeypatch.setattr(_Family, "call_the_roll", and_tell)
+
+
 # ---- all goes well
 
 
+@pytest.mark.ranks
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Of a run that ends well, after a restart."""
     text = START + (
         "import lib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    time.sleep(600)\n"
         "print('argument', word, 'threads', os.environ['OMP_NUM_THREADS'], os.environ['MORE'])\n"
+        "print('imports from', *os.environ['PYTHONPATH'].split(os.pathsep)[:2])\n"
         "print('to stderr', file=sys.stderr)\n"
         "print('no newline', end='')\n"
     )
-    run = torchrun(script(tmp_path, text), 3.5, ranks=2, timeout=60, environment={"MORE": "x"})
+    run = torchrun(script(tmp_path, text), 3.5, max_restarts=1, timeout=60, environment={"MORE": "x"})
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
         assert sorted(mine) == [
             f"[rank {rank}] argument 3.5 threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
             f"[rank {rank}] no newline",
             f"[rank {rank}] to stderr",
         ]
-    assert len(printed) == 6
+    assert len(printed) == 8
     assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
 
-def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from_the_script(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As torchrun comes, its store listens on every interface, and after a restart the dead ranks' addresses stay."""
-    text = START + GROUP + (
+@dataclass
+class Ended:
+    error: RankError
+    printed: str
+    left: list[list[str]]  # processes
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Ranks that meet, say who listens, and lose rank 1; started again, they add, and rank 1 raises."""
+    folder = tmp_path_factory.mktemp("group")
+    text = CHILD + GROUP + (
         "import psutil\n"
         "dist.barrier()\n"
         "for process in (psutil.Process(), psutil.Process(os.getppid())):\n"
@@ -80,42 +119,56 @@ def test_nothing_listens_to_other_machines_and_a_restart_works_without_help_from
         "dist.barrier()\n"
         "if rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
         "x = torch.ones(1); dist.all_reduce(x)\n"
-        "print('sum', int(x))\n"
-        "dist.destroy_process_group()\n"
+        "print('sum', int(x), flush=True)\n"
+        "dist.barrier()\n"
+        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
+        "dist.barrier()\n"
     )  # fmt: skip
-    run = torchrun(script(tmp_path, text), "-", max_restarts=1, timeout=100, quiet=True)
-    assert capsys.readouterr().out == ""
-    addresses = {line.split()[-1] for line in run.lines if "listens on" in line}
+    with redirect_stdout(io.StringIO()) as printed, pytest.raises(RankError) as caught:
+        torchrun(script(folder, text), folder, max_restarts=1, timeout=100, quiet=True)
+    return Ended(caught.value, printed.getvalue(), [p.cmdline() for p in processes_that_know(folder)])
+
+
+@pytest.mark.ranks
+def test_nothing_listens_to_other_machines(group: Ended) -> None:
+    """As torchrun comes, its store listens on every interface."""
+    assert group.printed == ""
+    addresses = {line.split()[-1] for line in group.error.run.lines if "listens on" in line}
     assert addresses == {"127.0.0.1"}
-    assert [line for line in run.lines if "sum" in line] == ["[rank 0] sum 2", "[rank 1] sum 2"]
+
+
+@pytest.mark.ranks
+def test_a_restart_works_without_help_from_the_script(group: Ended) -> None:
+    """As torchrun comes, the dead ranks' addresses stay after a restart."""
+    sums = [line for line in group.error.run.lines if "sum" in line]
+    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
 
 
 # ---- a rank fails
 
 
-def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(tmp_path: Path) -> None:
-    text = CHILD + GROUP + (
-        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
-        "dist.barrier()\n"
-    )  # fmt: skip
-    with pytest.raises(RankError, match="^rank 1 ended with ValueError: the planted error\n") as caught:
-        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    error = caught.value
+@pytest.mark.ranks
+def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group: Ended) -> None:
+    error = group.error
+    assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
     assert isinstance(error.run, Run) and error.run.returncode == 1
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert group.left == []
 
 
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
 def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_path: Path) -> None:
-    text = CHILD + "time.sleep(2)\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
     with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_words_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,21 +193,35 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
-@pytest.mark.parametrize("seconds", [0.05, 1.0, 2.0, 2.5, 3.0])
-def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path: Path, seconds: float) -> None:
+@pytest.mark.ranks
+@pytest.mark.parametrize("there", [0, 2, 3])
+def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    """When nothing is there yet; the agent and one process of a rank; one more. All of them: the test above."""
+
+    def until_so_many_are_there(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+        while len(processes_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
+            family.call_the_roll()
+        return False
+
+    if there:
+        monkeypatch.setattr("lib.training.launch._watch", until_so_many_are_there)
     with pytest.raises(RankTimeoutError):
-        torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=seconds, quiet=True)
+        torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=0.05, quiet=True)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> None:
     """Rank 0 presses the reader's stop button."""
-    text = CHILD + "time.sleep(1)\nif rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
+    text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path: Path) -> None:
     class Impatient(_Family):
         presses = 0
@@ -177,14 +244,17 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
 def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path: Path) -> None:
-    text = CHILD + "time.sleep(1.5)\nif rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert caught.value.rank is None
     assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
 
 
+@pytest.mark.ranks
 def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None:
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
     code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"

@@ -21,6 +21,8 @@ from lib.recorder import Recorder
 from lib.timeline import Trace
 from lib.training.launch import RankError, torchrun
 
+pytestmark = pytest.mark.ranks
+
 # What torch's engine is called for a table of ours. The last two are in none of its public classes.
 MAKERS = {
     "gpipe": "ScheduleGPipe",

@@ -23,7 +23,7 @@ from lib.experiments.scaling import NOMINAL, SCHEDULES, block_of, every_plan, fa
 from lib.pipeline.schedule import bubble_share, gpipe, live_activations, one_f_one_b, simulate
 from lib.recorder import Recorder
 from lib.timeline import Span, Trace
-from lib.training.steps import Step, StepLog
+from lib.training.state import Step, StepLog
 from lib.training.tower import even_balance, tower
 
 # ---- what ranks leave behind

@@ -128,10 +128,10 @@ def letter(my_guess: object) -> object:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Exercise:
-    """An exercise of a notebook. Call it with an answer (with several where the notebook asks for several).
+    """An exercise of a notebook. Call it with an answer, or with as many as `answers` says.
 
     what       names what is compared
-    reference  a right answer: a function, a class, a value; a tuple where there are several answers
+    reference  a right answer: a function, a class, a value; a tuple of them if `answers` is more than 1
     cases      arguments by name in which functions are compared, or a function that makes them; none: it is a value
     mistakes   a sentence: the famous wrong answer of which it is said
     view       turns an answer into the function of a case whose results are compared, so that they can be read
@@ -141,6 +141,7 @@ class Exercise:
     praise     what is said of a right function, with {count} for the number of cases
     tolerance  a share of the value that still counts as equal
     judge      another kind of check, in place of `compare`: judge(exercise, answer); asked of what was attempted
+    answers    how many answers it is called with; `judge` gets a tuple if it is more than 1
     """
 
     what: str
@@ -154,13 +155,16 @@ class Exercise:
     praise: str = "the same as the reference in all {count} cases"
     tolerance: float = 0.0
     judge: Callable[[Exercise, Any], Verdict] | None = None
+    answers: int = 1
 
     def __call__(self, *answers: Any) -> Verdict:
-        """Say what an answer is worth: nothing yet if a part of it is still a stub, otherwise right or wrong."""
+        """Say what an answer is worth: open if a part of it is still a stub, otherwise right or wrong."""
+        if len(answers) != self.answers:
+            raise TypeError(f"{self.what}: {self.answers} answer(s) expected, not {len(answers)}")
         parts = [getattr(answer, name) for answer in answers for name in self.methods] or answers
         if any(part is None or part is ... or untouched(part) for part in parts):
             return not_attempted(self.name or self.what)
-        answer = answers[0] if len(answers) == 1 else answers
+        answer = answers if self.answers > 1 else answers[0]
         return self.judge(self, answer) if self.judge else self.compare(answer)
 
     def compare(self, answer: Any) -> Verdict:

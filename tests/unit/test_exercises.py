@@ -20,20 +20,16 @@ EXERCISES = {
 MISTAKES = [(name, sentence) for name, exercise in EXERCISES.items() for sentence in exercise.mistakes]
 
 
-def answer_of(exercise, function):
+def ask(exercise, answer):
+    return exercise(*answer) if exercise.answers > 1 else exercise(answer)
+
+
+def written_with(exercise, function):
     """Make an answer of which every part that the reader writes is `function`; for a value, None."""
-    parts = exercise.reference if isinstance(exercise.reference, tuple) else (exercise.reference,)
+    parts = exercise.reference if exercise.answers > 1 else (exercise.reference,)
     if exercise.methods:
         return [type("Answer", (part,), dict.fromkeys(exercise.methods, function)) for part in parts]
     return [function if callable(part) else None for part in parts]
-
-
-def ask(exercise, answer):
-    return (
-        exercise(*answer)
-        if isinstance(answer, tuple) and isinstance(exercise.reference, tuple)
-        else exercise(answer)
-    )
 
 
 def stub(*arguments, **named): ...
@@ -52,7 +48,7 @@ def test_the_reference_is_right_and_the_untouched_stub_is_open(name):
     exercise = EXERCISES[name]
     assert isinstance(exercise, Exercise)
     assert ask(exercise, exercise.reference).status == "right"
-    assert exercise(*answer_of(exercise, stub)).status == "open"
+    assert exercise(*written_with(exercise, stub)).status == "open"
 
 
 @pytest.mark.parametrize("name, sentence", MISTAKES)
@@ -67,10 +63,10 @@ def test_a_famous_mistake_is_wrong_and_told_by_its_sentence(name, sentence):
 )
 def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told(name):
     exercise = EXERCISES[name]
-    verdict = exercise(*answer_of(exercise, raises))
+    verdict = exercise(*written_with(exercise, raises))
     assert verdict.status == "wrong"
     assert "ValueError: a parrot of the reader's" in verdict.message
-    assert exercise(*answer_of(exercise, returns_nothing)).status == "wrong"
+    assert exercise(*written_with(exercise, returns_nothing)).status == "wrong"
 
 
 GUESSES = {  # right, wrong, and what the notebook tells beside the guess

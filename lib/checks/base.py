@@ -148,7 +148,7 @@ class Exercise:
     reference: Any
     cases: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]] = ()
     mistakes: Mapping[str, Any] = field(default_factory=dict)
-    view: Callable[[Any], Callable[..., Any]] = _as_it_is
+    view: Callable[..., Callable[..., Any]] = _as_it_is
     name: str = ""
     methods: tuple[str, ...] = ()
     fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None

@@ -3,99 +3,99 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from lib.checks import n05_answers as answers
-from lib.checks.base import Verdict, check_function, guess, not_attempted, untouched
+from torch.utils.data import DataLoader
+
+from lib.checks.base import Exercise, Guess, Verdict
 from lib.data.captions import ROW_BYTES, write_captions
 from lib.data.copy_on_read import expected_private
 from lib.data.datasets import RankDataset
 from lib.data.meta import MetaFile
+from lib.data.permutation import Permutation
 from lib.data.ways_model import list_row_bytes, predict
 
 LATE_SECONDS = 0.04  # an acknowledgement that waits to travel with data gives up after so long (Linux)
 
 
-def number_of(row: str) -> int:
-    """Return the number in a row of write_captions: img/000000007.jpg "…" is 7."""
-    return int(row[4:13])
+@contextmanager
+def _tiny(rows: int) -> Iterator[MetaFile]:
+    """Make a meta file of a few rows, for as long as the body of a `with` runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_captions(Path(folder) / "tiny.txt", rows)
+        with MetaFile(Path(folder) / "tiny.txt") as meta_file:
+            yield meta_file
+
+
+def _on_tiny(rows: int) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge that compares on a meta file: `view` gets it before the answer."""
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        with _tiny(rows) as tiny:
+            return replace(exercise, view=partial(exercise.view, tiny)).compare(answer)
+
+    return judge
+
+
+def _numbers(rows: Iterable[str]) -> list[int]:
+    """Return the numbers in rows of write_captions: img/000000007.jpg "…" is 7."""
+    return [int(row[4:13]) for row in rows]
 
 
 # ---- predictions
 
 
-def guess_list_megabytes(my_guess: object, rows: int) -> Verdict:
-    """Comment on the guess of section 1: the size of a list of all rows."""
-    size = round(predict("one", rows=rows, row_bytes=ROW_BYTES).total / 1e6)
-    return guess(my_guess, size, what="the size of the list", unit="MB", tolerance=0.1)
-
-
-def guess_peak_megabytes(my_guess: object, rows: int) -> Verdict:
-    """Comment on the guess of section 2: the peak of 2 ranks with 2 workers each."""
-    model = predict("naive", rows=rows, row_bytes=ROW_BYTES, world_size=2, workers=2)
-    return guess(my_guess, round(model.total / 1e6), what="the peak", unit="MB", tolerance=0.15)
-
-
-def guess_copied_percent(my_guess: object, rows: int) -> Verdict:
-    """Comment on the guess of section 3: the share of a list that a worker has copied after a sixteenth of it."""
+def _copied_percent(rows: int) -> int:
     each = list_row_bytes(ROW_BYTES) - 8  # the list's own places are not written
-    share = expected_private(rows // 16, rows, each) / (rows * each)
-    return guess(my_guess, round(100 * share), what="the share copied", unit="%", tolerance=0.08)
+    return round(100 * expected_private(rows // 16, rows, each) / (rows * each))
 
 
-def guess_kept(my_guess: object) -> Verdict:
-    """Comment on the guess of section 4: whether kept connections make a plain server faster."""
-    slower = 1 / LATE_SECONDS < 1000
-    return guess(my_guess, "slower" if slower else "faster", what="a kept connection, two small writes")
-
-
-def guess_rank_megabytes(my_guess: object) -> Verdict:
-    """Comment on the guess of section 5: the text that one of 8 ranks holds of 400 million rows, E = 8."""
-    size = round(400e6 * ROW_BYTES / (8 * 8) / 1e6)
-    return guess(my_guess, size, what="the text of one rank", unit="MB", tolerance=0.1)
-
-
-def guess_received(my_guess: object) -> Verdict:
-    """Comment on the guess of "Break it": the epoch whose rows kept workers give in epoch 2."""
+def _received() -> int:
     with _tiny(24) as tiny:
         dataset = RankDataset(tiny, 4, 0)
-        received, truth = answers.kept_loader(dataset, 3)[2], answers.true_rows(dataset, 3)
-    return guess(my_guess, truth.index(received), what="the epoch that the workers deal")
+        received = _through_one_loader(dataset, 3, parts=1)[2]
+        return _without_loader(dataset, 3).index(received)
+
+
+guess_list_megabytes = Guess(
+    "the size of the list",
+    lambda rows: round(predict("one", rows=rows, row_bytes=ROW_BYTES).total / 1e6),
+    unit="MB",
+    tolerance=0.1,
+)
+"""Section 1: the size of a list of all rows."""
+guess_peak_megabytes = Guess(
+    "the peak",
+    lambda rows: round(predict("naive", rows=rows, row_bytes=ROW_BYTES, world_size=2, workers=2).total / 1e6),
+    unit="MB",
+    tolerance=0.15,
+)
+"""Section 2: the peak of 2 ranks with 2 workers each."""
+guess_copied_percent = Guess("the share copied", _copied_percent, unit="%", tolerance=0.08)
+"""Section 3: the share of a list that a worker has copied after a sixteenth of it."""
+guess_kept = Guess(
+    "a kept connection, two small writes", lambda: "slower" if 1 / LATE_SECONDS < 1000 else "faster"
+)
+"""Section 4: whether kept connections make a plain server faster."""
+guess_rank_megabytes = Guess(
+    "the text of one rank", lambda: round(400e6 * ROW_BYTES / (8 * 8) / 1e6), unit="MB", tolerance=0.1
+)
+"""Section 5: the text that one of 8 ranks holds of 400 million rows, E = 8."""
+guess_received = Guess("the epoch that the workers deal", _received)
+""" "Break it": the epoch whose rows kept workers give in epoch 2."""
 
 
 # ---- exercise 1: mini_epoch_ids
 
-
-def check_mini_epoch_ids(answer: Callable[..., Sequence[int]]) -> Verdict:
-    """Check exercise 1 over sizes that divide and sizes that do not, all ranks and mini-epochs, two epochs."""
-    mistakes = {
-        "A contiguous piece: deal by stride, so that what all ranks used is a prefix.": answers.contiguous_ids,
-        "The epoch is not in it: every epoch deals the same rows.": answers.same_epoch_ids,
-        "E before W: where it does not divide, the ranks of a mini-epoch get unequal counts, and one waits.": (
-            answers.parts_first_ids
-        ),
-        "The last ranks get a row less: the head of the order is dealt again to make all equal.": answers.unpadded_ids,
-        "The tail of the order is left to nobody.": answers.dropped_ids,
-        "turns // mini_epochs for each mini-epoch loses the turns that are left.": answers.floored_ids,
-        "Every E-th turn: nothing is lost, but what was used is then no prefix of the order.": answers.every_nth_ids,
-    }
-    cases = [
-        {"size": size, "world_size": world_size, "mini_epochs": parts, "mini_epoch": part, "epoch": epoch}
-        for size, world_size, parts in ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2))
-        for epoch in (0, 1)
-        for part in range(parts)
-    ]
-    if untouched(answer):
-        return not_attempted("mini_epoch_ids")
-    wrong = {why: _all_ranks(ids) for why, ids in mistakes.items()}
-    what = "mini_epoch_ids of all ranks"
-    return check_function(_all_ranks(answer), _all_ranks(answers.true_ids), cases, what=what, mistakes=wrong)
+Ids: TypeAlias = Callable[[int, int, int, int, int, int], Sequence[int]]
 
 
-def _all_ranks(ids: Callable[..., Sequence[int]]) -> Callable[..., list[list[int]]]:
+def _all_ranks(ids: Ids) -> Callable[..., list[list[int]]]:
     def dealt(size: int, world_size: int, mini_epochs: int, mini_epoch: int, epoch: int) -> list[list[int]]:
         return [
             [int(i) for i in ids(size, world_size, rank, mini_epochs, mini_epoch, epoch)]
@@ -105,68 +105,192 @@ def _all_ranks(ids: Callable[..., Sequence[int]]) -> Callable[..., list[list[int
     return dealt
 
 
+def _part(turns: int, mini_epochs: int, mini_epoch: int) -> range:
+    return range(turns * mini_epoch // mini_epochs, turns * (mini_epoch + 1) // mini_epochs)
+
+
+def _turns(size: int, world_size: int) -> int:
+    return -(-size // world_size)
+
+
+def _deal(
+    places: Callable[[int, int, int, int, int], Iterable[int]], order_of: Callable[[int], int] = int
+) -> Ids:
+    """Make an answer that takes the ids at `places(size, W, rank, E, e)` of the order, round and round."""
+
+    def ids(
+        size: int, world_size: int, rank: int, mini_epochs: int, mini_epoch: int, epoch: int
+    ) -> Sequence[int]:
+        order = Permutation(size, seed=0, epoch=order_of(epoch))
+        return [order[at % size] for at in places(size, world_size, rank, mini_epochs, mini_epoch)]
+
+    return ids
+
+
+def _by_stride(size: int, w: int, rank: int, parts: int, part: int) -> list[int]:
+    return [rank + w * turn for turn in _part(_turns(size, w), parts, part)]
+
+
+check_mini_epoch_ids = Exercise(
+    "mini_epoch_ids of all ranks",
+    name="mini_epoch_ids",
+    reference=_deal(_by_stride),
+    view=_all_ranks,
+    cases=[
+        {"size": size, "world_size": world_size, "mini_epochs": parts, "mini_epoch": part, "epoch": epoch}
+        for size, world_size, parts in ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2))
+        for epoch in (0, 1)
+        for part in range(parts)
+    ],
+    mistakes={
+        "A contiguous piece: deal by stride, so that what all ranks used is a prefix.": _deal(
+            lambda size, w, rank, parts, part: [
+                rank * _turns(size, w) + turn for turn in _part(_turns(size, w), parts, part)
+            ]
+        ),
+        "The epoch is not in it: every epoch deals the same rows.": _deal(_by_stride, lambda epoch: 0),
+        "E before W: where it does not divide, the ranks of a mini-epoch get unequal counts, and one waits.": _deal(
+            lambda size, w, rank, parts, part: _part(size, parts, part)[rank::w]
+        ),
+        "The last ranks get a row less: the head of the order is dealt again to make all equal.": _deal(
+            lambda size, w, rank, parts, part: [
+                rank + w * turn for turn in _part(len(range(rank, size, w)), parts, part)
+            ]
+        ),
+        "The tail of the order is left to nobody.": _deal(
+            lambda size, w, rank, parts, part: [rank + w * turn for turn in _part(size // w, parts, part)]
+        ),
+        "turns // mini_epochs for each mini-epoch loses the turns that are left.": _deal(
+            lambda size, w, rank, parts, part: [
+                rank + w * (_turns(size, w) // parts * part + k) for k in range(_turns(size, w) // parts)
+            ]
+        ),
+        "Every E-th turn: nothing is lost, but what was used is then no prefix of the order.": _deal(
+            lambda size, w, rank, parts, part: [
+                rank + w * turn for turn in range(part, _turns(size, w), parts)
+            ]
+        ),
+    },
+)
+"""Exercise 1: ids as RankDataset deals them, over sizes that divide and sizes that do not, in two epochs."""
+
+
 # ---- exercise 2: MyRankDataset
 
 
-def check_rank_dataset(answer: type[Any]) -> Verdict:
-    """Check exercise 2 against lib's RankDataset: load (epoch 0, mini-epoch 0), load another, look at all items."""
-    if any(untouched(getattr(answer, name)) for name in ("load", "__len__", "__getitem__")):
-        return not_attempted("MyRankDataset")
-    mistakes: dict[str, type[Any]] = {
-        "That is the whole file: only this rank's rows of this mini-epoch may be in memory.": answers.HoldsAll,
-        "The rows of the last mini-epoch are still there: replace them.": answers.KeepsOld,
-        "The second load changed nothing.": answers.LoadsOnce,
-        "Item i is the i-th row in memory, not row i of the file.": answers.RowsOfTheFile,
-        "Every epoch must deal the rows anew.": answers.ForgetsTheEpoch,
-    }
-    cases = [
-        {
-            "world_size": world_size,
-            "rank": rank,
-            "mini_epochs": mini_epochs,
-            "epoch": epoch,
-            "mini_epoch": part,
-        }
-        for world_size, mini_epochs in ((4, 2), (3, 3))
+class OurRankDataset:
+    """What exercise 2 asks for, by lib's RankDataset."""
+
+    def __init__(self, meta_file: MetaFile, world_size: int, rank: int, mini_epochs: int) -> None:
+        self.dataset = RankDataset(meta_file, world_size, rank, mini_epochs=mini_epochs)
+        self.rows: list[str] = []
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        """Hold the rows of a mini-epoch, and no others."""
+        self.rows = self.loaded(epoch, mini_epoch)
+
+    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+        """Return the rows of this rank's mini-epoch."""
+        self.dataset.set_epoch(epoch)
+        self.dataset.load(mini_epoch)
+        return list(self.dataset.packed.rows(range(len(self.dataset))))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> str:
+        return self.rows[index]
+
+
+class _HoldsAll(OurRankDataset):
+    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+        return list(self.dataset.meta_file.rows(range(len(self.dataset.meta_file))))
+
+
+class _KeepsOld(OurRankDataset):
+    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+        return self.rows + super().loaded(epoch, mini_epoch)
+
+
+class _LoadsOnce(OurRankDataset):
+    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+        return self.rows or super().loaded(epoch, mini_epoch)
+
+
+class _RowsOfTheFile(OurRankDataset):
+    def __getitem__(self, index: int) -> str:
+        return str(self.dataset.meta_file.rows([index])[0])
+
+
+class _ForgetsTheEpoch(OurRankDataset):
+    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+        return super().loaded(0, mini_epoch)
+
+
+def _items(tiny: MetaFile, make: type[Any]) -> Callable[..., list[int]]:
+    """View a class as the numbers of all items that it has after two loads."""
+
+    def items(world_size: int, rank: int, mini_epochs: int, epoch: int, mini_epoch: int) -> list[int]:
+        dataset = make(tiny, world_size, rank, mini_epochs)
+        dataset.load(0, 0)
+        dataset.load(epoch, mini_epoch)
+        return _numbers(dataset[i] for i in range(len(dataset)))
+
+    return items
+
+
+check_rank_dataset = Exercise(
+    "the rows of MyRankDataset",
+    name="MyRankDataset",
+    methods=("load", "__len__", "__getitem__"),
+    reference=OurRankDataset,
+    view=_items,
+    judge=_on_tiny(26),
+    cases=[
+        {"world_size": w, "rank": rank, "mini_epochs": parts, "epoch": epoch, "mini_epoch": part}
+        for w, parts in ((4, 2), (3, 3))
         for epoch in (0, 2)
-        for part in range(mini_epochs)
-        for rank in range(world_size)
-    ]
-    with _tiny(26) as tiny:
-
-        def items(make: type[Any]) -> Callable[..., list[int]]:
-            def look(world_size: int, rank: int, mini_epochs: int, epoch: int, mini_epoch: int) -> list[int]:
-                dataset = make(tiny, world_size, rank, mini_epochs)
-                dataset.load(0, 0)
-                dataset.load(epoch, mini_epoch)
-                return [number_of(dataset[i]) for i in range(len(dataset))]
-
-            return look
-
-        def ours(world_size: int, rank: int, mini_epochs: int, epoch: int, mini_epoch: int) -> list[int]:
-            dataset = RankDataset(tiny, world_size, rank, mini_epochs=mini_epochs)
-            dataset.set_epoch(epoch)
-            dataset.load(mini_epoch)
-            return [number_of(row) for row in dataset.packed.rows(range(len(dataset)))]
-
-        wrong = {why: items(make) for why, make in mistakes.items()}
-        return check_function(items(answer), ours, cases, what="the rows of MyRankDataset", mistakes=wrong)
+        for part in range(parts)
+        for rank in range(w)
+    ],
+    mistakes={
+        "That is the whole file: only this rank's rows of this mini-epoch may be in memory.": _HoldsAll,
+        "The rows of the last mini-epoch are still there: replace them.": _KeepsOld,
+        "The second load changed nothing.": _LoadsOnce,
+        "Item i is the i-th row in memory, not row i of the file.": _RowsOfTheFile,
+        "Every epoch must deal the rows anew.": _ForgetsTheEpoch,
+    },
+)
+"""Exercise 2 against lib's RankDataset: load (epoch 0, mini-epoch 0), load another, look at all items."""
 
 
 # ---- exercise 3: memory_of
 
 
-def check_memory_of(answer: Callable[..., float]) -> Verdict:
-    """Check exercise 3 over the three ways and several machines."""
-    mistakes = {
-        "That is one rank; the machine holds W of them.": answers.one_rank_only,
-        "Workers share packed rows with their rank: reading them writes nothing.": answers.workers_copy,
-        "Workers copy a list of str as they read it: 1 + workers copies a rank.": answers.no_workers,
-        "The rank itself holds a copy too: 1 + workers.": answers.only_workers,
-        "In a list a row is a Python object: list_bytes.": answers.as_in_the_file,
-        "A rank holds one mini-epoch at a time, 1 / E of its rows.": answers.no_mini_epochs,
-    }
-    cases = [
+def _memory(
+    way: str,
+    rows: int,
+    list_bytes: int,
+    packed_bytes: int,
+    world_size: int,
+    workers: int,
+    mini_epochs: int,
+) -> float:
+    """Return the bytes on the whole machine."""
+    if way == "naive":
+        return world_size * (1 + workers) * rows * list_bytes
+    return rows * packed_bytes / (1 if way == "server" else mini_epochs)
+
+
+def _but(way: str, wrong: Callable[..., float]) -> Callable[..., float]:
+    """Make an answer that is wrong for one way only."""
+    return lambda **case: wrong(**case) if case["way"] == way else _memory(**case)
+
+
+check_memory_of = Exercise(
+    "memory_of",
+    reference=_memory,
+    cases=[
         {
             "way": way,
             "rows": 960_000,
@@ -178,43 +302,82 @@ def check_memory_of(answer: Callable[..., float]) -> Verdict:
         }
         for world_size, workers, mini_epochs in ((8, 2, 4), (1, 0, 1), (16, 3, 2), (2, 8, 8))
         for way in ("naive", "server", "rank")
-    ]
-    return check_function(answer, answers.true_memory, cases, what="memory_of", mistakes=mistakes)
+    ],
+    mistakes={
+        "That is one rank; the machine holds W of them.": _but(
+            "rank", lambda world_size, **case: _memory(world_size=world_size, **case) / world_size
+        ),
+        "Workers share packed rows with their rank: reading them writes nothing.": _but(
+            "rank", lambda workers, **case: (1 + workers) * _memory(workers=workers, **case)
+        ),
+        "Workers copy a list of str as they read it: 1 + workers copies a rank.": _but(
+            "naive", lambda workers, **case: _memory(workers=0, **case)
+        ),
+        "The rank itself holds a copy too: 1 + workers.": _but(
+            "naive", lambda workers, **case: _memory(workers=workers - 1, **case)
+        ),
+        "In a list a row is a Python object: list_bytes.": _but(
+            "naive", lambda list_bytes, **case: _memory(list_bytes=case["packed_bytes"], **case)
+        ),
+        "A rank holds one mini-epoch at a time, 1 / E of its rows.": _but(
+            "rank", lambda mini_epochs, **case: _memory(mini_epochs=1, **case)
+        ),
+    },
+)
+"""Exercise 3: the bytes on the whole machine, for the three ways and several machines."""
 
 
 # ---- exercise 4: rows_of_epochs
 
-
-def check_rows_of_epochs(answer: Callable[[RankDataset, int], list[list[str]]]) -> Verdict:
-    """Check exercise 4 on a file of 24 rows, with real workers."""
-    if untouched(answer):
-        return not_attempted("rows_of_epochs")
-    mistakes = {
-        "The workers are kept: they deal the rows that were loaded when they started.": answers.kept_over_parts,
-        "Only mini-epoch 0, and through kept workers.": answers.kept_loader,
-        "Only mini-epoch 0 of each epoch.": answers.first_part_only,
-        "Every epoch is epoch 0.": answers.no_set_epoch,
-    }
-    cases = [{"world_size": 2, "mini_epochs": parts, "epochs": 2} for parts in (2, 1)]
-    with _tiny(24) as tiny:
-
-        def numbers(loop: Callable[[RankDataset, int], list[list[str]]]) -> Callable[..., list[list[int]]]:
-            def run(world_size: int, mini_epochs: int, epochs: int) -> list[list[int]]:
-                dataset = RankDataset(tiny, world_size, 1, mini_epochs=mini_epochs)
-                return [[number_of(row) for row in rows] for rows in loop(dataset, epochs)]
-
-            return run
-
-        wrong = {why: numbers(loop) for why, loop in mistakes.items()}
-        return check_function(
-            numbers(answer), numbers(answers.true_rows), cases, what="rows_of_epochs", mistakes=wrong
-        )
+Loop: TypeAlias = Callable[[RankDataset, int], list[list[str]]]
 
 
-@contextmanager
-def _tiny(rows: int) -> Iterator[MetaFile]:
-    """Make a meta file of a few rows, for as long as the body of a `with` runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_captions(Path(folder) / "tiny.txt", rows)
-        with MetaFile(Path(folder) / "tiny.txt") as meta_file:
-            yield meta_file
+def _without_loader(dataset: RankDataset, epochs: int) -> list[list[str]]:
+    received: list[list[str]] = []
+    for epoch in range(epochs):
+        dataset.set_epoch(epoch)
+        received.append([])
+        for part in range(dataset.mini_epochs):
+            dataset.load(part)
+            received[-1] += dataset.packed.rows(range(len(dataset)))
+    return received
+
+
+def _through_one_loader(
+    dataset: RankDataset, epochs: int, parts: int | None = None, kept: bool = True
+) -> list[list[str]]:
+    """Load the first `parts` mini-epochs of every epoch through one loader; its workers are kept, or not."""
+    dataset.load(0)
+    loader: DataLoader[str] = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=kept)
+    received: list[list[str]] = []
+    for epoch in range(epochs):
+        dataset.set_epoch(epoch)
+        received.append([])
+        for part in range(parts or dataset.mini_epochs):
+            dataset.load(part)
+            received[-1] += [row for batch in loader for row in batch]
+    return received
+
+
+def _received_numbers(tiny: MetaFile, loop: Loop) -> Callable[..., list[list[int]]]:
+    def run(world_size: int, mini_epochs: int, epochs: int) -> list[list[int]]:
+        dataset = RankDataset(tiny, world_size, 1, mini_epochs=mini_epochs)
+        return [_numbers(rows) for rows in loop(dataset, epochs)]
+
+    return run
+
+
+check_rows_of_epochs = Exercise(
+    "rows_of_epochs",
+    reference=_without_loader,
+    view=_received_numbers,
+    judge=_on_tiny(24),
+    cases=[{"world_size": 2, "mini_epochs": parts, "epochs": 2} for parts in (2, 1)],
+    mistakes={
+        "The workers are kept: they deal the rows that were loaded when they started.": _through_one_loader,
+        "Only mini-epoch 0, and through kept workers.": partial(_through_one_loader, parts=1),
+        "Only mini-epoch 0 of each epoch.": partial(_through_one_loader, parts=1, kept=False),
+        "Every epoch is epoch 0.": lambda dataset, epochs: _without_loader(dataset, 1) * epochs,
+    },
+)
+"""Exercise 4 on a file of 24 rows, with real workers."""

@@ -126,6 +126,12 @@ def letter(my_guess: object) -> object:
     return my_guess.strip().upper() if isinstance(my_guess, str) else my_guess
 
 
+def cases(names: str, values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Name the arguments of every case: "m n" and [(3, 2)] make [{"m": 3, "n": 2}], "m" and [3] make [{"m": 3}]."""
+    keys = names.split()
+    return [dict(zip(keys, value if len(keys) > 1 else [value], strict=True)) for value in values]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Exercise:
     """An exercise of a notebook. Call it with an answer, or with as many as `answers` says.

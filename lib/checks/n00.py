@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from lib.checks.base import Exercise, Guess
+from lib.checks.base import Exercise, Guess, cases
 from lib.timeline import Span, Trace
 
 guess_speedup = Guess(
@@ -25,13 +25,10 @@ def _idle_share(spans: Rows) -> float:
 check_makespan = Exercise(
     "makespan",
     reference=lambda times: Trace(Span("a", "", start, end) for start, end in times).makespan,
-    cases=[
-        {"times": [(0, 2)]},
-        {"times": [(0, 2), (2, 5)]},
-        {"times": [(1, 2), (4, 6)]},
-        {"times": [(3, 9), (4, 5)]},
-        {"times": [(5, 6), (0, 1), (2, 8)]},
-    ],
+    cases=cases(
+        "times",
+        [[(0, 2)], [(0, 2), (2, 5)], [(1, 2), (4, 6)], [(3, 9), (4, 5)], [(5, 6), (0, 1), (2, 8)]],
+    ),
     mistakes={
         "You added the durations up: that counts overlapping work twice and waiting not at all.": lambda times: (
             sum(end - start for start, end in times)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lib.checks.base import Exercise, Guess
+from lib.checks.base import Exercise, Guess, cases
 from lib.data.loading import simulate_loading, simulate_path
 
 # ---- predictions
@@ -57,14 +57,13 @@ guess_who_gains = Guess("the one that gains more", _who_gains)
 check_pipeline_time = Exercise(
     "pipeline time",
     reference=_pipeline_time,  # of the simulated path
-    cases=[
-        {"batches": 1, "hops": [6, 1, 2, 4]},
-        {"batches": 6, "hops": [6, 1, 2, 4]},
-        {"batches": 6, "hops": [2, 1, 2, 4]},
-        {"batches": 10, "hops": [3]},
-        {"batches": 4, "hops": [5, 5, 5]},
-        {"batches": 100, "hops": [1, 9, 2]},
-    ],
+    cases=cases(
+        "batches hops",
+        [
+            *((batches, [6, 1, 2, 4]) for batches in (1, 6)),
+            *((6, [2, 1, 2, 4]), (10, [3]), (4, [5, 5, 5]), (100, [1, 9, 2])),
+        ],
+    ),
     mistakes={
         "That is one batch after the other: nothing overlaps.": lambda batches, hops: batches * sum(hops),
         "You forgot that the first batch has to make every hop before the pipeline is full.": (
@@ -80,10 +79,7 @@ check_pipeline_time = Exercise(
 check_fewest_workers = Exercise(
     "fewest workers",
     reference=lambda load, step: next(n for n in range(1, math.ceil(load) + 2) if load <= n * step),
-    cases=[
-        {"load": load, "step": step}
-        for load, step in ((20, 12), (24, 12), (12, 24), (10, 3), (7, 7), (30, 4), (100, 1))
-    ],
+    cases=cases("load step", [(20, 12), (24, 12), (12, 24), (10, 3), (7, 7), (30, 4), (100, 1)]),
     mistakes={
         "Rounded down: these workers are too slow, and the trainer waits.": lambda load, step: load // step,
         "One more than needed where load is a whole multiple of step: it only costs memory.": (
@@ -117,10 +113,8 @@ check_pace = Exercise(
         "You let the waiting take a core: a worker that waits for storage needs none.": (
             lambda load, step, num_workers, cores, **_: max(step, load / num_workers, (load + step) / cores)
         ),
-        "You forgot the trainer among those that need a core.": (
-            lambda load, waiting, step, num_workers, cores: max(
-                step, load / num_workers, (load - waiting) / cores
-            )
+        "You forgot the trainer among those that need a core.": lambda load, waiting, step, num_workers, cores: (
+            max(step, load / num_workers, (load - waiting) / cores)
         ),
         "You added what overlaps: the slowest decides.": lambda load, step, num_workers, **_: (
             step + load / num_workers

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader
 
-from lib.checks.base import Exercise, Guess, Verdict
+from lib.checks.base import Exercise, Guess, Verdict, cases
 from lib.data.buckets import pooled_batches, sentence_lengths
 from lib.data.samplers import RandomSampler
 from lib.data.toy import IndexDataset, LoggedSampler, Message, record_epoch
@@ -110,10 +110,7 @@ check_strided = Exercise(
     reference=_sampler(_strided),
     view=_epoch(1),
     judge=_both_epochs,
-    cases=[
-        {"size": size, "stride": stride}
-        for size, stride in ((6, 2), (7, 3), (10, 4), (4, 2), (3, 5), (1, 1), (0, 2))
-    ],
+    cases=cases("size stride", [(6, 2), (7, 3), (10, 4), (4, 2), (3, 5), (1, 1), (0, 2)]),
     mistakes={
         "You stop after the first run: go on from 1, from 2, up to stride - 1.": _sampler(
             lambda size, stride: range(0, size, stride)
@@ -149,12 +146,10 @@ def _starts(indices: Sequence[int], batch_size: int, starts: Iterable[int]) -> l
 check_batches = Exercise(
     "batches",
     reference=_batches,
-    cases=[
-        {"indices": order, "batch_size": batch_size, "drop_last": drop_last}
-        for order in ([4, 0, 3, 1], [4, 0, 3, 1, 2], [2, 0, 1], [7], [])
-        for batch_size in (2, 3, 1)
-        for drop_last in (False, True)
-    ],
+    cases=cases(
+        "indices batch_size drop_last",
+        product(([4, 0, 3, 1], [4, 0, 3, 1, 2], [2, 0, 1], [7], []), (2, 3, 1), (False, True)),
+    ),
     mistakes={
         "The short last batch is lost although drop_last is False.": lambda indices, batch_size, drop_last: (
             _batches(indices, batch_size, True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
-from lib.checks.base import Exercise, Guess
+from lib.checks.base import Exercise, Guess, cases
 from lib.data.samplers import DistributedSampler
 
 # ---- predictions: each truth is computed, from the samplers themselves
@@ -123,15 +123,9 @@ def index_cases() -> Iterator[dict[str, Any]]:
     easy += [(12, 3, True, 7, 0, False), (10, 3, False, 0, 0, False), (10, 3, True, 0, 0, False)]
     easy += [(10, 3, False, 0, 0, True), (10, 3, True, 0, 0, True), (2, 5, False, 0, 0, False)]
     runs = ((False, 0, 0), (True, 0, 1), (True, 7, 0), (True, 3, 5))
-    grid = (
-        (size, world, *run, drop_last)
-        for size in range(1, 41)
-        for world in range(1, 9)
-        for run in runs
-        for drop_last in (False, True)
-    )
+    grid = itertools.product(range(1, 41), range(1, 9), runs, (False, True))
     names = ("size", "num_replicas", "shuffle", "seed", "epoch", "drop_last")
-    for values in itertools.chain(easy, grid):
+    for values in [*easy, *((size, world, *run, drop) for size, world, run, drop in grid)]:
         case = dict(zip(names, values, strict=True))
         yield from ({**case, "rank": rank} for rank in range(values[1]))
 
@@ -176,23 +170,13 @@ def _length(size: int, num_replicas: int, rank: int, drop_last: bool, pad: bool)
     return len(DistributedSampler(range(size), num_replicas, rank, drop_last=drop_last, pad=pad))
 
 
-def _length_cases() -> Iterator[dict[str, Any]]:
-    readable = [
-        (10, 3, 0, False, True),
-        (10, 3, 0, True, True),
-        (10, 5, 0, False, True),
-        (11, 3, 1, False, False),
-        (10, 3, 0, False, False),
-    ]
-    grid = (
-        (size, world, rank, drop_last, pad)
-        for size in range(41)
-        for world in range(1, 9)
-        for drop_last, pad in ((False, True), (True, True), (False, False))
-        for rank in range(world)
-    )
-    names = ("size", "num_replicas", "rank", "drop_last", "pad")
-    return (dict(zip(names, values, strict=True)) for values in itertools.chain(readable, grid))
+def _length_cases() -> list[dict[str, Any]]:
+    readable = [(10, 3, 0, False, True), (10, 3, 0, True, True), (10, 5, 0, False, True)]
+    readable += [(11, 3, 1, False, False), (10, 3, 0, False, False)]
+    ways = ((False, True), (True, True), (False, False))
+    grid = itertools.product(range(41), range(1, 9), ways)
+    all_ranks = [(size, world, rank, *way) for size, world, way in grid for rank in range(world)]
+    return cases("size num_replicas rank drop_last pad", [*readable, *all_ranks])
 
 
 check_length = Exercise(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 
-from lib.checks.base import Exercise, Guess, Verdict
+from lib.checks.base import Exercise, Guess, Verdict, cases
 from lib.data.libtorch import DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
@@ -71,36 +72,30 @@ def _bounds(size: int, world_size: int, rank: int) -> tuple[int, int]:
     return begin, begin + local + (rank < longer)
 
 
-def _equal(local: int, rank: int, end: int | None = None) -> tuple[int, int]:
-    """Give every rank `local` samples, none of them beyond `end`."""
-    begin, stop = rank * local, (rank + 1) * local
-    return (begin, stop) if end is None else (min(begin, end), min(stop, end))
-
-
 check_shard_bounds = Exercise(
     "shard_bounds of all ranks",
     name="shard_bounds",
     reference=_bounds,
     view=_all_ranks,
-    cases=[{"size": size, "world_size": w} for size in (11, *range(14)) for w in (3, 1, 2, 4, 5)],
+    cases=cases("size world_size", product((11, *range(14)), (3, 1, 2, 4, 5))),
     mistakes={
-        "The floor for everyone leaves the last size % world_size samples to nobody.": (
-            lambda size, world_size, rank: _equal(size // world_size, rank)
+        "The floor for everyone leaves the last size % world_size samples to nobody.": lambda size, w, rank: (
+            size // w * rank,
+            size // w * (rank + 1),
         ),
-        "The ceiling for everyone runs past the end: those samples do not exist.": (
-            lambda size, world_size, rank: _equal(-(-size // world_size), rank)
+        "The ceiling for everyone runs past the end: those samples do not exist.": lambda size, w, rank: (
+            -(-size // w) * rank,
+            -(-size // w) * (rank + 1),
         ),
-        "The ceiling cut at the end covers all, but the last ranks get less, even nothing.": (
-            lambda size, world_size, rank: _equal(-(-size // world_size), rank, end=size)
+        "The ceiling cut at the end covers all, but the last ranks get less, even nothing.": lambda size, w, rank: (
+            min(size, -(-size // w) * rank),
+            min(size, -(-size // w) * (rank + 1)),
         ),
         "The last rank gets the whole rest: up to world_size - 1 samples more than the others.": (
-            lambda size, world_size, rank: (
-                rank * (size // world_size),
-                (rank + 1) * (size // world_size) if rank < world_size - 1 else size,
-            )
+            lambda size, w, rank: (size // w * rank, size // w * (rank + 1) if rank < w - 1 else size)
         ),
         "Even to one sample, but the first size % world_size ranks should be the longer ones.": (
-            lambda size, world_size, rank: (rank * size // world_size, (rank + 1) * size // world_size)
+            lambda size, w, rank: (rank * size // w, (rank + 1) * size // w)
         ),
     },
 )
@@ -110,27 +105,21 @@ check_shard_bounds = Exercise(
 # ---- exercise 2: rest_for_rank
 
 
-def _rest_cases() -> Iterator[dict[str, Any]]:
-    for size in (24, 25):
-        for old, new in ((4, 3), (2, 5), (3, 3), (1, 2)):
-            for steps, batch_size in ((2, 2), (1, 3), (0, 1)):
-                for rank in range(new):
-                    yield {
-                        "order": [int(i) for i in Permutation(size, seed=size)],
-                        "steps": steps,
-                        "batch_size": batch_size,
-                        "old_world_size": old,
-                        "world_size": new,
-                        "rank": rank,
-                    }
-
-
 check_rest_for_rank = Exercise(
     "rest_for_rank",
     reference=lambda order, steps, batch_size, old_world_size, world_size, rank: order[
         steps * batch_size * old_world_size + rank :: world_size
     ],
-    cases=_rest_cases,
+    cases=cases(
+        "order steps batch_size old_world_size world_size rank",
+        (
+            ([int(i) for i in Permutation(size, seed=size)], steps, batch_size, old, new, rank)
+            for size in (24, 25)
+            for old, new in ((4, 3), (2, 5), (3, 3), (1, 2))
+            for steps, batch_size in ((2, 2), (1, 3), (0, 1))
+            for rank in range(new)
+        ),
+    ),
     mistakes={
         "This deals the whole epoch again: what run 1 has used comes twice.": (
             lambda order, world_size, rank, **_: order[rank::world_size]
@@ -211,9 +200,9 @@ check_walk = Exercise(
     "walk",
     reference=lambda index, size, mix: _walked(mix(index), size, mix),
     judge=_show_collision,
-    cases=lambda: [
-        {"index": index, "size": size, "mix": Shuffle64(seed)} for size, seed in RUNS for index in range(size)
-    ],
+    cases=lambda: cases(
+        "index size mix", ((index, size, Shuffle64(seed)) for size, seed in RUNS for index in range(size))
+    ),
     mistakes={
         "A remainder is no walk.": lambda index, size, mix: mix(index) % size,
         "One pass can land outside range(size): go on while it does.": lambda index, size, mix: mix(index),

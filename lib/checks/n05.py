@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from torch.utils.data import DataLoader
 
-from lib.checks.base import Exercise, Guess, Verdict
+from lib.checks.base import Exercise, Guess, Verdict, cases
 from lib.data.captions import ROW_BYTES, write_captions
 from lib.data.copy_on_read import expected_private
 from lib.data.datasets import RankDataset
@@ -97,78 +98,65 @@ Ids: TypeAlias = Callable[[int, int, int, int, int, int], Sequence[int]]
 
 def _all_ranks(ids: Ids) -> Callable[..., list[list[int]]]:
     def dealt(size: int, world_size: int, mini_epochs: int, mini_epoch: int, epoch: int) -> list[list[int]]:
-        return [
-            [int(i) for i in ids(size, world_size, rank, mini_epochs, mini_epoch, epoch)]
-            for rank in range(world_size)
-        ]
+        shares = [ids(size, world_size, rank, mini_epochs, mini_epoch, epoch) for rank in range(world_size)]
+        return [[int(i) for i in share] for share in shares]
 
     return dealt
 
 
-def _part(turns: int, mini_epochs: int, mini_epoch: int) -> range:
-    return range(turns * mini_epoch // mini_epochs, turns * (mini_epoch + 1) // mini_epochs)
-
-
-def _turns(size: int, world_size: int) -> int:
-    return -(-size // world_size)
+def _part(turns: int, parts: int, part: int) -> range:
+    return range(turns * part // parts, turns * (part + 1) // parts)
 
 
 def _deal(
-    places: Callable[[int, int, int, int, int], Iterable[int]], order_of: Callable[[int], int] = int
+    turns_of: Callable[[int, int, int], int] = lambda size, w, rank: -(-size // w),
+    cut: Callable[[int, int, int], range] = _part,
+    place: Callable[[int, int, int, int], int] = lambda rank, w, turns, turn: rank + w * turn,
 ) -> Ids:
-    """Make an answer that takes the ids at `places(size, W, rank, E, e)` of the order, round and round."""
+    """Make an answer: how many turns a rank has, which of them are in a part, and where in the order a turn is."""
 
-    def ids(
-        size: int, world_size: int, rank: int, mini_epochs: int, mini_epoch: int, epoch: int
-    ) -> Sequence[int]:
-        order = Permutation(size, seed=0, epoch=order_of(epoch))
-        return [order[at % size] for at in places(size, world_size, rank, mini_epochs, mini_epoch)]
+    def ids(size: int, w: int, rank: int, parts: int, part: int, epoch: int) -> Sequence[int]:
+        order, turns = Permutation(size, seed=0, epoch=epoch), turns_of(size, w, rank)
+        return [order[place(rank, w, turns, turn) % size] for turn in cut(turns, parts, part)]
 
     return ids
-
-
-def _by_stride(size: int, w: int, rank: int, parts: int, part: int) -> list[int]:
-    return [rank + w * turn for turn in _part(_turns(size, w), parts, part)]
 
 
 check_mini_epoch_ids = Exercise(
     "mini_epoch_ids of all ranks",
     name="mini_epoch_ids",
-    reference=_deal(_by_stride),
+    reference=_deal(),
     view=_all_ranks,
-    cases=[
-        {"size": size, "world_size": world_size, "mini_epochs": parts, "mini_epoch": part, "epoch": epoch}
-        for size, world_size, parts in ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2))
-        for epoch in (0, 1)
-        for part in range(parts)
-    ],
+    cases=cases(
+        "size world_size mini_epochs mini_epoch epoch",
+        (
+            (*sizes, part, epoch)
+            for sizes in ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2))
+            for epoch in (0, 1)
+            for part in range(sizes[-1])
+        ),
+    ),
     mistakes={
         "A contiguous piece: deal by stride, so that what all ranks used is a prefix.": _deal(
-            lambda size, w, rank, parts, part: [
-                rank * _turns(size, w) + turn for turn in _part(_turns(size, w), parts, part)
-            ]
+            place=lambda rank, w, turns, turn: rank * turns + turn
         ),
-        "The epoch is not in it: every epoch deals the same rows.": _deal(_by_stride, lambda epoch: 0),
-        "E before W: where it does not divide, the ranks of a mini-epoch get unequal counts, and one waits.": _deal(
-            lambda size, w, rank, parts, part: _part(size, parts, part)[rank::w]
+        "The epoch is not in it: every epoch deals the same rows.": (
+            lambda size, w, rank, parts, part, epoch: _deal()(size, w, rank, parts, part, 0)
+        ),
+        "E before W: where it does not divide, the ranks of a mini-epoch get unequal counts, and one waits.": (
+            lambda size, w, rank, parts, part, epoch: [
+                Permutation(size, seed=0, epoch=epoch)[at] for at in _part(size, parts, part)[rank::w]
+            ]
         ),
         "The last ranks get a row less: the head of the order is dealt again to make all equal.": _deal(
-            lambda size, w, rank, parts, part: [
-                rank + w * turn for turn in _part(len(range(rank, size, w)), parts, part)
-            ]
+            turns_of=lambda size, w, rank: len(range(rank, size, w))
         ),
-        "The tail of the order is left to nobody.": _deal(
-            lambda size, w, rank, parts, part: [rank + w * turn for turn in _part(size // w, parts, part)]
-        ),
+        "The tail of the order is left to nobody.": _deal(turns_of=lambda size, w, rank: size // w),
         "turns // mini_epochs for each mini-epoch loses the turns that are left.": _deal(
-            lambda size, w, rank, parts, part: [
-                rank + w * (_turns(size, w) // parts * part + k) for k in range(_turns(size, w) // parts)
-            ]
+            cut=lambda turns, parts, part: range(turns // parts * part, turns // parts * (part + 1))
         ),
         "Every E-th turn: nothing is lost, but what was used is then no prefix of the order.": _deal(
-            lambda size, w, rank, parts, part: [
-                rank + w * turn for turn in range(part, _turns(size, w), parts)
-            ]
+            cut=lambda turns, parts, part: range(part, turns, parts)
         ),
     },
 )
@@ -182,18 +170,19 @@ class OurRankDataset:
     """What exercise 2 asks for, by lib's RankDataset."""
 
     def __init__(self, meta_file: MetaFile, world_size: int, rank: int, mini_epochs: int) -> None:
+        self.meta_file = meta_file
         self.dataset = RankDataset(meta_file, world_size, rank, mini_epochs=mini_epochs)
         self.rows: list[str] = []
 
-    def load(self, epoch: int, mini_epoch: int) -> None:
-        """Hold the rows of a mini-epoch, and no others."""
-        self.rows = self.loaded(epoch, mini_epoch)
-
-    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
+    def dealt(self, epoch: int, mini_epoch: int) -> list[str]:
         """Return the rows of this rank's mini-epoch."""
         self.dataset.set_epoch(epoch)
         self.dataset.load(mini_epoch)
         return list(self.dataset.packed.rows(range(len(self.dataset))))
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        """Hold the rows of a mini-epoch, and no others."""
+        self.rows = self.dealt(epoch, mini_epoch)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -202,29 +191,19 @@ class OurRankDataset:
         return self.rows[index]
 
 
-class _HoldsAll(OurRankDataset):
-    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
-        return list(self.dataset.meta_file.rows(range(len(self.dataset.meta_file))))
-
-
-class _KeepsOld(OurRankDataset):
-    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
-        return self.rows + super().loaded(epoch, mini_epoch)
-
-
-class _LoadsOnce(OurRankDataset):
-    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
-        return self.rows or super().loaded(epoch, mini_epoch)
-
-
 class _RowsOfTheFile(OurRankDataset):
     def __getitem__(self, index: int) -> str:
-        return str(self.dataset.meta_file.rows([index])[0])
+        return str(self.meta_file.rows([index])[0])
 
 
-class _ForgetsTheEpoch(OurRankDataset):
-    def loaded(self, epoch: int, mini_epoch: int) -> list[str]:
-        return super().loaded(0, mini_epoch)
+def _holding(rows: Callable[[Any, int, int], list[str]]) -> type[OurRankDataset]:
+    """Make a class that holds rows(self, epoch, mini_epoch) after load."""
+
+    class Wrong(OurRankDataset):
+        def load(self, epoch: int, mini_epoch: int) -> None:
+            self.rows = rows(self, epoch, mini_epoch)
+
+    return Wrong
 
 
 def _items(tiny: MetaFile, make: type[Any]) -> Callable[..., list[int]]:
@@ -246,19 +225,26 @@ check_rank_dataset = Exercise(
     reference=OurRankDataset,
     view=_items,
     judge=_on_tiny(26),
-    cases=[
-        {"world_size": w, "rank": rank, "mini_epochs": parts, "epoch": epoch, "mini_epoch": part}
-        for w, parts in ((4, 2), (3, 3))
-        for epoch in (0, 2)
-        for part in range(parts)
-        for rank in range(w)
-    ],
+    cases=cases(
+        "world_size rank mini_epochs epoch mini_epoch",
+        (
+            (w, rank, parts, epoch, part)
+            for w, parts in ((4, 2), (3, 3))
+            for epoch, part, rank in product((0, 2), range(parts), range(w))
+        ),
+    ),
     mistakes={
-        "That is the whole file: only this rank's rows of this mini-epoch may be in memory.": _HoldsAll,
-        "The rows of the last mini-epoch are still there: replace them.": _KeepsOld,
-        "The second load changed nothing.": _LoadsOnce,
+        "That is the whole file: only this rank's rows of this mini-epoch may be in memory.": _holding(
+            lambda self, epoch, part: list(self.meta_file.rows(range(len(self.meta_file))))
+        ),
+        "The rows of the last mini-epoch are still there: replace them.": _holding(
+            lambda self, epoch, part: self.rows + self.dealt(epoch, part)
+        ),
+        "The second load changed nothing.": _holding(
+            lambda self, epoch, part: self.rows or self.dealt(epoch, part)
+        ),
         "Item i is the i-th row in memory, not row i of the file.": _RowsOfTheFile,
-        "Every epoch must deal the rows anew.": _ForgetsTheEpoch,
+        "Every epoch must deal the rows anew.": _holding(lambda self, epoch, part: self.dealt(0, part)),
     },
 )
 """Exercise 2 against lib's RankDataset: load (epoch 0, mini-epoch 0), load another, look at all items."""
@@ -290,19 +276,14 @@ def _but(way: str, wrong: Callable[..., float]) -> Callable[..., float]:
 check_memory_of = Exercise(
     "memory_of",
     reference=_memory,
-    cases=[
-        {
-            "way": way,
-            "rows": 960_000,
-            "list_bytes": 104,
-            "packed_bytes": 52,
-            "world_size": world_size,
-            "workers": workers,
-            "mini_epochs": mini_epochs,
-        }
-        for world_size, workers, mini_epochs in ((8, 2, 4), (1, 0, 1), (16, 3, 2), (2, 8, 8))
-        for way in ("naive", "server", "rank")
-    ],
+    cases=cases(
+        "way rows list_bytes packed_bytes world_size workers mini_epochs",
+        (
+            (way, 960_000, 104, 52, *machine)
+            for machine in ((8, 2, 4), (1, 0, 1), (16, 3, 2), (2, 8, 8))
+            for way in ("naive", "server", "rank")
+        ),
+    ),
     mistakes={
         "That is one rank; the machine holds W of them.": _but(
             "rank", lambda world_size, **case: _memory(world_size=world_size, **case) / world_size
@@ -332,31 +313,30 @@ check_memory_of = Exercise(
 Loop: TypeAlias = Callable[[RankDataset, int], list[list[str]]]
 
 
-def _without_loader(dataset: RankDataset, epochs: int) -> list[list[str]]:
-    received: list[list[str]] = []
-    for epoch in range(epochs):
-        dataset.set_epoch(epoch)
-        received.append([])
-        for part in range(dataset.mini_epochs):
-            dataset.load(part)
-            received[-1] += dataset.packed.rows(range(len(dataset)))
-    return received
-
-
-def _through_one_loader(
-    dataset: RankDataset, epochs: int, parts: int | None = None, kept: bool = True
+def _rows_of(
+    dataset: RankDataset, epochs: int, read: Callable[[], Iterable[str]], parts: int | None = None
 ) -> list[list[str]]:
-    """Load the first `parts` mini-epochs of every epoch through one loader; its workers are kept, or not."""
-    dataset.load(0)
-    loader: DataLoader[str] = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=kept)
+    """Load the first `parts` mini-epochs of every epoch, all as given, and read each."""
     received: list[list[str]] = []
     for epoch in range(epochs):
         dataset.set_epoch(epoch)
         received.append([])
         for part in range(parts or dataset.mini_epochs):
             dataset.load(part)
-            received[-1] += [row for batch in loader for row in batch]
+            received[-1] += read()
     return received
+
+
+def _without_loader(dataset: RankDataset, epochs: int) -> list[list[str]]:
+    return _rows_of(dataset, epochs, lambda: dataset.packed.rows(range(len(dataset))))
+
+
+def _through_one_loader(
+    dataset: RankDataset, epochs: int, parts: int | None = None, kept: bool = True
+) -> list[list[str]]:
+    dataset.load(0)
+    loader: DataLoader[str] = DataLoader(dataset, batch_size=4, num_workers=1, persistent_workers=kept)
+    return _rows_of(dataset, epochs, lambda: (row for batch in loader for row in batch), parts)
 
 
 def _received_numbers(tiny: MetaFile, loop: Loop) -> Callable[..., list[list[int]]]:
@@ -372,7 +352,7 @@ check_rows_of_epochs = Exercise(
     reference=_without_loader,
     view=_received_numbers,
     judge=_on_tiny(24),
-    cases=[{"world_size": 2, "mini_epochs": parts, "epochs": 2} for parts in (2, 1)],
+    cases=cases("world_size mini_epochs epochs", [(2, 2, 2), (2, 1, 2)]),
     mistakes={
         "The workers are kept: they deal the rows that were loaded when they started.": _through_one_loader,
         "Only mini-epoch 0, and through kept workers.": partial(_through_one_loader, parts=1),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from lib.checks.base import Exercise, Guess, Verdict, letter
+from lib.checks.base import Exercise, Guess, Verdict, cases, letter
 from lib.figures.allreduce import Choice, chunk_to_send, ring
 from lib.figures.calendar import simulate
 from lib.figures.overlap import of_rank
@@ -47,11 +47,14 @@ guess_hang = Guess("what rank 0 does", lambda: "B", read=letter)
 check_loss_factor = Exercise(
     "loss_factor",
     reference=lambda counts, rank: counts[rank] * len(counts) / sum(counts),
-    cases=[
-        {"counts": counts, "rank": rank}
-        for counts in ([24, 8], [16, 16], [3, 3, 1], [5], [4, 0], [7, 2, 2, 1])
-        for rank in reversed(range(len(counts)))
-    ],
+    cases=cases(
+        "counts rank",
+        (
+            (counts, rank)
+            for counts in ([24, 8], [16, 16], [3, 3, 1], [5], [4, 0], [7, 2, 2, 1])
+            for rank in reversed(range(len(counts)))
+        ),
+    ),
     mistakes={
         "That is the sample's fair share, but DDP divides by the number of ranks as well.": lambda counts, rank: (
             counts[rank] / sum(counts)
@@ -115,7 +118,7 @@ def _logs() -> Iterator[list[Line]]:
 check_counted_rows = Exercise(
     "counted_rows",
     reference=_counted,
-    cases=lambda: [{"lines": lines} for lines in _logs()],
+    cases=lambda: cases("lines", _logs()),
     mistakes={
         "Every line counts here, also those whose weights were lost.": lambda lines: sorted(
             row for _, _, rows in lines for row in rows

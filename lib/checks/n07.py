@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lib.checks.base import Exercise, Guess
+from lib.checks.base import Exercise, Guess, cases
 from lib.figures.micro_batches import numbered, zip_of_chunks
 from lib.pipeline.microbatch import scatter
 
@@ -92,13 +93,15 @@ def _rows_cut(cut: Callable[[Tensors, int], Parts | None]) -> Callable[..., list
     return cut_rows
 
 
-def _at(tensors: Tensors, ends: Sequence[int]) -> Parts:
-    return [tuple(x[begin:end] for x in tensors) for begin, end in pairwise(ends)]
+def _cut(ends: Callable[[int, int], Sequence[int]]) -> Callable[[Tensors, int], Parts]:
+    """Make a way of cutting from the ends of the parts, 0 among them, as a function of rows and chunks."""
+    return lambda tensors, chunks: [
+        tuple(x[begin:end] for x in tensors) for begin, end in pairwise(ends(len(tensors[0]), chunks))
+    ]
 
 
-def _even(tensors: Tensors, parts: int) -> Parts:
-    rows = len(tensors[0])
-    return _at(tensors, [i * rows // parts for i in range(parts + 1)])
+def _split(tensors: Tensors, chunks: int, dim: int = 0) -> Parts:
+    return list(zip(*(x.tensor_split(chunks, dim) for x in tensors), strict=True))
 
 
 check_scatter_by_hand = Exercise(
@@ -107,35 +110,27 @@ check_scatter_by_hand = Exercise(
     view=_rows_cut,
     cases=[
         {"rows": rows, "widths": WIDTHS[:many], "chunks": chunks}
-        for rows in (6, 5, 7, 8, 1, 2, 3, 4, 9)
-        for chunks in (4, 1, 2, 3, 5)
-        for many in (3, 1, 2)
+        for rows, chunks, many in product((6, 5, 7, 8, 1, 2, 3, 4, 9), (4, 1, 2, 3, 5), (3, 1, 2))
     ],
     mistakes={
         "These are torch.chunk's sizes: it rounds up, so that fewer parts may come than were asked for.": zip_of_chunks,
-        "rows // chunks for all loses the rest.": lambda tensors, chunks: _at(
-            tensors, [i * (len(tensors[0]) // chunks) for i in range(chunks + 1)]
+        "rows // chunks for all loses the rest.": _cut(
+            lambda rows, chunks: [i * (rows // chunks) for i in range(chunks + 1)]
         ),
-        "The last part gets the whole rest: up to chunks - 1 rows more than the others.": lambda tensors, chunks: (
-            _at(tensors, [*(i * (len(tensors[0]) // chunks) for i in range(chunks)), len(tensors[0])])
+        "The last part gets the whole rest: up to chunks - 1 rows more than the others.": _cut(
+            lambda rows, chunks: [*(i * (rows // chunks) for i in range(chunks)), rows]
         ),
-        "The ceiling for all leaves the last parts short, even empty.": lambda tensors, chunks: _at(
-            tensors, [i * -(-len(tensors[0]) // chunks) for i in range(chunks + 1)]
+        "The ceiling for all leaves the last parts short, even empty.": _cut(
+            lambda rows, chunks: [i * -(-rows // chunks) for i in range(chunks + 1)]
         ),
-        "With fewer rows than chunks some parts are empty: cut into min(rows, chunks).": lambda tensors, chunks: [
-            *zip(*(x.tensor_split(chunks) for x in tensors), strict=True)
-        ],
-        "Even to one row, but the longer parts should come first.": lambda tensors, chunks: _even(
-            tensors, min(len(tensors[0]), chunks)
+        "With fewer rows than chunks some parts are empty: cut into min(rows, chunks).": _split,
+        "Even to one row, but the longer parts should come first.": _cut(
+            lambda rows, chunks: [i * rows // min(rows, chunks) for i in range(min(rows, chunks) + 1)]
         ),
         "Every chunks-th row is DistributedSampler's cut; a micro-batch is a run of neighbours.": (
-            lambda tensors, chunks: [
-                tuple(x[i::chunks] for x in tensors) for i in range(min(chunks, len(tensors[0])))
-            ]
+            lambda x, chunks: [tuple(each[i::chunks] for each in x) for i in range(min(chunks, len(x[0])))]
         ),
-        "This cuts the columns: the batch is dimension 0.": lambda tensors, chunks: [
-            *zip(*(x.tensor_split(chunks, dim=1) for x in tensors), strict=True)
-        ],
+        "This cuts the columns: the batch is dimension 0.": partial(_split, dim=1),
         "A list for each tensor; wanted is a tuple for each micro-batch (zip turns one into the other).": (
             lambda tensors, chunks: [x.tensor_split(min(chunks, len(x))) for x in tensors]
         ),
@@ -157,10 +152,9 @@ def _rows_joined(join: Callable[[Parts], Any]) -> Callable[..., str | None]:
             return f"RuntimeError: {str(error).splitlines()[0][:60]}"
         if joined is None:
             return None
-        many = (
-            f"{len(joined)} tensor{'s' * (len(joined) != 1)}: " if isinstance(joined, (tuple, list)) else ""
-        )
-        return many + _told(joined, widths)
+        if not isinstance(joined, (tuple, list)):
+            return _told(joined, widths)
+        return f"{len(joined)} tensor{'s' * (len(joined) != 1)}: {_told(joined, widths)}"
 
     return join_rows
 
@@ -173,11 +167,10 @@ check_gather_by_hand = Exercise(
     "gather_by_hand",
     reference=_joined,
     view=_rows_joined,
-    cases=[
-        {"sizes": sizes, "widths": WIDTHS[:many]}
-        for sizes in ((2, 2, 2, 1), (2, 2), (1,), (3, 2, 2), (2, 1, 1, 1))
-        for many in (3, 1, 2)
-    ],
+    cases=cases(
+        "sizes widths",
+        product(((2, 2, 2, 1), (2, 2), (1,), (3, 2, 2), (2, 1, 1, 1)), (WIDTHS, WIDTHS[:1], WIDTHS[:2])),
+    ),
     mistakes={
         "stack adds a dimension, and takes parts of one size only: cat joins rows.": lambda parts: tuple(
             torch.stack(same) for same in zip(*parts, strict=True)
@@ -259,9 +252,7 @@ check_backward_in_parts = Exercise(
     name="backward_in_parts",
     reference=_sums_over(_tokens),
     view=_gradient,
-    cases=[
-        {"tokens": tokens} for tokens in ((4, 1, 2), (4, 4), (5, 4), (3,), (1, 2, 3, 4), (4, 0, 1), (2, 2, 2))
-    ],
+    cases=cases("tokens", [(4, 1, 2), (4, 4), (5, 4), (3,), (1, 2, 3, 4), (4, 0, 1), (2, 2, 2)]),
     mistakes={
         "Each mean loss has the weight 1: the gradient of m micro-batches is about m times too long.": (
             _means_times(lambda x, parts: 1.0)

@@ -54,7 +54,7 @@ guess_rest = Guess("what each of the 3 ranks still gets", lambda: (36 - 3 * 4 * 
 guess_rounds = Guess("the first number of rounds without a pattern", _fewest_rounds, unit="rounds")
 """Section 4: the fewest rounds that leave no pattern at any lag."""
 guess_twice = Guess("the share that several ranks read", _twice, unit="%", tolerance=0.1)
-""" "Break it": percent of the samples that two of 8 disagreeing ranks or more read."""
+"""Of "Break it": percent of the samples that two of 8 disagreeing ranks or more read."""
 
 
 # ---- exercise 1: shard_bounds

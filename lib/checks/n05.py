@@ -88,7 +88,7 @@ guess_rank_megabytes = Guess(
 )
 """Section 5: the text that one of 8 ranks holds of 400 million rows, E = 8."""
 guess_received = Guess("the epoch that the workers deal", _received)
-""" "Break it": the epoch whose rows kept workers give in epoch 2."""
+"""Of "Break it": the epoch whose rows kept workers give in epoch 2."""
 
 
 # ---- exercise 1: mini_epoch_ids

@@ -39,7 +39,7 @@ guess_redone = Guess("what is done again", lambda: 9 - 9 // 5 * 5, unit="steps")
 guess_cost = Guess("the mean difference", _cost, unit="points", tolerance=0.2)
 """Section 5: points of accuracy between the full shuffle and RankDataset with E = 8."""
 guess_hang = Guess("what rank 0 does", lambda: "B", read=letter)
-""" "Break it": what rank 0 does when rank 1 has no batch left."""
+"""Of "Break it": what rank 0 does when rank 1 has no batch left."""
 
 
 # ---- exercise 1: loss_factor
@@ -156,15 +156,13 @@ def _run_ring(exercise: Exercise, answer: Choice) -> Verdict:
             for chunk, parts in enumerate(row):
                 if parts != want:
                     got = " + ".join(str(part) for part in sorted(parts.elements()))
-                    sent = _sends(answer, world_size)
-                    known = (
-                        why for why, wrong in exercise.mistakes.items() if _sends(wrong, world_size) == sent
-                    )
+                    known = (f" {why}" for why, wrong in exercise.mistakes.items()
+                             if _sends(wrong, world_size) == _sends(answer, world_size))  # fmt: skip
                     return Verdict(
                         "wrong",
                         f"chunk_to_send: {world_size} ranks, after all {2 * (world_size - 1)} steps chunk {chunk} of "
                         f"rank {rank} is the sum of the parts {got}, not of {', '.join(map(str, sorted(want)))}."
-                        + "".join(f" {why}" for why in [*known][:1]),
+                        + next(known, ""),
                     )
     return Verdict("right", "chunk_to_send: for 2 to 6 ranks every chunk is complete on every rank.")
 

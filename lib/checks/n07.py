@@ -51,7 +51,7 @@ guess_chunks = Guess("the number of parts of 5 rows", lambda: len(torch.arange(5
 guess_lost = Guess("the rows of x that are lost", _lost, unit="rows")
 """Section 2: rows of x that zip loses, x of 8 rows, y of 5, 4 chunks."""
 guess_times = Guess("the factor of the gradient", _times)
-""" "Break it": the factor of the gradient of 8 even micro-batches, undivided."""
+"""Of "Break it": the factor of the gradient of 8 even micro-batches, undivided."""
 guess_way = Guess("what running_mean goes", _way, unit="%", tolerance=0.03)
 """Section 5: percent of the way that running_mean goes in 4 updates of momentum 0.1."""
 guess_peak = Guess("the peak", _peak, unit="× that of the whole batch")

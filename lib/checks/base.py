@@ -1,9 +1,10 @@
 """Exercise checks: a verdict in one sentence, the first counterexample; an untouched stub is neither right nor wrong.
 
 Verdict        what a check says; a cell that ends in a check shows it as a coloured line
-guess          comments on a prediction and never fails
+Guess          a prediction of a notebook with its truth; `guess` comments on one and never fails
+Exercise       an exercise of a notebook: its reference, its cases, and famous wrong answers, each known by a sentence
 check_value    compares a number or a word with the answer
-check_function compares a function with the reference over many cases, and knows famous wrong answers by name
+check_function compares a function with the reference over many cases
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import html
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["open", "right", "wrong", "note"]
@@ -93,6 +94,101 @@ def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance:
     return Verdict("note", f"You said {_short(my_guess)}; {what} = {shown}. Read on for the reason.")
 
 
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Guess:
+    """A prediction that a notebook asks for. Call it with the guess, and with what the notebook knows, if `truth` asks.
+
+    what   names the quantity: a text, or a function of the same arguments as `truth`
+    truth  computes it
+    read   makes guesses equal that mean the same: "b " and "B"
+    unit and tolerance: as in `guess`
+    """
+
+    what: str | Callable[..., str]
+    truth: Callable[..., Any]
+    unit: str = ""
+    tolerance: float = 0.0
+    read: Callable[[Any], Any] = _as_it_is
+
+    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
+        """Comment on a guess; never fails because of it."""
+        what = self.what if isinstance(self.what, str) else self.what(*known, **named)
+        truth = self.truth(*known, **named)
+        return guess(self.read(my_guess), truth, what=what, unit=self.unit, tolerance=self.tolerance)
+
+
+def letter(my_guess: object) -> object:
+    """Read a guess that is one letter or word: capitals and spaces at the ends do not matter."""
+    return my_guess.strip().upper() if isinstance(my_guess, str) else my_guess
+
+
+def cases(names: str, values: Iterable[Any]) -> list[dict[str, Any]]:
+    """Name the arguments of every case: "m n" and [(3, 2)] make [{"m": 3, "n": 2}], "m" and [3] make [{"m": 3}]."""
+    keys = names.split()
+    return [dict(zip(keys, value if len(keys) > 1 else [value], strict=True)) for value in values]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exercise:
+    """An exercise of a notebook. Call it with an answer, or with as many as `answers` says.
+
+    what       names what is compared
+    reference  a right answer: a function, a class, a value; a tuple of them if `answers` is more than 1
+    cases      arguments by name in which functions are compared, or a function that makes them; none: it is a value
+    mistakes   a sentence: the famous wrong answer of which it is said
+    view       turns an answer into the function of a case whose results are compared, so that they can be read
+    name       what is "not attempted yet", where that is not `what`
+    methods    that the reader fills in, where the answer is a class
+    fault      says what is wrong with a result, "" if nothing: fault(got, expected, case). As given: it is not equal
+    praise     what is said of a right function, with {count} for the number of cases
+    tolerance  a share of the value that still counts as equal
+    judge      another kind of check, in place of `compare`: judge(exercise, answer); asked of what was attempted
+    answers    how many answers it is called with; `judge` gets a tuple if it is more than 1
+    """
+
+    what: str
+    reference: Any
+    cases: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]] = ()
+    mistakes: Mapping[str, Any] = field(default_factory=dict)
+    view: Callable[..., Callable[..., Any]] = _as_it_is
+    name: str = ""
+    methods: tuple[str, ...] = ()
+    fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None
+    praise: str = "the same as the reference in all {count} cases"
+    tolerance: float = 0.0
+    judge: Callable[[Exercise, Any], Verdict] | None = None
+    answers: int = 1
+
+    def __call__(self, *answers: Any) -> Verdict:
+        """Say what an answer is worth: open if a part of it is still a stub, otherwise right or wrong."""
+        if len(answers) != self.answers:
+            raise TypeError(f"{self.what}: {self.answers} answer(s) expected, not {len(answers)}")
+        parts = [getattr(answer, name) for answer in answers for name in self.methods] or answers
+        if any(part is None or part is ... or untouched(part) for part in parts):
+            return not_attempted(self.name or self.what)
+        answer = answers if self.answers > 1 else answers[0]
+        return self.judge(self, answer) if self.judge else self.compare(answer)
+
+    def compare(self, answer: Any) -> Verdict:
+        """Compare with the reference: in all cases, or, where there are none, the values themselves."""
+        if self.cases == ():
+            wrong = {value: why for why, value in self.mistakes.items()}
+            return check_value(answer, self.reference, what=self.what, tolerance=self.tolerance, wrong=wrong)
+        return check_function(
+            self.view(answer),
+            self.view(self.reference),
+            self.cases() if callable(self.cases) else self.cases,
+            what=self.what,
+            mistakes={why: self.view(wrong) for why, wrong in self.mistakes.items()},
+            fault=self.fault,
+            praise=self.praise,
+        )
+
+
 def check_value(
     answer: object, truth: Any, *, what: str, tolerance: float = 0.0, wrong: Mapping[Any, str] | None = None
 ) -> Verdict:
@@ -117,12 +213,15 @@ def check_function(
     *,
     what: str,
     mistakes: Mapping[str, Callable[..., Any]] | None = None,
+    fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None,
+    praise: str = Exercise.praise,
 ) -> Verdict:
     """Compare `answer(**case)` with `reference(**case)`, case by case, up to the first difference.
 
     Results may be values, lists or iterators (at most one item more than the reference's is taken, so an endless
     generator ends). `mistakes` maps a sentence to the function that makes this mistake: if it gives the same as the
     answer wherever it was compared, up to the counterexample and in it, the sentence is added to the verdict.
+    `fault` and `praise` are those of an Exercise.
     """
     if untouched(answer):
         return not_attempted(what)
@@ -137,14 +236,17 @@ def check_function(
         suspects = {
             why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)
         }
-        if not _same(got, expected):
+        if got is None or fault is None:
+            difference = "" if _same(got, expected) else _difference(got, expected)
+        else:
+            difference = fault(got, expected, case)
+        if difference:
             reason = next(iter(suspects), "")
-            difference = _difference(got, expected)
             return Verdict("wrong", f"{what}: for {where}, {difference}." + (f" {reason}" if reason else ""))
         count += 1
     if not count:
         raise ValueError("check_function needs at least one case")
-    return Verdict("right", f"{what}: the same as the reference in all {count} cases.")
+    return Verdict("right", f"{what}: {praise.format(count=count)}.")
 
 
 def _called(

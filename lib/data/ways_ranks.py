@@ -64,10 +64,8 @@ def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterat
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
     from torch.utils.data import DataLoader
 
-    from lib.data.server_dataset import ServerDataset
     from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
     from lib.data.samplers import DistributedSampler
-    from lib.data.server_dataset import ServerDataset
 
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": run.num_workers, "collate_fn": len}
     if run.num_workers and sys.platform == "linux":

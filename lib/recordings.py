@@ -91,7 +91,9 @@ def load(name: str) -> Data:
             record: Data = json.loads(file.read_text(encoding="utf-8"))
             _check_provenance(record, file.name, PROVENANCE)
             return record
-    raise FileNotFoundError(f"no recording {name}.json in notebooks/recorded; run what records it")
+    raise FileNotFoundError(
+        f"no recording {name}.json in notebooks/recorded; run the benchmark that records it"
+    )
 
 
 def save(name: str, data: Data, *, command: str, folder: Path | None = None, **more: str) -> Path:

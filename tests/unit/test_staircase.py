@@ -104,6 +104,9 @@ def test_live_tensors_count_storages_until_they_die():
         del view
         assert live.now == 0
     assert live.peak == 48
+    with LiveTensors(block=512) as live:
+        kept = [torch.ones(3, 4), torch.ones(129)]
+    assert live.now == 512 + 2 * 512, f"blocks of an allocator, for {len(kept)} tensors"
 
 
 def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():

@@ -157,6 +157,7 @@ class MetaFile:
         """
         ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
         offsets: Offsets = np.zeros(count + 1, np.uint32)
+        # a guess, by the average row: what is too much is never touched, so it takes no memory
         data = np.empty(int(count * (self._status[0] / max(1, len(self)) + 1)) + 4096, np.uint8)
         filled = 0
         self._check_unchanged()
@@ -164,11 +165,11 @@ class MetaFile:
             for start in range(0, count, CHUNK):
                 begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
                 room = filled + int((end - begin).sum())
-                if room > len(data):  # rows longer than the average of the file
+                if room > len(data):
                     data.resize(room + room // 8, refcheck=False)
                 ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))
                 filled = int(ends[-1])
-                if filled >= 2**32:
+                if filled >= 2**32:  # known only now: the ids may name a long row many times
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
                 if progress is not None:

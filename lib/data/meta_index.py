@@ -305,11 +305,8 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
     file.seek(0)
     file.truncate()
     file.write(bytes(HEADER.size))
-    rows, gaps, waiting = (
-        0,
-        False,
-        np.empty(0, np.int64),
-    )  # waiting: starts of rows that are not in a record yet
+    rows, gaps = 0, False
+    waiting = np.empty(0, np.int64)  # starts of rows that are not in a record yet
     with progress_bar(f"index of {name.name}", stamp.size, "B") as progress:
         for scanned, starts, gap in row_starts(text, stamp.size):
             rows, gaps = rows + len(starts), gaps or gap
@@ -321,7 +318,8 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
             progress(scanned)
     last = np.zeros(1, np.uint8)
     read_into(text, last.data, max(0, stamp.size - 1))
-    end = stamp.size + (last[0] != NEWLINE)  # where the row after the last one would begin
+    # after the last row only edges remain: where the next one would begin, if the text went on with another line
+    end = stamp.size + int(last[0] != NEWLINE)
     missing = -len(waiting) % GROUP + 1
     if len(waiting) and not _write_records(file, np.append(waiting, np.full(missing, end)), width):
         return False

@@ -293,7 +293,7 @@ def _loaders(
     todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
     ahead = _Ahead(dataset)
     try:
-        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=True):
+        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
             if dataset.epoch != epoch:
                 raise RuntimeError(
                     f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt"
@@ -318,12 +318,11 @@ class _Ahead:
 
     def __init__(self, dataset: RankDataset) -> None:
         self._dataset, self._stopped = dataset, threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(1, "mini-epoch")  # has no thread before the first task
         self._future: Future[Packed] | None = None
 
     def start(self, mini_epoch: int | None) -> None:
         if self._future is None and mini_epoch is not None:
-            self._pool = self._pool or ThreadPoolExecutor(1, "mini-epoch")
             self._future = self._pool.submit(self._dataset.read, mini_epoch, self._check)
 
     def _check(self) -> None:
@@ -341,8 +340,7 @@ class _Ahead:
 
     def stop(self) -> None:
         self._stopped.set()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
 
 
 class _Loader(DataLoader[Any]):

@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebooks 00 and 01; what all exercises have in common is in test_exercises."""
+"""What is particular about the checks of notebooks 00 and 01; what all have in common is in test_exercises."""
 
 import math
 

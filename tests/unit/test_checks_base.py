@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from lib.checks.base import check_function, check_value, guess, untouched
+from lib.checks.base import (
+    Exercise,
+    Guess,
+    Verdict,
+    cases,
+    check_function,
+    check_value,
+    guess,
+    letter,
+    untouched,
+)
 
 
 def ellipsis_stub(n): ...
@@ -146,3 +156,50 @@ def test_a_value_is_right_wrong_or_open():
 
 def test_the_html_of_a_verdict_escapes_what_the_reader_wrote():
     assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
+
+
+def test_cases_are_named_once():
+    assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
+    assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
+    with pytest.raises(ValueError):
+        cases("m n", [(3, 2, 1)])
+
+
+def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
+    exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
+    assert exercise(6)
+    assert exercise(None).status == "open"
+    assert exercise(5).message == "the clocks is not 5. One too few: count the last."
+
+
+def test_an_exercise_may_accept_whatever_has_no_fault():
+    even = Exercise(
+        "an even number above n",
+        reference=lambda n: n + 2 - n % 2,
+        cases=cases("n", range(4)),
+        fault=lambda got, expected, case: "" if got % 2 == 0 and got > case["n"] else f"{got} will not do",
+        praise="even and large enough {count} times",
+        mistakes={"Above, not equal.": lambda n: n + n % 2},
+    )
+    assert even(lambda n: 10).message == "an even number above n: even and large enough 4 times."
+    assert (
+        even(lambda n: n + n % 2).message
+        == "an even number above n: for n = 0, 0 will not do. Above, not equal."
+    )
+    assert "returned None" in even(lambda n: print(end="")).message
+
+
+def test_an_exercise_of_two_answers_is_open_until_both_are_there_and_refuses_another_number():
+    pair = Exercise(
+        "a pair", reference=(1, 2), answers=2, judge=lambda _, pair: Verdict("right", f"{sum(pair)}")
+    )
+    assert pair(1, 2).message == "3"
+    assert pair(1, None).status == "open"
+    with pytest.raises(TypeError, match="2 answer"):
+        pair(1)
+
+
+def test_a_guess_reads_what_is_meant_and_gets_what_the_notebook_knows():
+    fastest = Guess(lambda ways: f"the best of {ways}", lambda ways: "AB"[ways - 1], read=letter)
+    assert fastest(" b", ways=2).message == "You said B: that is it, the best of 2 = B."
+    assert fastest(None, 2).message.startswith("No guess yet for the best of 2.")

@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebook 01; what all exercises have in common is in test_exercises."""
+"""What is particular about the checks of notebooks 00 and 01; what all have in common is in test_exercises."""
 
 import math
 
@@ -38,6 +38,17 @@ def test_the_short_form_of_an_answer_passes_too(check, short_form):
 )
 def test_the_first_counterexample_of_a_wrong_answer(check, number, says):
     assert says in check([*check.mistakes.values()][number]).message
+
+
+@pytest.mark.parametrize(
+    "check, wrong, says",
+    [
+        (n00.check_makespan, lambda times: 0, "expected 2, got 0."),
+        (n00.check_idle_share, lambda spans: 0.0, "expected 0.5, got 0."),
+    ],
+)
+def test_a_wrong_answer_that_is_not_famous_is_told_no_reason(check, wrong, says):
+    assert check(wrong).message.endswith(says)
 
 
 @pytest.mark.parametrize("case", n01.check_fewest_workers.cases)

@@ -18,6 +18,10 @@ def test_with_the_reference_factor_the_mean_over_ranks_is_the_mean_over_samples(
     assert sum(ranks) / 4 == pytest.approx(sum(map(sum, samples)) / 6)
 
 
+def test_a_factor_that_is_not_famous_is_shown_the_first_counterexample_and_no_reason():
+    assert n06.check_loss_factor(lambda counts, rank: 7.0).message.endswith("rank = 1, expected 0.5, got 7.")
+
+
 def test_the_reference_of_exercise_2_is_what_the_library_does():
     steps = simulate(96, 12, 2, 3, 5, 3)
     lines = [(step.attempt, step.step, list(step.rows)) for step in steps]

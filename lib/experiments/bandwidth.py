@@ -15,7 +15,7 @@ import torch
 from lib._arguments import integer
 from lib.recordings import measured_or_recorded, need_gpu
 
-WAYS = ("pageable", "pageable, non_blocking", "pinned, non_blocking")
+COPY_WAYS = ("pageable", "pageable, non_blocking", "pinned, non_blocking")
 DIRECTIONS = ("to the device", "to the host")
 SIZES = tuple(4**k * 4096 for k in range(9))  # 4 KiB to 256 MiB
 
@@ -31,22 +31,22 @@ def measure_bandwidth(sizes: Sequence[int] = SIZES, repeats: int = 9) -> dict[st
     for size in sizes:
         bytes_ = integer("size", size, at_least=1)
         on_device = torch.zeros(bytes_, dtype=torch.uint8, device="cuda")
-        hosts = [torch.zeros(bytes_, dtype=torch.uint8, pin_memory="pinned" in way) for way in WAYS]
-        cases = [(direction, k) for direction in DIRECTIONS for k in range(len(WAYS))]
+        hosts = [torch.zeros(bytes_, dtype=torch.uint8, pin_memory="pinned" in way) for way in COPY_WAYS]
+        cases = [(direction, k) for direction in DIRECTIONS for k in range(len(COPY_WAYS))]
         times: dict[tuple[str, int], list[tuple[float, float]]] = {case: [] for case in cases}
         for turn in range(repeats + 1):
             for direction, k in cases:
                 pair = (on_device, hosts[k]) if direction == DIRECTIONS[0] else (hosts[k], on_device)
                 torch.cuda.synchronize()
                 start = time.perf_counter()
-                pair[0].copy_(pair[1], non_blocking="non_blocking" in WAYS[k])
+                pair[0].copy_(pair[1], non_blocking="non_blocking" in COPY_WAYS[k])
                 called = time.perf_counter()
                 torch.cuda.synchronize()
                 if turn:
                     times[direction, k].append((called - start, time.perf_counter() - start))
         for (direction, k), taken in times.items():
             call, done = (median(column) for column in zip(*taken, strict=True))
-            rows.append({"bytes": bytes_, "direction": direction, "way": WAYS[k], "call": call, "done": done})
+            rows.append({"bytes": bytes_, "direction": direction, "way": COPY_WAYS[k], "call": call, "done": done})
     return {"rows": rows}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lib import recordings
 from lib.experiments.staircase import peak, predict, segments_of
-from lib.measure import cuda_peak, measure
+from lib.measure import cuda_peak, measure as time_on_gpu
 from lib.pipeline.checkpoint import checkpoint
 
 LAYERS, WIDTH, ROWS = 16, 2048, 8192
@@ -57,7 +57,7 @@ def measure_rows() -> dict[str, Any]:
             step()
         assert used.allocated is not None
         row["mib"] = used.allocated / MIB
-        row["ms"] = 1e3 * measure(step, device="cuda").median
+        row["ms"] = 1e3 * time_on_gpu(step, device="cuda").median
     return {"rows": rows}
 
 

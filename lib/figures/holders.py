@@ -14,10 +14,10 @@ from lib.figures.shards import canvas, label_row
 from lib.figures.style import GREY, INK, MUTED, describe, styled, title
 
 SIZE = 24
-WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
+HOLDER_WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
 
 HOLDERS_CONTROLS = {
-    "way": choice(tuple(WAYS), "every rank all rows", "way"),
+    "way": choice(tuple(HOLDER_WAYS), "every rank all rows", "way"),
     "world_size": whole(1, 4, 2, "W · ranks"),
     "workers": whole(0, 2, 1, "workers a rank"),
 }
@@ -26,7 +26,7 @@ HOLDERS_CONTROLS = {
 @styled
 def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 2) -> Figure:
     """Draw the rows that the server, the ranks and their workers hold once they have read; rank: mini-epoch 0."""
-    kind = WAYS[way]
+    kind = HOLDER_WAYS[way]
     server = kind == "server"
     lines = world_size * (1 + workers) + server
     figure, axes = canvas(SIZE, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)

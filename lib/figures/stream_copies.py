@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_bytes
-from lib.experiments.bandwidth import DIRECTIONS, SIZES, WAYS
+from lib.experiments.bandwidth import DIRECTIONS, SIZES, COPY_WAYS
 from lib.figures.explore import steps, switch, whole
 from lib.figures.style import (
     BLUE,
@@ -35,7 +35,7 @@ BANDWIDTH_CONTROLS = {
     "staging": steps((4, 8, 12, 20), 8, "host copies, GB/s"),
 }
 ORIGIN: dict[str, Any] = {"x": 0.01, "ha": "left", "fontsize": 9.5, "color": PINK}  # of where it was measured
-LOOKS = dict(zip(WAYS, ((GREY, "s"), (ORANGE, "^"), (BLUE, "o")), strict=True))
+LOOKS = dict(zip(COPY_WAYS, ((GREY, "s"), (ORANGE, "^"), (BLUE, "o")), strict=True))
 
 
 def rates(bytes_: float, link: float, latency: float, staging: float) -> tuple[float, float]:
@@ -109,7 +109,7 @@ def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     both[1].legend(loc="center right", fontsize=9)
     largest = [row for row in rows if row["direction"] == DIRECTIONS[0] and row["bytes"] == max(SIZES)]
     speed = {row["way"]: _rate(row) for row in largest}
-    finding = f"Pinned {speed[WAYS[2]]:.0f} GB/s, pageable {speed[WAYS[0]]:.0f}, and non_blocking changes nothing there"
+    finding = f"Pinned {speed[COPY_WAYS[2]]:.0f} GB/s, pageable {speed[COPY_WAYS[0]]:.0f}, and non_blocking changes nothing there"
     figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
     figure.supxlabel(origin, **ORIGIN)
     return describe(figure, f"{finding}. {origin}.")

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lib import record
-from lib.experiments.bandwidth import DIRECTIONS, WAYS, measure_bandwidth
+from lib.experiments.bandwidth import COPY_WAYS, DIRECTIONS, measure_bandwidth
 from lib.experiments.preprocess import measure_preprocess
 from lib.experiments.stream_chunks import measure_chunks
 from lib.experiments.stream_prefetch import measure_prefetch, run_epoch
@@ -146,7 +145,7 @@ def test_chunks_overlap_and_the_number_says_so():
 def test_pinned_memory_is_faster_and_pageable_blocks_the_host():
     rows = measure_bandwidth((64 << 20,))["rows"]
     found = {(row["direction"], row["way"]): row for row in rows}
-    pageable, asked, pinned = (found[DIRECTIONS[0], way] for way in WAYS)
+    pageable, asked, pinned = (found[DIRECTIONS[0], way] for way in COPY_WAYS)
     assert pinned["done"] < 1.05 * pageable["done"]
     assert pinned["call"] < 0.3 * pinned["done"]
     assert asked["call"] > 0.5 * asked["done"], "non_blocking alone keeps the host as long as ever"
@@ -287,15 +286,14 @@ def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
 
 
 def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
-    from lib import recorded
-    from lib.experiments import on_gpu
+    from lib import recordings
 
-    saved = recorded.save
-    monkeypatch.setattr(recorded, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
-    on_gpu.record("preprocess", measure_preprocess(), "lib.experiments.preprocess")
-    monkeypatch.setattr(recorded, "_REPOSITORY", tmp_path)
+    saved = recordings.save
+    monkeypatch.setattr(recordings, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
+    recordings.make("preprocess")
+    monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
-    record.check(recorded.load("preprocess"), next(r for r in record.RECORDINGS if r.name == "preprocess"))
+    recordings.check(recordings.load("preprocess"), next(r for r in recordings.RECORDINGS if r.name == "preprocess"))
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():

@@ -8,7 +8,7 @@ import torch
 
 from lib.experiments import preprocess
 from lib.experiments.bandwidth import DIRECTIONS, SIZES, find_bandwidth, measure_bandwidth
-from lib.experiments.bandwidth import WAYS as COPIES
+from lib.experiments.bandwidth import COPY_WAYS as COPIES
 from lib.experiments.sanitizer import torchs_races
 from lib.experiments.stream_chunks import find_chunks, measure_chunks
 from lib.experiments.stream_prefetch import find_prefetch, measure_prefetch

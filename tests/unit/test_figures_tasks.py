@@ -206,7 +206,7 @@ class FakeGPU:
             "stream": Using,
             "_sleep": sleep,
         }
-        fakes |= {"synchronize": lambda: None, "current_stream": object}
+        fakes |= {"synchronize": lambda: None, "current_stream": object, "get_device_name": lambda: "a GPU"}
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake, raising=False)
 

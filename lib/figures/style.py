@@ -77,7 +77,10 @@ STYLE: Any = {  # matplotlib types its settings by name, and the names differ be
     "lines.linewidth": 2.0,
 }
 
-DOTS_PER_INCH, SHOWN_PER_INCH = 160, 96
+DOTS_PER_INCH, SHOWN_PER_INCH = 150, 96
+
+COLORS = 64
+"""So many colours a stored picture has; flat fills and the soft edges of letters need no more."""
 
 
 def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
@@ -149,12 +152,26 @@ def alt_text(figure: Figure) -> str:
     return "Figure: " + ("; ".join(part for part in parts if part) or "no description")
 
 
-def png(figure: Figure) -> bytes:
-    """Render a figure as PNG, the same bytes for the same figure."""
-    buffer = io.BytesIO()
+def png(figure: Figure, colors: int | None = COLORS) -> bytes:
+    """Render a figure as PNG, the same bytes for the same figure, in a few colours: a third of the bytes of all.
+
+    colors: None keeps all of them and is faster, for a picture that is not stored. Of Pillow's ways to choose, maximum
+    coverage keeps rare hues; one step of k-means then puts the flat fills, which are most of a figure, in their place.
+    """
+    from PIL import Image
+
+    full, few = io.BytesIO(), io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    return buffer.getvalue()
+        pillow = {"compress_level": 1 if colors is None else 0}
+        figure.savefig(full, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=pillow)
+    if colors is None:
+        return full.getvalue()
+    picture = Image.open(full).convert("RGB")  # opaque: the paper is part of every figure
+    picture = picture.quantize(
+        colors, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE
+    )
+    picture.save(few, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
+    return few.getvalue()
 
 
 def shown_size(figure: Figure) -> tuple[int, int]:

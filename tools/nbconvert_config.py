@@ -1,7 +1,8 @@
-"""Settings of nbconvert and of JupyterLab's export, copied into `.venv` by tools/environment.py: pictures keep their words.
+"""Keep the words of pictures in exported pages: settings of nbconvert and of JupyterLab, which lie in `.venv`.
 
-nbconvert's default template has no place for the alt text of a picture in an output, and writes "No description has been
-provided for this image". So a page is exported with each picture as an <img> of our own; the notebook stays as it is.
+The default template has no place for the alt text of a picture in an output: it writes "No description has been
+provided for this image". So each picture is exported as an <img> of our own; the notebook stays as it is.
+tools/environment.py copies this file into `.venv`, where both programs look for it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,16 @@ import html
 from typing import Any
 
 
-def describe(cell: Any, resources: Any, index: int) -> tuple[Any, Any]:
-    """Show each picture of a cell that has an alt text as HTML (nbconvert calls it for every cell)."""
-    for output in cell.get("outputs", []):
+def describe(notebook: Any, resources: Any) -> tuple[Any, Any]:
+    """Show each picture that has an alt text as HTML, the kind of output that the template prefers."""
+    for output in [output for cell in notebook.cells for output in cell.get("outputs", [])]:
         data, words = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
         if "image/png" in data and "text/html" not in data and words.get("alt"):
-            size = "".join(f' {side}="{words[side]}"' for side in ("width", "height") if side in words)
-            alt = html.escape(words["alt"], quote=True)
-            data["text/html"] = f'<img alt="{alt}"{size} src="data:image/png;base64,{data.pop("image/png").strip()}">'
-    return cell, resources
-
-
-def preprocess(notebook: Any, resources: Any) -> tuple[Any, Any]:
-    """Apply `describe` to a notebook."""
-    for index, cell in enumerate(notebook.cells):
-        describe(cell, resources, index)
+            size = "".join(f'{side}="{words[side]}" ' for side in ("width", "height") if side in words)
+            source = f"data:image/png;base64,{data.pop('image/png').strip()}"
+            data["text/html"] = f'<img alt="{html.escape(words["alt"])}" {size}src="{source}">'
     return notebook, resources
 
 
-if "get_config" in globals():  # read as a settings file
-    get_config().HTMLExporter.preprocessors = [preprocess]  # type: ignore[name-defined]  # noqa: F821
+if "get_config" in globals():  # this file is read as settings
+    globals()["get_config"]().HTMLExporter.preprocessors = [describe]

@@ -1,4 +1,4 @@
-"""The cells that interactive figures need are found from the names that they read, and only those run in the browser."""
+"""What the interactive figures of a notebook need is found from names; only that runs in the browser."""
 
 from __future__ import annotations
 

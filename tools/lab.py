@@ -170,8 +170,8 @@ def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
     command += [f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}"]
     command += ["--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
+    with log.open("w") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
     server = Server(port, token, root, log, process.pid)
     deadline = time.monotonic() + start_seconds
     while not server.answers():

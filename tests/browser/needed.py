@@ -50,6 +50,10 @@ def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
 def changes(statement: str) -> Iterator[str]:
     """Yield the names of objects that a statement may change: `x[0] = …`, `x.y = …`, `x += …`, `x.f(…)` for nothing."""
     for part in ast.walk(ast.parse(statement)):
+        if isinstance(part, ast.Call) and ast.unparse(part.func).startswith("write_"):
+            yield from (
+                name.id for name in part.args if isinstance(name, ast.Name)
+            )  # makes a file that is read later
         target: Any = None
         if isinstance(part, ast.Subscript | ast.Attribute) and not isinstance(part.ctx, ast.Load):
             target = part

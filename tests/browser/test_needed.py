@@ -39,6 +39,7 @@ SHOWS = "explore(draw, **CONTROLS)"
             ["n = 2", "a = [n for n in range(3)]", "explore(a)"],
             ["", "a = [n for n in range(3)]", "explore(a)"],
         ),
+        (["n = write_rows(f)", "m = rows(f)", "explore(f)"], ["n = write_rows(f)", "", "explore(f)"]),
         (["explore(f)", "f = 2"], ["explore(f)", ""]),
         (["!ls", "%matplotlib inline", "place_it(4)"], ["", "", "place_it(4)"]),
         (["x = 1", "print(x)"], ["", ""]),

@@ -94,9 +94,15 @@ def install(uv: str | None, *arguments: str) -> None:
         )
 
 
-def quieten_jupyterlab() -> None:
-    """Switch off JupyterLab's questions about news and updates, in this environment only."""
-    page_config = VENV / "etc/jupyter/labconfig/page_config.json"
+def set_up_jupyter() -> None:
+    """Switch off JupyterLab's questions about news and updates, and keep alt texts in exports: in this environment."""
+    settings = VENV / "etc/jupyter"
+    settings.mkdir(parents=True, exist_ok=True)
+    for program in ("nbconvert", "server"):
+        shutil.copy(
+            Path(__file__).with_name("nbconvert_config.py"), settings / f"jupyter_{program}_config.py"
+        )
+    page_config = settings / "labconfig/page_config.json"
     page_config.parent.mkdir(parents=True, exist_ok=True)
     page_config.write_text(
         json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
@@ -126,7 +132,7 @@ def main() -> None:
     files = [argument for name in REQUIREMENTS[kind] for argument in ("-r", name)]
     install(uv, *files, "-c", "constraints.txt")
     install(uv, "--no-deps", "-e", ".")
-    quieten_jupyterlab()
+    set_up_jupyter()
     kinds = ["lab", "test"] if kind == "test" else ["lab"]
     STAMP.write_text(json.dumps({name: fingerprint(name) for name in kinds}))
     print(f".venv is ready ({time.monotonic() - start:.0f} s).", flush=True)

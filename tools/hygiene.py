@@ -19,10 +19,13 @@ from urllib.parse import unquote
 import nbformat
 
 from tools import setup_cell
+from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
 from tools.project import ROOT, address
-from tools.save import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
 
 LONGEST_CELL = 25
+HEAVIEST = (
+    700_000  # bytes; GitHub fails to show notebooks of some megabytes, and every save grows the history
+)
 
 
 @dataclass
@@ -240,6 +243,12 @@ def has_short_cells(page: Page) -> list[str]:
     ]
 
 
+def is_light(page: Page) -> list[str]:
+    """Limit the file's size."""
+    size = len(json.dumps(page.raw))
+    return [f"{size / 1e3:.0f} KB, more than {HEAVIEST / 1e3:.0f}: make save"] if size > HEAVIEST else []
+
+
 def begins_with_the_setup_cell(page: Page) -> list[str]:
     """Require the project's set-up cell, word for word, as the first code cell and only there."""
     wanted = setup_cell.text(address(page.root))
@@ -383,6 +392,7 @@ RULES: list[Rule] = [
     has_no_absolute_path,
     has_alt_text,
     has_short_cells,
+    is_light,
     begins_with_the_setup_cell,
     has_working_links,
     has_the_projects_badge,

@@ -18,15 +18,18 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = Path(__file__).with_name("lab.js")
 
 #: What chromium needs to run as root in a container, and to talk to nobody but the server.
 CHROMIUM_FLAGS = [
@@ -52,12 +55,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+INSTALL = "apt-get install chromium (Debian, Ubuntu), or .venv/bin/playwright install chromium"
+
+
 def find_chromium() -> str | None:
-    """Return the path of a chromium or Chrome on this machine, or None."""
+    """Return the path of a chromium or Chrome on PATH, else of the one that playwright downloaded, or None."""
     for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"):
         if path := shutil.which(name):
             return path
-    return None
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    return path if Path(path).exists() else None
 
 
 def copy_notebooks(notebook: Path, work: Path) -> Path:
@@ -84,6 +94,7 @@ class Server:
     token: str
     root: Path
     log: Path
+    process: int
 
     def url(self, notebook: Path) -> str:
         """Return the address that opens `notebook` alone (no side bar)."""
@@ -97,10 +108,30 @@ class Server:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return bytes(answer.read())
 
-    def end_kernels(self) -> None:
-        """End every kernel, so that the next notebook has the machine for itself."""
+    def end_kernel(self, notebook: Path) -> None:
+        """End the kernel of a notebook, so that the next one has the machine for itself."""
+        relative = notebook.resolve().relative_to(self.root.resolve()).as_posix()
         for session in json.loads(self.ask("GET", "sessions")):
-            self.ask("DELETE", f"sessions/{session['id']}")
+            if session["path"] == relative:
+                self.ask("DELETE", f"sessions/{session['id']}")
+
+    def stop(self, seconds: float = 30) -> None:
+        """End the server, which ends its kernels: they live in sessions of their own."""
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.kill(self.process, sign)
+            deadline = time.monotonic() + seconds
+            while self.runs():
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.1)
+
+    def runs(self) -> bool:
+        """Tell whether the server's process, which another one than this may have started, is at work."""
+        try:
+            return bool(psutil.Process(self.process).status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
 
     def answers(self) -> bool:
         """Tell whether the server is up."""
@@ -110,9 +141,8 @@ class Server:
             return False
 
 
-@contextmanager
-def serve(root: Path, private: Path, start_seconds: float = 90) -> Iterator[Server]:
-    """Start a JupyterLab that shows `root` and keeps its own files in `private`; stop it and its kernels at the end.
+def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
+    """Start a JupyterLab that shows `root` and keeps its own files in `private`.
 
     Raises RuntimeError with the tail of the server's log if it does not answer within `start_seconds`.
     """
@@ -124,7 +154,7 @@ def serve(root: Path, private: Path, start_seconds: float = 90) -> Iterator[Serv
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = Server(port, secrets.token_hex(16), root, private / "server.log")
+    token, log = secrets.token_hex(16), private / "server.log"
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(private / "config"),
@@ -133,48 +163,48 @@ def serve(root: Path, private: Path, start_seconds: float = 90) -> Iterator[Serv
         "JUPYTERLAB_SETTINGS_DIR": str(settings),
         "JUPYTERLAB_WORKSPACES_DIR": str(private / "workspaces"),
         "IPYTHONDIR": str(private / "ipython"),
-        "JUPYTER_TOKEN": server.token,
+        "JUPYTER_TOKEN": token,
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "TQDM_DISABLE": "1",
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
     command += [f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}"]
     command += ["--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
-    with server.log.open("w") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.monotonic() + start_seconds
-        while not server.answers():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"JupyterLab did not start:\n{server.log.read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield server
-    finally:
-        # SIGTERM lets the server end its kernels, which live in sessions of their own.
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
+    with log.open("w") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, start_new_session=True)
+    server = Server(port, token, root, log, process.pid)
+    deadline = time.monotonic() + start_seconds
+    while not server.answers():
+        if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             process.wait()
+            raise RuntimeError(f"JupyterLab did not start:\n{log.read_text()[-3000:]}")
+        time.sleep(0.2)
+    return server
 
 
 @contextmanager
-def browse(width: int = 1280, height: int = 1600) -> Iterator[Page]:
-    """Start chromium and yield an empty page; raises FileNotFoundError with the way out where there is no chromium."""
+def serve(root: Path, private: Path) -> Iterator[Server]:
+    """Start a JupyterLab (see `start`); stop it and its kernels at the end."""
+    server = start(root, private)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start chromium; raises FileNotFoundError with the way out where there is none."""
     from playwright.sync_api import sync_playwright
 
     chromium = find_chromium()
     if chromium is None:
-        raise FileNotFoundError(
-            "no chromium or Chrome on PATH; on Debian or Ubuntu: apt-get install chromium"
-        )
+        raise FileNotFoundError(f"no chromium or Chrome on PATH: {INSTALL}")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
         try:
-            page = browser.new_page(viewport={"width": width, "height": height})
-            page.set_default_timeout(60_000)
-            yield page
+            yield browser
         finally:
             browser.close()
 
@@ -186,26 +216,13 @@ class Notebook:
         """Open `path` in `page` and wait until JupyterLab and the kernel are ready."""
         self.page = page
         self.console: list[str] = []
+        page.set_default_timeout(60_000)
         page.on("console", self._keep_errors)
         page.on("pageerror", lambda error: self.console.append(str(error)))
         page.goto(server.url(path))
         page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget")
-        ready = page.evaluate(
-            """async seconds => {
-                const app = window.jupyterapp;
-                const wait = async () => {
-                    await app.restored;
-                    const context = app.shell.currentWidget.context;
-                    await context.ready;
-                    await context.sessionContext.ready;
-                    await context.sessionContext.session.kernel.info;
-                    return true;
-                };
-                const limit = new Promise(resolve => setTimeout(() => resolve(false), 1000 * seconds));
-                return await Promise.race([wait(), limit]);
-            }""",
-            60,
-        )
+        page.evaluate(SCRIPT.read_text(encoding="utf-8"))
+        ready = page.evaluate("idt.ready(60)")
         if not ready:  # for example: a dialog asks for the kernel
             raise AssertionError(f"no kernel after 60 s; the page says: {page.inner_text('body')[-500:]}")
 
@@ -235,14 +252,7 @@ class Notebook:
 
     def prompts(self) -> list[str]:
         """Return the prompt of every code cell that has something in it: `[3]:`, `[*]:` or `[ ]:`."""
-        # The source is asked of the model: the page may not have drawn the editor of a cell yet.
-        return list(
-            self.page.evaluate(
-                """() => window.jupyterapp.shell.currentWidget.content.widgets
-                    .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
-                    .map(cell => cell.node.querySelector('.jp-InputPrompt')?.innerText.trim() || '[ ]:')"""
-            )
-        )
+        return list(self.page.evaluate("idt.prompts()"))
 
     def finished(self) -> bool:
         """Tell whether every code cell has run."""
@@ -254,59 +264,16 @@ class Notebook:
 
         A cell tagged `raises-exception` is meant to fail; its traceback is not counted.
         """
-        return list(
-            self.page.evaluate(
-                """() => {
-                    const found = [];
-                    for (const cell of window.jupyterapp.shell.currentWidget.content.widgets) {
-                        const tags = cell.model.getMetadata('tags') || [];
-                        if (cell.model.type !== 'code' || tags.includes('raises-exception')) continue;
-                        for (const output of cell.model.outputs.toJSON())
-                            if (output.output_type === 'error') found.push(output.ename + ': ' + output.evalue);
-                        for (const element of cell.node.querySelectorAll('.idt-error, .jupyter-widgets-error-widget'))
-                            found.push(element.innerText.trim() || element.className);
-                    }
-                    return found;
-                }"""
-            )
-        )
+        return list(self.page.evaluate("idt.errors()"))
 
     def warnings(self) -> list[str]:
         """Return what looks wrong but is no error: stderr, a figure wider than its cell, a widget shown as text."""
-        return list(
-            self.page.evaluate(
-                """() => {
-                    const found = [];
-                    const cells = window.jupyterapp.shell.currentWidget.content.widgets;
-                    const meant = cells.filter(c => (c.model.getMetadata('tags') || []).includes('raises-exception'));
-                    for (const area of document.querySelectorAll('.jp-OutputArea-output')) {
-                        if (meant.some(cell => cell.node.contains(area))) continue;
-                        const text = area.innerText.trim().slice(0, 200);
-                        if (area.dataset.mimeType === 'application/vnd.jupyter.stderr') found.push('stderr: ' + text);
-                        if (text.includes('Error displaying widget')) found.push(text);
-                        const picture = area.querySelector('img, svg');
-                        const room = area.getBoundingClientRect().width;
-                        if (picture && picture.getBoundingClientRect().width > room + 1)
-                            found.push(`a figure ${Math.round(picture.getBoundingClientRect().width)} px wide`
-                                + ` in ${Math.round(room)} px: ` + (picture.alt || ''));
-                        if (area.scrollWidth > area.clientWidth + 1)
-                            found.push(`an output ${area.scrollWidth} px wide in ${area.clientWidth} px: ` + text);
-                    }
-                    return found;
-                }"""
-            )
-        )
+        return list(self.page.evaluate("idt.warnings()"))
 
     def screenshots(self, folder: Path, prefix: str) -> list[Path]:
         """Save the whole notebook as pictures, one window's height each; return the files."""
         box = self.page.locator(".jp-WindowedPanel-outer").first
-        total, window = box.evaluate(
-            """box => {
-                const cells = [...box.querySelectorAll('.jp-Cell')];
-                const bottom = Math.max(...cells.map(cell => cell.getBoundingClientRect().bottom));
-                return [bottom - box.getBoundingClientRect().top + box.scrollTop, box.clientHeight];
-            }"""
-        )
+        total, window = self.page.evaluate("idt.heights()")
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob(f"{prefix}-[0-9][0-9].png"):
             old.unlink()
@@ -410,11 +377,8 @@ class Explorer:
 
     def _attribute(self, name: str) -> str:
         # Asked of the page in one step: a locator would wait for a frame that a failed figure has taken away.
-        return str(
-            self.box.evaluate(
-                "(box, name) => box.querySelector('img.idt-frame')?.getAttribute(name) ?? ''", name
-            )
-        )
+        picture = "(box, name) => box.querySelector('img.idt-frame')?.getAttribute(name) ?? ''"
+        return str(self.box.evaluate(picture, name))
 
     def controls(self) -> list[Control]:
         """Return every control; raises AssertionError where the figure has none, or one that is not known here."""
@@ -438,16 +402,7 @@ class Explorer:
 
     @staticmethod
     def _label(element: Locator) -> str:
-        return str(
-            element.evaluate(
-                """e => {
-                    const box = e.closest('.widget-inline-hbox, .widget-toggle-buttons') || e.parentElement;
-                    const label = box.querySelector('.widget-label');
-                    const text = label ? label.innerText.replace(/\u200b/g, '').trim() : '';
-                    return text || box.innerText.replace(/\u200b/g, '').trim();
-                }"""
-            )
-        )
+        return str(element.evaluate("element => idt.label(element)"))
 
     def wait_for_change(self, before: str, seconds: float = 30) -> None:
         """Wait until the frame is another picture than `before`; raises AssertionError when it stays the same."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # For `python tools/look.py`.
 
-from tools.lab import Notebook, browse, copy_notebooks, serve
+from tools.lab import Notebook, browser, copy_notebooks, serve
 
 
 def main() -> int:
@@ -38,7 +38,8 @@ def main() -> int:
         root.mkdir()
         private.mkdir()
         copy = copy_notebooks(options.notebook, root)
-        with serve(root, private) as server, browse(options.width, options.height) as page:
+        with serve(root, private) as server, browser() as chromium:
+            page = chromium.new_page(viewport={"width": options.width, "height": options.height})
             notebook = Notebook(page, server, copy)
             if options.stored:
                 print(*notebook.screenshots(options.out, f"{stem}-stored"), sep="\n")

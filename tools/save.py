@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import hashlib
 import itertools
 import os
 import re
@@ -24,32 +23,12 @@ from typing import Any
 
 import nbformat
 
+from tools import hygiene
 from tools.execute import FAILURES, execute
+from tools.kept import KEPT_IN_CELL, KEPT_IN_NOTEBOOK, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
 from tools.project import ROOT, find
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
-MEASURED = "# NBVAL_IGNORE_OUTPUT"
 SANITIZE = ROOT / "tests" / "notebooks" / "sanitize.cfg"
-
-KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE = {
-    "file_extension": ".py",
-    "mimetype": "text/x-python",
-    "name": "python",
-    "pygments_lexer": "ipython3",
-}
-#: Everything else in a notebook's or a cell's metadata is some editor's memory of itself.
-KEPT_IN_NOTEBOOK = {"kernelspec", "language_info", "idt", "accelerator"}
-KEPT_IN_CELL = {"tags", "jupyter"}
-
-
-def sources(notebook: Any) -> str:
-    """Return a hash of all code of the notebook, cell by cell."""
-    digest = hashlib.sha256()
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            digest.update(cell.source.encode() + b"\0")
-    return digest.hexdigest()
 
 
 def is_measured(cell: Any) -> bool:
@@ -241,8 +220,6 @@ def save(path: Path, fresh: bool = False, cell_seconds: float = 120) -> str:
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    from tools import hygiene  # which itself needs this module
-
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NB", help="a number, a stem, a path, or all")
     parser.add_argument("--fresh", action="store_true", help="replace measured outputs too")

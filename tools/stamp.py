@@ -17,8 +17,9 @@ from typing import Any
 import nbformat
 
 from tools import setup_cell
+from tools.kept import sources
 from tools.project import ROOT, Address, address, notebooks
-from tools.save import sources, write
+from tools.save import write
 
 COLAB = re.compile(
     r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb"

@@ -1,24 +1,34 @@
-"""Run the whole suite, step by step, and end with one summary.
+"""Run the suite, step by step, and end with its slowest tests and one summary.
 
-    make test
+    make test            everything
+    make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
+    make test FAST=1     no notebook, no browser, no real ranks
 
-Units, properties and hygiene share two cores, and so do the browsers: nothing there depends on the clock. The cells of
-the notebooks run alone, because they measure and what they say is compared.
+Two cores share whatever does not depend on the clock. The notebooks that measure run alone, one after another, because
+what they say about their measurements is compared.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import lab
 from tools.execute import ENVIRONMENT
-from tools.project import ROOT, notebooks
+from tools.kept import MEASURED
+from tools.project import ROOT, find, notebooks
+
+FOLDERS = ["lib", "support", "tools", "unit", "property", "notebooks", "gpu"]
+BOTH_CORES = ["-n", "2", "--dist", "loadfile"]
+SLOWEST = 10
 
 
 @dataclass
@@ -30,19 +40,48 @@ class Step:
     minutes: float
 
 
-def steps() -> list[Step]:
-    """Return the steps in order; one that has nothing to run is left out."""
-    first = ["tests/unit", "tests/property", "tests/notebooks", "tests/gpu"]
-    planned = [Step("units, properties, hygiene", [*first, "-n", "2", "--dist", "loadfile"], 30)]
-    if list((ROOT / "tests" / "bench").glob("test_*.py")):
+def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
+    """Return the steps in order, for everything, for the notebooks that are named, or for what is fast."""
+    folders = [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
+    if fast:
+        folders.remove("tests/notebooks")
+        return [Step("units and properties", [*folders, *BOTH_CORES, "-m", "not ranks"], 10)]
+    chosen = find(names) if names else notebooks()
+    first = Step("units, properties, hygiene", [*folders, *BOTH_CORES], 30)
+    widgets = ["tests/browser", "-n", "2", "--dist", "worksteal"]
+    if names:
+        numbers = sorted({path.name[:2] for path in chosen})
+        ours = [path for number in numbers for path in rooms(number)]
+        first = Step("room and hygiene", [*ours, "tests/notebooks", "-k", selected(numbers, ours)], 10)
+        widgets = ["tests/browser/test_widgets.py", "-k", " or ".join(f"{number}_" for number in numbers)]
+    planned = [first]
+    if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
         planned.append(Step("paired benchmarks", ["tests/bench"], 10))
-    if notebooks():
-        compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
-        compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
-        files = [str(path.relative_to(ROOT)) for path in notebooks()]
-        planned.append(Step("every cell of every notebook", [*files, *compare], 40))
-    planned.append(Step("widgets in a browser", ["tests/browser", "-n", "2", "--dist", "worksteal"], 40))
-    return planned
+    measuring = [path for path in chosen if measures(path)]
+    steady = [path for path in chosen if path not in measuring]
+    compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
+    compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
+    for what, paths, more in (("measure", measuring, []), ("do not", steady, BOTH_CORES)):
+        files = [path.relative_to(ROOT).as_posix() for path in paths]
+        if files:
+            planned.append(Step(f"cells of notebooks that {what}", [*files, *compare, *more], 40))
+    return [*planned, Step("widgets in a browser", widgets, 40)]
+
+
+def measures(path: Path) -> bool:
+    """Tell whether a notebook has a cell of measured numbers, besides the set-up cell with its machine card."""
+    return path.read_text(encoding="utf-8").count(MEASURED) > 1
+
+
+def rooms(number: str) -> list[str]:
+    """Return the test files of a notebook's room."""
+    files = sorted((ROOT / "tests").glob(f"*/test_*n{number}*.py"))
+    return [path.relative_to(ROOT).as_posix() for path in files]
+
+
+def selected(numbers: list[str], files: list[str]) -> str:
+    """Return pytest's -k for the tests of these rooms and the notebooks' own cases of hygiene."""
+    return " or ".join([*(Path(name).stem for name in files), *(f"{number}_" for number in numbers)])
 
 
 def run(step: Step, report: Path) -> int:
@@ -76,12 +115,38 @@ def counts(report: Path) -> tuple[int, int, int]:
     return total - errors - failures - skipped, errors + failures, skipped
 
 
-def main() -> int:
+def slowest(reports: list[Path], number: int = SLOWEST) -> list[str]:
+    """Return a line for each of the slowest tests of all reports."""
+    cases = [
+        (float(case.get("time", 0)), f"{case.get('classname')}::{case.get('name')}")
+        for report in reports
+        if report.exists()
+        for case in ElementTree.parse(report).getroot().iter("testcase")
+    ]
+    return [f"{seconds:8.1f} s  {name}" for seconds, name in sorted(cases, reverse=True)[:number]]
+
+
+def get_browser() -> None:
+    """Let playwright fetch its own chromium, once, where this machine has none; CI must bring one."""
+    if lab.find_chromium() is None and not os.environ.get("CI"):
+        print("No chromium on this machine: playwright fetches one (170 MB, into your cache).", flush=True)
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], timeout=600)
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Run every step, whatever the others did; return 1 when anything failed."""
-    rows, sums, codes = [], [0, 0, 0], []
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NB", help="a number, a stem or a path; else everything")
+    parser.add_argument("--fast", action="store_true", help="no notebook, no browser, no real ranks")
+    options = parser.parse_args(arguments)
+    rows, sums, codes, reports = [], [0, 0, 0], [], []
     with tempfile.TemporaryDirectory(prefix="idt-test-") as folder:
-        for number, step in enumerate(steps()):
+        for number, step in enumerate(steps(options.names, options.fast)):
             start, report = time.monotonic(), Path(folder, f"{number}.xml")
+            reports.append(report)
+            if step.name == "widgets in a browser":
+                get_browser()
             code = run(step, report)
             passed, failed, skipped = counts(report)
             if code and not failed:  # collection failed, nothing ran, or time was up
@@ -93,6 +158,7 @@ def main() -> int:
             rows.append(
                 f"{step.name:<32} {passed:6} passed {failed:4} failed {skipped:4} skipped {seconds:6.0f} s{end}"
             )
+        print(f"\nthe {SLOWEST} slowest tests:\n" + "\n".join(slowest(reports)))
     print("\n" + "\n".join(rows))
     print("total: {} passed, {} failed, {} skipped".format(*sums), flush=True)
     return 1 if any(codes) else 0

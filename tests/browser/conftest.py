@@ -1,16 +1,23 @@
-"""One JupyterLab over a copy of the notebooks, and one chromium, for all browser tests."""
+"""One JupyterLab over a copy of the notebooks for all processes of a test run, and one chromium for each process."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pickle
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tools import lab
 from tools.lab import Notebook, Server
 from tools.project import ROOT
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 
@@ -20,27 +27,68 @@ def chromium() -> str:
     """The browser; without one CI fails, and a reader's machine skips and says what to install."""
     found = lab.find_chromium()
     if found is None:
-        reason = (
-            "no chromium or Chrome on PATH (Debian, Ubuntu: apt-get install chromium): no widget was tried"
-        )
-        if os.environ.get("CI") == "true":
+        reason = f"no browser, no widget was tried: {lab.INSTALL}"
+        if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
     return found
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[Path]:
+    """Keep other processes out; yield the file that tells of the server and of who uses it."""
+    with (folder / "lab.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder / "lab.pickle"
+
+
 @pytest.fixture(scope="session")
 def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    root = tmp_path_factory.mktemp("lab-root")
-    if (ROOT / "notebooks").exists():
-        lab.copy_tree(ROOT / "notebooks", root / "notebooks")
-    with lab.serve(root, tmp_path_factory.mktemp("lab-private")) as server:
-        yield server
+    """The JupyterLab of this test run: the first process that needs it starts it, the last one that used it ends it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # the one that all processes of this run share
+    with locked(folder) as file:
+        if not file.exists():
+            root, private = folder / "lab-root", folder / "lab-private"
+            private.mkdir(exist_ok=True)
+            lab.copy_tree(ROOT / "notebooks", root / "notebooks")
+            file.write_bytes(pickle.dumps((0, lab.start(root, private))))
+        users, server = pickle.loads(file.read_bytes())
+        file.write_bytes(pickle.dumps((users + 1, server)))
+    yield server
+    with locked(folder) as file:
+        users, server = pickle.loads(file.read_bytes())
+        file.write_bytes(pickle.dumps((users - 1, server)))
+        if users == 1:
+            server.stop()
+            file.unlink()
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    with lab.browser() as browser:
+        yield browser
 
 
 @pytest.fixture
-def open_notebook(server: Server) -> Iterator[Callable[[Path], Notebook]]:
-    """Open a notebook of the copy, in a browser of its own that is closed with the test."""
-    with lab.browse() as page:
-        yield lambda path: Notebook(page, server, path)
-    server.end_kernels()
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page that shares nothing with the pages before it."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1600})
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def open_notebook(server: Server, page: Page) -> Iterator[Callable[[Path], Notebook]]:
+    """Open a notebook of the copy in the page; its kernel ends with the test."""
+    opened: list[Path] = []
+
+    def open_one(path: Path) -> Notebook:
+        opened.append(path)
+        return Notebook(page, server, path)
+
+    yield open_one
+    for path in opened:
+        server.end_kernel(path)

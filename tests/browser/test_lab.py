@@ -10,8 +10,8 @@ from typing import Any
 import nbformat
 import pytest
 
+from tools.kept import KERNELSPEC
 from tools.lab import Explorer, Notebook, Server
-from tools.save import KERNELSPEC
 
 DRAW = """
 import ipywidgets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from lib.figures.hover import explore_hover, spots
 from lib.figures.schedule_explorer import SCHEDULE_CONTROLS, draw_schedule_explorer
 from tests.browser.conftest import SCREENSHOTS
-from tools import lab
+from tools.kept import KERNELSPEC
 from tools.lab import Notebook, Server
-from tools.save import KERNELSPEC
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 PLACE = "from lib.figures.place_it import place_it\n\nplace_it(micro_batches=1, partitions=2)"
 
@@ -46,18 +49,15 @@ def test_a_click_places_an_action_and_an_illegal_one_is_explained(
     assert notebook.errors() == []
 
 
-def test_an_idle_slot_says_under_the_pointer_what_the_rank_waits_for(chromium: str) -> None:
+def test_an_idle_slot_says_under_the_pointer_what_the_rank_waits_for(page: Page) -> None:
     explorer = explore_hover(draw_schedule_explorer, **SCHEDULE_CONTROLS)
     words = "idle for 0.5\nrank 1 waits for 0F0, to do 1F0"
     number = [spot.words for spot in spots(explorer.figure)].index(words)
-    with lab.browse() as page:
-        page.set_content(
-            f"<!doctype html><meta charset='utf-8'><body style='margin:120px'>{explorer._frame()}"
-        )
-        spot = page.locator(".idt-spot").nth(number)
-        told = "element => getComputedStyle(element, '::after').content"
-        assert spot.evaluate(told) == "none"
-        spot.hover()
-        assert "rank 1 waits for 0F0, to do 1F0" in str(spot.evaluate(told))
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=SCREENSHOTS / "hover.png")
+    page.set_content(f"<!doctype html><meta charset='utf-8'><body style='margin:120px'>{explorer._frame()}")
+    spot = page.locator(".idt-spot").nth(number)
+    told = "element => getComputedStyle(element, '::after').content"
+    assert spot.evaluate(told) == "none"
+    spot.hover()
+    assert "rank 1 waits for 0F0, to do 1F0" in str(spot.evaluate(told))
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / "hover.png")

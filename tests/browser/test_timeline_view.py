@@ -9,10 +9,9 @@ import pytest
 
 from lib.figures.timeline_html import timeline_html
 from lib.timeline import Span, Trace
-from tools import lab
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 PREDICTED = Trace(
     [
@@ -26,17 +25,16 @@ NASTY = "</script><img src=x onerror='document.title=1'>"
 
 
 @pytest.fixture
-def page(chromium: str) -> Iterator[Page]:
-    with lab.browse() as page:
-        complaints: list[str] = []
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        views = (
-            timeline_html(PREDICTED.scale(1.25), PREDICTED),
-            timeline_html(Trace([Span("lane", NASTY, 0, 1, NASTY)]), title=NASTY),
-        )
-        page.set_content("<!doctype html><meta charset='utf-8'>" + "".join(view.html for view in views))
-        yield page
-        assert complaints == []
+def page(page: Page) -> Iterator[Page]:
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    views = (
+        timeline_html(PREDICTED.scale(1.25), PREDICTED),
+        timeline_html(Trace([Span("lane", NASTY, 0, 1, NASTY)]), title=NASTY),
+    )
+    page.set_content("<!doctype html><meta charset='utf-8'>" + "".join(view.html for view in views))
+    yield page
+    assert complaints == []
 
 
 @pytest.fixture
@@ -141,9 +139,7 @@ def test_a_narrow_page_keeps_the_size_of_the_letters(page: Page, view: Locator) 
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
 
 
-def test_without_a_script_the_picture_is_whole_and_the_buttons_are_gone(chromium: str, page: Page) -> None:
-    browser = page.context.browser
-    assert browser is not None
+def test_without_a_script_the_picture_is_whole_and_the_buttons_are_gone(browser: Browser) -> None:
     still = browser.new_context(java_script_enabled=False).new_page()
     still.set_content(timeline_html(PREDICTED.scale(1.25), PREDICTED).html)
     assert still.locator(".idt-span rect").count() == 8

@@ -10,8 +10,8 @@ import pytest
 
 from tools import hygiene, setup_cell
 from tools.hygiene import Page
+from tools.kept import KERNELSPEC, LANGUAGE, WIDGET
 from tools.project import ROOT, address, notebooks
-from tools.save import KERNELSPEC, LANGUAGE, WIDGET
 
 PICTURE = {
     "output_type": "display_data",
@@ -25,6 +25,10 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: str(path.relative_to(ROOT / "notebooks")))
 def test_every_notebook_obeys(path: Path, rule: hygiene.Rule) -> None:
     assert rule(Page.read(path)) == []
+
+
+def test_all_notebooks_together_are_light() -> None:
+    assert sum(path.stat().st_size for path in notebooks()) <= 8e6
 
 
 # From here on: a notebook without fault, and what each rule says when one is planted.
@@ -237,6 +241,12 @@ def test_a_long_cell_is_noticed(page: Page) -> None:
     assert hygiene.has_short_cells(page) == []
     page.raw["cells"][FIGURE]["source"] += "x = 1\n"
     assert hygiene.has_short_cells(page) == ["cell 3 has 26 lines of code, more than 25"]
+
+
+def test_a_heavy_notebook_is_noticed(page: Page) -> None:
+    page.raw["cells"][FIGURE]["outputs"][0]["data"]["image/png"] = "x" * hygiene.HEAVIEST
+    (complaint,) = hygiene.is_light(page)
+    assert complaint.endswith("KB, more than 700: make save")
 
 
 def test_a_set_up_cell_of_its_own_is_noticed(page: Page) -> None:

@@ -83,10 +83,10 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
 def test_any_step_that_fails_fails_the_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: tuple[int, int], expected: int
 ) -> None:
-    monkeypatch.setattr(suite, "steps", lambda: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
+    monkeypatch.setattr(suite, "steps", lambda *_: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
     answers = iter(codes)
     monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
-    assert suite.main() == expected
+    assert suite.main([]) == expected
     assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
 
 
@@ -119,3 +119,54 @@ def test_bench_runs_what_is_named_and_fails_with_it(
     assert "Failed: bench_bad" in capfd.readouterr().err
     assert bench.main(["unknown"]) == 2
     assert "there are: bench_bad bench_good" in capfd.readouterr().err
+
+
+def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
+    first, *cells, widgets = suite.steps(["03"])
+    assert "tests/notebooks" in first.arguments and any("n03" in argument for argument in first.arguments)
+    files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
+    assert files == [
+        "notebooks/03_distributed_sampler.ipynb",
+        "notebooks/solutions/03_distributed_sampler.ipynb",
+    ]
+    assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
+
+
+def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
+    (step,) = suite.steps(fast=True)
+    assert step.arguments[-2:] == ["-m", "not ranks"]
+    assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
+    assert "tests/property" in step.arguments
+
+
+def test_notebooks_that_measure_run_alone_and_the_others_share_the_cores() -> None:
+    alone, shared = (step for step in suite.steps() if "--nbval" in step.arguments)
+    assert "-n" not in alone.arguments and "-n" in shared.arguments
+    assert "notebooks/01_loading_pipeline.ipynb" in alone.arguments
+    assert "notebooks/solutions/01_loading_pipeline.ipynb" in shared.arguments
+
+
+def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
+    for name, seconds in (("a", 3), ("b", 20)):
+        case = f'<testcase classname="tests.x" name="test_{name}" time="{seconds}"/>'
+        (tmp_path / name).write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    lines = suite.slowest([tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
+    assert [line.split() for line in lines] == [
+        ["20.0", "s", "tests.x::test_b"],
+        ["3.0", "s", "tests.x::test_a"],
+    ]
+    assert suite.slowest([tmp_path / "a", tmp_path / "b"], number=1) == lines[:1]
+
+
+@pytest.mark.parametrize(
+    ("found", "ci", "fetched"), [(None, "", True), (None, "true", False), ("/x", "", False)]
+)
+def test_a_missing_browser_is_fetched_once_but_not_in_ci(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, ci: str, fetched: bool
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(suite.lab, "find_chromium", lambda: found)
+    monkeypatch.setattr(suite.subprocess, "run", lambda command, **_: commands.append(command))
+    suite.get_browser()
+    assert bool(commands) == fetched

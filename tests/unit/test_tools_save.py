@@ -10,6 +10,7 @@ import pytest
 
 from tools import save
 from tools.execute import FAILURES
+from tools.kept import WIDGET
 
 SMALL = """
 # NBVAL_IGNORE_OUTPUT
@@ -142,9 +143,7 @@ def test_a_broken_write_leaves_the_old_file_and_no_debris(
 
 
 def test_a_widget_without_a_picture_is_refused() -> None:
-    output = nbformat.v4.new_output(
-        "display_data", {save.WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"}
-    )
+    output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"})
     with pytest.raises(ValueError, match=r"lib\.figures\.explore"):
         save.tidy_outputs([output])
 

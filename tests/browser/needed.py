@@ -1,0 +1,93 @@
+"""What of a notebook its interactive figures need: the statements that show them, and by names what those read.
+
+Reading from the last statement to the first, one is needed when it shows an interactive figure, or gives or changes a
+name that a needed statement below it reads. The set-up cell always stays whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import symtable
+from collections.abc import Iterator
+from typing import Any
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+#: The calls that show an interactive figure; the last one has a test of its own and must only appear here.
+SHOWS = {"explore", "explore_hover", "place_it"}
+
+
+def statements(source: str) -> list[str]:
+    """Return the statements of a cell, with IPython's `!` and `%` turned into calls."""
+    source = TransformerManager().transform_cell(source)
+    return [ast.get_source_segment(source, node) or "" for node in ast.parse(source).body]
+
+
+def shows(source: str) -> list[str]:
+    """Return the calls that show an interactive figure, in order."""
+    calls = [
+        node.func
+        for text in statements(source)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+    ]
+    return [call.id for call in calls if isinstance(call, ast.Name) and call.id in SHOWS]
+
+
+def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
+    """Return the names of the notebook that a statement binds, and those that it, or a function in it, reads."""
+    top = symtable.symtable(statement, "cell", "exec")
+    tables, reads = [top], set()
+    for table in tables:
+        tables += table.get_children()
+        names = [name for name in table.get_symbols() if name.is_referenced()]
+        reads |= {name.get_name() for name in names if table is top or name.is_global()}
+    bound = {name.get_name() for name in top.get_symbols() if name.is_assigned() or name.is_imported()}
+    return bound, reads
+
+
+def changes(statement: str) -> Iterator[str]:
+    """Yield the names of objects that a statement may change: `x[0] = …`, `x.y = …`, `x += …`, `x.f(…)` for nothing."""
+    for part in ast.walk(ast.parse(statement)):
+        if isinstance(part, ast.Call) and ast.unparse(part.func).startswith("write_"):
+            yield from (
+                name.id for name in part.args if isinstance(name, ast.Name)
+            )  # makes a file that is read later
+        target: Any = None
+        if isinstance(part, ast.Subscript | ast.Attribute) and not isinstance(part.ctx, ast.Load):
+            target = part
+        elif isinstance(part, ast.AugAssign):
+            target = part.target
+        elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+            target = part.value.func if isinstance(part.value.func, ast.Attribute) else None
+        while isinstance(target, ast.Subscript | ast.Attribute):
+            target = target.value
+        if isinstance(target, ast.Name):
+            yield target.id
+
+
+def needed(cells: list[str]) -> list[str]:
+    """Return the code cells with what the interactive figures need and nothing else; an empty one needs nothing."""
+    wanted: set[str] = set()
+    kept: list[str] = []
+    for cell in reversed(cells):
+        kept.append("")
+        for statement in reversed(statements(cell)):
+            gives, reads = gives_and_reads(statement)
+            changed = set(changes(statement))
+            if shows(statement) or (gives | changed) & wanted:
+                kept[-1] = f"{statement}\n{kept[-1]}".strip()
+                wanted = (wanted - (gives - changed)) | reads
+    return kept[::-1]
+
+
+def with_needed_cells_only(notebook: Any) -> Any:
+    """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run."""
+    small = copy.deepcopy(notebook)
+    code = [cell for cell in small.cells if cell.cell_type == "code"]
+    for cell, source in zip(code, needed([cell.source for cell in code]), strict=True):
+        cell.outputs, cell.execution_count = [], None
+        cell.source = cell.source if "setup" in cell.metadata.get("tags", []) else source
+    small.cells = [cell for cell in code if cell.source]
+    return small

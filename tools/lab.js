@@ -1,0 +1,73 @@
+// What tools/lab.py asks of the page: each function looks at JupyterLab's current notebook and returns plain values.
+(() => {
+    const cells = () => window.jupyterapp.shell.currentWidget.content.widgets;
+    const tags = cell => cell.model.getMetadata('tags') || [];
+    const meantToFail = cell => tags(cell).includes('raises-exception');
+
+    // Whether the notebook and its kernel are ready, at the latest after so many seconds.
+    const ready = async seconds => {
+        const app = window.jupyterapp;
+        const wait = async () => {
+            await app.restored;
+            const context = app.shell.currentWidget.context;
+            await context.ready;
+            await context.sessionContext.ready;
+            await context.sessionContext.session.kernel.info;
+            return true;
+        };
+        const limit = new Promise(resolve => setTimeout(() => resolve(false), 1000 * seconds));
+        return await Promise.race([wait(), limit]);
+    };
+
+    // The source is asked of the model: the page may not have drawn the editor of a cell yet.
+    const prompts = () => cells()
+        .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
+        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.innerText.trim() || '[ ]:');
+
+    const errors = () => {
+        const found = [];
+        for (const cell of cells()) {
+            if (cell.model.type !== 'code' || meantToFail(cell)) continue;
+            for (const output of cell.model.outputs.toJSON())
+                if (output.output_type === 'error') found.push(output.ename + ': ' + output.evalue);
+            for (const element of cell.node.querySelectorAll('.idt-error, .jupyter-widgets-error-widget'))
+                found.push(element.innerText.trim() || element.className);
+        }
+        return found;
+    };
+
+    const warnings = () => {
+        const found = [];
+        const meant = cells().filter(meantToFail);
+        for (const area of document.querySelectorAll('.jp-OutputArea-output')) {
+            if (meant.some(cell => cell.node.contains(area))) continue;
+            const text = area.innerText.trim().slice(0, 200);
+            if (area.dataset.mimeType === 'application/vnd.jupyter.stderr') found.push('stderr: ' + text);
+            if (text.includes('Error displaying widget')) found.push(text);
+            const picture = area.querySelector('img, svg');
+            const room = area.getBoundingClientRect().width;
+            if (picture && picture.getBoundingClientRect().width > room + 1)
+                found.push(`a figure ${Math.round(picture.getBoundingClientRect().width)} px wide`
+                    + ` in ${Math.round(room)} px: ` + (picture.alt || ''));
+            if (area.scrollWidth > area.clientWidth + 1)
+                found.push(`an output ${area.scrollWidth} px wide in ${area.clientWidth} px: ` + text);
+        }
+        return found;
+    };
+
+    // How high the notebook is, and the window on it.
+    const heights = () => {
+        const box = document.querySelector('.jp-WindowedPanel-outer');
+        const bottom = Math.max(...[...box.querySelectorAll('.jp-Cell')].map(c => c.getBoundingClientRect().bottom));
+        return [bottom - box.getBoundingClientRect().top + box.scrollTop, box.clientHeight];
+    };
+
+    // The words beside a control.
+    const label = element => {
+        const box = element.closest('.widget-inline-hbox, .widget-toggle-buttons') || element.parentElement;
+        const words = node => node ? node.innerText.replace(/\u200b/g, '').trim() : '';
+        return words(box.querySelector('.widget-label')) || words(box);
+    };
+
+    window.idt = { ready, prompts, errors, warnings, heights, label };
+})();

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from lib.figures.style import BLUE, GREY, INK, MUTED, ORANGE, describe, new_figure, styled
+from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, describe, new_figure, styled
 from lib.training.comparison import Comparison, against_first
 
 Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]

@@ -17,9 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from lib._arguments import integer
-from lib.figures.deal import EDGE, LEFT, canvas, name_rank, note
-from lib.figures.explore import whole
-from lib.figures.style import GREY, INK, PAPER, describe, ink_on, rank_color, styled, title
+from lib.show.explore import whole
+from lib.show.sheet import EDGE, LEFT, inch_sheet, name_rank, note
+from lib.show.style import GREY, INK, PAPER, describe, ink_on, rank_color, styled, title
 
 Held: TypeAlias = list[list[Counter[int]]]
 """held[rank][chunk]: how often each rank's part is in it."""
@@ -61,7 +61,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
     held = ring(world_size, step)
     pitch, wide, tall = 0.62, 0.95, 0.46
     height = world_size * pitch + 0.75
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     complete = 0
     for rank in range(world_size):
         y = 0.55 + rank * pitch

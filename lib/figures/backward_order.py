@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from lib.experiments.backward_order import MODES, alive, peaks, predict
-from lib.figures.cells import pale
-from lib.figures.explore import choice, switch, whole
-from lib.figures.style import (
+from lib.show.explore import choice, switch, whole
+from lib.show.style import (
     GREEN,
     INK,
     MUTED,
@@ -29,6 +28,7 @@ from lib.figures.style import (
     describe,
     ink_on,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,

@@ -17,8 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._units import format_share
-from lib.figures.explore import Control, choice, steps, whole
-from lib.figures.style import (
+from lib.pipeline.balance.blockpartition import partition
+from lib.pipeline.pipeline import clock_cycles
+from lib.show.explore import Control, choice, steps, whole
+from lib.show.style import (
     GREY,
     HATCH,
     INK,
@@ -31,9 +33,7 @@ from lib.figures.style import (
     styled,
     title,
 )
-from lib.figures.timeline import draw_timeline
-from lib.pipeline.balance.blockpartition import partition
-from lib.pipeline.pipeline import clock_cycles
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 COSTS: dict[str, tuple[int, ...]] = {

@@ -12,9 +12,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lib._units import format_time
-from lib.figures.explore import steps
-from lib.figures.shards import headline
-from lib.figures.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled
+from lib.show.explore import steps
+from lib.show.style import BLUE, GREY, INK, MUTED, RED, describe, headline, new_figure, styled
 
 BEST_M_CONTROLS = {"partitions": steps((2, 4, 8, 16, 32), 4, "n · partitions")}
 

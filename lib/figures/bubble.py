@@ -7,12 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._units import format_share
-from lib.figures.cells import Cell, cell_axes, draw_cell
-from lib.figures.explore import whole
-from lib.figures.shards import headline
-from lib.figures.style import GREY, HATCH, INK, MUTED, describe, new_figure, rank_color, styled
-from lib.figures.timeline_layout import TRACK
 from lib.pipeline import clock_cycles
+from lib.show.explore import whole
+from lib.show.sheet import Cell, cell_axes, draw_cell
+from lib.show.style import GREY, HATCH, INK, MUTED, TRACK, describe, headline, new_figure, rank_color, styled
 
 BUBBLE_CONTROLS = {
     "micro_batches": whole(1, 12, 4, "m · micro-batches"),

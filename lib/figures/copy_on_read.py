@@ -15,10 +15,9 @@ from matplotlib.patches import FancyBboxPatch
 from lib._units import format_share
 from lib.data.copy_on_read import expected_private
 from lib.data.permutation import Permutation
-from lib.figures.cells import Cell, draw_cell, pale
-from lib.figures.explore import choice, whole
-from lib.figures.shards import canvas, label_row
-from lib.figures.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled, title
+from lib.show.explore import choice, whole
+from lib.show.sheet import Cell, cell_sheet, draw_cell, label_row
+from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, pale, styled, title
 
 SIZE = 24
 TOP, LOW = 0.3, 2.7
@@ -45,7 +44,7 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     order = Permutation(SIZE, seed=3)[range(SIZE)].tolist()
     seen, pages, gap = set(order[:reads]), -(-SIZE // per_page), 0.35
     copied = {row // per_page for row in seen} if rows == LIST else set()
-    figure, axes = canvas(SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
+    figure, axes = cell_sheet(SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
     for y, name in ((TOP, "parent's pages"), (LOW, "worker's own")):
         label_row(axes, y, name)
     for page in range(pages):

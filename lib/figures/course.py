@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from lib.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
+from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from lib.experiments.stream_programs import WAYS, run_way
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from lib.figures.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, styled
+from lib.show.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, styled
 
 
 @styled

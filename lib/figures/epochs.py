@@ -17,9 +17,20 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from lib.data.samplers import DistributedSampler
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cell
-from lib.figures.deal import LEFT, canvas, deal, draw_index, listed, name_rank, name_row, note, words
-from lib.figures.style import INK, MUTED, RED, describe, new_figure, rank_color, styled, title
+from lib.figures.deal import deal, listed, words
+from lib.show.sheet import (
+    LEFT,
+    Cell,
+    Mark,
+    cell_axes,
+    draw_cell,
+    draw_index,
+    inch_sheet,
+    name_rank,
+    name_row,
+    note,
+)
+from lib.show.style import INK, MUTED, RED, describe, new_figure, rank_color, styled, title
 
 
 @styled
@@ -35,7 +46,7 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
         for index in one.shares[rank]:
             holders[index].append(rank)
     end_y = 0.3 + world * pitch + 0.3 + (max(map(len, holders.values())) - 1) * side
-    figure, axes = canvas(end_y + 0.35)
+    figure, axes = inch_sheet(end_y + 0.35)
     for rank, one in enumerate(deals):
         y = 0.3 + rank * pitch
         name_rank(axes, y, rank, f"seed {seeds[rank]} + e {epoch}")

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from lib.figures.cells import pale
-from lib.figures.deal import EDGE, LEFT, WIDTH, canvas, deal, draw_index, listed, name_rank, note
-from lib.figures.style import (
+from lib.figures.deal import deal, listed
+from lib.show.sheet import EDGE, LEFT, WIDTH, draw_index, inch_sheet, name_rank, note
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -30,6 +30,7 @@ from lib.figures.style import (
     color_of,
     describe,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,
@@ -62,7 +63,7 @@ def draw_step(
     one = deal(size, world_size, seed=seed, epoch=epoch)
     batches = [share[:batch_size] for share in one.shares]
     pitch, side, top = 0.62, 0.4, 0.3
-    figure, axes = canvas(world_size * pitch + 0.45)
+    figure, axes = inch_sheet(world_size * pitch + 0.45)
     x = LEFT + batch_size * side + 0.25
     for rank, batch in enumerate(batches):
         y = top + rank * pitch
@@ -109,7 +110,7 @@ def draw_graded(images: torch.Tensor, correct: Sequence[bool], world_size: int =
     size, one = len(marks), deal(len(marks), world_size, shuffle=False)
     steps, side, pitch = len(one.shares[0]), 0.74, 1.25
     height = world_size * side + 0.15
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     for rank, share in enumerate(one.shares):
         name_rank(axes, 0.4 + rank * side, rank)
         for step, index in enumerate(share):

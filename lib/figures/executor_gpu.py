@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib.figures.schedule_table import NAMES
-from lib.figures.style import BLUE, GREEN, INK, MUTED, PAPER, describe, new_figure, styled
+from lib.show.schedules import NAMES
+from lib.show.style import BLUE, GREEN, INK, MUTED, PAPER, describe, new_figure, styled
 
 
 @styled

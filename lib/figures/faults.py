@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lib.experiments.faults import Outcome
-from lib.figures.cells import pale
-from lib.figures.style import (
+from lib.show.style import (
     BLUE,
     GREEN,
     INK,
@@ -29,6 +28,7 @@ from lib.figures.style import (
     describe,
     ink_on,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,

@@ -16,9 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from lib.figures.cells import pale
-from lib.figures.explore import choice, whole
-from lib.figures.style import (
+from lib.show.explore import choice, whole
+from lib.show.style import (
     BLUE,
     GREY,
     INK,
@@ -27,6 +26,7 @@ from lib.figures.style import (
     PINK,
     describe,
     new_figure,
+    pale,
     styled,
     title,
 )

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from lib.figures.cells import pale
-from lib.figures.style import INK, MUTED, ORANGE, describe, ink_on, new_figure, rank_color, styled, title
+from lib.show.style import INK, MUTED, ORANGE, describe, ink_on, new_figure, pale, rank_color, styled, title
 
 
 @styled

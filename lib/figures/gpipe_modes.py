@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lib.figures.style import (
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,

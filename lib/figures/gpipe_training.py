@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lib.figures.style import INK, MUTED, describe, new_figure, rank_color, styled
+from lib.show.style import INK, MUTED, describe, new_figure, rank_color, styled
 
 
 def differences(runs: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -11,9 +11,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from lib.data.loading import queue_depth, simulate_loading
-from lib.figures import style
-from lib.figures.explore import Control, choice, steps, whole
-from lib.figures.style import BLUE, GREEN, INK, MUTED, PAPER, RED, color_of, ink_on
+from lib.show import style
+from lib.show.explore import Control, choice, steps, whole
+from lib.show.style import BLUE, GREEN, INK, MUTED, PAPER, RED, color_of, ink_on
 from lib.timeline import Trace
 
 TRACK = "#f1f3f6"  # a lane while it does nothing

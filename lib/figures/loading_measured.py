@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.data.loading import TRAINER, simulate_loading, simulate_path
-from lib.figures import style
 from lib.figures.loading import draw_measured
-from lib.figures.style import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, ink_on
-from lib.figures.timeline import draw_timeline
+from lib.show import style
+from lib.show.style import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, ink_on
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from lib.data.loading import simulate_path
-from lib.figures import style
-from lib.figures.explore import whole
-from lib.figures.style import GREY, GRID, INK, MUTED, PAPER, RED, color_of, ink_on, rank_color
+from lib.show import style
+from lib.show.explore import whole
+from lib.show.style import GREY, GRID, INK, MUTED, PAPER, RED, color_of, ink_on, rank_color
 from lib.timeline import Trace
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}

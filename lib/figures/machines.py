@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib.experiments.scaling import make_plan
-from lib.figures.deal import WIDTH, canvas
-from lib.figures.explore import choice, steps
-from lib.figures.style import GREY, MUTED, RED, describe, rank_color, styled, title
+from lib.show.explore import choice, steps
+from lib.show.sheet import WIDTH, inch_sheet
+from lib.show.style import GREY, MUTED, RED, describe, rank_color, styled, title
 
 Order: TypeAlias = Literal["rank = data · n + pipeline", "rank = pipeline · W + data"]
 ORDERS: tuple[Order, ...] = ("rank = data · n + pipeline", "rank = pipeline · W + data")
@@ -64,7 +64,7 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
     links = links_of(ranks, n, machine, order)
     pitch, wide = 0.62, (WIDTH - SIDE - 0.2) / n
     height = replicas * pitch + 0.72
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
 
     def center(d: int, j: int) -> tuple[float, float]:
         return SIDE + (j + 0.5) * wide, 0.62 + d * pitch

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.shards import headline
-from lib.figures.style import BLUE, GREY, INK, MUTED, PINK, describe, new_figure, rank_color, styled
+from lib.show.style import BLUE, GREY, INK, MUTED, PINK, describe, headline, new_figure, rank_color, styled
 
 
 @styled

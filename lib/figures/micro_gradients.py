@@ -12,21 +12,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lib.figures.explore import choice, whole
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline.microbatch import scatter
+from lib.show.explore import choice, whole
+from lib.show.style import (
     GREY,
     INK,
     MUTED,
     PAPER,
     RED,
     describe,
+    headline,
     ink_on,
     new_figure,
     rank_color,
     styled,
 )
-from lib.pipeline.microbatch import scatter
 
 BY_ROWS, BY_PARTS, NOTHING = "rows / all rows", "1 / m", "1 (forgot to divide)"
 HOW = (BY_ROWS, BY_PARTS, NOTHING)

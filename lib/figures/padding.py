@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from lib._units import format_share
 from lib.data.buckets import padding_share, pooled_batches, sentence_lengths
 from lib.data.samplers import RandomSampler
-from lib.figures.explore import steps
-from lib.figures.style import GREY, HATCH, INK, PAPER, describe, ink_on, new_figure, rank_color, styled
+from lib.show.explore import steps
+from lib.show.style import GREY, HATCH, INK, PAPER, describe, ink_on, new_figure, rank_color, styled
 
 SENTENCES = 32
 

@@ -14,24 +14,24 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._units import format_share
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cell
-from lib.figures.explore import whole
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline import clock_cycles
+from lib.show.explore import whole
+from lib.show.sheet import Cell, Mark, cell_axes, draw_cell
+from lib.show.style import (
     HATCH,
     INK,
     MUTED,
     PAPER,
     RED,
+    TRACK,
     describe,
+    headline,
     ink_on,
     new_figure,
     rank_color,
     styled,
     title,
 )
-from lib.figures.timeline_layout import TRACK
-from lib.pipeline import clock_cycles
 from lib.timeline import Span, Trace
 
 THREE_WAYS_CONTROLS = {

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.experiments.scaling import SCHEDULES, Plan, every_plan, fastest
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from lib.figures.cells import pale
-from lib.figures.style import (
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -25,6 +24,7 @@ from lib.figures.style import (
     PAPER,
     describe,
     new_figure,
+    pale,
     styled,
 )
 

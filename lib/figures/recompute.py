@@ -12,9 +12,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib.experiments.recompute import predict_early
 from lib.experiments.staircase import Mode
-from lib.figures.cells import pale
-from lib.figures.explore import Control, choice, switch, whole
-from lib.figures.style import (
+from lib.show.explore import Control, choice, switch, whole
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -25,10 +24,11 @@ from lib.figures.style import (
     PINK,
     describe,
     new_figure,
+    pale,
     styled,
     title,
 )
-from lib.figures.timeline import draw_timeline
+from lib.show.timeline import draw_timeline
 
 STEPS_CONTROLS: dict[str, Control] = {"step": whole(1, 6, 1, "step")}
 EARLY_CONTROLS: dict[str, Control] = {

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from lib.experiments.recompute import predict_step
 from lib.experiments.staircase import MODES, Mode
-from lib.figures.style import BLUE, INK, MUTED, PINK, describe, new_figure, styled
-from lib.figures.timeline import draw_timeline
+from lib.show.style import BLUE, INK, MUTED, PINK, describe, new_figure, styled
+from lib.show.timeline import draw_timeline
 from lib.timeline import Trace
 
 

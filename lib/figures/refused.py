@@ -6,14 +6,24 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lib.figures.cells import Cell, cell_axes, draw_cell
-from lib.figures.schedule_table import DOTS, name_of
-from lib.figures.shards import headline
-from lib.figures.style import HATCH, INK, MUTED, RED, color_of, describe, new_figure, styled
-from lib.figures.timeline_layout import TRACK
 from lib.pipeline.schedule import Action, Schedule, ScheduleError, validate
 from lib.pipeline.schedule.simulate import KINDS
 from lib.pipeline.schedule.validate import needs
+from lib.show.schedules import name_of
+from lib.show.sheet import Cell, cell_axes, draw_cell
+from lib.show.style import (
+    DOTS,
+    HATCH,
+    INK,
+    MUTED,
+    RED,
+    TRACK,
+    color_of,
+    describe,
+    headline,
+    new_figure,
+    styled,
+)
 
 
 @styled

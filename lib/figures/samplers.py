@@ -14,23 +14,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from lib.figures.cells import Cell, Mark, draw_cell
-from lib.figures.deal import (
+from lib.figures.deal import deal, listed, what_happened, words
+from lib.show.explore import switch, whole
+from lib.show.sheet import (
     EDGE,
     LEFT,
     WIDTH,
-    canvas,
-    deal,
+    Cell,
+    Mark,
+    draw_cell,
     draw_index,
-    listed,
+    inch_sheet,
     name_rank,
     name_row,
     note,
-    what_happened,
-    words,
 )
-from lib.figures.explore import switch, whole
-from lib.figures.style import GREY, INK, MUTED, describe, rank_color, styled, title
+from lib.show.style import GREY, INK, MUTED, describe, rank_color, styled, title
 
 
 @styled
@@ -56,7 +55,7 @@ def draw_mechanism(
         return LEFT + (column + 0.5) * side
 
     data_y, order_y, ranks_y, pitch = 0.3, 1.45, 2.4, 0.48
-    figure, axes = canvas(ranks_y + (world_size - 1) * pitch + 0.28)
+    figure, axes = inch_sheet(ranks_y + (world_size - 1) * pitch + 0.28)
     name_row(axes, data_y, "dataset", f"length N = {size}")
     how = f"randperm({size})\nseed {seed} + epoch {epoch}" if shuffle else "no shuffle"
     axes.text(EDGE, (data_y + order_y) / 2, how, fontsize=9, color=MUTED, va="center", linespacing=1.4)
@@ -135,7 +134,7 @@ def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: fl
 def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
     """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
     side = min(0.48, (WIDTH - LEFT - 0.1) / count)
-    figure, axes = canvas(2.2)
+    figure, axes = inch_sheet(2.2)
     name_row(axes, 1.0, "stride", f"[r::{world_size}]")
     name_row(axes, 1.8, "blocks", "as in notebook 04")
     block = -(-count // world_size)
@@ -193,7 +192,7 @@ def draw_ranks(
     grid = min(0.44, 2.9 / world_size, room / max(1, steps))
     order_y, grid_y = 0.3, 1.15
     seen_y = grid_y + world_size * grid + 0.35
-    figure, axes = canvas(seen_y + 0.25)
+    figure, axes = inch_sheet(seen_y + 0.25)
     name_row(axes, order_y, "order", f"seed + epoch = {seed + epoch}" if shuffle else "not shuffled")
     for position, index in enumerate(order + one.dropped):
         lost = position >= len(order)

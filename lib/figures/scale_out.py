@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib._arguments import integer
-from lib.figures.deal import WIDTH, canvas, draw_index
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.sheet import WIDTH, draw_index, inch_sheet
+from lib.show.style import (
     BLUE,
     GREY,
     INK,
@@ -96,7 +96,7 @@ def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
     mesh = mesh_of(ranks, n, deal)
     pitch, wide = 1.02, (WIDTH - SIDE - 0.1) / n
     height = len(mesh) * pitch + 0.42
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     for j, place in enumerate(mesh[0]):
         said = (
             f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}" if n < 8 else f"layer {place.layers[0]}"

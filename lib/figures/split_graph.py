@@ -9,8 +9,8 @@ from matplotlib.patches import FancyBboxPatch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from lib.figures.style import INK, MUTED, color_of, describe, ink_on, new_figure, styled, title
 from lib.pipeline.split_backward import trunk
+from lib.show.style import INK, MUTED, color_of, describe, ink_on, new_figure, styled, title
 
 I_COLOR, W_COLOR = color_of("input"), color_of("weight")
 

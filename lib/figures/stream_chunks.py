@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.figures.explore import steps, whole
 from lib.figures.stream_copies import ORIGIN
-from lib.figures.style import (
+from lib.show.explore import steps, whole
+from lib.show.style import (
     BLUE,
     GREY,
     INK,

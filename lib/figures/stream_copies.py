@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from lib._units import format_bytes
 from lib.experiments.bandwidth import DIRECTIONS, SIZES, WAYS
-from lib.figures.explore import steps, switch, whole
-from lib.figures.style import (
+from lib.show.explore import steps, switch, whole
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,

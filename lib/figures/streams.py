@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-from lib.figures.explore import switch, whole
-from lib.figures.style import (
+from lib.show.explore import switch, whole
+from lib.show.style import (
     HATCH,
     INK,
     MUTED,
@@ -25,7 +25,7 @@ from lib.figures.style import (
     styled,
     title,
 )
-from lib.figures.timeline import draw_timeline
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 LANES = ("thread 0", "thread 1", "stream 0", "stream 1")

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from lib.figures.cells import Cell, draw_cell, pale
-from lib.figures.explore import switch, whole
-from lib.figures.style import GREY, INK, MUTED, PAPER, RED, describe, new_figure, rank_color, styled, title
 from lib.figures.task_scene import FAILED, MICRO_BATCHES, NAMES, STEPS, Scene, pairs_at, said, scene_at, words
+from lib.show.explore import switch, whole
+from lib.show.sheet import Cell, draw_cell
+from lib.show.style import GREY, INK, MUTED, PAPER, RED, describe, new_figure, pale, rank_color, styled, title
 
 RUNTIME_CONTROLS = {
     "step": whole(1, len(STEPS), 5, "step"),

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from lib._units import format_bytes
 from lib.data.ways import Run
-from lib.figures.style import BLUE, GREEN, GREY, ORANGE, PAPER, RED, describe, new_figure, styled
+from lib.show.style import BLUE, GREEN, GREY, ORANGE, PAPER, RED, describe, new_figure, styled
 
 LAYERS = {
     "ranks": ("private to ranks (USS)", BLUE, ""),

@@ -8,8 +8,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lib.figures.hover import explore_hover, spots
 from lib.figures.schedule_explorer import SCHEDULE_CONTROLS, draw_schedule_explorer
+from lib.show.explore import explore_hover, spots
 from tests.browser.conftest import SCREENSHOTS
 from tools import lab
 from tools.lab import Notebook, Server

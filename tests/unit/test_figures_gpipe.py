@@ -9,9 +9,9 @@ from matplotlib.patches import Rectangle
 from lib import recorded
 from lib.experiments.gpipe_gpu import CHUNKS, MODES, predicted_rows
 from lib.figures import balance, gpipe_modes, gpipe_training, published
-from lib.figures.explore import Explorer
 from lib.figures.gpipe_model import draw_cut
-from lib.figures.style import alt_text, png
+from lib.show.explore import Explorer
+from lib.show.style import alt_text, png
 from lib.timeline import Span, Trace
 
 START = {name: control.value for name, control in balance.BALANCE_CONTROLS.items()}

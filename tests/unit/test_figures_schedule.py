@@ -9,9 +9,6 @@ from matplotlib.collections import PolyCollection
 
 from lib.figures.best_m import BEST_M_CONTROLS, best_m, draw_best_m, step_seconds
 from lib.figures.bubble import BUBBLE_CONTROLS, draw_bubble
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
-from lib.figures.hover import explore_hover, hovering, mark, spots
 from lib.figures.pipeline_clock import (
     DIAGONALS_CONTROLS,
     THREE_WAYS_CONTROLS,
@@ -23,11 +20,13 @@ from lib.figures.pipeline_clock import (
 )
 from lib.figures.refused import draw_refused, stuck
 from lib.figures.schedule_explorer import MAKERS, SCHEDULE_CONTROLS, draw_schedule_explorer, make
-from lib.figures.schedule_table import NAMES, draw_schedule, draw_schedules, held, name_of
-from lib.figures.style import RED, alt_text, new_figure
 from lib.pipeline import clock_cycles
 from lib.pipeline import schedule as schedules
 from lib.pipeline.schedule import Schedule, gpipe, live_activations, one_f_one_b, simulate, waits_for
+from lib.show.explore import explore, explore_hover, hovering, mark, spots
+from lib.show.schedules import NAMES, draw_schedule, draw_schedules, held, name_of
+from lib.show.sheet import drawn_cells
+from lib.show.style import RED, alt_text, new_figure
 from tests.unit.pictures import assert_each_control_changes_the_picture
 
 FIRST = {name: control.value for name, control in SCHEDULE_CONTROLS.items()}

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from lib.experiments import two_streams
-from lib.figures.cells import drawn_cells
 from lib.figures.clock_run import CLOCK_RUN_CONTROLS, clock_trace, draw_clock_run
-from lib.figures.explore import explore
 from lib.figures.lock import Gain, draw_lock
 from lib.figures.streams import STREAMS_CONTROLS, draw_streams, draw_two_streams, simulate_streams
-from lib.figures.style import RED, alt_text
 from lib.figures.task_scene import MICRO_BATCHES, STEPS, scene_at
 from lib.figures.tasks import RUNTIME_CONTROLS, draw_runtime, draw_stuck
 from lib.pipeline import clock_cycles
 from lib.pipeline.stream import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import RED, alt_text
 from lib.timeline import Span, Trace
 
 

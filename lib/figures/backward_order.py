@@ -26,6 +26,7 @@ from lib.show.style import (
     PINK,
     RED,
     describe,
+    headline,
     ink_on,
     new_figure,
     pale,
@@ -231,5 +232,5 @@ def draw_staircases(
     axes[0][0].set_ylabel("tensors of recomputed insides")
     axes[0][0].legend(loc="upper left")
     axes[0][0].set_ylim(0, 1.22 * max(max(counts) for counts in runs.values()))
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")

@@ -16,7 +16,7 @@ from lib._units import format_share
 from lib.data.copy_on_read import expected_private
 from lib.data.permutation import Permutation
 from lib.show.explore import choice, whole
-from lib.show.sheet import Cell, cell_sheet, draw_cell, label_row
+from lib.show.sheet import Cell, arrow, cell_sheet, draw_cell, label_row
 from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, pale, styled, title
 
 SIZE = 24
@@ -65,8 +65,7 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
                 draw_cell(axes, left + place, LOW, mark, font=9.5)
         if page in copied:
             middle = left + (len(inside) - 1) / 2
-            arrow = {"arrowstyle": "-|>", "color": ORANGE, "lw": 1.6}
-            axes.annotate("", (middle, LOW - 0.68), (middle, TOP + 0.7), arrowprops=arrow)
+            arrow(axes, (middle, TOP + 0.7), (middle, LOW - 0.68), color=ORANGE, gap=2)
     text = (
         "a dark row has been read: its reference count was written"
         if rows == LIST

@@ -29,6 +29,7 @@ from lib.show.style import (
     RED,
     color_of,
     describe,
+    headline,
     new_figure,
     pale,
     rank_color,
@@ -203,13 +204,7 @@ def draw_evaluation(correct: torch.Tensor, sizes: Sequence[int] = (50, 360), mos
     )
     axes.set_xlim(0, most + 1)
     axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
-    figure.suptitle(
-        f"Padding biases the score by up to {' and '.join(largest)}",
-        x=0.01,
-        ha="left",
-        fontsize=13,
-        fontweight="bold",
-    )
+    headline(figure, f"Padding biases the score by up to {' and '.join(largest)}")
     return describe(
         figure,
         f"Measured minus exact accuracy for 1 to {most} ranks. Padded: up to {' and '.join(largest)}. "

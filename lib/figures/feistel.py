@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from lib.data.permutation import Permutation
 from lib.show.explore import steps, whole
-from lib.show.sheet import Cell, Mark, cell_axes, cell_sheet, draw_cell
+from lib.show.sheet import Cell, Mark, arrow, cell_axes, cell_sheet, draw_cell
 from lib.show.style import BLUE, INK, RANKS, RED, SKY, describe, headline, new_figure, pale, styled, title
 
 ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
@@ -69,20 +69,7 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
         color = RED if place == path[-1] else BLUE if place == path[0] else SKY
         draw_cell(axes, x, y, Cell(place, mark=mark, color=color), font=10)
     for a, b in itertools.pairwise(path):
-        axes.annotate(
-            "",
-            (b % 16, b // 16),
-            (a % 16, a // 16),
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": INK,
-                "linewidth": 1.6,
-                "shrinkA": 9,
-                "shrinkB": 9,
-                "connectionstyle": "arc3,rad=0.25",
-                "zorder": 5,
-            },
-        )
+        arrow(axes, (a % 16, a // 16), (b % 16, b // 16), bend=0.25, gap=9, zorder=5)
     walked = " → ".join(map(str, path))
     note = f" (not {asked}: n is {size})" if asked != index else ""
     mean = sum(passes) / size

@@ -18,7 +18,9 @@ from lib.show.style import (
     PAPER,
     PINK,
     describe,
+    headline,
     new_figure,
+    source_note,
     styled,
     title,
 )
@@ -78,8 +80,8 @@ def draw_modes(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
     where = f"{devices} GPU{'s' * (devices > 1)}"
     verb = "needs" if have else "should need"
     finding = f"On {where}: {best['mode']}, m = {best['chunks']} {verb} {100 * best[key] / most:.0f} % of the memory"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    headline(figure, finding)
+    source_note(figure, source)
     said = "; ".join(
         f"{mode}: " + ", ".join(f"m = {r['chunks']} {r[key]:.0f} MiB" for r in rows if r["mode"] == mode)
         for mode in LOOK

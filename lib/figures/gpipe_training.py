@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lib.show.style import INK, MUTED, describe, new_figure, rank_color, styled
+from lib.show.style import INK, MUTED, describe, headline, new_figure, rank_color, styled
 
 
 def differences(runs: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -58,7 +58,7 @@ def draw_training(runs: Sequence[Mapping[str, Any]]) -> Figure:
     finding = (
         f"GPipe differs by {apart:+.1f} points in the mean; seeds differ by {max(plains) - min(plains):.1f}"
     )
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     figure.supxlabel("test set: 360 digits of other hands", x=0.99, ha="right", fontsize=9.5, color=MUTED)
     said = "; ".join(
         f"seed {run['seed']}: plain {100 * run['plain'][1]:.1f} %, GPipe with {run['partitions']} partitions "

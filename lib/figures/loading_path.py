@@ -13,13 +13,13 @@ from matplotlib.patches import Ellipse, FancyArrowPatch, FancyBboxPatch, Rectang
 from lib.data.loading import simulate_path
 from lib.show import style
 from lib.show.explore import whole
-from lib.show.style import GREY, GRID, INK, MUTED, PAPER, RED, color_of, ink_on, rank_color
+from lib.show.style import GREY, GRID, INK, MUTED, PAPER, RED, TRACK, color_of, ink_on, rank_color
+from lib.show.timeline import bar, lane_rows
 from lib.timeline import Trace
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}
 PLACES = ("storage", "pageable\nhost memory", "pinned\nhost memory", "device\nmemory", "model")
 SLOTS = 3
-TRACK = "#f1f3f6"  # a lane while it does nothing
 
 PATH_CONTROLS = dict(
     batches=whole(1, 8, 6, "batches"),
@@ -116,26 +116,11 @@ def _draw_queue(axes: Axes, x: float, y: float, width: float, height: float, col
 def _draw_hops(axes: Axes, trace: Trace, end: float) -> None:
     """Draw a lane per hop, the batches numbered."""
     for row, hop in enumerate(trace.lanes):
-        axes.broken_barh([(0, end)], (row - 0.42, 0.84), color=TRACK, lw=0)
         for span in trace.only(lane=hop):
-            bar = [(span.start, span.duration)]
-            axes.broken_barh(bar, (row - 0.42, 0.84), facecolors=color_of(hop), edgecolors=PAPER, lw=0.7)
-            if span.duration * 560 > 9 * end:  # points: the width of a digit and a little more
-                middle = span.start + span.duration / 2
-                number = span.label.rpartition(" ")[2]
-                axes.text(
-                    middle,
-                    row,
-                    number,
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=9,
-                    color=ink_on(color_of(hop)),
-                )
-    axes.set(xlim=(0, end * 1.004), ylim=(len(trace.lanes) - 0.5, -0.5))
-    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+            fits = span.duration * 560 > 9 * end  # points: the width of a digit and a little more
+            number = span.label.rpartition(" ")[2] if fits else ""
+            bar(axes, row, span.start, span.duration, color_of(hop), number)
+    lane_rows(axes, trace.lanes, 0, end * 1.004, track=True)
 
 
 def _rounded(

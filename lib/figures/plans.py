@@ -22,6 +22,7 @@ from lib.show.style import (
     RED,
     SKY,
     describe,
+    headline,
     new_figure,
     styled,
 )
@@ -100,7 +101,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
         if best
         else f"nothing fits into {memory:g} MB"
     )
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {1e3 * p.seconds:.0f} ms, {p.bubble:.0%} idle, {p.memory / 1e6:.0f} MB held, "
         f"{p.sent / 1e6:.0f} MB sent"

@@ -23,6 +23,7 @@ from lib.show.style import (
     PALETTE,
     PAPER,
     describe,
+    headline,
     new_figure,
     pale,
     styled,
@@ -51,7 +52,7 @@ def draw_published(record: Mapping[str, Any]) -> Figure:
     errors = _draw_error(error, record["top1_error"])
     least, most = (round(100 * share) for share in of_ideal)
     finding = f"Published: {least} to {most} % of the speed that the clocks allow, at equal accuracy"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     origin = record["provenance"]
     source = f"Published {origin['date']}, not measured here: {record['source']}."
     source += f"\n{origin['machine']}, {origin['commit']}"
@@ -184,7 +185,7 @@ def draw_descent(rows: Sequence[Mapping[str, Any]]) -> Figure:
     gone = [row["name"] for row in rows if row["state"] in ("gone", "deprecated")]
     use = [row["name"] for row in rows if row["state"] == "in use"]
     finding = f"The line of code ends: {' and '.join(gone)} are no more; the idea lives on"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     said = "; ".join(
         f"{row['name']} ({row['year']}, {row['state']})"
         + (f" has its {row['how']} from {row['from']}" if row["from"] else "")

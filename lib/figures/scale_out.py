@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib._arguments import integer
 from lib.show.explore import choice, steps
-from lib.show.sheet import WIDTH, draw_index, inch_sheet
+from lib.show.sheet import WIDTH, arrow, box, draw_index, inch_sheet
 from lib.show.style import (
     BLUE,
     GREY,
     INK,
     MUTED,
     ORANGE,
-    PAPER,
     RED,
     describe,
     new_figure,
@@ -136,16 +134,8 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     inner, tall, row = wide - 0.22, 0.84, mesh[place.data]
     first, last = place is row[0], place is row[-1]
     wrong = last and row[0].share != place.share
-    box = FancyBboxPatch(
-        (x + 0.02, y + 0.02),
-        inner,
-        tall - 0.04,
-        boxstyle="round,pad=0,rounding_size=0.08",
-        facecolor=PAPER,
-        edgecolor=RED if wrong else GREY,
-        linewidth=2.4 if wrong else 1.6,
-    )
-    axes.add_patch(box)
+    look: Any = {"edge": RED, "line": 2.4} if wrong else {"line": 1.6}
+    box(axes, x + 0.02 + inner / 2, y + tall / 2, inner, tall - 0.04, zorder=1, **look)
     uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
     words = (
         f"rank {place.rank}" + f" · {uses}" * bool(uses and wide > 1.5) + " ≠ images" * (wrong and wide > 2.5)
@@ -160,7 +150,7 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
         draw_index(axes, *spot, index, place.share, "plain" if uses else "faded", side)
     if not last:
         ends = (x + inner + 0.03, y + tall / 2), (x + wide + 0.01, y + tall / 2)
-        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=11, color=INK, zorder=6))
+        arrow(axes, *ends, width=1.0, head=11, gap=2, zorder=6)
 
 
 @styled

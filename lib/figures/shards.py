@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import choice, switch, whole
-from lib.show.sheet import Cell, Mark, cell_sheet, draw_cell, draw_cells, label_row
+from lib.show.sheet import Cell, Mark, box, cell_sheet, draw_cell, draw_cells, label_row
 from lib.show.style import (
     GRID,
     INK,
@@ -27,7 +27,6 @@ from lib.show.style import (
     RED,
     describe,
     headline,
-    ink_on,
     new_figure,
     rank_color,
     styled,
@@ -91,15 +90,8 @@ def draw_pages(*, size: int, world_size: int, page: int, cut: str, shuffle: bool
 def _page(axes: Axes, x: float, y: float, width: float, text: str, color: str) -> None:
     """Draw a page as a box `width` cells wide from column x on."""
     edge = GRID if color == PAPER else color
-    shape = "round,pad=0,rounding_size=0.16"
-    axes.add_patch(
-        FancyBboxPatch(
-            (x - 0.44, y - 0.44), width - 0.12, 0.88, boxstyle=shape, facecolor=color, edgecolor=edge
-        )
-    )
-    axes.text(
-        x + (width - 1) / 2, y, text, ha="center", va="center_baseline", fontsize=9.5, color=ink_on(color)
-    )
+    look: Any = {"face": color, "edge": edge, "line": 1.0, "radius": 0.16, "size": 9.5, "zorder": 1}
+    box(axes, x + (width - 1) / 2, y, width - 0.12, 0.88, text, **look)
 
 
 @styled

@@ -18,6 +18,7 @@ from lib.show.style import (
     INK,
     MUTED,
     PAPER,
+    TRACK,
     describe,
     ink_on,
     new_figure,
@@ -127,7 +128,7 @@ def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bo
     for lane in LANES:
         if lane not in trace.lanes:
             continue
-        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color="#f1f3f6", zorder=0)
+        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
         for span in trace.only(lane=lane):
             _bar(axes, span, y[lane])
             if span.kind == "compute":

@@ -14,8 +14,21 @@ from matplotlib.patches import FancyBboxPatch
 
 from lib.figures.task_scene import FAILED, MICRO_BATCHES, NAMES, STEPS, Scene, pairs_at, said, scene_at, words
 from lib.show.explore import switch, whole
-from lib.show.sheet import Cell, draw_cell
-from lib.show.style import GREY, INK, MUTED, PAPER, RED, describe, new_figure, pale, rank_color, styled, title
+from lib.show.sheet import Cell, arrow, draw_cell
+from lib.show.style import (
+    GREY,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    TRACK,
+    describe,
+    new_figure,
+    pale,
+    rank_color,
+    styled,
+    title,
+)
 
 RUNTIME_CONTROLS = {
     "step": whole(1, len(STEPS), 5, "step"),
@@ -97,7 +110,7 @@ def _banner(axes: Axes, current: str, code: str) -> None:
 
 def _draw_scene(axes: Axes, scene: Scene) -> None:
     bottom = TOP + scene.partitions * ROW - 0.12
-    axes.add_patch(_box(SCHEDULER, (TOP + 0.08, bottom), "#f1f3f6", INK))
+    axes.add_patch(_box(SCHEDULER, (TOP + 0.08, bottom), TRACK, INK))
     axes.text(0.18, TOP + 0.28, "scheduler", weight="bold", va="center")
     axes.text(0.18, TOP + 0.5, "your thread", color=MUTED, fontsize=10, va="center")
     if scene.held and not scene.taken and scene.partitions > 1:
@@ -179,8 +192,7 @@ def _to_scheduler(axes: Axes, j: int, color: str) -> None:
 def _arrow(
     axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str, width: float = 1.8
 ) -> None:
-    look = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 2, "shrinkB": 2}
-    axes.annotate("", end, start, arrowprops=look | {"mutation_scale": 14}, zorder=4)
+    arrow(axes, start, end, color=color, width=width, head=14, gap=2, zorder=4)
 
 
 def _box(x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> FancyBboxPatch:

@@ -90,7 +90,7 @@ def test_a_clock_beyond_the_last_is_the_last():
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (1, 5), (12, 6), (7, 1)])
 def test_the_bubble_has_n_times_n_minus_1_idle_cells(m, n):
     figure = draw_bubble(m, n)
-    idle = [patch for patch in figure.axes[0].patches if patch.get_gid() == "idle"]
+    idle = [cell for cell in figure.axes[0].collections if cell.get_hatch()]
     busy = drawn_cells(figure)
     assert len(idle) == n * (n - 1)
     assert len(busy) == m * n

@@ -60,7 +60,7 @@ def with_table(text: str, rows: str) -> str:
 
 def picture() -> tuple[bytes, str]:
     """Return README's picture as PNG, and its description."""
-    from lib.figures.samplers import draw_mechanism
+    from lib.figures.n03 import draw_mechanism
     from lib.show.style import alt_text, png
 
     figure = draw_mechanism()

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from lib._arguments import integer
 from lib.show.explore import choice, steps
-from lib.show.sheet import WIDTH, arrow, box, draw_index, inch_sheet
+from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import (
     BLUE,
     GREY,
@@ -145,9 +145,8 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     )
     count = max(2, min(10, int((inner - 0.14) / 0.34)))
     side = min(0.34, (inner - 0.14) / count)
-    for t, index in enumerate(place.places(count)):
-        spot = x + 0.1 + (t + 0.5) * side, y + 0.58
-        draw_index(axes, *spot, index, place.share, "plain" if uses else "faded", side)
+    mark: Mark = "plain" if uses else "faded"
+    draw_strip(axes, x + 0.1, y + 0.58, [Cell(i, place.share, mark) for i in place.places(count)], side)
     if not last:
         ends = (x + inner + 0.03, y + tall / 2), (x + wide + 0.01, y + tall / 2)
         arrow(axes, *ends, width=1.0, head=11, gap=2, zorder=6)

@@ -219,17 +219,11 @@ def draw_cell(
     return patch
 
 
-def draw_index(
-    axes: Axes,
-    x: float,
-    y: float,
-    index: int | str,
-    rank: int | None,
-    mark: Mark = "plain",
-    side: float = 0.34,
-) -> None:
-    """Draw the cell of an index on a sheet of inches, `side` wide, in its rank's colour (None: nobody's)."""
-    draw_cell(axes, x, y, Cell(index, rank, mark), size=0.88 * side, font=max(9.0, min(11.0, 31 * side)))
+def draw_strip(axes: Axes, x: float, y: float, cells: Iterable[Cell], side: float = 0.34) -> None:
+    """Draw cells side by side on a sheet of inches, each `side` wide; the first one begins at x."""
+    for place, cell in enumerate(cells):
+        font = max(9.0, min(11.0, 31 * side))
+        draw_cell(axes, x + (place + 0.5) * side, y, cell, size=0.88 * side, font=font)
 
 
 def draw_cells(

@@ -32,7 +32,7 @@ def lane_rows(axes: Axes, names: Sequence[str], start: float, end: float, *, tra
     """Prepare axes for a row a lane: names at the left, the first on top; `track`: pale where a lane does nothing."""
     if track:
         for row in range(len(names)):
-            axes.broken_barh([(start, end - start)], (row + LANE[0], LANE[1]), color=TRACK, lw=0)
+            axes.broken_barh([(start, end - start)], (row + LANE[0], LANE[1]), color=TRACK, lw=0, zorder=0)
     axes.set(xlim=(start, end), ylim=(max(1, len(names)) - 0.5, -0.5))
     axes.set_yticks(range(len(names)), names, color=INK)
     axes.tick_params(axis="y", length=0)

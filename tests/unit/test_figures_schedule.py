@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.patches import FancyArrowPatch
 
 from lib.figures.best_m import BEST_M_CONTROLS, best_m, draw_best_m, step_seconds
 from lib.figures.bubble import BUBBLE_CONTROLS, draw_bubble
@@ -78,7 +79,7 @@ def test_the_diagonals_light_up_the_pairs_of_the_clock_in_both_halves():
     table = {patch.at for patch in strong if patch.axes is figure.axes[1]}
     assert grid == {(0, 2), (1, 1), (2, 0)}  # (partition, micro-batch)
     assert table == {(2, 0), (2, 1), (2, 2)}  # (clock, partition)
-    arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
+    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == 4  # (2, 0) and (0, 2) have one predecessor, (1, 1) has two
     assert "pairs (i, j) with i + j = 2: (2, 0), (1, 1), (0, 2)" in alt_text(figure)
 
@@ -276,7 +277,7 @@ def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
     assert red == ["0B0"]
     assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
-    assert len([text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]) == 2
+    assert sum(isinstance(patch, FancyArrowPatch) for patch in figure.axes[0].patches) == 2
     assert "0B0 needs 1B0" in figure.get_suptitle()
 
 

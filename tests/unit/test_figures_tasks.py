@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from matplotlib.patches import FancyArrowPatch
 
 from lib.experiments import two_streams
 from lib.figures.clock_run import CLOCK_RUN_CONTROLS, clock_trace, draw_clock_run
@@ -112,7 +113,7 @@ def test_a_clock_beyond_the_last_is_the_last():
 
 def test_the_deadlock_is_a_ring_of_four_red_arrows():
     figure = draw_stuck(0.5)
-    arrows = [t for t in figure.axes[0].texts if getattr(t, "arrow_patch", None)]
+    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == 4
     assert "a ring of 4 waits" in alt_text(figure)
     assert "0.5 s" in heading(figure)

@@ -7,16 +7,16 @@ draw_growth         the same measured: private bytes over rows read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 from lib._units import format_share
 from lib.data.copy_on_read import expected_private
 from lib.data.permutation import Permutation
 from lib.show.explore import choice, whole
-from lib.show.sheet import Cell, arrow, cell_sheet, draw_cell, label_row
+from lib.show.sheet import Cell, arrow, box, cell_sheet, draw_cell, label_row
 from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, pale, styled, title
 
 SIZE = 24
@@ -31,11 +31,9 @@ PAGES_COPIED_CONTROLS = {
 
 
 def _sheet(axes: Axes, x: float, y: float, width: float, color: str, dashed: bool) -> None:
-    box = FancyBboxPatch(
-        (x - 0.55, y - 0.62), width + 0.1, 1.24, boxstyle="round,pad=0,rounding_size=0.12", linewidth=1.6,
-        facecolor=PAPER if dashed else pale(color), edgecolor=color, linestyle=(0, (2, 2)) if dashed else "-", zorder=1,
-    )  # fmt: skip
-    axes.add_patch(box)
+    face, dashes = (PAPER, (0, (2, 2))) if dashed else (pale(color), "-")
+    look: Any = {"face": face, "edge": color, "line": 1.6, "radius": 0.12, "zorder": 1, "linestyle": dashes}
+    box(axes, x + (width - 1) / 2, y, width + 0.1, 1.24, **look)
 
 
 @styled

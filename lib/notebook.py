@@ -14,8 +14,8 @@ def setup() -> None:
     """
     import matplotlib
 
-    from lib.figures.style import STYLE
     from lib.measure import machine_card
+    from lib.show.style import STYLE
 
     matplotlib.rcParams.update(STYLE)
     _register_figures()
@@ -39,7 +39,7 @@ def figure_bundle(
     The description is the alt text of the picture where a page supports that, and the plain text of the output
     everywhere: there nbval compares it, so a figure whose data changed is noticed although pictures are not compared.
     """
-    from lib.figures.style import alt_text, png, shown_size
+    from lib.show.style import alt_text, png, shown_size
 
     alt, (width, height) = alt_text(figure), shown_size(figure)
     data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": alt}

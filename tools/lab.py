@@ -361,7 +361,7 @@ class Control:
 
 
 class Explorer:
-    """One interactive figure (`lib.figures.explore`): its frame and its controls."""
+    """One interactive figure (`lib.show.explore`): its frame and its controls."""
 
     def __init__(self, box: Locator) -> None:
         """Wrap the element of class `idt-explore`."""

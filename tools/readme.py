@@ -60,8 +60,8 @@ def with_table(text: str, rows: str) -> str:
 
 def picture() -> tuple[bytes, str]:
     """Return README's picture as PNG, and its description."""
-    from lib.figures.samplers import draw_mechanism
-    from lib.figures.style import alt_text, png
+    from lib.figures.n03 import draw_mechanism
+    from lib.show.style import alt_text, png
 
     figure = draw_mechanism()
     return png(figure), alt_text(figure)

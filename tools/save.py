@@ -63,7 +63,7 @@ def tidy_outputs(outputs: list[Any]) -> list[Any]:
             del output["data"][WIDGET]
             output.get("metadata", {}).pop(WIDGET, None)
             if not any(kind.startswith("image/") or kind == "text/html" for kind in output["data"]):
-                raise ValueError("a widget without a still picture: show it with lib.figures.explore")
+                raise ValueError("a widget without a still picture: show it with lib.show.explore")
         if output.output_type == "error":
             output["traceback"] = [without_paths(line) for line in output["traceback"]]
         last = tidied[-1] if tidied else None

@@ -8,7 +8,7 @@ from typing import Any
 from lib.checks import n12_answers as answers
 from lib.checks.base import Verdict, check_function, guess, not_attempted, untouched
 from lib.checks.n12_answers import Balance, Step
-from lib.figures.balance import block_costs, predicted_forward
+from lib.figures.n12 import block_costs, predicted_forward
 
 # ---- predictions
 

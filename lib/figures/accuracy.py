@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from lib.figures.style import BLUE, GREY, INK, MUTED, ORANGE, describe, new_figure, styled
+from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, describe, headline, new_figure, styled
 from lib.training.comparison import Comparison, against_first
 
 Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]
@@ -90,7 +90,7 @@ def draw_accuracy(results: Results, *, source: str = "") -> Figure:
         axes.spines["left"].set_visible(False)
     left.set_xlabel("test accuracy, %")
     right.set_xlabel(f"difference to {table[0].name}, same seed, points" + (f"\n{source}" if source else ""))
-    figure.suptitle(finding(results), x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding(results))
     said = "; ".join(
         f"{row.name} {100 * row.mean:.2f} %, {points(row.difference)} ({points(row.low)} to {points(row.high)})"
         for row in table

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from lib._arguments import integer
-from lib.figures.deal import EDGE, LEFT, canvas, name_rank, note
-from lib.figures.explore import whole
-from lib.figures.style import GREY, INK, PAPER, describe, ink_on, rank_color, styled, title
+from lib.show.explore import whole
+from lib.show.sheet import EDGE, LEFT, arrow, inch_sheet, name_rank, note
+from lib.show.style import GREY, INK, PAPER, describe, ink_on, rank_color, styled, title
 
 Held: TypeAlias = list[list[Counter[int]]]
 """held[rank][chunk]: how often each rank's part is in it."""
@@ -61,7 +61,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
     held = ring(world_size, step)
     pitch, wide, tall = 0.62, 0.95, 0.46
     height = world_size * pitch + 0.75
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     complete = 0
     for rank in range(world_size):
         y = 0.55 + rank * pitch
@@ -96,15 +96,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
                 start = left + wide / 2
                 if not last:
                     tip = (start, y + pitch - tall / 2 - 0.02)
-                    arrow = FancyArrowPatch(
-                        (start, y + tall / 2 + 0.01),
-                        tip,
-                        arrowstyle="-|>",
-                        mutation_scale=11,
-                        color=INK,
-                        zorder=6,
-                    )
-                    axes.add_patch(arrow)
+                    arrow(axes, (start, y + tall / 2 + 0.01), tip, width=1.0, head=11, gap=2, zorder=6)
                 else:
                     axes.text(start, y + tall / 2 + 0.13, "↻ to rank 0", ha="center", va="center", fontsize=9)
     for chunk in range(world_size):

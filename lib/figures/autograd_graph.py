@@ -20,10 +20,9 @@ from matplotlib.path import Path
 
 from lib.experiments.autograd_graph import Node
 from lib.experiments.backward_order import MODES, predict
-from lib.figures.cells import pale
-from lib.figures.explore import choice, switch, whole
-from lib.figures.style import INK, MUTED, PAPER, PINK, RED, describe, new_figure, rank_color, styled, title
 from lib.pipeline.tracing import Place
+from lib.show.explore import choice, switch, whole
+from lib.show.style import INK, MUTED, PAPER, PINK, RED, describe, new_figure, pale, rank_color, styled, title
 
 GRAPH_CONTROLS = {
     "micro_batches": whole(1, 4, 3, "m · micro-batches"),

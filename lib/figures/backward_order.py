@@ -17,9 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from lib.experiments.backward_order import MODES, alive, peaks, predict
-from lib.figures.cells import pale
-from lib.figures.explore import choice, switch, whole
-from lib.figures.style import (
+from lib.show.explore import choice, switch, whole
+from lib.show.style import (
     GREEN,
     INK,
     MUTED,
@@ -27,8 +26,10 @@ from lib.figures.style import (
     PINK,
     RED,
     describe,
+    headline,
     ink_on,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,
@@ -231,5 +232,5 @@ def draw_staircases(
     axes[0][0].set_ylabel("tensors of recomputed insides")
     axes[0][0].legend(loc="upper left")
     axes[0][0].set_ylim(0, 1.22 * max(max(counts) for counts in runs.values()))
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")

@@ -12,9 +12,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from lib._units import format_time
-from lib.figures.explore import steps
-from lib.figures.shards import headline
-from lib.figures.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled
+from lib.show.charts import log2_axis
+from lib.show.explore import steps
+from lib.show.style import BLUE, GREY, INK, RED, describe, headline, new_figure, source_note, styled
 
 BEST_M_CONTROLS = {"partitions": steps((2, 4, 8, 16, 32), 4, "n · partitions")}
 
@@ -70,9 +70,8 @@ def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> F
         ha="center",
         weight="bold",
     )
-    axes.set_xscale("log", base=2)
+    log2_axis(axes, times)
     axes.set_yscale("log")
-    axes.set_xticks(list(times), [str(m) for m in times])
     axes.set_ylim(1e3 * min(min(free.values()), times[best]) / 1.6, None)
     low, high = 1e3 * min(free.values()), 1e3 * max(times.values())
     marks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
@@ -88,7 +87,7 @@ def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> F
     )
     headline(figure, finding)
     if note:
-        figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+        source_note(figure, note)
     return describe(
         figure,
         f"Time of a step over m from 1 to {most}, predicted from measured task times, for {partitions} partitions: it "

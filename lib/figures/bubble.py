@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 from lib._units import format_share
-from lib.figures.cells import Cell, cell_axes, draw_cell
-from lib.figures.explore import whole
-from lib.figures.shards import headline
-from lib.figures.style import GREY, HATCH, INK, MUTED, describe, new_figure, rank_color, styled
-from lib.figures.timeline_layout import TRACK
 from lib.pipeline import clock_cycles
+from lib.show.charts import log2_axis
+from lib.show.explore import whole
+from lib.show.sheet import Cell, cell_axes, draw_cell
+from lib.show.style import GREY, INK, MUTED, describe, headline, new_figure, rank_color, styled
+from lib.show.timeline import idle
 
 BUBBLE_CONTROLS = {
     "micro_batches": whole(1, 12, 4, "m · micro-batches"),
@@ -39,17 +38,7 @@ def draw_bubble(micro_batches: int, partitions: int) -> Figure:
             if 0 <= k - j < m:
                 draw_cell(table, k, j, Cell(k - j, color=rank_color(j)), font=11 if clocks < 12 else 9)
             else:
-                idle = Rectangle(
-                    (k - 0.44, j - 0.44),
-                    0.88,
-                    0.88,
-                    facecolor=TRACK,
-                    edgecolor=GREY,
-                    hatch=HATCH["bubble"],
-                    lw=0.6,
-                )
-                idle.set_gid("idle")
-                table.add_patch(idle)
+                idle(table, j, [(k - 0.44, 0.88)], height=0.88)
     table.text((clocks - 1) / 2, -0.95, "clock", ha="center", va="center", fontsize=10, color=MUTED)
     table.text(
         -1.15, (n - 1) / 2, "partition", rotation=90, ha="center", va="center", fontsize=10, color=MUTED
@@ -88,6 +77,5 @@ def _curves(axes: Axes, m: int, n: int) -> None:
             weight="bold" if chosen else "normal",
         )
     axes.plot([m], [100 * idle_share(m, n)], "o", color=rank_color(5), ms=10, zorder=5)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(several, [str(count) for count in several])
+    log2_axis(axes, several)
     axes.set(ylim=(-3, 100), xlim=(0.42, 75), xlabel="m · micro-batches", ylabel="idle, %")

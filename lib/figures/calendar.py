@@ -19,10 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib.data.samplers import DistributedSampler
-from lib.figures.cells import Cell, draw_cell
-from lib.figures.deal import EDGE, LEFT, WIDTH, canvas, name_rank
-from lib.figures.explore import steps, switch, whole
-from lib.figures.style import INK, MUTED, RED, describe, rank_color, styled, title
+from lib.show.explore import steps, switch, whole
+from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank
+from lib.show.style import INK, MUTED, RED, describe, rank_color, styled, title
 from lib.training.steps import Step, surviving
 
 
@@ -71,7 +70,7 @@ def draw_attempts(
     pitch = min(0.42, (WIDTH - LEFT - 0.1) / (last + 1))
     worlds = [max(_world(done, number), killed.get(number, (0, 0))[0] + 1) for number in attempts]
     height = 0.84 + sum(world * pitch + 0.42 for world in worlds) + -(-size // per_line) * side
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     for step in range(last + 1):
         x = LEFT + (step + 0.5) * pitch
         axes.text(x, 0.08, str(step), ha="center", va="center", fontsize=9, color=MUTED)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.explore import whole
-from lib.figures.style import INK, describe, styled
 from lib.figures.task_scene import pairs_at
-from lib.figures.timeline import draw_timeline
+from lib.show.explore import whole
+from lib.show.style import INK, describe, styled
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 CLOCK_RUN_CONTROLS = {

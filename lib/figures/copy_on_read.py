@@ -7,18 +7,17 @@ draw_growth         the same measured: private bytes over rows read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
 from lib._units import format_share
 from lib.data.copy_on_read import expected_private
 from lib.data.permutation import Permutation
-from lib.figures.cells import Cell, draw_cell, pale
-from lib.figures.explore import choice, whole
-from lib.figures.shards import canvas, label_row
-from lib.figures.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled, title
+from lib.show.explore import choice, whole
+from lib.show.sheet import Cell, arrow, box, cell_sheet, draw_cell, label_row
+from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, PAPER, describe, new_figure, pale, styled, title
 
 SIZE = 24
 TOP, LOW = 0.3, 2.7
@@ -32,11 +31,9 @@ PAGES_COPIED_CONTROLS = {
 
 
 def _sheet(axes: Axes, x: float, y: float, width: float, color: str, dashed: bool) -> None:
-    box = FancyBboxPatch(
-        (x - 0.55, y - 0.62), width + 0.1, 1.24, boxstyle="round,pad=0,rounding_size=0.12", linewidth=1.6,
-        facecolor=PAPER if dashed else pale(color), edgecolor=color, linestyle=(0, (2, 2)) if dashed else "-", zorder=1,
-    )  # fmt: skip
-    axes.add_patch(box)
+    face, dashes = (PAPER, (0, (2, 2))) if dashed else (pale(color), "-")
+    look: Any = {"face": face, "edge": color, "line": 1.6, "radius": 0.12, "zorder": 1, "linestyle": dashes}
+    box(axes, x + (width - 1) / 2, y, width + 0.1, 1.24, **look)
 
 
 @styled
@@ -45,7 +42,7 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     order = Permutation(SIZE, seed=3)[range(SIZE)].tolist()
     seen, pages, gap = set(order[:reads]), -(-SIZE // per_page), 0.35
     copied = {row // per_page for row in seen} if rows == LIST else set()
-    figure, axes = canvas(SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
+    figure, axes = cell_sheet(SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
     for y, name in ((TOP, "parent's pages"), (LOW, "worker's own")):
         label_row(axes, y, name)
     for page in range(pages):
@@ -66,8 +63,7 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
                 draw_cell(axes, left + place, LOW, mark, font=9.5)
         if page in copied:
             middle = left + (len(inside) - 1) / 2
-            arrow = {"arrowstyle": "-|>", "color": ORANGE, "lw": 1.6}
-            axes.annotate("", (middle, LOW - 0.68), (middle, TOP + 0.7), arrowprops=arrow)
+            arrow(axes, (middle, TOP + 0.7), (middle, LOW - 0.68), color=ORANGE, gap=2)
     text = (
         "a dark row has been read: its reference count was written"
         if rows == LIST

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
-from lib.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
+from lib.show.sheet import box, write
+from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
 
 
 @dataclass(frozen=True)
@@ -81,38 +81,6 @@ def draw_course() -> Figure:
 def _draw_stop(axes: Axes, stop: Stop) -> None:
     color, (x, y) = COLOR[stop.track], stop.at
     ink = PAPER if stop.track != "data" else INK
-    axes.add_patch(
-        FancyBboxPatch(
-            (x - _WIDE / 2, y - _HIGH / 2),
-            _WIDE,
-            _HIGH,
-            boxstyle="round,pad=0,rounding_size=0.12",
-            facecolor=color,
-            edgecolor=color,
-            linewidth=1.6,
-            zorder=2,
-            mutation_aspect=1.6,
-        )
-    )
-    axes.text(
-        x,
-        y + 0.18,
-        f"{stop.number:02d}",
-        color=ink,
-        ha="center",
-        va="center",
-        weight="bold",
-        fontsize=12,
-        zorder=3,
-    )
-    axes.text(
-        x,
-        y - 0.2,
-        stop.name,
-        color=ink,
-        ha="center",
-        va="center",
-        fontsize=9,
-        zorder=3,
-        linespacing=0.95,
-    )
+    box(axes, x, y, _WIDE, _HIGH, face=color, edge=color, line=1.6, radius=0.12, mutation_aspect=1.6)
+    write(axes, x, y + 0.18, f"{stop.number:02d}", size=12, color=ink, weight="bold", zorder=3)
+    write(axes, x, y - 0.2, stop.name, size=9, color=ink, zorder=3, linespacing=0.95)

@@ -8,16 +8,16 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
 from lib.experiments.stream_programs import WAYS, run_way
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.sheet import arrow
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
     HATCH,
-    INK,
     MUTED,
     ORANGE,
     PAPER,
@@ -29,13 +29,13 @@ from lib.figures.style import (
     styled,
     title,
 )
+from lib.show.timeline import lane_rows
 from lib.streams.model import earliest
 from lib.streams.operations import HOST, Operation
 from lib.streams.races import Race, find_races
 from lib.timeline import Span
 
 COLORS = {"copy": ORANGE, "copy in": ORANGE, "side": ORANGE, "compute": BLUE, "copy out": SKY, HOST: GREY}
-TRACK = "#f1f3f6"
 CODE = {
     "one stream": "no side stream: copies and kernels in one queue",
     "no wait": "nothing before F(i)",
@@ -69,22 +69,17 @@ def draw_rows(
     row = {lane: place for place, lane in enumerate(lanes)}
     last = max((span.end for span in spans.values()), default=1.0)
     racing = {number for race in races for number in (race.first, race.second)}
-    for lane in lanes:
-        axes.axhspan(row[lane] - 0.36, row[lane] + 0.36, color=TRACK, zorder=0)
+    lane_rows(axes, lanes, -0.1, max(last, end) + 0.1, track=True)
     for number, span in spans.items():
         _box(axes, operations[number], span, row[span.lane], number in racing)
     for a, b in arrow_pairs(operations):
         if spans[a].lane != spans[b].lane:
-            _arrow(axes, spans[a], spans[b], row)
+            _wait(axes, spans[a], spans[b], row)
     if missing is not None:
         _red_arrow(axes, spans[missing[0]], spans[missing[1]], row, races[0].block if races else "")
     for race in races if missing is None else ():
         _red_arrow(axes, spans[race.first], spans[race.second], row, race.block, both=True)
-    axes.set(xlim=(-0.1, max(last, end) + 0.1), ylim=(len(lanes) - 0.5, -0.5))
     axes.set_xlabel("ticks (a model: nothing here is measured)")
-    axes.set_yticks(range(len(lanes)), lanes, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
     return spans
 
 
@@ -134,11 +129,10 @@ def block_names(op: Operation) -> str:
     return "→".join(",".join(dict.fromkeys(names)) for names in kept) if any(kept) else ""
 
 
-def _arrow(axes: Axes, a: Span, b: Span, row: dict[str, int]) -> None:
+def _wait(axes: Axes, a: Span, b: Span, row: dict[str, int]) -> None:
     down = 1 if row[b.lane] > row[a.lane] else -1
     begin, finish = (a.end - 0.06, row[a.lane] + 0.30 * down), (b.start + 0.08, row[b.lane] - 0.33 * down)
-    look: dict[str, Any] = dict(arrowstyle="-|>", mutation_scale=12, color=INK, linewidth=1.1, zorder=4)
-    axes.add_patch(FancyArrowPatch(begin, finish, shrinkA=0, shrinkB=0, **look))
+    arrow(axes, begin, finish, width=1.1, head=12, zorder=4)
 
 
 def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, *, both: bool = False) -> None:
@@ -147,10 +141,8 @@ def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, *,
     edges = row[a.lane] + 0.33 * down, row[b.lane] - 0.33 * down
     middles = [(span.start + span.end) / 2 for span in (a, b)]
     x0, x1 = middles if both else (a.end - 0.15, max(b.start, a.end - 0.6) + 0.15)
-    look: dict[str, Any] = dict(mutation_scale=14, color=RED, zorder=7, linewidth=2.2)
-    look |= {"arrowstyle": "<|-|>"} if both else {"arrowstyle": "-|>", "linestyle": (0, (3, 2))}
-    ends = (x0, edges[0]), (x1, edges[1])
-    axes.add_patch(FancyArrowPatch(*ends, shrinkA=0, shrinkB=0, **look))
+    look: dict[str, Any] = {"style": "<|-|>"} if both else {"linestyle": (0, (3, 2))}
+    arrow(axes, (x0, edges[0]), (x1, edges[1]), color=RED, width=2.2, head=14, zorder=7, **look)
     box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": RED}
     place = (x0 + x1) / 2 - 0.32 * (not both), sum(edges) / 2
     text = f"{block}!" if len(block) <= 2 else "host!"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from lib.figures.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, styled
+from lib.show.style import BLUE, INK, MUTED, ORANGE, describe, headline, new_figure, styled
 
 
 @styled
@@ -33,13 +33,7 @@ def draw_curves(losses: Mapping[str, Sequence[float]]) -> Figure:
     lower.axhline(float(np.mean(first)), color=MUTED, linestyle="--", linewidth=1.2)
     lower.text(len(first) - 1, float(np.mean(first)) * 1.5, "mean loss", ha="right", fontsize=9, color=MUTED)
     most = 10.0 ** np.ceil(np.log10(max(float(apart.max()), 1e-4)))
-    figure.suptitle(
-        f"{one} and {other}: the same curve, never {most:.0e} apart".replace("e-0", "e-"),
-        x=0.01,
-        ha="left",
-        fontsize=13,
-        fontweight="bold",
-    )
+    headline(figure, f"{one} and {other}: the same curve, never {most:.0e} apart".replace("e-0", "e-"))
     return describe(
         figure,
         f"Loss in {len(first)} steps, {one} and {other}: from {first[0]:.2f} to {first[-1]:.2f}, "

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib.figures.schedule_table import NAMES
-from lib.figures.style import BLUE, GREEN, INK, MUTED, PAPER, describe, new_figure, styled
+from lib.show.schedules import NAMES
+from lib.show.style import BLUE, GREEN, INK, MUTED, PAPER, describe, headline, new_figure, source_note, styled
 
 
 @styled
@@ -42,8 +42,8 @@ def draw_executor_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
     key = "mib" if have else "predicted_mib"
     share = 100 * rows[1][key] / rows[0][key]
     finding = f"{names[1]} {'needs' if have else 'should need'} {share:.0f} % of {names[0]}'s memory"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    headline(figure, finding)
+    source_note(figure, source)
     said = "; ".join(
         f"{name}: {row[key]:.0f} MiB, holds {row['live']}" for name, row in zip(names, rows, strict=True)
     )

@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lib.experiments.faults import Outcome
-from lib.figures.cells import pale
-from lib.figures.style import (
+from lib.show.style import (
     BLUE,
     GREEN,
     INK,
@@ -27,8 +26,10 @@ from lib.figures.style import (
     PINK,
     RED,
     describe,
+    headline,
     ink_on,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,
@@ -141,11 +142,6 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
         for case, outcomes in table.items()
     )
     return describe(figure, f"{finding}. {said}.")
-
-
-def headline(figure: Figure, finding: str) -> None:
-    """Write the title at the left edge of the figure: the axes begin further in."""
-    figure.suptitle(finding, x=0.008, ha="left", fontsize=13, fontweight="bold")
 
 
 def kept(output: Tensor) -> Tensor:

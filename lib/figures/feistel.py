@@ -16,10 +16,9 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 
 from lib.data.permutation import Permutation
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cell, pale
-from lib.figures.explore import steps, whole
-from lib.figures.shards import canvas, headline
-from lib.figures.style import BLUE, INK, RANKS, RED, SKY, describe, new_figure, styled, title
+from lib.show.explore import steps, whole
+from lib.show.sheet import Cell, Mark, arrow, cell_axes, cell_sheet, draw_cell
+from lib.show.style import BLUE, INK, RANKS, RED, SKY, describe, headline, new_figure, pale, styled, title
 
 ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
 
@@ -63,27 +62,14 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     asked, index = index, min(index, size - 1)
     path = walk_path(mix, index, size)
     passes = [len(walk_path(mix, start, size)) - 1 for start in range(size)]
-    figure, axes = canvas(16, 4.4, labels=0.3)
+    figure, axes = cell_sheet(16, 4.4, labels=0.3)
     for place in range(64):
         x, y = place % 16, place // 16
         mark: Mark = "dropped" if place >= size else "plain" if place in (path[0], path[-1]) else "faded"
         color = RED if place == path[-1] else BLUE if place == path[0] else SKY
         draw_cell(axes, x, y, Cell(place, mark=mark, color=color), font=10)
     for a, b in itertools.pairwise(path):
-        axes.annotate(
-            "",
-            (b % 16, b // 16),
-            (a % 16, a // 16),
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": INK,
-                "linewidth": 1.6,
-                "shrinkA": 9,
-                "shrinkB": 9,
-                "connectionstyle": "arc3,rad=0.25",
-                "zorder": 5,
-            },
-        )
+        arrow(axes, (a % 16, a // 16), (b % 16, b // 16), bend=0.25, gap=9, zorder=5)
     walked = " → ".join(map(str, path))
     note = f" (not {asked}: n is {size})" if asked != index else ""
     mean = sum(passes) / size

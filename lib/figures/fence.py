@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from lib.figures.cells import pale
-from lib.figures.explore import choice, whole
-from lib.figures.style import (
+from lib.show.explore import choice, whole
+from lib.show.sheet import arrow, box
+from lib.show.style import (
     BLUE,
     GREY,
     INK,
@@ -27,6 +28,7 @@ from lib.figures.style import (
     PINK,
     describe,
     new_figure,
+    pale,
     styled,
     title,
 )
@@ -123,12 +125,13 @@ def draw_fence(direction: str, step: int) -> Figure:
     axes.set(xlim=(0, 9), ylim=(3.85, 0.4), aspect="equal")
     axes.axis("off")
     _draw_lanes(axes)
-    boxes = [_node(axes, k, k == now) for k in range(len(STOPS))]
+    nodes = [_node(axes, k, k == now) for k in range(len(STOPS))]
     way, beside = WAYS[direction]
     for start, end in itertools.pairwise(way):
-        _arrow(axes, boxes[start], boxes[end], INK)
+        arrow(axes, _center(start), _center(end), gap=2, patchA=nodes[start], patchB=nodes[end], zorder=2)
     for start, end in beside:
-        _arrow(axes, boxes[start], boxes[end], PINK)
+        look: Any = {"patchA": nodes[start], "patchB": nodes[end], "zorder": 2}
+        arrow(axes, _center(start), _center(end), color=PINK, gap=2, **look)
     says = getattr(stop, direction)
     title(
         axes,
@@ -165,26 +168,15 @@ def _draw_lanes(axes: Axes) -> None:
 def _node(axes: Axes, k: int, now: bool) -> FancyBboxPatch:
     (x, y), stop = _center(k), STOPS[k]
     hue = {"Copy": ORANGE, "Checkpoint": BLUE, "Recompute": PINK}.get(stop.name, GREY)
-    wide, tall = 0.2 + 0.095 * len(stop.name), 0.42
-    corner, style = (x - wide / 2, y - tall / 2), "round,pad=0,rounding_size=0.08"
-    box = FancyBboxPatch(corner, wide, tall, boxstyle=style, linewidth=2.6 if now else 1.5, zorder=3)
-    box.set(facecolor=pale(hue, 0.55 if now else 0.25), edgecolor=INK if now else hue)
-    axes.add_patch(box)
-    axes.text(
-        x, y, stop.name, ha="center", va="center", fontsize=11, weight="bold" if now else "normal", zorder=4
-    )
+    look: Any = {
+        "face": pale(hue, 0.55 if now else 0.25),
+        "edge": INK if now else hue,
+        "line": 2.6 if now else 1.5,
+    }
+    weight = {"weight": "bold" if now else "normal"}
+    node = box(axes, x, y, 0.2 + 0.095 * len(stop.name), 0.42, stop.name, size=11, ink=INK, zorder=3, writing=weight,
+               **look)  # fmt: skip
     if stop.tag:
         place = (x, y + 0.52 if stop.name in ("Checkpoint", "Recompute") else y - 0.34)
         axes.text(*place, stop.tag, ha="center", va="center", fontsize=10.5, color=MUTED, zorder=4)
-    return box
-
-
-def _arrow(axes: Axes, start: FancyBboxPatch, end: FancyBboxPatch, color: str) -> None:
-    tail, head = (
-        (box.get_x() + box.get_width() / 2, box.get_y() + box.get_height() / 2) for box in (start, end)
-    )
-    arrow = FancyArrowPatch(
-        tail, head, patchA=start, patchB=end, arrowstyle="-|>", mutation_scale=13, zorder=2
-    )
-    arrow.set(color=color, linewidth=1.6)
-    axes.add_patch(arrow)
+    return node

@@ -9,10 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib.data.permutation import Permutation
-from lib.figures.cells import Cell, Mark, draw_cell, draw_legend
-from lib.figures.explore import whole
-from lib.figures.shards import canvas, label_row
-from lib.figures.style import GREY, INK, MUTED, describe, rank_color, styled, title
+from lib.show.explore import whole
+from lib.show.sheet import Cell, Mark, cell_sheet, draw_cell, draw_legend, label_row
+from lib.show.style import GREY, INK, MUTED, describe, rank_color, styled, title
 
 SIZE, COLUMNS, PAGE, ROW = 48, 24, 4, 44
 """Rows of the file, cells a line, rows a page, bytes a row."""
@@ -35,7 +34,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
     mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
     gap, lines = 0.3, SIZE // COLUMNS
-    figure, axes = canvas(COLUMNS + gap * (COLUMNS // PAGE - 1), 8.0, labels=1.15)
+    figure, axes = cell_sheet(COLUMNS + gap * (COLUMNS // PAGE - 1), 8.0, labels=1.15)
 
     for position, row in enumerate(order):
         turn, owner = divmod(position, world_size)

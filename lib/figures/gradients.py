@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lib.figures.cells import Cell, cell_axes, draw_cell, pale
-from lib.figures.explore import choice, steps, switch, whole
-from lib.figures.style import (
+from lib.show.explore import choice, steps, switch, whole
+from lib.show.sheet import Cell, cell_axes, draw_cell
+from lib.show.style import (
     GREY,
     HATCH,
     INK,
@@ -21,6 +21,7 @@ from lib.figures.style import (
     PAPER,
     describe,
     new_figure,
+    pale,
     rank_color,
     styled,
     title,

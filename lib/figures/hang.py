@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from lib.figures.timeline import draw_timeline
+from lib.show.timeline import draw_timeline
 from lib.timeline import Trace
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from lib.data.permutation import Permutation
-from lib.figures.cells import Cell, draw_cells
-from lib.figures.explore import choice, whole
-from lib.figures.shards import canvas, label_row
-from lib.figures.style import GREY, INK, MUTED, describe, styled, title
+from lib.show.explore import choice, whole
+from lib.show.sheet import Cell, cell_sheet, draw_cells, label_row
+from lib.show.style import GREY, INK, MUTED, describe, styled, title
 
 SIZE = 24
 HOLDER_WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
@@ -29,7 +28,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     kind = HOLDER_WAYS[way]
     server = kind == "server"
     lines = world_size * (1 + workers) + server
-    figure, axes = canvas(SIZE, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
+    figure, axes = cell_sheet(SIZE, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
     order = Permutation(SIZE)[range(SIZE)].tolist()
     everything = list(range(SIZE))
     y, copies, private = 0.0, 0, 0

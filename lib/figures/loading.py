@@ -11,12 +11,12 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from lib.data.loading import queue_depth, simulate_loading
-from lib.figures import style
-from lib.figures.explore import Control, choice, steps, whole
-from lib.figures.style import BLUE, GREEN, INK, MUTED, PAPER, RED, color_of, ink_on
+from lib.show import style
+from lib.show.explore import Control, choice, steps, whole
+from lib.show.style import BLUE, GREEN, INK, MUTED, PAPER, RED, color_of
+from lib.show.timeline import bar, lane_rows
 from lib.timeline import Trace
 
-TRACK = "#f1f3f6"  # a lane while it does nothing
 MOST = 6  # workers on the axis of the curve, at least
 SLOW = 12  # the batch that may take longer
 ENOUGH = "enough"
@@ -97,24 +97,17 @@ def draw_loading_model(
 def _draw_lanes(axes: Axes, trace: Trace) -> None:
     """Draw every lane of the epoch; hatched is the time in which the trainer waits."""
     for row, lane in enumerate(trace.lanes):
-        axes.broken_barh([(0, trace.end)], (row - 0.42, 0.84), color=TRACK, lw=0)
         for span in trace.only(lane=lane):
-            bar, color = [(span.start, span.duration)], color_of(span.kind)
             if span.kind == "wait":
-                axes.broken_barh(
-                    bar, (row - 0.42, 0.84), facecolors=PAPER, edgecolors=RED, hatch="////", lw=0.8
-                )
+                bar(axes, row, span.start, span.duration, PAPER, edgecolor=RED, hatch="////", linewidth=0.8)
                 continue
-            axes.broken_barh(bar, (row - 0.42, 0.84), facecolors=color, edgecolors=PAPER, lw=0.7)
-            number, middle = span.label.rpartition(" ")[2], span.start + span.duration / 2
-            if span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end:  # 560 points wide
-                text = axes.text(middle, row, number, ha="center", va="center_baseline", fontsize=9)
-                text.set_color(ink_on(color))
-    axes.set(xlim=(0, trace.end), ylim=(len(trace.lanes) - 0.5, -0.5))
-    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
-    axes.tick_params(axis="y", length=0)
+            number = span.label.rpartition(" ")[2]
+            fits = (
+                span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
+            )  # 560 points wide
+            bar(axes, row, span.start, span.duration, color_of(span.kind), number if fits else "")
+    lane_rows(axes, trace.lanes, 0, trace.end, track=True)
     axes.tick_params(axis="x", labelbottom=False)
-    axes.spines["left"].set_visible(False)
     handles = [Patch(facecolor=color_of(kind), label=kind) for kind in trace.kinds if kind != "wait"]
     if "wait" in trace.kinds:
         handles.append(Patch(facecolor=PAPER, edgecolor=RED, hatch="////", label="trainer waits"))

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.data.loading import TRAINER, simulate_loading, simulate_path
-from lib.figures import style
 from lib.figures.loading import draw_measured
-from lib.figures.style import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, ink_on
-from lib.figures.timeline import draw_timeline
+from lib.show import style
+from lib.show.style import BLUE, GREEN, GRID, INK, MUTED, ORANGE, PAPER, PINK, RED, color_of, headline, ink_on
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 
@@ -35,7 +35,7 @@ def draw_prepared(
     for place, size in zip(axes[:, 0], sizes, strict=True):
         place.set_ylabel(size)
     finding = f"From {sizes[0]} pixels in a file to {sizes[1]} for the model, turned a little"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     return style.describe(figure, f"{finding}. {len(raw)} handwritten digits: {', '.join(words)}.")
 
 
@@ -114,7 +114,7 @@ def draw_scaling(cases: Mapping[str, Epochs], batches: int, cores: float) -> Fig
     )
     axes[0, -1].legend(loc="upper right")
     finding = "; ".join(gains)
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     told = f"Epochs over 0 to {max(workers)} workers. {'; '.join(words)}."
     return style.describe(
         figure, f"{finding}. {told} With enough cores the model falls to the time of all steps."

@@ -8,18 +8,19 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Ellipse, Rectangle
 
 from lib.data.loading import simulate_path
-from lib.figures import style
-from lib.figures.explore import whole
-from lib.figures.style import GREY, GRID, INK, MUTED, PAPER, RED, color_of, ink_on, rank_color
+from lib.show import style
+from lib.show.explore import whole
+from lib.show.sheet import arrow, box
+from lib.show.style import GREY, GRID, INK, MUTED, PAPER, RED, TRACK, color_of, ink_on, rank_color
+from lib.show.timeline import bar, lane_rows
 from lib.timeline import Trace
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}
 PLACES = ("storage", "pageable\nhost memory", "pinned\nhost memory", "device\nmemory", "model")
 SLOTS = 3
-TRACK = "#f1f3f6"  # a lane while it does nothing
 
 PATH_CONTROLS = dict(
     batches=whole(1, 8, 6, "batches"),
@@ -66,7 +67,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
     axes.set(xlim=(0, 18.2), ylim=(0, 4.5))
     axes.axis("off")
     for left, right, name in ((3.8, 10.3, "host: CPU cores and RAM"), (12.0, 18.15, "device: GPU")):
-        axes.add_patch(_rounded(left, 0.05, right - left, 4.3, TRACK, GRID))
+        _rounded(axes, left, 0.05, right - left, 4.3, TRACK, GRID)
         axes.text(left + 0.25, 3.97, name, fontsize=9.5, color=MUTED, va="center")
     names, times = list(hops), list(hops.values())
     for number, place in enumerate(PLACES):
@@ -78,17 +79,12 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
             full = times[number] > max(times[:number])
             _draw_queue(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 1)
         else:
-            axes.add_patch(_rounded(x, 1.35, 1.4, 1.9, color_of("step"), color_of("step")))
+            _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)
     for number, (hop, milliseconds) in enumerate(hops.items()):
         left, right = 4.1 * number + 1.72, 4.1 * number + 4.18
-        look: dict[str, Any] = dict(
-            arrowstyle="simple,head_length=8,head_width=11,tail_width=4", mutation_scale=1
-        )
-        arrow = FancyArrowPatch(
-            (left, 2.3), (right, 2.3), color=color_of(hop), lw=0, shrinkA=2, shrinkB=2, **look
-        )
-        axes.add_patch(arrow)
+        style = "simple,head_length=8,head_width=11,tail_width=4"
+        arrow(axes, (left, 2.3), (right, 2.3), color=color_of(hop), width=0, head=1, gap=2, style=style)
         middle, above = (left + right) / 2, f"{hop} {milliseconds:g} ms"
         axes.text(middle, 2.68, above, ha="center", va="bottom", fontsize=9.5, weight="bold")
         axes.text(middle, 1.92, HOPS[hop], ha="center", va="top", fontsize=9, color=MUTED)
@@ -106,7 +102,7 @@ def _draw_cylinder(axes: Axes, x: float, y: float, width: float, height: float) 
 
 def _draw_queue(axes: Axes, x: float, y: float, width: float, height: float, color: str, filled: int) -> None:
     """Draw a place in memory as a box with slots for batches."""
-    axes.add_patch(_rounded(x, y, width, height, PAPER, color, lw=2.0))
+    _rounded(axes, x, y, width, height, PAPER, color, 2.0)
     for slot in range(SLOTS):
         face = color if slot < filled else PAPER
         at = (x + 0.25, y + 0.24 + 0.5 * slot)
@@ -116,34 +112,29 @@ def _draw_queue(axes: Axes, x: float, y: float, width: float, height: float, col
 def _draw_hops(axes: Axes, trace: Trace, end: float) -> None:
     """Draw a lane per hop, the batches numbered."""
     for row, hop in enumerate(trace.lanes):
-        axes.broken_barh([(0, end)], (row - 0.42, 0.84), color=TRACK, lw=0)
         for span in trace.only(lane=hop):
-            bar = [(span.start, span.duration)]
-            axes.broken_barh(bar, (row - 0.42, 0.84), facecolors=color_of(hop), edgecolors=PAPER, lw=0.7)
-            if span.duration * 560 > 9 * end:  # points: the width of a digit and a little more
-                middle = span.start + span.duration / 2
-                number = span.label.rpartition(" ")[2]
-                axes.text(
-                    middle,
-                    row,
-                    number,
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=9,
-                    color=ink_on(color_of(hop)),
-                )
-    axes.set(xlim=(0, end * 1.004), ylim=(len(trace.lanes) - 0.5, -0.5))
-    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+            fits = span.duration * 560 > 9 * end  # points: the width of a digit and a little more
+            number = span.label.rpartition(" ")[2] if fits else ""
+            bar(axes, row, span.start, span.duration, color_of(hop), number)
+    lane_rows(axes, trace.lanes, 0, end * 1.004, track=True)
 
 
 def _rounded(
-    x: float, y: float, width: float, height: float, face: str, edge: str, **look: Any
-) -> FancyBboxPatch:
-    style_of = "round,pad=0,rounding_size=0.12"
-    return FancyBboxPatch(
-        (x, y), width, height, boxstyle=style_of, facecolor=face, edgecolor=edge, **{"lw": 1.2, **look}
+    axes: Axes, x: float, y: float, width: float, height: float, face: str, edge: str, line: float = 1.2, **look: Any
+) -> None:  # fmt: skip
+    """Draw a box whose lower left corner is (x, y)."""
+    box(
+        axes,
+        x + width / 2,
+        y + height / 2,
+        width,
+        height,
+        face=face,
+        edge=edge,
+        line=line,
+        radius=0.12,
+        zorder=1,
+        **look,
     )
 
 
@@ -222,7 +213,7 @@ def draw_ladder() -> Figure:
 def _draw_machine(axes: Axes, x: float, y: float, ranks: range, rung: Rung, leaving: bool) -> None:
     """Draw a machine with its GPUs in a row; outlines are processes, the arrows above them load data."""
     wide, line = 0.58 * len(ranks) + 0.2, (0, (2, 1.6)) if leaving else "-"
-    axes.add_patch(_rounded(x, y, wide, 1.5, PAPER, RED if leaving else MUTED, ls=line))
+    _rounded(axes, x, y, wide, 1.5, PAPER, RED if leaving else MUTED, linestyle=line)
     for place, rank in enumerate(ranks):
         at = x + 0.16 + 0.58 * place
         axes.add_patch(
@@ -237,8 +228,10 @@ def _draw_machine(axes: Axes, x: float, y: float, ranks: range, rung: Rung, leav
         axes.plot([centers[0], centers[-1]], [y + 0.26] * 2, color=GREY if leaving else INK, lw=1.6)
         axes.plot(centers, [y + 0.26] * len(ranks), "o", color=GREY if leaving else INK, ms=3)
     for center in centers if rung.own_process else [sum(centers) / len(centers)]:
-        look: dict[str, Any] = dict(
-            arrowstyle="simple,head_length=5,head_width=7,tail_width=3", mutation_scale=1
-        )
-        arrow = FancyArrowPatch((center, y + 2.75), (center, y + 1.6), color=color_of("load"), lw=0, **look)
-        axes.add_patch(arrow)
+        look: Any = {
+            "width": 0,
+            "head": 1,
+            "gap": 2,
+            "style": "simple,head_length=5,head_width=7,tail_width=3",
+        }
+        arrow(axes, (center, y + 2.75), (center, y + 1.6), color=color_of("load"), **look)

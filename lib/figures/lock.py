@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_time
-from lib.figures.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled, title
+from lib.show.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled, title
 
 ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
 

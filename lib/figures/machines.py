@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib.experiments.scaling import make_plan
-from lib.figures.deal import WIDTH, canvas
-from lib.figures.explore import choice, steps
-from lib.figures.style import GREY, MUTED, RED, describe, rank_color, styled, title
+from lib.show.explore import choice, steps
+from lib.show.sheet import WIDTH, arrow, box, inch_sheet
+from lib.show.style import GREY, INK, MUTED, RED, describe, rank_color, styled, title
 
 Order: TypeAlias = Literal["rank = data · n + pipeline", "rank = pipeline · W + data"]
 ORDERS: tuple[Order, ...] = ("rank = data · n + pipeline", "rank = pipeline · W + data")
@@ -64,7 +63,7 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
     links = links_of(ranks, n, machine, order)
     pitch, wide = 0.62, (WIDTH - SIDE - 0.2) / n
     height = replicas * pitch + 0.72
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
 
     def center(d: int, j: int) -> tuple[float, float]:
         return SIDE + (j + 0.5) * wide, 0.62 + d * pitch
@@ -77,15 +76,9 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
             rank = d * n + j if order == ORDERS[0] else j * replicas + d
             x, y = center(d, j)
             color = rank_color(rank // machine)
-            axes.add_patch(
-                FancyBboxPatch(
-                    (x - 0.36, y - 0.17), 0.72, 0.34, boxstyle="round,pad=0,rounding_size=0.06",
-                    facecolor=color + "33", edgecolor=color, linewidth=1.8, zorder=4,
-                )
-            )  # fmt: skip
-            axes.text(
-                x, y, f"{rank} · {chr(65 + rank // machine)}", ha="center", va="center", fontsize=10, zorder=5
-            )
+            text = f"{rank} · {chr(65 + rank // machine)}"
+            look: Any = {"face": color + "33", "edge": color, "line": 1.8, "radius": 0.06, "ink": INK}
+            box(axes, x, y, 0.72, 0.34, text, zorder=4, **look)
     for link in links:
         (x0, y0), (x1, y1) = center(*link.start), center(*link.end)
         color, line = (RED, 2.2) if link.crosses else (GREY, 1.2)
@@ -95,10 +88,8 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
         elif link.end[0] > link.start[0]:
             axes.plot([x0, x1], [y0 + 0.17, y1 - 0.17], linestyle=dashes, color=color, linewidth=line)
         else:  # the ring closes: from the last replica back to the first
-            ends, bend = ((x0 + 0.3, y0 - 0.17), (x1 + 0.3, y1 + 0.17)), "arc3,rad=0.16"
-            arc = FancyArrowPatch(*ends, arrowstyle="-", connectionstyle=bend, color=color, linewidth=line)
-            arc.set_linestyle(dashes)
-            axes.add_patch(arc)
+            ends = (x0 + 0.3, y0 - 0.17), (x1 + 0.3, y1 + 0.17)
+            arrow(axes, *ends, style="-", color=color, width=line, bend=0.16, gap=2, linestyle=dashes)
     crossing = {
         kind: [link for link in links if link.kind == kind and link.crosses] for kind in ("pipeline", "ring")
     }

@@ -17,9 +17,8 @@ from lib import recorded
 from lib._units import format_bytes
 from lib.data.ways import Run
 from lib.data.ways_model import WAYS, Way, predict
-from lib.figures.explore import steps, whole
-from lib.figures.shards import headline
-from lib.figures.style import BLUE, HATCH, INK, MUTED, PAPER, PINK, RED, describe, new_figure, styled
+from lib.show.explore import steps, whole
+from lib.show.style import BLUE, HATCH, INK, MUTED, PAPER, PINK, RED, describe, headline, new_figure, styled
 
 NAMES: dict[Way, str] = {
     "one": "one process",

@@ -15,9 +15,9 @@ from torch.utils.data import Sampler
 
 from lib.data.samplers import RandomSampler, SequentialSampler
 from lib.data.toy import IndexDataset, Message, record_epoch
-from lib.figures.cells import Cell, draw_cell, pale
-from lib.figures.explore import choice, switch, whole
-from lib.figures.style import GREY, INK, MUTED, PAPER, describe, new_figure, styled, title
+from lib.show.explore import choice, switch, whole
+from lib.show.sheet import Cell, draw_cell
+from lib.show.style import GREY, INK, MUTED, PAPER, describe, new_figure, pale, styled, title
 
 LIFELINES = {
     "Dataset": (1.0, "holds the items"),

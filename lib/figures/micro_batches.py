@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 from torch import Tensor
 
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cells
-from lib.figures.explore import choice, whole
-from lib.figures.shards import headline
-from lib.figures.style import INK, MUTED, RED, describe, new_figure, rank_color, styled, title
 from lib.pipeline.microbatch import gather, scatter
+from lib.show.explore import choice, whole
+from lib.show.sheet import Cell, Mark, cell_axes, draw_cells
+from lib.show.style import INK, MUTED, RED, describe, headline, new_figure, rank_color, styled, title
 
 GAP = 0.55  # cells between two micro-batches
 ZIP, SCATTER = "zip of torch.chunk", "scatter"

@@ -13,8 +13,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.shards import headline
-from lib.figures.style import BLUE, GREY, INK, MUTED, PINK, describe, new_figure, rank_color, styled
+from lib.show.style import (
+    BLUE,
+    GREY,
+    INK,
+    PINK,
+    describe,
+    headline,
+    new_figure,
+    rank_color,
+    source_note,
+    styled,
+)
 
 
 @styled
@@ -95,7 +105,7 @@ def draw_speed(records: Mapping[str, Mapping[str, Any]], note: str = "") -> Figu
     halves = ", ".join(f"about {half_speed(record):.0f} rows on {name}" for name, record in records.items())
     headline(figure, f"Half of the best speed needs {halves}")
     if note:
-        figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+        source_note(figure, note)
     falls = all(
         record["rows_per_second"][record["size"].index(min(record["size"]))]
         < 0.5 * max(record["rows_per_second"])
@@ -119,7 +129,7 @@ def _draw_form(note: str) -> Figure:
     _speed_axes(axes, "rows in a micro-batch (1: as many as take the fixed time)")
     headline(figure, "Predicted, not measured: the form of a GPU's curve")
     if note:
-        figure.supxlabel(note, x=0.01, ha="left", fontsize=9, color=MUTED)
+        source_note(figure, note)
     return describe(
         figure,
         f"Predicted form of a GPU's curve, nothing measured: half of the speed where both times are equal. {note}",

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from lib.figures.shards import headline
-from lib.figures.style import GREEN, INK, RED, SKY, describe, ink_on, new_figure, styled, title
+from lib.show.style import GREEN, INK, RED, SKY, describe, headline, ink_on, new_figure, styled, title
 
 
 def digits_of(value: float, many: int) -> str:

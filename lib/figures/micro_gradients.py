@@ -12,21 +12,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from lib.figures.explore import choice, whole
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline.microbatch import scatter
+from lib.show.explore import choice, whole
+from lib.show.sheet import arrow
+from lib.show.style import (
     GREY,
     INK,
     MUTED,
     PAPER,
     RED,
     describe,
+    headline,
     ink_on,
     new_figure,
     rank_color,
     styled,
 )
-from lib.pipeline.microbatch import scatter
 
 BY_ROWS, BY_PARTS, NOTHING = "rows / all rows", "1 / m", "1 (forgot to divide)"
 HOW = (BY_ROWS, BY_PARTS, NOTHING)
@@ -75,18 +76,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     figure, (axes, table) = new_figure(9, 4.3, cols=2, width_ratios=(2.1, 1))
     _axes_around(axes, torch.cat([points, target[None]]))
     for i, (start, end) in enumerate(zip(points[:-1].tolist(), points[1:].tolist(), strict=True)):
-        axes.annotate(
-            "",
-            end,
-            start,
-            arrowprops={
-                "arrowstyle": "-|>",
-                "color": rank_color(i),
-                "linewidth": 3,
-                "shrinkA": 0,
-                "shrinkB": 0,
-            },
-        )
+        arrow(axes, start, end, color=rank_color(i), width=3, head=11)
         middle = [(a + b) / 2 for a, b in zip(start, end, strict=True)]
         label = axes.text(
             *middle, str(i), fontsize=9.5, ha="center", va="center", color=ink_on(rank_color(i))

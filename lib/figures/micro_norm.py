@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-from lib.figures.cells import pale
-from lib.figures.explore import steps, switch, whole
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline.batchnorm import DeferredBatchNorm
+from lib.pipeline.microbatch import scatter
+from lib.show.explore import steps, switch, whole
+from lib.show.style import (
     GREY,
     GRID,
     INK,
@@ -28,12 +28,12 @@ from lib.figures.style import (
     RED,
     SKY,
     describe,
+    headline,
     new_figure,
+    pale,
     rank_color,
     styled,
 )
-from lib.pipeline.batchnorm import DeferredBatchNorm
-from lib.pipeline.microbatch import scatter
 
 ROWS, FEATURES = 12, 4
 LAYERS = ("Linear + ReLU", "LayerNorm", "BatchNorm1d")

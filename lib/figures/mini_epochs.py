@@ -19,10 +19,9 @@ from lib import recorded
 from lib._units import format_bytes, format_share
 from lib.data.permutation import Permutation
 from lib.data.ways_model import OFFSETS, predict
-from lib.figures.cells import Cell, cell_axes, draw_cells
-from lib.figures.explore import whole
-from lib.figures.shards import headline, label_row
-from lib.figures.style import (
+from lib.show.explore import whole
+from lib.show.sheet import Cell, cell_axes, draw_cells, label_row
+from lib.show.style import (
     BLUE,
     INK,
     MUTED,
@@ -31,6 +30,7 @@ from lib.figures.style import (
     PINK,
     RED,
     describe,
+    headline,
     new_figure,
     styled,
     title,

@@ -14,10 +14,10 @@ from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib._units import format_share
 from lib.data.libtorch import DistributedRandomSampler
-from lib.figures.cells import Cell, cell_axes, draw_cells
-from lib.figures.explore import steps, switch, whole
-from lib.figures.shards import headline, label_row, listed
-from lib.figures.style import BLUE, GREY, INK, MUTED, PAPER, RED, SKY, describe, new_figure, styled
+from lib.figures.shards import listed
+from lib.show.explore import steps, switch, whole
+from lib.show.sheet import Cell, cell_axes, draw_cells, label_row
+from lib.show.style import BLUE, GREY, INK, MUTED, PAPER, RED, SKY, describe, headline, new_figure, styled
 
 NEVER_SEEN_CONTROLS = {
     "size": whole(4, 16, 10, "N · samples"),

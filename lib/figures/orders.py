@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lib.figures.cells import Cell, cell_axes, cell_font, draw_cell, draw_cells, draw_legend
-from lib.figures.style import INK, MUTED, describe, new_figure, styled, title
+from lib.show.sheet import Cell, cell_axes, cell_font, draw_cell, draw_cells, draw_legend
+from lib.show.style import INK, MUTED, describe, new_figure, styled, title
 
 GAP = 0.3  # columns between two batches
 LEAST = 21.0  # a figure is at least so many columns wide, or a short strip would have huge cells

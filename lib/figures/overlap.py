@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.explore import steps, switch, whole
-from lib.figures.timeline import draw_timeline
+from lib.show.explore import steps, switch, whole
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 LANES = ("computes", "network")

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from lib._units import format_share
 from lib.data.buckets import padding_share, pooled_batches, sentence_lengths
 from lib.data.samplers import RandomSampler
-from lib.figures.explore import steps
-from lib.figures.style import GREY, HATCH, INK, PAPER, describe, ink_on, new_figure, rank_color, styled
+from lib.show.explore import steps
+from lib.show.style import GREY, HATCH, INK, PAPER, describe, headline, ink_on, new_figure, rank_color, styled
 
 SENTENCES = 32
 
@@ -77,7 +77,7 @@ def draw_padding(batch_size: int, pool: int, count: int = SENTENCES) -> Figure:
         finding = f"A pool of one batch changes no batch: {format_share(after)} of the words are padding"
     else:
         finding = f"Sorting inside pools cuts padding from {format_share(before)} to {format_share(after)}"
-    figure.suptitle(finding, x=0.008, ha="left", fontsize=13, weight="bold", color=INK)
+    headline(figure, finding)
     said = "; ".join(f"{list(batch)} holds up to {max(lengths[i] for i in batch)} words" for batch in pooled)
     return describe(
         figure, f"{finding}. {count} sentences in batches of {batch_size}; sorted batches: {said}."

@@ -14,24 +14,21 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._units import format_share
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cell
-from lib.figures.explore import whole
-from lib.figures.shards import headline
-from lib.figures.style import (
-    HATCH,
+from lib.pipeline import clock_cycles
+from lib.show.explore import whole
+from lib.show.sheet import Cell, Mark, arrow, cell_axes, draw_cell
+from lib.show.style import (
     INK,
     MUTED,
-    PAPER,
     RED,
     describe,
-    ink_on,
+    headline,
     new_figure,
     rank_color,
     styled,
     title,
 )
-from lib.figures.timeline_layout import TRACK
-from lib.pipeline import clock_cycles
+from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Span, Trace
 
 THREE_WAYS_CONTROLS = {
@@ -43,7 +40,6 @@ DIAGONALS_CONTROLS = {
     "partitions": whole(1, 4, 3, "n · partitions"),
     "clock": whole(0, 9, 2, "k · clock"),
 }
-DOTS = "#aab3bd"  # in an idle cell
 
 
 # ---- three ways
@@ -95,31 +91,15 @@ def draw_three_ways(micro_batches: int, partitions: int) -> Figure:
 
 def _way(axes: Axes, trace: Trace, ticks: int) -> None:
     for row, lane in enumerate(trace.lanes):
-        axes.add_patch(
-            Rectangle(
-                (0, row - 0.42),
-                trace.makespan,
-                0.84,
-                facecolor=TRACK,
-                edgecolor=DOTS,
-                hatch=HATCH["bubble"],
-                lw=0,
-            )
-        )
+        idle(axes, row, [(0, trace.makespan)])
         for span in trace.only(lane=lane):
             color = rank_color(int(span.kind))
-            place = (span.start, row - 0.42)
-            axes.add_patch(Rectangle(place, span.duration, 0.84, facecolor=color, edgecolor=PAPER, lw=1.5))
             text = (
                 "the whole batch" if span.label == "all" and span.duration * 7.4 / ticks > 1.3 else span.label
             )
-            middle = (span.start + span.end) / 2
-            axes.text(middle, row, text, ha="center", va="center_baseline", fontsize=10, color=ink_on(color))
-    axes.set(xlim=(0, ticks), ylim=(len(trace.lanes) - 0.5, -0.5))
-    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
+            bar(axes, row, span.start, span.duration, color, text, size=10, linewidth=1.5)
+    lane_rows(axes, trace.lanes, 0, ticks)
     axes.set_xticks(range(0, ticks + 1, 1 if ticks <= 16 else 4))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
 
 
 # ---- the clock table
@@ -153,7 +133,7 @@ def draw_diagonals(micro_batches: int, partitions: int, clock: int) -> Figure:
     for i, j in now:
         for di, dj in ((0, -1), (-1, 0)):  # the input; the device, which is busy with the one before
             if i + di >= 0 and j + dj >= 0:
-                _arrow(left, (j + dj, i + di), (j, i))
+                arrow(left, (j + dj, i + di), (j, i), gap=(15, 14), zorder=5)
     right.add_patch(Rectangle((clock - 0.5, -0.5), 1, n, facecolor="none", edgecolor=INK, lw=1.6, zorder=4))
     left.set_title("earliest clock of each pair", fontsize=11, pad=4)
     right.set_title("who computes which micro-batch", fontsize=11, pad=4)
@@ -169,18 +149,6 @@ def draw_diagonals(micro_batches: int, partitions: int, clock: int) -> Figure:
 
 def _pairs(m: int, n: int) -> Iterator[tuple[int, int]]:
     return ((i, j) for i in range(m) for j in range(n))
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    look = {
-        "arrowstyle": "-|>",
-        "color": INK,
-        "linewidth": 1.6,
-        "shrinkA": 15,
-        "shrinkB": 14,
-        "mutation_scale": 13,
-    }
-    axes.annotate("", end, start, arrowprops=look, zorder=5)
 
 
 def early(clocks: Sequence[Iterable[tuple[int, int]]]) -> set[tuple[int, int, int]]:

@@ -15,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.explore import bundle
-from lib.figures.hover import hovering
 from lib.figures.place_board import Board, Score
-from lib.figures.schedule_table import draw_ranks
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline.schedule import Action, waits_for
+from lib.pipeline.schedule.simulate import KINDS
+from lib.show.explore import bundle, hovering
+from lib.show.schedules import draw_ranks
+from lib.show.style import (
     GREEN,
     GREY,
     INK,
@@ -30,13 +30,12 @@ from lib.figures.style import (
     alt_text,
     color_of,
     describe,
+    headline,
     new_figure,
     png,
     shown_size,
     styled,
 )
-from lib.pipeline.schedule import Action, waits_for
-from lib.pipeline.schedule.simulate import KINDS
 
 
 @styled

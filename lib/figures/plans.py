@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.experiments.scaling import SCHEDULES, Plan, every_plan, fastest
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -22,6 +22,7 @@ from lib.figures.style import (
     RED,
     SKY,
     describe,
+    headline,
     new_figure,
     styled,
 )
@@ -100,7 +101,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
         if best
         else f"nothing fits into {memory:g} MB"
     )
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {1e3 * p.seconds:.0f} ms, {p.bubble:.0%} idle, {p.memory / 1e6:.0f} MB held, "
         f"{p.sent / 1e6:.0f} MB sent"

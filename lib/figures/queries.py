@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from lib.data.queries import HOW
-from lib.figures.style import BLUE, GREEN, INK, MUTED, ORANGE, RED, describe, new_figure, styled, title
+from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, RED, describe, new_figure, styled, title
 
 LOOKS = dict(zip(HOW, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
 

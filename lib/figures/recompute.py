@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib.experiments.recompute import predict_early
 from lib.experiments.staircase import Mode
-from lib.figures.cells import pale
-from lib.figures.explore import Control, choice, switch, whole
-from lib.figures.style import (
+from lib.show.explore import Control, choice, switch, whole
+from lib.show.sheet import arrow, box
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
@@ -25,10 +24,11 @@ from lib.figures.style import (
     PINK,
     describe,
     new_figure,
+    pale,
     styled,
     title,
 )
-from lib.figures.timeline import draw_timeline
+from lib.show.timeline import draw_timeline
 
 STEPS_CONTROLS: dict[str, Control] = {"step": whole(1, 6, 1, "step")}
 EARLY_CONTROLS: dict[str, Control] = {
@@ -117,17 +117,19 @@ def draw_two_functions(step: int = 1) -> Figure:
 
 
 def _box(axes: Axes, x: float, y: float, width: float, name: str, below: str, color: str | None) -> None:
-    height = 0.72
-    shape = FancyBboxPatch(
-        (x - width / 2, y - height / 2),
+    face = pale(color, 0.35) if color else PAPER
+    box(
+        axes,
+        x,
+        y,
         width,
-        height,
-        boxstyle="round,pad=0,rounding_size=0.1",
-        facecolor=pale(color, 0.35) if color else PAPER,
-        edgecolor=color or GREY,
-        linewidth=2.2 if color else 1.2,
+        0.72,
+        face=face,
+        edge=color or GREY,
+        line=2.2 if color else 1.2,
+        radius=0.1,
+        zorder=1,
     )
-    axes.add_patch(shape)
     axes.text(x, y + (0.11 if below else 0), name, ha="center", va="center", fontweight="bold", fontsize=11)
     if below:
         axes.text(x, y - 0.17, below, ha="center", va="center", fontsize=9, color=MUTED)
@@ -141,19 +143,8 @@ def _arrow(axes: Axes, start: str, end: str, back: bool, color: str | None, *, d
         a, b = ((x0, y0 - 0.36), b) if start == "x" else (a, (x1, y1 - 0.36))
     if back:
         a, b = b, a
-    arrow = FancyArrowPatch(
-        a,
-        b,
-        arrowstyle="-|>",
-        mutation_scale=15,
-        linewidth=2.6 if color else 1.2,
-        linestyle="--" if dashed else "-",
-        color=color or GREY,
-        connectionstyle="arc3,rad=0.0",
-        shrinkA=3,
-        shrinkB=3,
-    )
-    axes.add_patch(arrow)
+    width, line = 2.6 if color else 1.2, "--" if dashed else "-"
+    arrow(axes, a, b, color=color or GREY, width=width, head=15, gap=3, linestyle=line)
 
 
 def _memory(axes: Axes, held: str, step: int) -> None:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from lib.experiments.recompute import predict_step
 from lib.experiments.staircase import MODES, Mode
-from lib.figures.style import BLUE, INK, MUTED, PINK, describe, new_figure, styled
-from lib.figures.timeline import draw_timeline
+from lib.show.style import BLUE, INK, PINK, describe, headline, new_figure, source_note, styled
+from lib.show.timeline import draw_timeline
 from lib.timeline import Trace
 
 
@@ -71,7 +71,7 @@ def draw_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
     one = best["segments"] == 1
     verb = ("needs" if one else "need") if have else "should need"
     finding = f"{best['segments']} segment{'' if one else 's'} {verb} {share:.0%} of the memory"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    headline(figure, finding)
+    source_note(figure, source)
     numbers = ", ".join(f"{name}: {row[key]:.0f} MiB" for name, row in zip(names, rows, strict=True))
     return describe(figure, f"{finding}. {source}. Peak by segments, {numbers}.")

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from lib.figures.cells import Cell, cell_axes, draw_cell
-from lib.figures.schedule_table import DOTS, name_of
-from lib.figures.shards import headline
-from lib.figures.style import HATCH, INK, MUTED, RED, color_of, describe, new_figure, styled
-from lib.figures.timeline_layout import TRACK
 from lib.pipeline.schedule import Action, Schedule, ScheduleError, validate
 from lib.pipeline.schedule.simulate import KINDS
 from lib.pipeline.schedule.validate import needs
+from lib.show.schedules import name_of
+from lib.show.sheet import Cell, arrow, cell_axes, draw_cell
+from lib.show.style import (
+    INK,
+    MUTED,
+    RED,
+    color_of,
+    describe,
+    headline,
+    new_figure,
+    styled,
+)
+from lib.show.timeline import idle
 
 
 @styled
@@ -36,11 +43,7 @@ def draw_refused(schedule: Schedule) -> Figure:
         axes.text(-0.8, rank, f"rank {rank}", ha="right", va="center_baseline", color=INK)
         for slot, action in enumerate(cells):
             if action is None:
-                axes.add_patch(
-                    Rectangle(
-                        (slot - 0.44, rank - 0.44), 0.88, 0.88, fc=TRACK, ec=DOTS, hatch=HATCH["bubble"], lw=0
-                    )
-                )
+                idle(axes, rank, [(slot - 0.44, 0.88)], height=0.88)
                 continue
             places.setdefault(action, (slot, rank))
             wrong = error is not None and (error.rank, error.slot) == (rank, slot)
@@ -87,12 +90,5 @@ def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
 
 
 def _needs(axes: Axes, start: tuple[int, int], end: tuple[int, int]) -> None:
-    bend = "arc3,rad=-0.45" if start[1] == end[1] else "arc3,rad=0.12"
-    look = {
-        "arrowstyle": "-|>",
-        "color": INK,
-        "linewidth": 1.8,
-        "connectionstyle": bend,
-        "mutation_scale": 14,
-    }
-    axes.annotate("", end, start, arrowprops=look | {"shrinkA": 15, "shrinkB": 15}, zorder=5)
+    bend = -0.45 if start[1] == end[1] else 0.12
+    arrow(axes, start, end, width=1.8, head=14, bend=bend, gap=15, zorder=5)

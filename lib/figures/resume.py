@@ -13,10 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.data.samplers import DistributedSampler
-from lib.figures.cells import Cell, Mark, draw_cell
-from lib.figures.explore import switch, whole
-from lib.figures.shards import canvas, label_row
-from lib.figures.style import MUTED, RED, describe, styled, title
+from lib.show.explore import switch, whole
+from lib.show.sheet import Cell, Mark, cell_sheet, draw_cell, label_row
+from lib.show.style import MUTED, RED, describe, styled, title
 
 REST_CONTROLS = {
     "size": whole(12, 40, 32, "N · samples", step=4),
@@ -42,7 +41,7 @@ def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) ->
 @styled
 def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figure:
     """Draw the order of an epoch after some steps, cut both ways; the pieces that are left are framed."""
-    figure, axes = canvas(size, 5.6)
+    figure, axes = cell_sheet(size, 5.6)
     pieces = {}
     for number, cut in enumerate(("stride", "contiguous")):
         y = 0.4 + 2.8 * number
@@ -134,7 +133,7 @@ def draw_calendar(
     }
     begin = {1: 0.0, 2: wide[1] + 1.2 if wide[1] else 0.0}
     below = 1 + ranks + 1.3
-    figure, axes = canvas(max(begin[2] + wide[2], per_row), below + -(-size // per_row))
+    figure, axes = cell_sheet(max(begin[2] + wide[2], per_row), below + -(-size // per_row))
     last: dict[int, Use] = {}
     for use in uses:
         x = begin[use.run] + _column(use, batch_size)

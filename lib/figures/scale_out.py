@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from lib._arguments import integer
-from lib.figures.deal import WIDTH, canvas, draw_index
-from lib.figures.explore import choice, steps
-from lib.figures.style import (
+from lib.show.explore import choice, steps
+from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
+from lib.show.style import (
     BLUE,
     GREY,
     INK,
     MUTED,
     ORANGE,
-    PAPER,
     RED,
     describe,
     new_figure,
@@ -96,7 +94,7 @@ def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
     mesh = mesh_of(ranks, n, deal)
     pitch, wide = 1.02, (WIDTH - SIDE - 0.1) / n
     height = len(mesh) * pitch + 0.42
-    figure, axes = canvas(height)
+    figure, axes = inch_sheet(height)
     for j, place in enumerate(mesh[0]):
         said = (
             f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}" if n < 8 else f"layer {place.layers[0]}"
@@ -136,16 +134,8 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     inner, tall, row = wide - 0.22, 0.84, mesh[place.data]
     first, last = place is row[0], place is row[-1]
     wrong = last and row[0].share != place.share
-    box = FancyBboxPatch(
-        (x + 0.02, y + 0.02),
-        inner,
-        tall - 0.04,
-        boxstyle="round,pad=0,rounding_size=0.08",
-        facecolor=PAPER,
-        edgecolor=RED if wrong else GREY,
-        linewidth=2.4 if wrong else 1.6,
-    )
-    axes.add_patch(box)
+    look: Any = {"edge": RED, "line": 2.4} if wrong else {"line": 1.6}
+    box(axes, x + 0.02 + inner / 2, y + tall / 2, inner, tall - 0.04, zorder=1, **look)
     uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
     words = (
         f"rank {place.rank}" + f" · {uses}" * bool(uses and wide > 1.5) + " ≠ images" * (wrong and wide > 2.5)
@@ -155,12 +145,11 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     )
     count = max(2, min(10, int((inner - 0.14) / 0.34)))
     side = min(0.34, (inner - 0.14) / count)
-    for t, index in enumerate(place.places(count)):
-        spot = x + 0.1 + (t + 0.5) * side, y + 0.58
-        draw_index(axes, *spot, index, place.share, "plain" if uses else "faded", side)
+    mark: Mark = "plain" if uses else "faded"
+    draw_strip(axes, x + 0.1, y + 0.58, [Cell(i, place.share, mark) for i in place.places(count)], side)
     if not last:
         ends = (x + inner + 0.03, y + tall / 2), (x + wide + 0.01, y + tall / 2)
-        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=11, color=INK, zorder=6))
+        arrow(axes, *ends, width=1.0, head=11, gap=2, zorder=6)
 
 
 @styled

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from lib.figures.explore import choice, steps, whole
-from lib.figures.schedule_table import NAMES, draw_schedules, facts, held
-from lib.figures.style import INK, describe, styled
 from lib.pipeline import schedule as makers
 from lib.pipeline.schedule import Schedule, simulate
+from lib.show.explore import choice, steps, whole
+from lib.show.schedules import NAMES, draw_schedules, facts, held
+from lib.show.style import INK, describe, styled
 
 ONE_STAGE = {
     "model parallel": makers.model_parallel,

@@ -11,13 +11,13 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lib.figures.explore import steps, whole
 from lib.figures.schedule_explorer import make
-from lib.figures.schedule_table import NAMES, held
 from lib.figures.schedules import costs
-from lib.figures.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled, title
 from lib.pipeline.schedule import Action, Schedule, live_activations, simulate
 from lib.pipeline.schedule.interleaved import alternate
+from lib.show.explore import steps, whole
+from lib.show.schedules import NAMES, held
+from lib.show.style import BLUE, GREY, INK, MUTED, RED, describe, new_figure, styled, title
 
 TRADE_CONTROLS = {
     "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),

@@ -14,11 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._units import format_share
-from lib.figures.explore import choice, steps, whole
 from lib.figures.schedule_explorer import make
-from lib.figures.schedule_table import held
-from lib.figures.shards import headline
-from lib.figures.style import (
+from lib.pipeline.schedule import Action, Schedule, interleaved_one_f_one_b, one_f_one_b, simulate
+from lib.show.explore import choice, steps, whole
+from lib.show.schedules import held
+from lib.show.style import (
     GREY,
     HATCH,
     INK,
@@ -28,12 +28,12 @@ from lib.figures.style import (
     RED,
     color_of,
     describe,
+    headline,
     new_figure,
     rank_color,
     styled,
     title,
 )
-from lib.pipeline.schedule import Action, Schedule, interleaved_one_f_one_b, one_f_one_b, simulate
 from lib.timeline import Trace
 
 AGAINST = ("1F1B", "interleaved 1F1B", "zero bubble (ZB-H1)", "ZB-V")

@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lib.experiments.staircase import measure, peak, predict
-from lib.figures.cells import pale
-from lib.figures.explore import Control, whole
-from lib.figures.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, styled, title
+from lib.show.explore import Control, whole
+from lib.show.style import BLUE, INK, MUTED, ORANGE, describe, new_figure, pale, styled, title
 
 SEGMENTS_CONTROLS: dict[str, Control] = {"layers": whole(2, 64, 16, "L · layers")}
 

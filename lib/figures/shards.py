@@ -8,53 +8,30 @@ draw_cursor       reset, next and index: the cursor of libtorch's samplers over 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import FancyBboxPatch
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.samplers import DistributedSampler
-from lib.figures.cells import Cell, Mark, cell_axes, draw_cell, draw_cells
-from lib.figures.explore import choice, switch, whole
-from lib.figures.style import (
+from lib.show.explore import choice, switch, whole
+from lib.show.sheet import Cell, Mark, box, cell_sheet, draw_cell, draw_cells, label_row
+from lib.show.style import (
     GRID,
     INK,
     MUTED,
     PAPER,
     RED,
     describe,
-    ink_on,
+    headline,
     new_figure,
     rank_color,
     styled,
     title,
 )
-
-
-def canvas(columns: float, rows: float, *, labels: float = 0.9) -> tuple[Figure, Axes]:
-    """Make a figure for `columns` × `rows` cells, with `labels` inches to their left and room for a title."""
-    columns = max(columns, 16)  # cells of half an inch at most
-    left = labels * columns / (8.8 - labels)
-    figure, axes = new_figure(9, 0.65 + 8.8 * rows / (columns + left))
-    return figure, cell_axes(axes, columns=columns, rows=rows, left=left)
-
-
-def headline(figure: Figure, finding: str) -> None:
-    """Write the finding over a figure of several panels."""
-    engine = figure.get_layout_engine()
-    if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(h_pad=0.08)
-    figure.suptitle("\n".join(textwrap.wrap(finding, 84)), x=0.01, ha="left", fontsize=13, fontweight="bold")
-
-
-def label_row(axes: Axes, y: float, text: str, *, color: str = INK) -> None:
-    """Write the name of a row to its left."""
-    axes.text(-0.75, y, text, ha="right", va="center_baseline", fontsize=10, color=color)
 
 
 def listed(samples: Sequence[int]) -> str:
@@ -87,7 +64,7 @@ def draw_pages(*, size: int, world_size: int, page: int, cut: str, shuffle: bool
     owner = {sample: rank for rank in reversed(range(world_size)) for sample in dealt[rank]}
     pages, gap = math.ceil(size / page), 0.4
     reads = [len({sample // page for sample in own}) for own in dealt]
-    figure, axes = canvas(size + gap * (pages - 1), world_size + 1.5)
+    figure, axes = cell_sheet(size + gap * (pages - 1), world_size + 1.5)
     label_row(axes, 0, "file")
     for number in range(pages):
         samples = range(number * page, min(size, (number + 1) * page))
@@ -113,15 +90,8 @@ def draw_pages(*, size: int, world_size: int, page: int, cut: str, shuffle: bool
 def _page(axes: Axes, x: float, y: float, width: float, text: str, color: str) -> None:
     """Draw a page as a box `width` cells wide from column x on."""
     edge = GRID if color == PAPER else color
-    shape = "round,pad=0,rounding_size=0.16"
-    axes.add_patch(
-        FancyBboxPatch(
-            (x - 0.44, y - 0.44), width - 0.12, 0.88, boxstyle=shape, facecolor=color, edgecolor=edge
-        )
-    )
-    axes.text(
-        x + (width - 1) / 2, y, text, ha="center", va="center_baseline", fontsize=9.5, color=ink_on(color)
-    )
+    look: Any = {"face": color, "edge": edge, "line": 1.0, "radius": 0.16, "size": 9.5, "zorder": 1}
+    box(axes, x + (width - 1) / 2, y, width - 0.12, 0.88, text, **look)
 
 
 @styled
@@ -170,7 +140,7 @@ def draw_cursor(
     order, local = [sample for shard in shards for sample in shard], len(shards[0])
     missing = sorted(set(range(size)) - set(order))
     mine = kind(size, world_size, rank, duplicates)
-    figure, axes = canvas(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
+    figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
     got = None
     for number in range(1, calls + 1):
         begin, got = mine.index(), mine.next(batch_size)

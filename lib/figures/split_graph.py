@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from lib.figures.style import INK, MUTED, color_of, describe, ink_on, new_figure, styled, title
 from lib.pipeline.split_backward import trunk
+from lib.show.sheet import arrow, box
+from lib.show.style import INK, MUTED, color_of, describe, new_figure, styled, title
 
 I_COLOR, W_COLOR = color_of("input"), color_of("weight")
 
@@ -49,7 +49,7 @@ def draw_split(stage: nn.Module, x: Tensor) -> Figure:
         text = names[id(node.variable)] if hasattr(node, "variable") else name_of(node)
         _box(axes, k * gap, 0, text, I_COLOR)
         if k:
-            _arrow(axes, ((k - 1) * gap + 0.72, 0), (k * gap - 0.72, 0), INK)
+            arrow(axes, ((k - 1) * gap + 0.72, 0), (k * gap - 0.72, 0), width=1.3, head=11)
         if node not in branches:
             continue
         below = [child for child, _ in node.next_functions if child is not None and child not in on_trunk]
@@ -60,7 +60,7 @@ def draw_split(stage: nn.Module, x: Tensor) -> Figure:
                 leaf = getattr(child, "variable", None)
                 text = name_of(child) if leaf is None else names.get(id(leaf), "leaf")
                 _box(axes, k * gap + dx, y, text, W_COLOR)
-                _arrow(axes, start, (k * gap + dx, y + 0.32), INK)
+                arrow(axes, start, (k * gap + dx, y + 0.32), width=1.3, head=11)
                 hanging += 1
                 following = [grand for grand, _ in child.next_functions if grand is not None]
                 if not following:
@@ -77,16 +77,7 @@ def draw_split(stage: nn.Module, x: Tensor) -> Figure:
 
 
 def _box(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    box = FancyBboxPatch(
-        (x - 0.7, y - 0.3), 1.4, 0.6, boxstyle="round,pad=0,rounding_size=0.14", fc=color, ec=INK, lw=0.9
-    )
-    axes.add_patch(box)
-    axes.text(x, y, text, ha="center", va="center_baseline", fontsize=9.5, color=ink_on(color))
-
-
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str) -> None:
-    look = {"arrowstyle": "-|>", "color": color, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", end, start, arrowprops=look)
+    box(axes, x, y, 1.4, 0.6, text, face=color, edge=INK, line=0.9, radius=0.14, size=9.5)
 
 
 def example_stage() -> tuple[nn.Module, Tensor]:

@@ -19,9 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from lib.experiments.staircase import MODES, Mode, Step, checkpointed, measure, peak, predict, segments_of
-from lib.figures.cells import pale
-from lib.figures.explore import Control, choice, whole
-from lib.figures.style import (
+from lib.show.explore import Control, choice, whole
+from lib.show.style import (
     BLUE,
     GREY,
     INK,
@@ -32,6 +31,7 @@ from lib.figures.style import (
     describe,
     ink_on,
     new_figure,
+    pale,
     styled,
     title,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from lib.figures.explore import switch, whole
-from lib.figures.timeline import draw_timeline
+from lib.show.explore import switch, whole
+from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 
 SHARED_WORK_CONTROLS = dict(

@@ -8,23 +8,23 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.figures.explore import steps, whole
 from lib.figures.stream_copies import ORIGIN
-from lib.figures.style import (
+from lib.show.charts import log2_axis
+from lib.show.explore import steps, whole
+from lib.show.style import (
     BLUE,
     GREY,
-    INK,
     MUTED,
     ORANGE,
     PAPER,
     RED,
     SKY,
     describe,
-    ink_on,
     new_figure,
     styled,
     title,
 )
+from lib.show.timeline import bar, lane_rows
 from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.timeline import Trace
 
@@ -67,21 +67,23 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
 def draw_lanes(axes: Axes, trace: Trace, limit: float, scale: float = 1.0) -> None:
     """Draw a bar for each span; its label where there is room."""
     for row, lane in enumerate(LANES):
-        axes.axhspan(row - 0.36, row + 0.36, color="#f1f3f6", zorder=0)
         spans, color = trace.only(lane=lane), LANE_COLORS[lane]
-        bars = [(span.start * scale, span.duration * scale) for span in spans]
-        thin = min(width for _, width in bars) < limit / 150
-        axes.broken_barh(
-            bars, (row - 0.33, 0.66), facecolor=color, edgecolor=color if thin else PAPER, linewidth=0.8
-        )
-        for span, (start, width) in zip(spans, bars, strict=True):
-            if width > limit / 28:
-                look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9.5}
-                axes.text(start + width / 2, row, span.label, color=ink_on(color), **look)
-    axes.set(xlim=(0, limit * 1.01), ylim=(2.5, -0.5))
-    axes.set_yticks(range(3), LANES, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+        thin = min(span.duration for span in spans) * scale < limit / 150
+        for span in spans:
+            start, width = span.start * scale, span.duration * scale
+            text = span.label if width > limit / 28 else ""
+            bar(
+                axes,
+                row,
+                start,
+                width,
+                color,
+                text,
+                size=9.5,
+                edgecolor=color if thin else PAPER,
+                height=0.78,
+            )
+    lane_rows(axes, LANES, 0, limit * 1.01, track=True)
 
 
 def _draw_curve(axes: Axes, seconds: Mapping[int, float], now: int, floor: float) -> None:
@@ -91,8 +93,7 @@ def _draw_curve(axes: Axes, seconds: Mapping[int, float], now: int, floor: float
     axes.axhline(floor, color=BLUE, linestyle="--", linewidth=1.2)
     note = "the longest lane alone: no pipeline is faster"
     axes.annotate(note, (64, floor), (0, -4), **NOTE, ha="right", va="top")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
+    log2_axis(axes, (1, 2, 4, 8, 16, 32, 64))
     axes.set_xlim(0.9, 72)
     axes.set(xlabel="chunks", ylabel="ticks", ylim=(0, max(*seconds.values(), floor) * 1.12))
 
@@ -129,8 +130,7 @@ def draw_chunks_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
         axes.set_ylabel("ms (and share hidden)")
         words = origin
         figure.supxlabel(origin, **ORIGIN)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(c) for c in counts])
+    log2_axis(axes, counts)
     axes.set(xlabel="chunks", ylim=(0, 1.12 * axes.get_ylim()[1]))
     axes.legend(loc="lower left")
     title(axes, finding)

@@ -10,23 +10,24 @@ from matplotlib.figure import Figure
 
 from lib._units import format_bytes
 from lib.experiments.bandwidth import DIRECTIONS, SIZES, COPY_WAYS
-from lib.figures.explore import steps, switch, whole
-from lib.figures.style import (
+from lib.show.charts import log2_axis
+from lib.show.explore import steps, switch, whole
+from lib.show.style import (
     BLUE,
     GREEN,
     GREY,
-    INK,
     MUTED,
     ORANGE,
     PAPER,
     PINK,
     RED,
     describe,
-    ink_on,
+    headline,
     new_figure,
     styled,
     title,
 )
+from lib.show.timeline import bar, lane_rows
 from lib.timeline import Span, Trace
 
 BANDWIDTH_CONTROLS = {
@@ -70,9 +71,7 @@ def draw_bandwidth(link: float, latency: float, staging: float) -> Figure:
 
 
 def _sizes(axes: Axes, top: float) -> None:
-    axes.set_xscale("log", base=2)
-    marks = SIZES[::2]
-    axes.set_xticks(marks, [_binary(size) for size in marks])
+    log2_axis(axes, SIZES[::2], _binary)
     axes.set(xlabel="size of the copy", ylabel="GB/s", ylim=(0, top), xlim=(SIZES[0] / 1.5, SIZES[-1] * 1.5))
 
 
@@ -110,7 +109,7 @@ def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     largest = [row for row in rows if row["direction"] == DIRECTIONS[0] and row["bytes"] == max(SIZES)]
     speed = {row["way"]: _rate(row) for row in largest}
     finding = f"Pinned {speed[COPY_WAYS[2]]:.0f} GB/s, pageable {speed[COPY_WAYS[0]]:.0f}, and non_blocking changes nothing there"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     figure.supxlabel(origin, **ORIGIN)
     return describe(figure, f"{finding}. {origin}.")
 
@@ -161,21 +160,11 @@ def draw_prefetch(ahead: bool, load: float, copy: float, compute: float, depth: 
     trace = chain(load, copy, compute, depth, ahead)
     figure, axes = new_figure(9, 3.3)
     for row, lane in enumerate(HOPS):
-        axes.axhspan(row - 0.36, row + 0.36, color="#f1f3f6", zorder=0)
         for span in trace.only(lane=lane):
-            color = HOP_COLORS[lane]
-            axes.broken_barh(
-                [(span.start, span.duration)], (row - 0.33, 0.66), facecolor=color, edgecolor=PAPER
-            )
-            look = {"ha": "center", "va": "center", "color": ink_on(color), "fontsize": 9.5}
-            axes.text(
-                (span.start + span.end) / 2, row, span.label if span.duration > 1 else span.label[1:], **look
-            )
-    axes.set(xlim=(0, trace.end + 0.3), ylim=(2.5, -0.5), xlabel="ticks (a model: nothing here is measured)")
-    names = ("loader → pinned", "copy", "compute")
-    axes.set_yticks(range(3), names, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+            text = span.label if span.duration > 1 else span.label[1:]
+            bar(axes, row, span.start, span.duration, HOP_COLORS[lane], text, size=9.5, height=0.78)
+    lane_rows(axes, ("loader → pinned", "copy", "compute"), 0, trace.end + 0.3, track=True)
+    axes.set_xlabel("ticks (a model: nothing here is measured)")
     how = f"max({load:g}, {copy:g}, {compute:g})" if ahead else f"max({load:g}, {copy:g} + {compute:g})"
     finding = (
         f"{'Copied ahead' if ahead else 'Copied in the loop'}: a step every {step_of(trace):g} ticks = {how}"
@@ -253,7 +242,7 @@ def draw_preprocess(data: Mapping[str, Any] | None, cpu: Mapping[str, Any], orig
     right.legend(loc="lower right", fontsize=9.5)
     saved = megabytes[0] / megabytes[1]
     finding = f"Made ready on the GPU: {saved:.0f} × fewer bytes travel, and the CPU is free of it"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, weight="bold")
+    headline(figure, finding)
     known = (
         f"Together {begin[0]:.1f} ms and {begin[1]:.1f} ms" if data else "Times of a GPU are not known here"
     )

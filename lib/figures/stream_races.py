@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib.experiments.stream_programs import damaged, outcomes, run_chunks
-from lib.figures.cuda_streams import TRACK, arrow_pairs, draw_rows, race_words, seconds_of, told
-from lib.figures.explore import whole
-from lib.figures.style import INK, PAPER, RED, describe, new_figure, styled, title
+from lib.figures.cuda_streams import arrow_pairs, draw_rows, race_words, seconds_of, told
+from lib.show.explore import whole
+from lib.show.style import INK, PAPER, RED, TRACK, describe, new_figure, styled, title
 from lib.streams.operations import Operation, waits
 from lib.streams.races import find_races
 

@@ -7,25 +7,27 @@ runs in order of launch; two streams run side by side (if the device has room); 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-from lib.figures.explore import switch, whole
-from lib.figures.style import (
+from lib.show.explore import switch, whole
+from lib.show.sheet import write
+from lib.show.style import (
     HATCH,
     INK,
     MUTED,
     PAPER,
+    TRACK,
     describe,
-    ink_on,
     new_figure,
     rank_color,
     styled,
     title,
 )
-from lib.figures.timeline import draw_timeline
+from lib.show.timeline import bar, draw_timeline
 from lib.timeline import Span, Trace
 
 LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
@@ -127,7 +129,7 @@ def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bo
     for lane in LANES:
         if lane not in trace.lanes:
             continue
-        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color="#f1f3f6", zorder=0)
+        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
         for span in trace.only(lane=lane):
             _bar(axes, span, y[lane])
             if span.kind == "compute":
@@ -183,29 +185,13 @@ def _finding(
 def _bar(axes: Axes, span: Span, y: float) -> None:
     color = rank_color("AB".index(span.label[0]))
     launch = span.kind == "launch"
-    axes.broken_barh(
-        [(span.start, span.duration)],
-        (y - 0.34, 0.68),
-        facecolor=PAPER if launch else color,
-        edgecolor=color if launch else PAPER,
-        hatch=HATCH["wait"] if launch and span.duration > 1 else None,
-        linewidth=1.2,
-        zorder=2,
-    )
-    ink = INK if launch else ink_on(color)
-    box = (
-        {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"}
-        if launch and span.duration > 1
-        else None
-    )
-    axes.text(
-        (span.start + span.end) / 2,
-        y,
-        span.label,
-        ha="center",
-        va="center_baseline",
-        fontsize=9,
-        color=ink,
-        bbox=box,
-        zorder=3,
-    )
+    look: Any = {"height": 0.68, "linewidth": 1.2, "zorder": 2}
+    if not launch:
+        bar(axes, y, span.start, span.duration, color, span.label, **look)
+        return
+    hatched = span.duration > 1
+    look |= {"edgecolor": color, "hatch": HATCH["wait"] if hatched else None}
+    bar(axes, y, span.start, span.duration, PAPER, **look)
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"} if hatched else None
+    middle = (span.start + span.end) / 2
+    write(axes, middle, y, span.label, size=9, va="center_baseline", bbox=behind, zorder=3)

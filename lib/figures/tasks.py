@@ -10,12 +10,24 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
 
-from lib.figures.cells import Cell, draw_cell, pale
-from lib.figures.explore import switch, whole
-from lib.figures.style import GREY, INK, MUTED, PAPER, RED, describe, new_figure, rank_color, styled, title
 from lib.figures.task_scene import FAILED, MICRO_BATCHES, NAMES, STEPS, Scene, pairs_at, said, scene_at, words
+from lib.show.explore import switch, whole
+from lib.show.sheet import Cell, arrow, box, draw_cell
+from lib.show.style import (
+    GREY,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    TRACK,
+    describe,
+    new_figure,
+    pale,
+    rank_color,
+    styled,
+    title,
+)
 
 RUNTIME_CONTROLS = {
     "step": whole(1, len(STEPS), 5, "step"),
@@ -26,6 +38,7 @@ RUNTIME_CONTROLS = {
 
 # inches, from the upper left corner
 ROW, TOP, SIDE = 1.12, 1.0, 0.31
+WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
 SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
 
 
@@ -59,7 +72,7 @@ def draw_stuck(seconds: float) -> Figure:
         ((WORKER[0], upper), (PIPE[1], upper)),
         ((PIPE[0], upper), (SCHEDULER[1], upper)),
     ):
-        _arrow(axes, start, end, RED, width=2.6)
+        arrow(axes, start, end, color=RED, **{**WIRE, "width": 2.6})
     axes.text(0.1, 0.3, "out_queues[1].get()", family="DejaVu Sans Mono", fontsize=11, va="center")
     axes.text(0.1, 0.62, "red: waits for", color=RED, fontsize=11, weight="bold", va="center")
     title(
@@ -88,7 +101,7 @@ def _banner(axes: Axes, current: str, code: str) -> None:
     for number, name in enumerate(STEPS, start=1):
         width = 0.52 + 0.088 * len(name)
         now = name == current
-        axes.add_patch(_box((x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY))
+        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY)
         look: Any = {"weight": "bold" if now else "normal", "color": PAPER if now else MUTED}
         axes.text(x + width / 2, 0.17, f"{number} {name}", ha="center", va="center", fontsize=10, **look)
         x += width + 0.1
@@ -97,7 +110,7 @@ def _banner(axes: Axes, current: str, code: str) -> None:
 
 def _draw_scene(axes: Axes, scene: Scene) -> None:
     bottom = TOP + scene.partitions * ROW - 0.12
-    axes.add_patch(_box(SCHEDULER, (TOP + 0.08, bottom), "#f1f3f6", INK))
+    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), TRACK, INK)
     axes.text(0.18, TOP + 0.28, "scheduler", weight="bold", va="center")
     axes.text(0.18, TOP + 0.5, "your thread", color=MUTED, fontsize=10, va="center")
     if scene.held and not scene.taken and scene.partitions > 1:
@@ -123,9 +136,8 @@ def _draw_scene(axes: Axes, scene: Scene) -> None:
 def _worker(axes: Axes, j: int, scene: Scene) -> None:
     upper, lower = _lanes(j)
     busy = j in scene.running
-    axes.add_patch(
-        _box(WORKER, (upper - 0.2, lower + 0.2), pale(rank_color(j), 0.25 if busy else 0.08), rank_color(j))
-    )
+    color = rank_color(j)
+    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), pale(color, 0.25 if busy else 0.08), color)
     middle, doing = (upper + lower) / 2, ("raises" if scene.failed == j else "computes") if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
     axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
@@ -161,31 +173,21 @@ def _table(axes: Axes, scene: Scene) -> None:
 
 
 def _to_queue(axes: Axes, j: int, color: str) -> None:
-    _arrow(axes, (SCHEDULER[1], _lanes(j)[0]), (PIPE[0], _lanes(j)[0]), color)
+    arrow(axes, (SCHEDULER[1], _lanes(j)[0]), (PIPE[0], _lanes(j)[0]), color=color, **WIRE)
 
 
 def _to_worker(axes: Axes, j: int, color: str) -> None:
-    _arrow(axes, (PIPE[1], _lanes(j)[0]), (WORKER[0], _lanes(j)[0]), color)
+    arrow(axes, (PIPE[1], _lanes(j)[0]), (WORKER[0], _lanes(j)[0]), color=color, **WIRE)
 
 
 def _from_worker(axes: Axes, j: int, color: str) -> None:
-    _arrow(axes, (WORKER[0], _lanes(j)[1]), (PIPE[1], _lanes(j)[1]), color)
+    arrow(axes, (WORKER[0], _lanes(j)[1]), (PIPE[1], _lanes(j)[1]), color=color, **WIRE)
 
 
 def _to_scheduler(axes: Axes, j: int, color: str) -> None:
-    _arrow(axes, (PIPE[0], _lanes(j)[1]), (SCHEDULER[1], _lanes(j)[1]), color)
+    arrow(axes, (PIPE[0], _lanes(j)[1]), (SCHEDULER[1], _lanes(j)[1]), color=color, **WIRE)
 
 
-def _arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str, width: float = 1.8
-) -> None:
-    look = {"arrowstyle": "-|>", "color": color, "linewidth": width, "shrinkA": 2, "shrinkB": 2}
-    axes.annotate("", end, start, arrowprops=look | {"mutation_scale": 14}, zorder=4)
-
-
-def _box(x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> FancyBboxPatch:
-    corner, size = (x[0], y[0]), (x[1] - x[0], y[1] - y[0])
-    style = "round,pad=0,rounding_size=0.06"
-    return FancyBboxPatch(
-        corner, *size, boxstyle=style, facecolor=face, edgecolor=edge, linewidth=1.4, zorder=1
-    )
+def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> None:
+    size = x[1] - x[0], y[1] - y[0]
+    box(axes, sum(x) / 2, sum(y) / 2, *size, face=face, edge=edge, radius=0.06, zorder=1)

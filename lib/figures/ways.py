@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from lib._units import format_bytes
 from lib.data.ways import Run
-from lib.figures.style import BLUE, GREEN, GREY, ORANGE, PAPER, RED, describe, new_figure, styled
+from lib.show.style import BLUE, GREEN, GREY, ORANGE, PAPER, RED, describe, headline, new_figure, styled
 
 LAYERS = {
     "ranks": ("private to ranks (USS)", BLUE, ""),
@@ -61,5 +61,5 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     figure.legend(handles=handles, loc="outside lower center", ncols=4)
     fitting = sum(run.peak <= budget for run in runs.values())
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} ways"
-    figure.suptitle(finding, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    headline(figure, finding)
     return describe(figure, f"{finding}. Memory over time, {'; '.join(said)}.")

@@ -15,8 +15,8 @@ from tools.lab import Explorer, Notebook, Server
 
 DRAW = """
 import ipywidgets
-from lib.figures.explore import explore, switch, whole
-from lib.figures.style import new_figure, title
+from lib.show.explore import explore, switch, whole
+from lib.show.style import new_figure, title
 
 def frame(text):
     figure, axes = new_figure(4, 2)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from lib.figures.hover import explore_hover, spots
 from lib.figures.schedule_explorer import SCHEDULE_CONTROLS, draw_schedule_explorer
+from lib.show.explore import explore_hover, spots
 from tests.browser.conftest import SCREENSHOTS
 from tools.kept import KERNELSPEC
 from tools.lab import Notebook, Server

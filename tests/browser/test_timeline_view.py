@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lib.figures.timeline_html import timeline_html
+from lib.show.timeline_html import timeline_html
 from lib.timeline import Span, Trace
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from matplotlib.figure import Figure
 
-from lib.figures.explore import Control, explore
+from lib.show.explore import Control, explore
 
 
 def small_picture(figure: Figure) -> bytes:

@@ -4,9 +4,9 @@ import base64
 
 import pytest
 
-from lib.figures.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
-from lib.figures.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
 from lib.notebook import figure_bundle
+from lib.show.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
+from lib.show.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
 
 
 @styled

@@ -26,9 +26,9 @@ from lib.figures.backward_order import (
     draw_orders,
     draw_staircases,
 )
-from lib.figures.explore import explore
 from lib.figures.fence import DIRECTIONS, FENCE_CONTROLS, STOPS, draw_fence, order_of
-from lib.figures.style import alt_text, png
+from lib.show.explore import explore
+from lib.show.style import alt_text, png
 
 
 def boxes(figure):

@@ -2,17 +2,8 @@
 
 import pytest
 
-from lib.figures.cells import (
-    Cell,
-    cell_axes,
-    cell_font,
-    draw_cell,
-    draw_cells,
-    draw_legend,
-    drawn_cells,
-    pale,
-)
-from lib.figures.style import HATCH, new_figure, rank_color
+from lib.show.sheet import Cell, cell_axes, cell_font, draw_cell, draw_cells, draw_legend, drawn_cells
+from lib.show.style import HATCH, new_figure, pale, rank_color
 
 
 def sheet(columns=4, rows=2):

@@ -12,9 +12,9 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from lib.figures import accuracy, allreduce, calendar, curves, gradients, hang, overlap
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
-from lib.figures.style import alt_text
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import alt_text
 from lib.timeline import Span, Trace
 from lib.training.steps import Step
 from tests.unit.pictures import assert_each_control_changes_the_picture

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import matplotlib
 import pytest
-from matplotlib.patches import Rectangle
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 
 from lib import recorded
 from lib.experiments.gpipe_gpu import CHUNKS, MODES, predicted_rows
-from lib.figures import balance, gpipe_modes, gpipe_training, published
-from lib.figures.explore import Explorer
-from lib.figures.gpipe_model import draw_cut
-from lib.figures.style import alt_text, png
+from lib.figures import n12
+from lib.show.explore import Explorer
+from lib.show.style import alt_text, png
 from lib.timeline import Span, Trace
 
-START = {name: control.value for name, control in balance.BALANCE_CONTROLS.items()}
+START = {name: control.value for name, control in n12.BALANCE_CONTROLS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +26,27 @@ def record():
 
 
 def test_equal_partitions_take_m_plus_n_minus_1_clocks():
-    trace = balance.predicted_forward([2.0] * 3, chunks=4)
+    trace = n12.predicted_forward([2.0] * 3, chunks=4)
     assert trace.makespan == 2.0 * (4 + 3 - 1)
     assert trace.bubble == pytest.approx((3 - 1) / (4 + 3 - 1))
-    assert balance.most_at_once(trace) == 3
+    assert n12.most_at_once(trace) == 3
 
 
 def test_one_micro_batch_keeps_one_device_busy_at_a_time():
-    trace = balance.predicted_forward([1.0, 3.0, 2.0], chunks=1)
-    assert balance.most_at_once(trace) == 1
+    trace = n12.predicted_forward([1.0, 3.0, 2.0], chunks=1)
+    assert n12.most_at_once(trace) == 1
     assert trace.makespan == 6.0
 
 
 def test_a_clock_ends_with_its_slowest_task():
-    starts = sorted({span.start for span in balance.predicted_forward([3.0, 1.0], chunks=2)})
+    starts = sorted({span.start for span in n12.predicted_forward([3.0, 1.0], chunks=2)})
     assert starts == [0.0, 3.0, 6.0]
 
 
 def test_spans_that_touch_are_not_at_the_same_time():
-    assert balance.most_at_once(Trace([Span("a", "x", 0, 1), Span("b", "y", 1, 2)])) == 1
-    assert balance.most_at_once(Trace([Span("a", "x", 0, 1.5), Span("b", "y", 1, 2)])) == 2
-    assert balance.most_at_once(Trace()) == 0
+    assert n12.most_at_once(Trace([Span("a", "x", 0, 1), Span("b", "y", 1, 2)])) == 1
+    assert n12.most_at_once(Trace([Span("a", "x", 0, 1.5), Span("b", "y", 1, 2)])) == 2
+    assert n12.most_at_once(Trace()) == 0
 
 
 def test_work_renames_compute_and_leaves_copies_out():
@@ -55,35 +55,41 @@ def test_work_renames_compute_and_leaves_copies_out():
         Span("a", "C0", 1, 2, "copy"),
         Span("a", "B0", 2, 3, "backward"),
     ]
-    assert [span.kind for span in balance.work(Trace(spans))] == ["forward", "backward"]
+    assert [span.kind for span in n12.work(Trace(spans))] == ["forward", "backward"]
 
 
 def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
-    text = alt_text(balance.draw_balance(**START))
+    text = alt_text(n12.draw_balance(**START))
     assert "[4, 3, 3]: partition 0 decides" in text
     assert "[2, 2, 6] gives" in text
-    best = alt_text(balance.draw_balance(**{**START, "first": 2, "second": 2}))
+    best = alt_text(n12.draw_balance(**{**START, "first": 2, "second": 2}))
     assert "the best there is" in best
 
 
+def bars(axes: Axes) -> list[float]:
+    """Return the widths of the bars that are not hatched: what is at work, not what is idle."""
+    drawn = [c for c in axes.collections if isinstance(c, PolyCollection) and not c.get_hatch()]
+    return [path.get_extents().width for c in drawn for path in c.get_paths()]
+
+
 def test_the_boxes_of_the_explorer_are_the_tasks():
-    figure = balance.draw_balance(**{**START, "overhead": 0.0})
-    layers = [p.get_width() for p in figure.axes[0].patches if isinstance(p, Rectangle)]
-    assert layers == list(balance.COSTS["early layers dear"])
-    tracks_and_tasks = [p.get_width() for p in figure.axes[1].patches if isinstance(p, Rectangle)]
-    tasks = [width for width in tracks_and_tasks if width < 5]
+    figure = n12.draw_balance(**{**START, "overhead": 0.0})
+    layers = bars(figure.axes[0])
+    assert layers == pytest.approx(n12.COSTS["early layers dear"])
+    tasks = bars(figure.axes[1])
+    assert len(tasks) == 3 * START["chunks"]
     assert sum(tasks) == pytest.approx(sum(layers))
 
 
 def test_too_many_micro_batches_lose_to_overhead():
-    at = [balance.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
+    at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
     assert at[0] < at[1] > at[2]
 
 
 def test_every_corner_of_the_explorer_is_drawn():
     titles = set()
-    for values in Explorer(balance.draw_balance, balance.BALANCE_CONTROLS).corners():
-        text = alt_text(balance.draw_balance(**values))
+    for values in Explorer(n12.draw_balance, n12.BALANCE_CONTROLS).corners():
+        text = alt_text(n12.draw_balance(**values))
         assert f"{values['chunks']} micro-batches" in text
         titles.add(text)
     assert len(titles) > 30
@@ -92,7 +98,7 @@ def test_every_corner_of_the_explorer_is_drawn():
 def test_the_measured_run_is_compared_with_the_costs():
     spans = [Span("partition 0", f"F{i}", 9.0 * i, 9.0 * i + 9, "forward") for i in range(2)]
     spans += [Span("partition 1", f"F{i}", 9.0 * i + 9, 9.0 * i + 10, "forward") for i in range(2)]
-    text = alt_text(balance.draw_balance_run(Trace(spans), [5.0, 3.0, 2.0], [2, 1], chunks=2))
+    text = alt_text(n12.draw_balance_run(Trace(spans), [5.0, 3.0, 2.0], [2, 1], chunks=2))
     assert "partition 0 does 90 % of the work, predicted 80 %" in text
 
 
@@ -100,15 +106,15 @@ def test_the_measured_run_is_compared_with_the_costs():
 
 
 def test_the_skip_tensor_passes_the_partitions_between():
-    text = alt_text(draw_cut("abcdef", [2, 2, 2], skip=(1, 4)))
+    text = alt_text(n12.draw_cut("abcdef", [2, 2, 2], skip=(1, 4)))
     assert "goes from 0 straight to 2, past 1" in text
     assert "partition 1: c, d" in text
-    assert "stays in partition 0" in alt_text(draw_cut("abcdef", [3, 3], skip=(0, 2)))
+    assert "stays in partition 0" in alt_text(n12.draw_cut("abcdef", [3, 3], skip=(0, 2)))
 
 
 def test_a_balance_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"balance \[2, 2\] is for 4 layers, there are 3"):
-        draw_cut("abc", [2, 2])
+        n12.draw_cut("abc", [2, 2])
 
 
 # --- training
@@ -119,8 +125,8 @@ def test_the_title_compares_gpipe_with_seeds():
         {"seed": s, "partitions": n, "plain": ([2.0, 1.0], plain), "gpipe": ([2.0, 1.1], piped)}
         for s, n, plain, piped in ((0, 2, 0.90, 0.91), (1, 4, 0.94, 0.94))
     ]
-    assert gpipe_training.differences(runs) == pytest.approx([1.0, 0.0])
-    text = alt_text(gpipe_training.draw_training(runs))
+    assert n12.differences(runs) == pytest.approx([1.0, 0.0])
+    text = alt_text(n12.draw_training(runs))
     assert "differs by +0.5 points in the mean; seeds differ by 4.0" in text
     assert "seed 1: plain 94.0 %, GPipe with 4 partitions 94.0 %" in text
 
@@ -147,9 +153,9 @@ def test_two_devices_are_predicted_to_be_faster():
 
 def test_the_gpu_figure_says_whether_it_was_measured():
     rows = predicted_rows()
-    assert "should need" in alt_text(gpipe_modes.draw_modes(rows, "Predicted"))
+    assert "should need" in alt_text(n12.draw_modes(rows, "Predicted"))
     measured = [{**row, "mib": 10.0 * k + 10, "ms": 30.0, "plain_ms": 20.0} for k, row in enumerate(rows)]
-    text = alt_text(gpipe_modes.draw_modes(measured, "Measured here"))
+    text = alt_text(n12.draw_modes(measured, "Measured here"))
     assert "never, m = 1 needs 100 % of the memory" in text
     assert "m = 2 20 MiB" in text
 
@@ -160,7 +166,7 @@ def test_what_is_kept_is_what_was_not_computed_again():
         {"mode": mode, "chunks": 4, "partitions": 2, "forward": 8, "again": 2 * number, "time": 1.5}
         for mode, number in again.items()
     ]
-    figure = gpipe_modes.draw_kept(rows)
+    figure = n12.draw_kept(rows)
     assert "Of 4 micro-batches never keeps 4, except_last keeps 1, always keeps 0" in alt_text(figure)
     assert sum(text.get_text() == "R" for text in figure.axes[0].texts) == 0 + 3 + 4
     assert "bubble 20 %" in " ".join(text.get_text() for text in figure.axes[0].texts)
@@ -184,12 +190,12 @@ def test_the_published_speeds_follow_from_the_published_throughputs(record):
 
 def test_no_published_speed_is_above_what_the_clocks_allow(record):
     for row in record["amoebanet"]:
-        assert row["torchgpipe"] <= 1.01 * published.ideal(row["partitions"], row["micro_batches"])
-    assert published.ideal(8, 1) == 1.0
+        assert row["torchgpipe"] <= 1.01 * n12.ideal(row["partitions"], row["micro_batches"])
+    assert n12.ideal(8, 1) == 1.0
 
 
 def test_the_published_figure_names_its_source_and_says_that_it_is_not_ours(record):
-    text = alt_text(published.draw_published(record))
+    text = alt_text(n12.draw_published(record))
     assert "not measured here" in text
     assert "2004.09910" in text
     assert "Tesla P40" in text
@@ -201,7 +207,7 @@ def test_the_line_of_descent_names_every_stop(record):
     assert [row["name"] for row in rows if row["state"] == "gone"] == ["torch Pipe"]
     assert {row["from"] for row in rows} - {None} <= {row["name"] for row in rows}
     assert all(row["source"] for row in rows)
-    text = alt_text(published.draw_descent(rows))
+    text = alt_text(n12.draw_descent(rows))
     assert "torch Pipe (2021, gone) has its code from fairscale Pipe" in text
 
 
@@ -209,10 +215,10 @@ def test_the_line_of_descent_names_every_stop(record):
 def test_drawing_leaves_the_style_of_the_caller_alone(what, record):
     before = dict(matplotlib.rcParams)
     figure = {
-        "cut": lambda: draw_cut("abcd", [2, 2], (0, 3)),
-        "balance": lambda: balance.draw_balance(**START),
-        "descent": lambda: published.draw_descent(record["descent"]),
-        "published": lambda: published.draw_published(record),
+        "cut": lambda: n12.draw_cut("abcd", [2, 2], (0, 3)),
+        "balance": lambda: n12.draw_balance(**START),
+        "descent": lambda: n12.draw_descent(record["descent"]),
+        "published": lambda: n12.draw_published(record),
     }[what]()
     assert png(figure).startswith(b"\x89PNG")
     assert dict(matplotlib.rcParams) == before

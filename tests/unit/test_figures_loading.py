@@ -7,7 +7,6 @@ import torch
 from matplotlib.collections import PolyCollection
 
 from lib.data.loading import simulate_loading
-from lib.figures.explore import explore
 from lib.figures.loading import QUEUE_CONTROLS, WORKER_CONTROLS, core_controls, draw_loading_model
 from lib.figures.loading_measured import (
     Epochs,
@@ -19,7 +18,8 @@ from lib.figures.loading_measured import (
     predict_copies,
 )
 from lib.figures.loading_path import LADDER, PATH_CONTROLS, draw_ladder, draw_path
-from lib.figures.style import alt_text, png
+from lib.show.explore import explore
+from lib.show.style import alt_text, png
 from lib.timeline import Span, Trace
 
 

@@ -7,12 +7,12 @@ import pytest
 from lib.data.buckets import padding_share, pooled_batches, sentence_lengths
 from lib.data.samplers import RandomSampler
 from lib.data.toy import record_epoch
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
 from lib.figures.messages import MESSAGES_CONTROLS, SAMPLERS, draw_conversation, draw_messages
 from lib.figures.orders import draw_ahead, draw_orders, draw_weighted
 from lib.figures.padding import PADDING_CONTROLS, SENTENCES, draw_padding
-from lib.figures.style import alt_text
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import alt_text
 
 START = {name: control.value for name, control in MESSAGES_CONTROLS.items()}
 

@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from torch import nn
 
 from lib.figures import micro_batches, micro_cost, micro_digits, micro_gradients, micro_norm
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
-from lib.figures.style import RED, alt_text, rank_color
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import RED, alt_text, rank_color
 from tests.unit.pictures import assert_each_control_changes_the_picture
 
 EXPLORERS = {

@@ -20,9 +20,9 @@ from lib.data.rank_dataset import RankDataset
 from lib.data.ways import Run
 from lib.data.ways_model import predict
 from lib.figures import copy_on_read, file_map, holders, memory, mini_epochs, queries, ways
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
-from lib.figures.style import ORANGE, alt_text
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import ORANGE, alt_text
 
 RECORD = recorded.load("headline")
 

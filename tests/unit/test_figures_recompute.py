@@ -16,8 +16,8 @@ from lib.experiments.recompute import measure_steps, one_thread, predict_early, 
 from lib.experiments.recompute_gpu import predicted_rows, rows_and_source
 from lib.experiments.staircase import MODES, checkpointed, peak, predict
 from lib.figures import faults, recompute, recompute_cost, segments, staircase
-from lib.figures.explore import explore
-from lib.figures.style import alt_text
+from lib.show.explore import explore
+from lib.show.style import alt_text
 from lib.timeline import Trace
 
 EXPLORERS = {

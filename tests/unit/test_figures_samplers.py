@@ -7,13 +7,24 @@ import torch
 from matplotlib.figure import Figure
 from torch.utils.data import DistributedSampler as TorchSampler
 
-from lib.figures.cells import drawn_cells
-from lib.figures.deal import deal
-from lib.figures.epochs import draw_agreement, draw_coincidence, draw_epochs, draw_left_out
-from lib.figures.evaluation import draw_evaluation, draw_graded, draw_step, signed
-from lib.figures.explore import explore
-from lib.figures.samplers import RANKS_CONTROLS, draw_mechanism, draw_ranks, draw_slice
-from lib.figures.style import alt_text, png
+from lib.figures.n03 import (
+    RANKS_CONTROLS,
+    deal,
+    draw_agreement,
+    draw_coincidence,
+    draw_epochs,
+    draw_evaluation,
+    draw_graded,
+    draw_left_out,
+    draw_mechanism,
+    draw_ranks,
+    draw_slice,
+    draw_step,
+    signed,
+)
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import alt_text, png
 
 START = {name: control.value for name, control in RANKS_CONTROLS.items()}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from lib.experiments.scaling import every_plan, fastest
-from lib.figures.explore import explore
 from lib.figures.machines import MACHINES_CONTROLS, ORDERS, draw_machines, links_of
 from lib.figures.plans import PLANS_CONTROLS, draw_plans
 from lib.figures.scale_out import DEALS, MESH_CONTROLS, draw_deals, draw_mesh, draw_same, mesh_of
-from lib.figures.style import alt_text
+from lib.show.explore import explore
+from lib.show.style import alt_text
 from tests.unit.pictures import assert_each_control_changes_the_picture
 
 

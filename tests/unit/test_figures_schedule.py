@@ -6,12 +6,10 @@ import itertools
 
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.patches import FancyArrowPatch
 
 from lib.figures.best_m import BEST_M_CONTROLS, best_m, draw_best_m, step_seconds
 from lib.figures.bubble import BUBBLE_CONTROLS, draw_bubble
-from lib.figures.cells import drawn_cells
-from lib.figures.explore import explore
-from lib.figures.hover import explore_hover, hovering, mark, spots
 from lib.figures.pipeline_clock import (
     DIAGONALS_CONTROLS,
     THREE_WAYS_CONTROLS,
@@ -23,11 +21,13 @@ from lib.figures.pipeline_clock import (
 )
 from lib.figures.refused import draw_refused, stuck
 from lib.figures.schedule_explorer import MAKERS, SCHEDULE_CONTROLS, draw_schedule_explorer, make
-from lib.figures.schedule_table import NAMES, draw_schedule, draw_schedules, held, name_of
-from lib.figures.style import RED, alt_text, new_figure
 from lib.pipeline import clock_cycles
 from lib.pipeline import schedule as schedules
 from lib.pipeline.schedule import Schedule, gpipe, live_activations, one_f_one_b, simulate, waits_for
+from lib.show.explore import explore, explore_hover, hovering, mark, spots
+from lib.show.schedules import NAMES, draw_schedule, draw_schedules, held, name_of
+from lib.show.sheet import drawn_cells
+from lib.show.style import RED, alt_text, new_figure
 from tests.unit.pictures import assert_each_control_changes_the_picture
 
 FIRST = {name: control.value for name, control in SCHEDULE_CONTROLS.items()}
@@ -79,7 +79,7 @@ def test_the_diagonals_light_up_the_pairs_of_the_clock_in_both_halves():
     table = {patch.at for patch in strong if patch.axes is figure.axes[1]}
     assert grid == {(0, 2), (1, 1), (2, 0)}  # (partition, micro-batch)
     assert table == {(2, 0), (2, 1), (2, 2)}  # (clock, partition)
-    arrows = [text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]
+    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == 4  # (2, 0) and (0, 2) have one predecessor, (1, 1) has two
     assert "pairs (i, j) with i + j = 2: (2, 0), (1, 1), (0, 2)" in alt_text(figure)
 
@@ -91,7 +91,7 @@ def test_a_clock_beyond_the_last_is_the_last():
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (1, 5), (12, 6), (7, 1)])
 def test_the_bubble_has_n_times_n_minus_1_idle_cells(m, n):
     figure = draw_bubble(m, n)
-    idle = [patch for patch in figure.axes[0].patches if patch.get_gid() == "idle"]
+    idle = [cell for cell in figure.axes[0].collections if cell.get_hatch()]
     busy = drawn_cells(figure)
     assert len(idle) == n * (n - 1)
     assert len(busy) == m * n
@@ -277,7 +277,7 @@ def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
     assert red == ["0B0"]
     assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
-    assert len([text for text in figure.axes[0].texts if getattr(text, "arrow_patch", None)]) == 2
+    assert sum(isinstance(patch, FancyArrowPatch) for patch in figure.axes[0].patches) == 2
     assert "0B0 needs 1B0" in figure.get_suptitle()
 
 

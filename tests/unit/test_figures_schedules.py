@@ -12,7 +12,6 @@ from lib.experiments import executor_gpu
 from lib.experiments.torch_schedules import CLASSES, torch_order
 from lib.experiments.waiting_stages import waiting_stages
 from lib.figures.executor_gpu import draw_executor_gpu
-from lib.figures.explore import explore
 from lib.figures.schedule_trade import (
     LIMIT_CONTROLS,
     TRADE_CONTROLS,
@@ -32,9 +31,10 @@ from lib.figures.schedules import (
     held_over_time,
 )
 from lib.figures.split_graph import draw_split, example_stage
-from lib.figures.style import alt_text
 from lib.pipeline import schedule as makers
 from lib.pipeline.schedule import gpipe, live_activations, one_f_one_b, simulate, validate, zero_bubble_h1
+from lib.show.explore import explore
+from lib.show.style import alt_text
 
 EXPLORERS = [
     (draw_held, HELD_CONTROLS),

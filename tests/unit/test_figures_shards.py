@@ -14,9 +14,9 @@ from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib.data.permutation import Permutation
 from lib.figures import feistel, missed, resume, shards
-from lib.figures.cells import CellPatch, drawn_cells
-from lib.figures.explore import explore
-from lib.figures.style import PAPER, alt_text
+from lib.show.explore import explore
+from lib.show.sheet import CellPatch, drawn_cells
+from lib.show.style import PAPER, alt_text
 from tests.unit.pictures import assert_each_control_changes_the_picture
 
 

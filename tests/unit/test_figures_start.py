@@ -3,9 +3,9 @@
 import pytest
 
 from lib.figures.course import COURSE, draw_course
-from lib.figures.explore import explore
 from lib.figures.start import SHARED_WORK_CONTROLS, draw_shared_work, share_work
-from lib.figures.style import alt_text
+from lib.show.explore import explore
+from lib.show.style import alt_text
 
 
 def test_the_map_has_sixteen_stops_in_order_and_no_two_at_one_place():

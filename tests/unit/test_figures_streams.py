@@ -14,8 +14,8 @@ from lib.experiments.stream_chunks import find_chunks, measure_chunks
 from lib.experiments.stream_prefetch import find_prefetch, measure_prefetch
 from lib.experiments.stream_programs import WAYS, damaged, outcomes, run_chunks, run_prefetcher, run_way
 from lib.figures import cuda_streams, stream_chunks, stream_copies, stream_races
-from lib.figures.explore import explore
-from lib.figures.style import RED, alt_text
+from lib.show.explore import explore
+from lib.show.style import RED, alt_text
 from lib.streams import find_races, overlap_share
 from lib.streams.model import earliest, predict_chunks
 from lib.streams.operations import waits

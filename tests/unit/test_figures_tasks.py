@@ -8,19 +8,20 @@ from functools import partial
 
 import pytest
 import torch
+from matplotlib.patches import FancyArrowPatch
 
 from lib.experiments import two_streams
-from lib.figures.cells import drawn_cells
 from lib.figures.clock_run import CLOCK_RUN_CONTROLS, clock_trace, draw_clock_run
-from lib.figures.explore import explore
 from lib.figures.lock import Gain, draw_lock
 from lib.figures.streams import STREAMS_CONTROLS, draw_streams, draw_two_streams, simulate_streams
-from lib.figures.style import RED, alt_text
 from lib.figures.task_scene import MICRO_BATCHES, STEPS, scene_at
 from lib.figures.tasks import RUNTIME_CONTROLS, draw_runtime, draw_stuck
 from lib.pipeline import clock_cycles
 from lib.pipeline.stream import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
+from lib.show.explore import explore
+from lib.show.sheet import drawn_cells
+from lib.show.style import RED, alt_text
 from lib.timeline import Span, Trace
 
 
@@ -112,7 +113,7 @@ def test_a_clock_beyond_the_last_is_the_last():
 
 def test_the_deadlock_is_a_ring_of_four_red_arrows():
     figure = draw_stuck(0.5)
-    arrows = [t for t in figure.axes[0].texts if getattr(t, "arrow_patch", None)]
+    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     assert len(arrows) == 4
     assert "a ring of 4 waits" in alt_text(figure)
     assert "0.5 s" in heading(figure)

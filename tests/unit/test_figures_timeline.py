@@ -17,10 +17,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lib.figures.style import PAPER, alt_text, color_of, png
-from lib.figures.timeline import draw_timeline
-from lib.figures.timeline_html import TimelineView, timeline_html
-from lib.figures.timeline_layout import labels_for, lay_out, ticks
+from lib.show.style import PAPER, alt_text, color_of, png
+from lib.show.timeline import draw_timeline, labels_for, lay_out, ticks
+from lib.show.timeline_html import TimelineView, timeline_html
 from lib.timeline import Span, Trace
 
 PREDICTED = Trace(

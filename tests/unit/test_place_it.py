@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from lib.figures.place_board import Board, IllegalMoveError
 from lib.figures.place_it import PlaceIt, draw_board, place_it
-from lib.figures.style import alt_text
 from lib.pipeline.schedule import (
     Action,
     gpipe,
@@ -19,6 +18,7 @@ from lib.pipeline.schedule import (
     validate,
 )
 from lib.pipeline.schedule.validate import in_order
+from lib.show.style import alt_text
 
 
 def filled(schedule):

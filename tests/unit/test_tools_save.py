@@ -24,13 +24,13 @@ import sys
 
 print("a"); sys.stdout.flush(); print("b"); print("c", file=sys.stderr)
 ---
-from lib.figures.style import new_figure
+from lib.show.style import new_figure
 
 figure, axes = new_figure(3, 2)
 axes.plot([1, 2])
 figure
 ---
-from lib.figures.explore import explore, whole
+from lib.show.explore import explore, whole
 
 explore(lambda n: figure, n=whole(1, 3, 2, "n"))
 ---

@@ -10,12 +10,23 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
+from importlib.resources import files
+from string import Template
 
 from lib._units import PER_SECOND, format_time
-from lib.figures.style import INK, MUTED, PALETTE, PAPER, ink_on
-from lib.figures.timeline_layout import TRACK, Layout, labels_for, lay_out, mixed, ticks
-from lib.figures.timeline_script import SCRIPT, STYLE
+from lib.show.style import GREY, GRID, INK, MUTED, PAPER, PINK, SKY, TRACK, ink_on, mixed
+from lib.show.timeline import Layout, labels_for, lay_out, ticks
 from lib.timeline import Span, Trace
+
+
+def _beside(name: str) -> str:
+    return "\n" + files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+# constants: no text of the user's ever gets into them
+SCRIPT = _beside("timeline.js")
+COLORS = {"GREY": GREY, "GRID": GRID, "INK": INK, "MUTED": MUTED, "PAPER": PAPER, "SKY": SKY}
+STYLE = Template(_beside("timeline.css")).substitute(COLORS)
 
 
 @dataclass(frozen=True)
@@ -70,9 +81,8 @@ def timeline_html(
     alt = f"{finding.rstrip('.')}. {layout.words}" + (f" Recorded: {recorded}." if recorded else "")
     shown = "both" if len(layout.traces) > 1 else next(iter(layout.traces))
     geometry = _geometry(layout)
-    color = PALETTE["recorded"]
     where = (
-        f'<span class="idt-recorded" style="border:1px solid {color};background:{color}2b">'
+        f'<span class="idt-recorded" style="border:1px solid {PINK};background:{PINK}2b">'
         f"Recorded on another machine: {escape(recorded)}</span>"
         if recorded
         else ""

@@ -14,21 +14,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib._units import format_share
-from lib.figures.hover import mark
-from lib.figures.shards import headline
-from lib.figures.style import (
-    GREY,
-    HATCH,
-    INK,
-    MUTED,
-    PAPER,
-    color_of,
-    describe,
-    ink_on,
-    new_figure,
-    styled,
-)
-from lib.figures.timeline_layout import TRACK, mixed, ticks
 from lib.pipeline.schedule import (
     Action,
     Schedule,
@@ -37,13 +22,25 @@ from lib.pipeline.schedule import (
     waits_for,
 )
 from lib.pipeline.schedule.simulate import KINDS, Cost, Wait
+from lib.show.explore import mark
+from lib.show.style import (
+    GREY,
+    IDLE,
+    INK,
+    MUTED,
+    PAPER,
+    color_of,
+    describe,
+    headline,
+    ink_on,
+    mixed,
+    new_figure,
+    styled,
+)
+from lib.show.timeline import FONT, LANE, idle, lane_rows, ticks
 from lib.timeline import Span, Trace
 
 WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
-DOTS = "#aab3bd"  # on a rank that waits
-FONT = 9.0
-
-
 NAMES = {
     "model_parallel": "model parallel",
     "gpipe": "GPipe",
@@ -117,22 +114,22 @@ def draw_schedules(
     traces = [simulate(schedule, forward, backward, weight, communicate) for schedule in schedules]
     waits = [waits_for(schedule, forward, backward, weight, communicate) for schedule in schedules]
     end = max(until, *(trace.end for trace in traces)) or 1.0
-    lanes = [len(schedule.ranks) for schedule in schedules]
-    row = min(0.42, max(0.24, 4.4 / max(sum(lanes), 1)))
+    counts = [len(schedule.ranks) for schedule in schedules]
+    row = min(0.42, max(0.24, 4.4 / max(sum(counts), 1)))
     figure, grid = new_figure(
         9,
-        1.55 + row * sum(lanes) + 0.42 * len(lanes) * (len(lanes) > 1),
+        1.55 + row * sum(counts) + 0.42 * len(counts) * (len(counts) > 1),
         rows=len(schedules),
         cols=2,
         squeeze=False,
         sharex="col",
         width_ratios=[8.2, 1],
-        height_ratios=[n + 0.4 for n in lanes],
+        height_ratios=[n + 0.4 for n in counts],
     )
     most = max(max(held(schedule)) for schedule in schedules)
     said = []
-    for (axes, memory), schedule, trace, idle in zip(grid, schedules, traces, waits, strict=True):
-        draw_ranks(axes, schedule, trace, idle, end, row)
+    for (axes, memory), schedule, trace, waiting in zip(grid, schedules, traces, waits, strict=True):
+        draw_ranks(axes, schedule, trace, waiting, end, row)
         _memory(memory, schedule, most)
         if len(schedules) > 1:
             axes.set_title(f"{name_of(schedule)}: {facts(schedule, trace)}", fontsize=11, pad=5)
@@ -164,7 +161,7 @@ def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
 
 
 def draw_ranks(
-    axes: Axes, schedule: Schedule, trace: Trace, idle: Sequence[Wait], end: float, row: float
+    axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wait], end: float, row: float
 ) -> None:
     """Draw the rows of one run: idle times hatched, an action in the colour of its kind, shaded by its stage.
 
@@ -172,11 +169,9 @@ def draw_ranks(
     """
     points = 72 * 6.9 / end
     for rank, lane in enumerate(trace.lanes):
-        place = (rank - 0.42, 0.84)
-        waits = [wait for wait in idle if wait.rank == rank]
-        gaps = [(wait.start, wait.end - wait.start) for wait in waits]
-        axes.broken_barh(gaps, place, facecolor=TRACK, edgecolor=DOTS, hatch=HATCH["bubble"], linewidth=0)
-        for wait in waits:
+        mine = [wait for wait in waits if wait.rank == rank]
+        idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in mine])
+        for wait in mine:
             words = f"idle for {round(wait.end - wait.start, 3):g}\n{wait}"
             mark(axes, (wait.start, wait.end, *_edges(rank)), words)
         stages = sorted({action.stage for action in schedule.actions(rank)})
@@ -195,12 +190,11 @@ def draw_ranks(
         for color, spans in by_color.items():
             bars = [(span.start, span.duration) for span in spans]
             edge = PAPER if min(width for _, width in bars) * points > 3 else color
-            axes.broken_barh(bars, place, facecolors=color, edgecolors=edge, linewidth=0.9)
-    axes.set(xlim=(0, end * 1.004), ylim=(len(trace.lanes) - 0.5, -0.5))
-    axes.set_yticks(range(len(trace.lanes)), trace.lanes, color=INK)
+            axes.broken_barh(
+                bars, (rank + LANE[0], LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9
+            )
+    lane_rows(axes, trace.lanes, 0, end * 1.004)
     axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
 
 
 def _edges(rank: int) -> tuple[float, float]:
@@ -249,7 +243,4 @@ def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
         patches.append(
             Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale, dark: later stages")
         )
-    return [
-        *patches,
-        Patch(facecolor=TRACK, edgecolor=DOTS, hatch=HATCH["bubble"], linewidth=0, label="idle"),
-    ]
+    return [*patches, Patch(**IDLE, label="idle")]

@@ -1,54 +1,3 @@
-"""The style sheet and the script of the HTML timeline. Constants: no text of the user's ever gets into them."""
-
-from __future__ import annotations
-
-from lib.figures.style import GREY, GRID, INK, MUTED, PAPER, SKY
-
-STYLE = f"""
-.idt-timeline {{ color-scheme: light; box-sizing: border-box; max-width: 1080px; margin: 6px 0; padding: 14px 16px 12px;
-  background: {PAPER}; color: {INK}; border: 1px solid {GRID}; border-radius: 10px;
-  font: 13px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }}
-.idt-timeline .idt-head {{ display: flex; flex-wrap: wrap; gap: 8px 16px; align-items: center; }}
-.idt-timeline .idt-title {{ flex: 1 1 300px; font-size: 16px; font-weight: 650; line-height: 1.3; }}
-.idt-timeline .idt-tools {{ display: none; gap: 10px; }}
-.idt-timeline[data-ready] .idt-tools {{ display: flex; }}
-.idt-timeline .idt-group {{ display: inline-flex; border: 1px solid #c9d0d8; border-radius: 7px; overflow: hidden; }}
-.idt-timeline button {{ all: unset; box-sizing: border-box; cursor: pointer; padding: 3px 11px; color: {INK};
-  font: 13px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; text-align: center; }}
-.idt-timeline button + button {{ border-left: 1px solid #c9d0d8; }}
-.idt-timeline button:hover {{ background: #eef1f4; }}
-.idt-timeline button[aria-pressed="true"] {{ background: {INK}; color: {PAPER}; }}
-.idt-timeline button:focus-visible, .idt-timeline .idt-plot:focus-visible {{ outline: 2px solid {SKY};
-  outline-offset: -2px; }}
-.idt-timeline .idt-legend {{ display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 8px 0 6px; color: {MUTED}; }}
-.idt-timeline .idt-legend span {{ display: inline-flex; align-items: center; gap: 6px; }}
-.idt-timeline .idt-legend i {{ box-sizing: border-box; min-width: 18px; height: 18px; border-radius: 3px;
-  font: 600 12px/18px system-ui, sans-serif; text-align: center; }}
-.idt-timeline .idt-plot {{ position: relative; border-radius: 4px; touch-action: pan-y; }}
-.idt-timeline .idt-plot > svg {{ display: block; width: 100%; height: auto; max-width: none; }}
-.idt-timeline svg text {{ font: 12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
-  fill: {MUTED}; }}
-.idt-timeline svg .idt-lane {{ fill: {INK}; font-size: 13px; }}
-.idt-timeline svg .idt-span text {{ pointer-events: none; }}
-.idt-timeline svg .idt-span:hover rect, .idt-timeline svg .idt-span.idt-on rect {{ stroke: {INK}; stroke-width: 2; }}
-.idt-timeline[data-ready] .idt-area {{ cursor: grab; }}
-.idt-timeline[data-shown="measured"] [data-name="predicted"],
-.idt-timeline[data-shown="predicted"] [data-name="measured"] {{ display: none; }}
-.idt-timeline .idt-tip {{ position: absolute; z-index: 3; left: 0; top: 0; max-width: 300px; padding: 7px 11px;
-  visibility: hidden; pointer-events: none; white-space: pre-line; overflow-wrap: anywhere; background: {INK};
-  color: #dfe4ea; border-radius: 7px; box-shadow: 0 4px 14px rgb(0 0 0 / .25); font-size: 12.5px; }}
-.idt-timeline .idt-tip::first-line {{ font-weight: 650; color: {PAPER}; font-size: 13.5px; }}
-.idt-timeline .idt-foot {{ display: flex; flex-wrap: wrap; gap: 4px 16px; align-items: center; margin-top: 6px;
-  color: {MUTED}; font-size: 12px; }}
-.idt-timeline .idt-recorded {{ padding: 2px 10px; border-radius: 7px; color: {INK}; }}
-.idt-timeline .idt-hint {{ display: none; }}
-.idt-timeline[data-ready] .idt-hint {{ display: inline; }}
-.idt-timeline line {{ stroke: {GRID}; }}
-.idt-timeline .idt-axis {{ stroke: {GREY}; }}
-@media print {{ .idt-timeline .idt-tools, .idt-timeline .idt-hint {{ display: none !important; }} }}
-"""
-
-SCRIPT = """
 document.querySelectorAll('.idt-timeline:not([data-ready])').forEach(function (box) {
   box.dataset.ready = '1';
   const plot = box.querySelector('.idt-plot'), svg = plot.querySelector('svg'), area = svg.querySelector('.idt-area');
@@ -59,7 +8,7 @@ document.querySelectorAll('.idt-timeline:not([data-ready])').forEach(function (b
     title.remove();  // the tip says it at once, and the browser need not say it again
     return {g, words, rect: g.querySelector('rect'), text: g.querySelector('text'), name: g.dataset.name,
       row: +g.dataset.row, a: +g.dataset.a, b: +g.dataset.b,
-      labels: [words.split('\\n')[0], g.dataset.short, g.dataset.short[0] || '']};
+      labels: [words.split('\n')[0], g.dataset.short, g.dataset.short[0] || '']};
   });
   const byNode = new Map(spans.map(span => [span.g, span]));
   let from = at.start, to = at.end, width = 0, chosen = null, dragged = null;
@@ -200,4 +149,3 @@ document.querySelectorAll('.idt-timeline:not([data-ready])').forEach(function (b
   new ResizeObserver(() => { if (Math.round(plot.clientWidth) !== width) draw(); }).observe(plot);
   draw();
 });
-"""

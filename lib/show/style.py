@@ -16,6 +16,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 Arguments = ParamSpec("Arguments")
@@ -48,6 +49,13 @@ RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
 """Colour of rank or partition 0, 1, 2 …; the ninth begins again at the first, its number is always written too."""
 
 HATCH: dict[str, str] = {"padding": "////", "bubble": "....", "dropped": "xxxx", "wait": "\\\\\\\\"}
+
+TRACK, DOTS = "#f1f3f6", "#aab3bd"
+IDLE: Any = {"facecolor": TRACK, "edgecolor": DOTS, "hatch": HATCH["bubble"], "linewidth": 0}
+"""A lane that does nothing, and the dots on it; together the sign for idle, in pictures and in legends."""
+
+RECORDED: Any = {"boxstyle": "round,pad=0.4", "facecolor": PINK + "2b", "edgecolor": PINK}
+"""The frame of a text that says on which other machine something was recorded."""
 
 STYLE: Any = {  # matplotlib types its settings by name, and the names differ between its versions
     "font.family": "DejaVu Sans",
@@ -125,11 +133,38 @@ def ink_on(color: str) -> str:
     return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.30 else PAPER
 
 
+def mixed(color: str, other: str, share: float) -> str:
+    """Return `color` with a share of another in it; both as "#rrggbb"."""
+    pairs = ((int(color[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(mine + (its - mine) * share):02x}" for mine, its in pairs)
+
+
+def pale(color: str, share: float = 0.15) -> str:
+    """Mix `share` of a colour into white."""
+    return mixed(PAPER, color, share)
+
+
 def title(axes: Axes, finding: str) -> None:
     """Set the title, which states the finding, wrapped to the width of the figure."""
     figure = axes.get_figure()
     width = figure.get_figwidth() if isinstance(figure, Figure) else 9.0
     axes.set_title("\n".join(textwrap.wrap(finding, width=max(20, int(width * 9.5)))))
+
+
+def headline(figure: Figure, finding: str) -> None:
+    """Write the finding over a figure of several panels, wrapped to its width."""
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(h_pad=0.08)
+    figure.suptitle("\n".join(textwrap.wrap(finding, 84)), x=0.01, ha="left", fontsize=13, fontweight="bold")
+
+
+def source_note(figure: Figure, source: str, *, recorded: bool = False) -> None:
+    """Write below a figure where its numbers come from; in the frame of what was `recorded` on another machine."""
+    if recorded:
+        figure.supxlabel(source, x=0.02, ha="left", fontsize=9.5, bbox=RECORDED)
+    else:
+        figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
 
 
 def describe(figure: Figure, text: str) -> Figure:

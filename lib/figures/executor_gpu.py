@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
+from lib.show.charts import bars, legend_pair
 from lib.show.schedules import NAMES
-from lib.show.style import BLUE, GREEN, INK, MUTED, PAPER, describe, headline, new_figure, source_note, styled
+from lib.show.style import BLUE, GREEN, INK, describe, headline, new_figure, source_note, styled
 
 
 @styled
@@ -23,22 +23,13 @@ def draw_executor_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
         ("idle (%)", "predicted_idle", "idle", GREEN, 100),
     )
     for axes, (label, predicted, measured, color, scale) in zip(both, panels, strict=True):
-        for y, row in enumerate(rows):
-            if have:
-                axes.barh(y, scale * row[measured], height=0.36, color=color)
-            axes.barh(y, scale * row[predicted], height=0.62, fc="none", ec=color, lw=1.6, zorder=3)
-            value = scale * row[measured if have else predicted]
-            widest = scale * max(row[predicted], row.get(measured, 0))
-            axes.text(widest, y, f"  {value:.0f}", va="center_baseline", color=INK, fontsize=10)
+        found = [scale * row[measured] for row in rows] if have else None
+        bars(axes, [scale * row[predicted] for row in rows], found, color, across=True)
         axes.set_yticks(range(len(rows)), names if axes is both[0] else [""] * len(rows), color=INK)
         axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
         axes.set_xlabel(label)
         axes.margins(x=0.16)
-    handles = [Patch(fc=PAPER, ec=MUTED, lw=1.6, label="predicted")] + [
-        Patch(fc=MUTED, label="measured")
-    ] * have
-    both[1].legend(handles=handles, loc="upper right", bbox_to_anchor=(1, 1.14), ncols=2)
+    both[1].legend(handles=legend_pair(have), loc="upper right", bbox_to_anchor=(1, 1.14), ncols=2)
     key = "mib" if have else "predicted_mib"
     share = 100 * rows[1][key] / rows[0][key]
     finding = f"{names[1]} {'needs' if have else 'should need'} {share:.0f} % of {names[0]}'s memory"

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from lib.experiments.recompute import predict_step
 from lib.experiments.staircase import MODES, Mode
-from lib.show.style import BLUE, INK, PINK, describe, headline, new_figure, source_note, styled
+from lib.show.charts import bars
+from lib.show.style import BLUE, PINK, describe, headline, new_figure, source_note, styled
 from lib.show.timeline import draw_timeline
 from lib.timeline import Trace
 
@@ -53,14 +54,7 @@ def draw_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
         (right, [base * r["predicted_ratio"] for r in rows], [r.get("ms") or 0.0 for r in rows], time, PINK),
     ]
     for axes, predicted, measured, label, color in panels:
-        if have:
-            axes.bar(places, measured, width=0.62, color=color, label="measured")
-        axes.bar(places, predicted, width=0.74, facecolor="none", edgecolor=INK, lw=1.4, label="predicted")
-        for place in places:
-            value = measured[place] if have else predicted[place]
-            text = f"{value:.0f}" if value >= 10 else f"{value:.2f}"
-            high = max(predicted[place], measured[place])
-            axes.text(place, high, text, ha="center", va="bottom", fontsize=9.5)
+        bars(axes, predicted, measured if have else None, color, write=_number)
         axes.set_xticks(list(places), names)
         axes.set(xlabel="segments", ylabel=label)
         axes.margins(y=0.28)
@@ -75,3 +69,7 @@ def draw_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
     source_note(figure, source)
     numbers = ", ".join(f"{name}: {row[key]:.0f} MiB" for name, row in zip(names, rows, strict=True))
     return describe(figure, f"{finding}. {source}. Peak by segments, {numbers}.")
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"

@@ -44,7 +44,8 @@ def bars(
     places = range(len(predicted))
     if measured is not None:
         draw(places, measured, color=color, label="measured", **{thick: 0.5})
-    outline: Any = {"facecolor": "none", "edgecolor": color, "linewidth": 1.6, "zorder": 3, thick: 0.7}
+    edge = color if measured is None else INK  # within a longer measured bar it must still be seen
+    outline: Any = {"facecolor": "none", "edgecolor": edge, "linewidth": 1.6, "zorder": 3, thick: 0.7}
     draw(places, predicted, label="predicted", **outline)
     for place, expected in enumerate(predicted):
         found = expected if measured is None else measured[place]

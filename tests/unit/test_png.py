@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lib.figures.autograd_graph import GRAPH_CONTROLS, draw_pipeline
-from lib.figures.explore import explore
+from lib.show.explore import explore
 from lib.figures.holders import HOLDERS_CONTROLS, draw_holders
-from lib.figures.samplers import draw_mechanism
+from lib.figures.n03 import draw_mechanism
 from lib.figures.schedules import HELD_CONTROLS, draw_held
-from lib.figures.style import COLORS, PALETTE, new_figure, png
+from lib.show.style import COLORS, PALETTE, new_figure, png
 
 
 def every_color() -> Figure:
@@ -68,7 +68,7 @@ def test_a_figure_gives_the_same_bytes_in_another_process() -> None:
     import hashlib
 
     program = (
-        "import hashlib; from lib.figures.samplers import draw_mechanism; from lib.figures.style import png;"
+        "import hashlib; from lib.figures.n03 import draw_mechanism; from lib.show.style import png;"
         "print(hashlib.sha256(png(draw_mechanism())).hexdigest())"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

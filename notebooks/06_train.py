@@ -22,10 +22,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import record
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
-
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.clip import TinyClip, accuracy, caption_loss
@@ -40,6 +36,9 @@ from lib.training.state import (
     save_state,
     surviving,
 )
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 
 def arguments() -> argparse.Namespace:

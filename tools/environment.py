@@ -82,9 +82,7 @@ def install(uv: str | None, *arguments: str) -> None:
             return
         print("uv could not; trying pip.", flush=True)
     if subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode != 0:
-        subprocess.run(
-            [PYTHON, "-m", "ensurepip", "--upgrade"], check=True, capture_output=True
-        )  # uv leaves pip out
+        subprocess.run([PYTHON, "-m", "ensurepip", "--upgrade"], check=True, capture_output=True)  # uv leaves pip out
     command = [str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check", *arguments]
     if subprocess.run(command, cwd=ROOT).returncode != 0:
         raise SystemExit(
@@ -99,14 +97,10 @@ def set_up_jupyter() -> None:
     settings = VENV / "etc/jupyter"
     settings.mkdir(parents=True, exist_ok=True)
     for program in ("nbconvert", "server"):
-        shutil.copy(
-            Path(__file__).with_name("nbconvert_config.py"), settings / f"jupyter_{program}_config.py"
-        )
+        shutil.copy(Path(__file__).with_name("nbconvert_config.py"), settings / f"jupyter_{program}_config.py")
     page_config = settings / "labconfig/page_config.json"
     page_config.parent.mkdir(parents=True, exist_ok=True)
-    page_config.write_text(
-        json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}})
-    )
+    page_config.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
 
 
 def main() -> None:

@@ -23,9 +23,7 @@ from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sou
 from tools.project import ROOT, address
 
 LONGEST_CELL = 25
-HEAVIEST = (
-    700_000  # bytes; GitHub fails to show notebooks of some megabytes, and every save grows the history
-)
+HEAVIEST = 700_000  # bytes; GitHub fails to show notebooks of some megabytes, and every save grows the history
 
 
 @dataclass
@@ -78,9 +76,7 @@ def has_unique_ids(page: Page) -> list[str]:
     complaints = [] if version >= (4, 5) else [f"nbformat {version[0]}.{version[1]} is older than 4.5"]
     ids = [cell.get("id", "") for cell in page.raw["cells"]]
     complaints += [f"cell {number} has no id" for number, id_ in enumerate(ids) if not id_]
-    return complaints + [
-        f"two cells have the id {id_!r}" for id_ in sorted(set(ids)) if id_ and ids.count(id_) > 1
-    ]
+    return complaints + [f"two cells have the id {id_!r}" for id_ in sorted(set(ids)) if id_ and ids.count(id_) > 1]
 
 
 def is_executed_in_order(page: Page) -> list[str]:
@@ -90,9 +86,7 @@ def is_executed_in_order(page: Page) -> list[str]:
         if not source.strip():
             complaints.append(f"cell {number} is empty")
         elif cell["execution_count"] != expected:
-            complaints.append(
-                f"cell {number} has prompt {cell['execution_count']}, not {expected}: make save"
-            )
+            complaints.append(f"cell {number} has prompt {cell['execution_count']}, not {expected}: make save")
         expected += bool(source.strip())
     return complaints
 
@@ -100,9 +94,7 @@ def is_executed_in_order(page: Page) -> list[str]:
 def is_of_python3(page: Page) -> list[str]:
     """Require the kernel python3 and nothing about the version of the author's Python."""
     metadata = page.raw["metadata"]
-    complaints = (
-        [] if metadata.get("kernelspec") == KERNELSPEC else [f"kernelspec is {metadata.get('kernelspec')}"]
-    )
+    complaints = [] if metadata.get("kernelspec") == KERNELSPEC else [f"kernelspec is {metadata.get('kernelspec')}"]
     if metadata.get("language_info") != LANGUAGE:
         complaints.append(f"language_info is {metadata.get('language_info')}")
     return complaints
@@ -112,9 +104,7 @@ def has_no_widget_state(page: Page) -> list[str]:
     """Forbid stored widgets: their ids are random, and they are dead without a kernel."""
     complaints = ["the notebook's metadata holds widgets"] if "widgets" in page.raw["metadata"] else []
     return complaints + [
-        f"cell {number} stores a widget"
-        for number, output in page.outputs()
-        if WIDGET in output.get("data", {})
+        f"cell {number} stores a widget" for number, output in page.outputs() if WIDGET in output.get("data", {})
     ]
 
 
@@ -180,16 +170,10 @@ def has_no_absolute_path(page: Page) -> list[str]:
         for output in cell.get("outputs", []):
             texts += [joined(output.get(key, "")) for key in ("text", "evalue")]
             texts += [joined(line) for line in output.get("traceback", [])]
-            texts += [
-                joined(value)
-                for kind, value in output.get("data", {}).items()
-                if not kind.startswith("image/")
-            ]
+            texts += [joined(value) for kind, value in output.get("data", {}).items() if not kind.startswith("image/")]
         for text in texts:
             without_pictures = re.sub(r"base64,[A-Za-z0-9+/=\s]+", "", text)
-            complaints += [
-                f"cell {number} names the path {match[0]}" for match in PATH.finditer(without_pictures)
-            ]
+            complaints += [f"cell {number} names the path {match[0]}" for match in PATH.finditer(without_pictures)]
     found = PATH.search(json.dumps(page.raw["metadata"]))
     return complaints + ([f"the notebook's metadata names the path {found[0]}"] if found else [])
 
@@ -212,8 +196,7 @@ def has_alt_text(page: Page) -> list[str]:
     for number, _, source in page.cells("markdown"):
         text = without_code(source)
         complaints += [
-            f"cell {number}: ![]({match}) has no alt text"
-            for match in re.findall(r"!\[\s*\]\(([^)]*)\)", text)
+            f"cell {number}: ![]({match}) has no alt text" for match in re.findall(r"!\[\s*\]\(([^)]*)\)", text)
         ]
         complaints += [f"cell {number}: {fault}" for fault in undescribed(text)]
     return complaints
@@ -227,9 +210,7 @@ def undescribed(markup: str) -> list[str]:
         if not re.search(r"\balt=([\"'])\s*[^\"'\s]", tag)
     ]
     for svg in re.findall(r"<svg\b.*?(?:</svg>|$)", markup, re.DOTALL):
-        if not re.search(
-            r"<title\b[^>]*>\s*[^<\s]|aria-label(?:ledby)?=[\"'][^\"']|aria-hidden=[\"']true", svg
-        ):
+        if not re.search(r"<title\b[^>]*>\s*[^<\s]|aria-label(?:ledby)?=[\"'][^\"']|aria-hidden=[\"']true", svg):
             faults.append(f"{svg[:60]} has neither <title> nor aria-label")
     return faults
 
@@ -283,11 +264,7 @@ def broken(target: str, page: Page) -> list[str]:
         return [f"the link {target} leads nowhere"]
     if anchor and file.suffix in {".ipynb", ".md"}:
         text = (
-            Page.read(file).prose
-            if file.suffix == ".ipynb" and name
-            else page.prose
-            if not name
-            else file.read_text()
+            Page.read(file).prose if file.suffix == ".ipynb" and name else page.prose if not name else file.read_text()
         )
         if anchor not in anchors(text):
             return [f"the link {target} names a heading that is not there"]
@@ -346,9 +323,7 @@ def has_a_title(page: Page) -> list[str]:
     starts = first["cell_type"] == "markdown" and joined(first["source"]).startswith("# ")
     complaints = [] if starts else ["the first cell does not begin with a title, `# …`"]
     titles = re.findall(r"(?m)^# .*$", without_code(page.prose))
-    return complaints + (
-        [f"{len(titles)} titles of the first order: {titles[1:]}"] if len(titles) > 1 else []
-    )
+    return complaints + ([f"{len(titles)} titles of the first order: {titles[1:]}"] if len(titles) > 1 else [])
 
 
 def asks_for_a_prediction(page: Page) -> list[str]:
@@ -374,9 +349,7 @@ def has_exercises_with_hints(page: Page) -> list[str]:
     if not exercises:
         return ['no heading has "Exercise"']
     if len(hints) < len(exercises):
-        return [
-            f"{len(exercises)} exercises have {len(hints)} folded hints, <details><summary>Hint</summary>"
-        ]
+        return [f"{len(exercises)} exercises have {len(hints)} folded hints, <details><summary>Hint</summary>"]
     return []
 
 

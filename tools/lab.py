@@ -321,9 +321,7 @@ class Control:
         elif self.kind == "buttons":
             self.element.locator(".widget-toggle-button:not(.mod-active)").first.click()
         else:
-            self.element.select_option(
-                index=self.element.evaluate("s => (s.selectedIndex + 1) % s.options.length")
-            )
+            self.element.select_option(index=self.element.evaluate("s => (s.selectedIndex + 1) % s.options.length"))
 
     def restore(self, before: str) -> None:
         """Put the control back to `before`, one step away."""
@@ -349,9 +347,9 @@ class Control:
         A slider over words or steps (ipywidgets' SelectionSlider) stands at a position, not at a number: not compared.
         """
         text = self.readout()
-        if text is None or self.element.locator(
-            "xpath=ancestor::*[contains(@class, 'jupyter-widgets')][1]"
-        ).evaluate("box => !box.classList.contains('widget-slider')"):
+        if text is None or self.element.locator("xpath=ancestor::*[contains(@class, 'jupyter-widgets')][1]").evaluate(
+            "box => !box.classList.contains('widget-slider')"
+        ):
             return None
         position = float(self.value())
         for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", "").replace("\u2212", "-")):
@@ -393,9 +391,7 @@ class Explorer:
             for kind, selector in selectors.items()
             for element in self.box.locator(selector).all()
         ]
-        others = (
-            "input:not([type=checkbox]), textarea, .widget-button, .jupyter-button:not(.widget-toggle-button)"
-        )
+        others = "input:not([type=checkbox]), textarea, .widget-button, .jupyter-button:not(.widget-toggle-button)"
         assert self.box.locator(others).count() == 0, "a control that tools/lab.py cannot move"
         assert found, "an interactive figure without controls"
         return found
@@ -410,9 +406,7 @@ class Explorer:
 
     def wait_for_return(self, first: str, seconds: float = 30) -> None:
         """Wait until the frame is the picture `first` again; raises AssertionError when it never is."""
-        self._wait_until(
-            lambda source: source == first, "the figure did not come back to its first frame", seconds
-        )
+        self._wait_until(lambda source: source == first, "the figure did not come back to its first frame", seconds)
 
     def _wait_until(self, holds: Callable[[str], bool], complaint: str, seconds: float) -> None:
         deadline = time.monotonic() + seconds

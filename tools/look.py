@@ -23,9 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("notebook", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
-    parser.add_argument(
-        "--stored", action="store_true", help="also show the stored outputs, before anything runs"
-    )
+    parser.add_argument("--stored", action="store_true", help="also show the stored outputs, before anything runs")
     parser.add_argument("--no-controls", action="store_true", help="only run and look, move nothing")
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--height", type=int, default=1600)

@@ -57,9 +57,7 @@ def find(names: list[str], root: Path = ROOT) -> list[Path]:
         else:
             fits = [notebook for notebook in there if notebook.stem == path.stem]
         if not fits and name != "all":
-            known = " ".join(
-                notebook.relative_to(root / "notebooks").with_suffix("").as_posix() for notebook in there
-            )
+            known = " ".join(notebook.relative_to(root / "notebooks").with_suffix("").as_posix() for notebook in there)
             raise SystemExit(
                 f"No notebook is called {name!r}. Name a number, a stem, a path, or all; there are: {known}"
             )

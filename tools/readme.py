@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import nbformat
+from support import recordings
 
-from lib import recorded
 from tools.project import ROOT, notebooks
 
 PICTURE = Path("docs/first_screen.png")
@@ -25,17 +25,15 @@ def title_table(path: Path) -> tuple[str, dict[str, str]]:
     """Return a notebook's title and the columns of its title table."""
     text = nbformat.read(path, as_version=4).cells[0].source
     title = re.match(r"# (.+)", text)
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
-    ]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     if title is None or len(rows) < 3:
         raise ValueError(f"{path.name} does not begin with a title and a table")
     return title[1], dict(zip(rows[0], rows[2], strict=True))
 
 
 def table(root: Path = ROOT) -> str:
-    """Return the table of notebooks in Markdown, with the seconds that were recorded."""
-    record = recorded.load("seconds")
+    """Return the table of notebooks in Markdown, with the seconds that were recordings."""
+    record = recordings.load("seconds")
     lines = ["| Notebook | You will | CPU seconds | Needs |", "|---|---|---|---|"]
     for path in notebooks(root):
         if path.parent.name == "notebooks":
@@ -45,9 +43,7 @@ def table(root: Path = ROOT) -> str:
             needs = re.sub(r"\]\((?=\d\d_)", "](notebooks/", columns["Needs"])  # links as seen from README
             lines.append(f"| [{title}](notebooks/{path.name}) | {columns['You will']} | {shown} | {needs} |")
     made = record["provenance"]
-    return "\n".join(
-        [*lines, "", f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."]
-    )
+    return "\n".join([*lines, "", f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."])
 
 
 def with_table(text: str, rows: str) -> str:
@@ -60,7 +56,8 @@ def with_table(text: str, rows: str) -> str:
 
 def picture() -> tuple[bytes, str]:
     """Return README's picture as PNG, and its description."""
-    from lib.figures.n03 import draw_mechanism
+    from support.n03.figures import draw_mechanism
+
     from lib.show.style import alt_text, png
 
     figure = draw_mechanism()

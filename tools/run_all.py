@@ -11,8 +11,8 @@ import sys
 import time
 
 import nbformat
+from support import recordings
 
-from lib import recorded
 from tools.execute import FAILURES, execute
 from tools.project import ROOT, find
 
@@ -20,9 +20,7 @@ from tools.project import ROOT, find
 def main() -> int:
     """Run the command line; return 1 when a notebook fails or takes longer than the limit."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "names", nargs="*", default=["all"], metavar="NB", help="a number, a stem, a path, or all"
-    )
+    parser.add_argument("names", nargs="*", default=["all"], metavar="NB", help="a number, a stem, a path, or all")
     parser.add_argument("--limit", type=float, default=60, help="seconds that one notebook may take (60)")
     parser.add_argument("--record", action="store_true", help="keep the seconds, when all notebooks ran")
     options = parser.parse_args()
@@ -51,9 +49,7 @@ def main() -> int:
     print(f"{'all ' + str(len(rows)):<44} {sum(seconds for _, seconds, _ in rows):6.1f} s")
     if options.record and all(verdict != "FAILED" for *_, verdict in rows):
         chapters = {name: round(seconds, 1) for name, seconds, _ in rows if "/" not in name}
-        print(
-            f"recorded in {recorded.save('seconds', {'seconds': chapters}, command='make run RECORD=1').name}"
-        )
+        print(f"recorded in {recordings.save('seconds', {'seconds': chapters}, command='make run RECORD=1').name}")
     return 0 if all(verdict == "ok" for *_, verdict in rows) else 1
 
 

@@ -90,11 +90,7 @@ def keep_equal_text(old: list[Any], new: list[Any], patterns: list[tuple[re.Patt
         texts = [key for key in after.get("data", {}) if key != "image/png"]
         pairs += [(before.get("data", {}), after.get("data", {}), key) for key in texts]
         for source, target, key in pairs:
-            if (
-                key in source
-                and key in target
-                and sanitized(source[key], patterns) == sanitized(target[key], patterns)
-            ):
+            if key in source and key in target and sanitized(source[key], patterns) == sanitized(target[key], patterns):
                 target[key] = source[key]
 
 
@@ -135,9 +131,7 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
 def write(notebook: Any, path: Path) -> None:
     """Write a notebook whole or not at all: first beside its place, then moved into it."""
     nbformat.validate(notebook)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, suffix=".tmp", delete=False
-    ) as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".tmp", delete=False) as file:
         try:
             file.write(nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n")
             file.flush()

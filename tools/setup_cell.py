@@ -11,16 +11,16 @@ import sys
 from pathlib import Path
 
 repository = "{repository}"
-root = next((folder for folder in Path.cwd().parents if (folder / "lib" / "notebook.py").exists()), None)
+root = next((folder for folder in Path.cwd().parents if (folder / "notebooks" / "support").exists()), None)
 if root is None and "google.colab" in sys.modules:  # Colab has this file only: fetch the project, once
     root = Path("inside-distributed-training").resolve()
     if not root.exists():
         !git clone --quiet --depth 1 --branch {ref} {{repository}} {{root}}
     os.chdir(root / "notebooks")
 if root is not None:
-    sys.path.insert(0, str(root))
+    sys.path[:0] = [str(root), str(root / "notebooks")]
 
-from lib.notebook import setup
+from support.setup import setup
 
 setup()"""
 

@@ -21,9 +21,7 @@ from tools.kept import sources
 from tools.project import ROOT, Address, address, notebooks
 from tools.save import write
 
-COLAB = re.compile(
-    r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb"
-)
+COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb")
 
 
 def set_address(root: Path, repository: str | None, ref: str | None) -> tuple[Address, Address]:

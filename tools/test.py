@@ -109,8 +109,7 @@ def counts(report: Path) -> tuple[int, int, int]:
         return 0, 0, 0
     suites = list(ElementTree.parse(report).getroot().iter("testsuite"))
     total, errors, failures, skipped = (
-        sum(int(suite.get(name, 0)) for suite in suites)
-        for name in ("tests", "errors", "failures", "skipped")
+        sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "errors", "failures", "skipped")
     )
     return total - errors - failures - skipped, errors + failures, skipped
 

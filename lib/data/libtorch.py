@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lib._arguments import integer, rank_of
+from lib._values import integer, rank_of
 
 _WORD = 2**32  # mt19937 yields 0.._WORD - 1
 
@@ -29,9 +29,7 @@ class _DistributedSampler:
     There is one cursor: `next`, `index` and every iterator share it, as in C++.
     """
 
-    def __init__(
-        self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True
-    ) -> None:
+    def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
         if not isinstance(allow_duplicates, bool):
             raise TypeError(f"allow_duplicates must be True or False, not {allow_duplicates!r}")
         self._num_replicas = integer("num_replicas", num_replicas, at_least=1)
@@ -101,12 +99,8 @@ class _DistributedSampler:
         for name, mine in self._shard().items():
             if state.get(name, mine) != mine:
                 way_out = "reset(new_size) first" if name == "size" else "load it into a sampler built alike"
-                raise ValueError(
-                    f"the state has {name}={state[name]}, this sampler has {name}={mine}; {way_out}"
-                )
-        index = integer(
-            "the state's index", state["index"], at_least=self._end - len(self), below=self._end + 1
-        )
+                raise ValueError(f"the state has {name}={state[name]}, this sampler has {name}={mine}; {way_out}")
+        index = integer("the state's index", state["index"], at_least=self._end - len(self), below=self._end + 1)
         self.set_epoch(state.get("epoch", self._epoch))
         self.reset()
         self._index, self._loaded = index, index < self._end
@@ -185,9 +179,7 @@ class DistributedRandomSampler(_DistributedSampler):
     def _checked_size(self, size: int) -> int:
         size = super()._checked_size(size)
         if self._local(size) * self._num_replicas >= _WORD:
-            raise ValueError(
-                f"size {size} is too large: std::mt19937 shuffles fewer than 2^32 positions at a time"
-            )
+            raise ValueError(f"size {size} is too large: std::mt19937 shuffles fewer than 2^32 positions at a time")
         return size
 
     def _indices_at(self, start: int, stop: int) -> list[int]:

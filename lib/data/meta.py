@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib._arguments import NotAnIntegerError
+from lib._values import NotAnIntegerError
 from lib.data.meta_index import NEWLINE, Bytes, Ids, open_index, read_into
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
@@ -258,9 +258,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
     a = 0
     while a < len(begin):
         low = int(begin[a])
-        b = max(
-            a + 1, int(np.searchsorted(end, low + WINDOW))
-        )  # one that is longer than a window comes alone
+        b = max(a + 1, int(np.searchsorted(end, low + WINDOW)))  # one that is longer than a window comes alone
         span = int(end[b - 1]) - low
         if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):

@@ -41,10 +41,7 @@ EDGES = {
     4: "<u4",
     8: "<i8",
 }  # by width; 8 is signed: an int64 and a uint64 have no common integer type
-RECORDS = {
-    width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1)], align=True)
-    for width, edge in EDGES.items()
-}
+RECORDS = {width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1)], align=True) for width, edge in EDGES.items()}
 NEAR = 8192  # records that are read at a time
 BLOCK = 1 << 20  # bytes of text that are scanned at a time: with what is made of them they stay in the cache
 WAIT_SECONDS = 60.0  # for another process that is building; after that this one builds too
@@ -81,9 +78,7 @@ def _read_once(file: int, view: memoryview, offset: int) -> int:
 
 
 @contextlib.contextmanager
-def progress_bar(
-    label: str, total: int, unit: str, *, show: bool = True
-) -> Iterator[Callable[[int], object]]:
+def progress_bar(label: str, total: int, unit: str, *, show: bool = True) -> Iterator[Callable[[int], object]]:
     """Yield what notes that so much more is done; after a second a bar is on stderr, if there is tqdm."""
     try:
         from tqdm import tqdm
@@ -95,9 +90,7 @@ def progress_bar(
         monitor_interval = 0  # no thread of its own, which would still be there when workers are forked
 
     hide = not show or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-    with Bar(
-        total=total, desc=label, unit=unit, unit_scale=True, delay=BAR_DELAY, leave=False, disable=hide
-    ) as bar:
+    with Bar(total=total, desc=label, unit=unit, unit_scale=True, delay=BAR_DELAY, leave=False, disable=hide) as bar:
         yield bar.update
 
 
@@ -288,14 +281,11 @@ def _build(text: int, name: Path, path: Path, stamp: Stamp) -> None:
         finally:
             Path(unfinished).unlink(missing_ok=True)
     except EOFError:
-        raise RuntimeError(
-            f"{name} has changed while it was read; open it again when nobody writes to it"
-        ) from None
+        raise RuntimeError(f"{name} has changed while it was read; open it again when nobody writes to it") from None
     except OSError as error:
         raise OSError(
             error.errno,
-            f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; "
-            "choose a place for it with index=…",
+            f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; choose a place for it with index=…",
             str(path),
         ) from error
 

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from lib._arguments import NotAnIntegerError, integer
+from lib._values import NotAnIntegerError, integer
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lib._arguments import integer, rank_of
+from lib._values import integer, rank_of
 from lib.data.meta import MetaFile, Packed
 from lib.data.meta_index import Ids, progress_bar
 from lib.data.permutation import Permutation
 from lib.data.samplers import Order, check_state, shuffled
-from lib.memory import return_freed
+from lib.measure import return_freed
 
 BLOCK = 1 << 15  # places whose rows are looked up at a time
 STATE_VERSION = 1
@@ -277,9 +277,7 @@ def mini_epoch_loaders(
     prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
     loader_arguments: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
-    epoch = integer(
-        "epoch", epoch, at_least=0
-    )  # here, not in the generator: wrong arguments are refused at once
+    epoch = integer("epoch", epoch, at_least=0)  # here, not in the generator: wrong arguments are refused at once
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)
     make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **loader_arguments)
@@ -295,9 +293,7 @@ def _loaders(
     try:
         for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
             if dataset.epoch != epoch:
-                raise RuntimeError(
-                    f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt"
-                )
+                raise RuntimeError(f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt")
             packed = ahead.take()
             if packed is None:
                 dataset.load(mini_epoch)
@@ -346,9 +342,7 @@ class _Ahead:
 class _Loader(DataLoader[Any]):
     """A DataLoader that can be ended, workers and all; when its workers run, `following` is read ahead."""
 
-    def __init__(
-        self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any
-    ) -> None:
+    def __init__(self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
         self._ahead, self._following, self._ended = ahead, following, False
         self._last: Callable[[], Any] = lambda: None
@@ -368,9 +362,7 @@ class _Loader(DataLoader[Any]):
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
-            raise RuntimeError(
-                "the mini-epoch of this loader is over and its rows are gone; take the next loader"
-            )
+            raise RuntimeError("the mini-epoch of this loader is over and its rows are gone; take the next loader")
 
     def end(self) -> None:
         self._ended = True

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from lib._arguments import integer, rank_of
+from lib._values import integer, rank_of
 from lib.data.permutation import Permutation
 
 Order: TypeAlias = Literal["torch", "feistel"]
@@ -48,9 +48,7 @@ def _ints(order: torch.Tensor) -> Iterator[int]:
         yield from block.tolist()
 
 
-def check_state(
-    owner: object, state: object, identity: Mapping[str, Any], more: Iterable[str]
-) -> Mapping[str, Any]:
+def check_state(owner: object, state: object, identity: Mapping[str, Any], more: Iterable[str]) -> Mapping[str, Any]:
     """Return `state` if it is a complete state of something that was made as `owner` was.
 
     identity: what must be equal, by name. more: the names that must be there besides. Raises TypeError for what is no
@@ -157,9 +155,7 @@ class DistributedSampler(Sampler[int]):
         if order not in ("torch", "feistel"):
             raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
         if drop_last and not pad:
-            raise ValueError(
-                "drop_last=True drops samples and pad=False promises to drop none; choose one of them"
-            )
+            raise ValueError("drop_last=True drops samples and pad=False promises to drop none; choose one of them")
         self.dataset = dataset
         self.size = dataset_size(dataset)
         self.num_replicas = integer("num_replicas", num_replicas, at_least=1)
@@ -207,9 +203,7 @@ class DistributedSampler(Sampler[int]):
         """Return this rank's indices, a block at a time; the order is fixed now, whatever set_epoch says later."""
         if self.shuffle and self.order == "torch":
             return (block.tolist() for block in torch.split(self._share(), BLOCK))
-        permutation = (
-            Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
-        )
+        permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
         return self._computed(permutation, self.num_samples, self._consumed)
 
     def _share(self) -> torch.Tensor:

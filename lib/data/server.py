@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from lib._arguments import integer
+from lib._values import integer
 
 MAX_HEAD = 8192  # bytes that a start line and its headers may take
 MAX_BODY = 1 << 20  # bytes of a request's body: room for MAX_IDS ids of 15 digits
@@ -254,9 +254,7 @@ def _read(rows: Rows, ids: list[int]) -> list[str]:
         part = rows.rows(ids[start : start + PART])
         characters += sum(map(len, part))
         if characters > MAX_ANSWER:
-            raise RefusedError(
-                413, f"one answer may hold {MAX_ANSWER} characters; ask for fewer rows at once"
-            )
+            raise RefusedError(413, f"one answer may hold {MAX_ANSWER} characters; ask for fewer rows at once")
         read += part
     return read
 
@@ -290,9 +288,7 @@ class MetaServer:
     MetaFile raises.
     """
 
-    def __init__(
-        self, meta_file: str | os.PathLike[str] | Rows, host: str = "127.0.0.1", port: int = 0
-    ) -> None:
+    def __init__(self, meta_file: str | os.PathLike[str] | Rows, host: str = "127.0.0.1", port: int = 0) -> None:
         port = integer("port", port, at_least=0, below=65_536)
         self._stack = contextlib.ExitStack()  # what must be closed: a file of our own, the socket
         if isinstance(meta_file, str | os.PathLike):

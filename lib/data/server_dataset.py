@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from lib._arguments import integer
+from lib._values import integer
 from lib.data.server import MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each

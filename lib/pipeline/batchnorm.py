@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lib._arguments import integer
+from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
 
 M = TypeVar("M", bound=nn.Module)

@@ -18,10 +18,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Generator, Tensor
 
-from lib.pipeline.dependency import fork_batch, join_batch
+from lib.pipeline.dependency import fork_batch, get_phony, join_batch
 from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, Tensors
-from lib.pipeline.modes import Modes, during, this_thread
-from lib.pipeline.phony import get_phony
+from lib.pipeline.thread_state import Modes, during, this_thread
 
 
 def is_checkpointing() -> bool:

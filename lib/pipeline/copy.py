@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline import stream, tracing
-from lib.pipeline.stream import AbstractStream, is_cuda, use_stream
+from lib.pipeline import recording
+from lib.pipeline import streams as stream
+from lib.pipeline.streams import AbstractStream, is_cuda, use_stream
 
 
 def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:
@@ -34,7 +35,7 @@ def _pass_on(
     ctx: Any, streams: tuple[AbstractStream, ...], input: Sequence[Tensor], output: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     ctx.set_materialize_grads(False)
-    ctx.streams, ctx.place = streams, tracing.here()
+    ctx.streams, ctx.place = streams, recording.here()
     aliases = tuple(y.detach() for y in output)
     # else a mask or an index that travels with a tensor that requires grad would seem to require it as well
     ctx.mark_non_differentiable(*(y for x, y in zip(input, aliases, strict=True) if not x.requires_grad))
@@ -55,7 +56,7 @@ class Copy(torch.autograd.Function):
     def backward(ctx: Any, *grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
         """Copy the gradients that there are."""
         prev_stream, next_stream = ctx.streams
-        with tracing.span("copy", ctx.place, next_stream):
+        with recording.span("copy", ctx.place, next_stream):
             return None, None, *_move(grad_output, next_stream, prev_stream)
 
 

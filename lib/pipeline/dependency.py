@@ -1,4 +1,4 @@
-"""Fork and join: make backward of one micro-batch wait for backward of another, by an edge that carries no data.
+"""Order backward by edges that carry no data: phonies, and Fork and Join, which tie them to micro-batches.
 
 forward            a ── Fork ───────── a      backward runs from right to left: Join before Fork,
                          └ phony ┐            so everything that follows b runs before anything
@@ -7,13 +7,25 @@ forward            a ── Fork ───────── a      backward run
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lib.pipeline.microbatch import Batch, Tensors
-from lib.pipeline.phony import get_phony
+from lib.pipeline.streams import default_stream, use_stream
+
+
+@cache
+def get_phony(device: torch.device, *, requires_grad: bool) -> Tensor:
+    """Return the phony of a device, one with and one without gradient.
+
+    An autograd function that returns one must detach it, or else autograd would write into the shared one.
+    """
+    # as a leaf of the default stream, and an ordinary tensor even when first asked for in inference mode
+    with use_stream(default_stream(device)), torch.inference_mode(False):
+        return torch.empty(0, device=device, requires_grad=requires_grad)
 
 
 class Fork(torch.autograd.Function):

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, ClassVar, NoReturn, TypeAlias, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import nn
 
-from lib._arguments import integer
+from lib._values import integer
 from lib.pipeline import microbatch
 from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
 from lib.pipeline.microbatch import TensorOrTensors
 from lib.pipeline.pipeline import Pipeline
-from lib.pipeline.skip.layout import inspect_skip_layout
-from lib.pipeline.skip.skippable import verify_skippables
-from lib.pipeline.stream import AbstractStream, new_stream
+from lib.pipeline.skip import inspect_skip_layout, verify_skippables
+from lib.pipeline.streams import AbstractStream, Device, new_stream
 from lib.pipeline.worker import Workers
-
-Device: TypeAlias = torch.device | int | str
 
 
 class BalanceError(ValueError):
@@ -210,9 +207,7 @@ class GPipe(nn.Module):
         runtime, partitions = self._runtime, cast(list[nn.Sequential], self.partitions)
         if not runtime.copy_streams or len(runtime.copy_streams[0]) < len(batches):
             runtime.copy_streams = [[new_stream(device) for _ in batches] for device in self.devices]
-        pipeline = self._pipeline(
-            batches, partitions, self.devices, runtime.copy_streams, self._skip_layout, stop
-        )
+        pipeline = self._pipeline(batches, partitions, self.devices, runtime.copy_streams, self._skip_layout, stop)
         workers = runtime.workers(self.devices)
         with mini_batch(self.partitions):
             pipeline.run(workers)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib._arguments import integer
+from lib._values import integer
 
 Tensors: TypeAlias = tuple[Tensor, ...]
 TensorOrTensors: TypeAlias = Tensor | Tensors
@@ -114,8 +114,6 @@ def gather(outputs: Sequence[Batch]) -> TensorOrTensors:
         found = ", ".join(sorted(kinds)) or "none"
         raise ValueError(f"micro-batches must be alike to be gathered, but here are {found}")
     if any(x.dim() == 0 for batch in outputs for x in batch):
-        raise ValueError(
-            "tensors without dimensions can't be gathered: take a mean loss outside of the pipeline"
-        )
+        raise ValueError("tensors without dimensions can't be gathered: take a mean loss outside of the pipeline")
     joined = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
     return joined[0] if outputs[0].atomic else joined

@@ -10,21 +10,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib import recorder as recording
-from lib.pipeline import tracing
+from lib import timeline
+from lib.pipeline import recording
 from lib.pipeline.checkpoint import Checkpointing, is_recomputing
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.dependency import fork_batch, join, join_batch
+from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch, TensorOrTensors, check
-from lib.pipeline.phony import get_phony
 from lib.pipeline.random_state import Seeds
-from lib.pipeline.skip.layout import SkipLayout, inspect_skip_layout
-from lib.pipeline.skip.tracker import SkipTrackerThroughPotals, use_skip_tracker
-from lib.pipeline.stream import AbstractStream, current_stream, get_device, is_cuda
-from lib.pipeline.tracing import Place
+from lib.pipeline.recording import Place
+from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout, use_skip_tracker
+from lib.pipeline.streams import AbstractStream, current_stream, get_device, is_cuda
 from lib.pipeline.worker import InQueue, OutQueue, Task, Workers
 
-Schedule = Sequence[tuple[int, int]]
+Clock = Sequence[tuple[int, int]]
+"""The pairs (micro-batch i, partition j) that run at the same time."""
 
 
 def clock_cycles(m: int, n: int) -> Iterator[list[tuple[int, int]]]:
@@ -33,11 +32,9 @@ def clock_cycles(m: int, n: int) -> Iterator[list[tuple[int, int]]]:
         yield [(k - j, j) for j in range(max(0, k - m + 1), min(k + 1, n))]
 
 
-def _apply(
-    function: type[Copy | Wait], batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream
-) -> None:
+def _apply(function: type[Copy | Wait], batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
     # Between CPU partitions there is nothing to copy and to wait for: Copy and Wait are there only when one is looking.
-    if is_cuda(prev_stream) or is_cuda(next_stream) or recording.current is not None:
+    if is_cuda(prev_stream) or is_cuda(next_stream) or timeline.current is not None:
         batch[:] = function.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
 
 
@@ -75,24 +72,24 @@ class Pipeline:
     def run(self, workers: Workers | None = None) -> None:
         """Run all clocks, in these workers or in new ones. Raises what a layer raises."""
         m, n = self.seeds.shape
-        skip_trackers = [SkipTrackerThroughPotals(self.skip_layout) for _ in self.batches]
+        skip_trackers = [SkipTrackerThroughPortals(self.skip_layout) for _ in self.batches]
         if self.checkpoint_stop:
             newest = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
             self._turn = max(0, newest._sequence_nr() - m * n)  # type: ignore[union-attr]
         workers = workers or Workers(self.devices)
-        for schedule in clock_cycles(m, n):
-            self.fence(schedule, skip_trackers)
-            self.compute(schedule, skip_trackers, workers.in_queues, workers.out_queues)
+        for clock in clock_cycles(m, n):
+            self.fence(clock, skip_trackers)
+            self.compute(clock, skip_trackers, workers.in_queues, workers.out_queues)
 
-    def fence(self, schedule: Schedule, skip_trackers: list[SkipTrackerThroughPotals]) -> None:
+    def fence(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals]) -> None:
         """Order backward, then bring to each partition what it needs: skip tensors, and the previous one's output."""
-        for i, j in schedule:
+        for i, j in clock:
             if i != 0 and self.dependencies:
                 self.depend(i)  # micro-batch i goes backward before i - 1 does
             if j == 0:
                 continue
             next_stream = self.copy_streams[j][i]
-            with tracing.span("copy", Place(i, j), next_stream):
+            with recording.span("copy", Place(i, j), next_stream):
                 for prev_j, ns, name in self.skip_layout.copy_policy(j):
                     prev_stream = self.copy_streams[prev_j][i]
                     skip_trackers[i].copy(self.batches[i], prev_stream, next_stream, ns, name)
@@ -115,8 +112,8 @@ class Pipeline:
 
     def compute(
         self,
-        schedule: Schedule,
-        skip_trackers: list[SkipTrackerThroughPotals],
+        clock: Clock,
+        skip_trackers: list[SkipTrackerThroughPortals],
         in_queues: Sequence[InQueue],
         out_queues: Sequence[OutQueue],
     ) -> None:
@@ -132,7 +129,7 @@ class Pipeline:
             │ Copy                        (fence of the next clock)
         """
         streams, tasks = [current_stream(device) for device in self.devices], []
-        for i, j in schedule:
+        for i, j in clock:
             batch = self.batches[i]
             if j != 0:
                 wait(batch, self.copy_streams[j][i], streams[j])  # [1]
@@ -146,14 +143,14 @@ class Pipeline:
             in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
         # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
-        answers = [out_queues[j].get() for _, j in reversed(schedule)]
+        answers = [out_queues[j].get() for _, j in reversed(clock)]
         ended = None, RuntimeError("a worker has ended")
         errors = [(answer or ended)[1] for ok, answer in answers if not ok]
         done = dict(answer for ok, answer in answers if ok)
         del answers
         if errors:
             raise errors.pop()  # of the first partition; its traceback holds this frame, which must not hold it
-        for (i, j), task in zip(schedule, tasks, strict=True):
+        for (i, j), task in zip(clock, tasks, strict=True):
             batch = self.batches[i] = done[task]
             if i < self.checkpoint_stop:
                 self._in_turn(batch)
@@ -185,19 +182,19 @@ class _Layer:
     partition: nn.Sequential
     stream: AbstractStream
     seeds: Seeds
-    skip_tracker: SkipTrackerThroughPotals
+    skip_tracker: SkipTrackerThroughPortals
 
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
         kind = "recompute" if is_recomputing() else "compute"
         try:
             with (
-                tracing.span(kind, self.place, self.stream),
+                recording.span(kind, self.place, self.stream),
                 self.seeds.own(*self.place),
                 use_skip_tracker(self.skip_tracker),
             ):
                 output: TensorOrTensors = self.partition(input)
             check(output)
-            tracing.follow(input, output, self.place, self.stream)
+            recording.follow(input, output, self.place, self.stream)
             return output
         except BaseException as error:
             (i, j), (m, n) = self.place, self.seeds.shape

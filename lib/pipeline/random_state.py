@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline.modes import this_thread
+from lib.pipeline.thread_state import this_thread
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_NAME))
@@ -77,6 +77,8 @@ class Seeds:
 @contextmanager
 def listening() -> Iterator[None]:
     """Switch the key on for this thread. A worker does so once: it costs 2 µs each way."""
+    if not _libraries:
+        _register()
     this_thread.listening = True
     torch._C._dispatch_tls_set_dispatch_key_included(_NAME, True)
     try:
@@ -101,14 +103,18 @@ def _from_own_generator(operation: Any) -> Callable[..., Any]:
     return draw
 
 
-def _register() -> list[Any]:
-    everything: Any = torch.library.Library("_", "IMPL", _NAME)  # type: ignore[no-untyped-call]
-    everything.fallback(torch.library.fallthrough_kernel)
-    aten: Any = torch.library.Library("aten", "IMPL", _NAME)  # type: ignore[no-untyped-call]
-    for name in _DRAWS:
-        packet, _, overload = name.partition(".")
-        aten.impl(name, _from_own_generator(getattr(getattr(torch.ops.aten, packet), overload or "default")))
-    return [everything, aten]
+_libraries: list[Any] = []  # a registration ends with its object, so these are kept for good
 
 
-_libraries = _register()  # a registration ends with its object
+def _register() -> None:
+    """Register the functions with torch's dispatcher, once in a process: at first use, not at import."""
+    with _lock:
+        if _libraries:  # another thread was here first
+            return
+        everything: Any = torch.library.Library("_", "IMPL", _NAME)  # type: ignore[no-untyped-call]
+        everything.fallback(torch.library.fallthrough_kernel)
+        aten: Any = torch.library.Library("aten", "IMPL", _NAME)  # type: ignore[no-untyped-call]
+        for name in _DRAWS:
+            packet, _, overload = name.partition(".")
+            aten.impl(name, _from_own_generator(getattr(getattr(torch.ops.aten, packet), overload or "default")))
+        _libraries.extend((everything, aten))

@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 import torch
 
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.modes import Modes
 from lib.pipeline.random_state import listening
-from lib.pipeline.stream import AbstractStream, current_stream, get_device, use_device, use_stream
+from lib.pipeline.streams import AbstractStream, current_stream, get_device, use_device, use_stream
+from lib.pipeline.thread_state import Modes
 
 
 class Task:

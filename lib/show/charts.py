@@ -24,9 +24,7 @@ def log2_axis(axes: Axes, values: Iterable[float], words: Callable[[Any], str] =
     axes.set_xticks(marks, [words(mark) for mark in marks])
 
 
-def beside(
-    axes: Axes, at: tuple[float, float], text: str, offset: tuple[float, float] = (8, 0), **look: Any
-) -> None:
+def beside(axes: Axes, at: tuple[float, float], text: str, offset: tuple[float, float] = (8, 0), **look: Any) -> None:
     """Write words `offset` points away from a place in the data; further keywords go to `Axes.annotate`."""
     axes.annotate(text, at, offset, **{"textcoords": "offset points", "va": "center", "fontsize": 10, **look})
 

@@ -152,9 +152,7 @@ class Explorer:
             self._box = self._widget()
         return self._box
 
-    def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return bundle(self.figure, self.widget)
 
 
@@ -183,10 +181,7 @@ def _make_widget(ipywidgets: Any, control: Control) -> Any:
         )
     layout = ipywidgets.Layout(width="340px", margin="2px 24px 2px 0")
     numbers = control.options
-    if (
-        all(type(number) is int for number in numbers)
-        and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1
-    ):
+    if all(type(number) is int for number in numbers) and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1:
         step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
         return ipywidgets.IntSlider(
             control.value, numbers[0], numbers[-1], step, description=control.label, style=wide, layout=layout

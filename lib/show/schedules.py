@@ -13,22 +13,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._units import format_share
-from lib.pipeline.schedule import (
-    Action,
-    Schedule,
-    live_activations,
-    simulate,
-    waits_for,
-)
-from lib.pipeline.schedule.simulate import KINDS, Cost, Wait
-from lib.show.explore import mark
+from lib import schedules as makers
+from lib._values import format_share
+from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
+from lib.schedules.simulate import KINDS, Cost, simulate
+from lib.schedules.simulate import Idle as Wait
+from lib.schedules.table import needs, validate
+from lib.show.explore import choice, mark, steps, whole
+from lib.show.sheet import Cell, arrow, cell_axes, draw_cell
 from lib.show.style import (
     GREY,
     IDLE,
     INK,
     MUTED,
     PAPER,
+    RED,
     color_of,
     describe,
     headline,
@@ -39,6 +38,11 @@ from lib.show.style import (
 )
 from lib.show.timeline import FONT, LANE, idle, lane_rows, ticks
 from lib.timeline import Span, Trace
+
+# ---- Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most.
+#
+# draw_schedule    one schedule, simulated with given costs
+# draw_schedules   several below each other, on one time axis
 
 WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
 NAMES = {
@@ -138,9 +142,7 @@ def draw_schedules(
     grid[-1][0].set_xlabel("time (ticks)")
     heading = "activations\nheld" * any(map(goes_back, schedules))
     grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
-    figure.legend(
-        handles=_legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3
-    )
+    figure.legend(handles=_legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3)
     finding = title or _finding(schedules, traces)
     headline(figure, finding)
     return describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")
@@ -160,9 +162,7 @@ def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
     return f"{speed}; {names[peaks.index(min(peaks))]} holds at most {min(peaks):g}, not {max(peaks):g}"
 
 
-def draw_ranks(
-    axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wait], end: float, row: float
-) -> None:
+def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wait], end: float, row: float) -> None:
     """Draw the rows of one run: idle times hatched, an action in the colour of its kind, shaded by its stage.
 
     end: of the time axis. row: the height of a row in inches (a label is left out where it would not fit).
@@ -180,9 +180,7 @@ def draw_ranks(
             action = Action.parse(span.label)
             color = shade(action, stages.index(action.stage))
             by_color.setdefault(color, []).append(span)
-            words = (
-                f"{action}\n{WORDS[action.op]} of micro-batch {action.micro_batch} at stage {action.stage}"
-            )
+            words = f"{action}\n{WORDS[action.op]} of micro-batch {action.micro_batch} at stage {action.stage}"
             when = f"{round(span.start, 3):g} – {round(span.end, 3):g}"
             mark(axes, (span.start, span.end, *_edges(rank)), f"{words}\n{when}")
             if row > 0.17:
@@ -190,9 +188,7 @@ def draw_ranks(
         for color, spans in by_color.items():
             bars = [(span.start, span.duration) for span in spans]
             edge = PAPER if min(width for _, width in bars) * points > 3 else color
-            axes.broken_barh(
-                bars, (rank + LANE[0], LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9
-            )
+            axes.broken_barh(bars, (rank + LANE[0], LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9)
     lane_rows(axes, trace.lanes, 0, end * 1.004)
     axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
 
@@ -207,9 +203,7 @@ def shade(action: Action, place: int) -> str:
     return (color, mixed(color, PAPER, 0.5), mixed(color, INK, 0.5))[min(place, 2)]
 
 
-def _label(
-    axes: Axes, span: Span, action: Action, rank: int, staged: bool, points: float, color: str
-) -> None:
+def _label(axes: Axes, span: Span, action: Action, rank: int, staged: bool, points: float, color: str) -> None:
     texts = (str(action) if staged else f"{action.op}{action.micro_batch}", str(action.micro_batch))
     room = span.duration * points - 1.2
     if text := next((text for text in texts if len(text) * FONT * 0.66 <= room), ""):
@@ -234,13 +228,162 @@ def _memory(axes: Axes, schedule: Schedule, most: float) -> None:
 
 def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
     ops = {action.op for schedule in schedules for _, action in schedule}
-    patches = [
-        Patch(facecolor=color_of(KINDS[op]), label=f"{op} {words}")
-        for op, words in WORDS.items()
-        if op in ops
-    ]
+    patches = [Patch(facecolor=color_of(KINDS[op]), label=f"{op} {words}") for op, words in WORDS.items() if op in ops]
     if any(schedule.stages > len(schedule.ranks) for schedule in schedules):
-        patches.append(
-            Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale, dark: later stages")
-        )
+        patches.append(Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale, dark: later stages"))
     return [*patches, Patch(**IDLE, label="idle")]
+
+
+# ---- A schedule as it is written, a cell a slot; and if it can't run, where each rank is stuck, and what for.
+
+
+@styled
+def draw_refused(schedule: Schedule) -> Figure:
+    """Draw a table as it is written, a cell a slot; if `validate` refuses it, its first illegal action is red.
+
+    An arrow leads to each action at which a rank is stuck, from what it needs (if that is in the table).
+    """
+    slots = max(map(len, schedule.ranks))
+    try:
+        validate(schedule)
+        error = None
+    except ScheduleError as refused:
+        error = refused
+    figure, axes = new_figure(9, 1.25 + 0.26 * (error is not None) + 0.62 * len(schedule.ranks))
+    cell_axes(axes, columns=max(slots, 8), rows=len(schedule.ranks) + 0.3, left=1.6, top=0.5)
+    axes.set_anchor("W")
+    places: dict[Action, tuple[int, int]] = {}
+    for rank, cells in enumerate(schedule.ranks):
+        axes.text(-0.8, rank, f"rank {rank}", ha="right", va="center_baseline", color=INK)
+        for slot, action in enumerate(cells):
+            if action is None:
+                idle(axes, rank, [(slot - 0.44, 0.88)], height=0.88)
+                continue
+            places.setdefault(action, (slot, rank))
+            wrong = error is not None and (error.rank, error.slot) == (rank, slot)
+            color = RED if wrong else color_of(KINDS[action.op])
+            draw_cell(axes, slot, rank, Cell(str(action), color=color, mark="plain" if wrong else "faded"), font=10)
+    for action, needed in stuck(schedule):
+        if needed in places and action in places:
+            _needs(axes, places[needed], places[action])
+    if error is not None:
+        said = "arrows: from what is needed to where a rank is stuck"
+        axes.text(-0.44, len(schedule.ranks) - 0.3, said, va="center", fontsize=10, color=MUTED)
+    axes.text(-0.8, -0.75, "slot", ha="right", va="center", fontsize=9, color=MUTED)
+    for slot in range(slots):
+        axes.text(slot, -0.75, str(slot), ha="center", va="center", fontsize=9, color=MUTED)
+    finding = f"{name_of(schedule)}: it can run" if error is None else f"{name_of(schedule)}: refused. {error}"
+    headline(figure, finding)
+    waits = "; ".join(f"{action} needs {needed}" for action, needed in stuck(schedule))
+    table = "; ".join(schedule.to_text().splitlines())
+    return describe(figure, f"{finding.rstrip('.')}. The table: {table}." + (f" Stuck: {waits}." if waits else ""))
+
+
+def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
+    """Return where each rank stops for ever, and what it needs there: pairs (action, needed); empty if all can run."""
+    every = {action for _, action in schedule}
+    rows = [schedule.actions(rank) for rank in range(len(schedule.ranks))]
+    done: set[Action] = set()
+    going = True
+    while going:
+        going = False
+        for row in rows:
+            while row and done.issuperset(needs(row[0], schedule.stages, every)):
+                done.add(row.pop(0))
+                going = True
+    heads = [row[0] for row in rows if row]
+    return [(head, need) for head in heads for need in needs(head, schedule.stages, every) if need not in done]
+
+
+def _needs(axes: Axes, start: tuple[int, int], end: tuple[int, int]) -> None:
+    bend = -0.45 if start[1] == end[1] else 0.12
+    arrow(axes, start, end, width=1.8, head=14, bend=bend, gap=15, zorder=5)
+
+
+# ---- The schedule explorer: any maker, any size, any costs; the timeline, its bubble, and what each rank holds.
+#
+# Every combination draws something: what a maker does not take is changed, and the title says so.
+
+ONE_STAGE = {
+    "model parallel": makers.model_parallel,
+    "GPipe": makers.gpipe,
+    "1F1B": makers.one_f_one_b,
+    "zero bubble (ZB-H1)": makers.zero_bubble_h1,
+    "PipeDream": makers.pipedream,
+}
+ANY_STAGES = {
+    "interleaved 1F1B": makers.interleaved_one_f_one_b,
+    "looped BFS": makers.looped_bfs,
+    "interleaved zero bubble": makers.interleaved_zero_bubble,
+}
+TWO_STAGES = {"ZB-V": makers.zbv, "DualPipeV": makers.dualpipe_v}
+MAKERS = tuple(NAMES.values())
+
+SCHEDULE_CONTROLS = {
+    "maker": choice(MAKERS, "interleaved 1F1B", "schedule"),
+    "micro_batches": whole(1, 12, 8, "m · micro-batches"),
+    "partitions": whole(1, 6, 4, "n · ranks"),
+    "stages": whole(1, 3, 2, "v · stages per rank"),
+    "backward": steps((1, 1.5, 2, 3), 2, "backward : forward"),
+    "communicate": steps((0, 0.25, 0.5, 1), 0, "communication, ticks"),
+    "slow": steps((1, 1.25, 1.5, 2), 1, "slowest rank, ×"),
+}
+
+
+def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
+    """Return the schedule of that name, and what had to be changed for it (or nothing).
+
+    PipeDream never flushes: it is made over two batches, so that one can see what happens between them.
+    """
+    m, n, v = micro_batches, partitions, stages
+    if maker in ANY_STAGES:
+        return Schedule(maker, ANY_STAGES[maker](m, n, v).ranks), ""
+    if maker in TWO_STAGES:
+        enough = max(m, 2 * n) if maker == "DualPipeV" else m
+        said = [f"it takes m ≥ 2n, so m = {enough}"] * (enough > m) + ["always v = 2"] * (v != 2)
+        return Schedule(maker, TWO_STAGES[maker](enough, n).ranks), ", ".join(said)
+    said = ["always v = 1"] * (v != 1)
+    if maker == "PipeDream":
+        return Schedule(maker, ONE_STAGE[maker](2 * m, n).ranks), ", ".join(["two batches, no flush", *said])
+    return Schedule(maker, ONE_STAGE[maker](m, n).ranks), ", ".join(said)
+
+
+@styled
+def draw_schedule_explorer(
+    maker: str,
+    micro_batches: int,
+    partitions: int,
+    stages: int,
+    backward: float,
+    communicate: float,
+    slow: float,
+) -> Figure:
+    """Draw a schedule; a rank's forward of a micro-batch takes one tick, whatever the number of its stages.
+
+    The rank in the middle is `slow` times as slow. A dashed line says when GPipe would end, with the same costs.
+    """
+    schedule, changed = make(maker, micro_batches, partitions, stages)
+    costs = {"communicate": communicate}
+    ours = {**_costs(schedule, backward, slow), **costs}
+    trace = simulate(schedule, **ours)  # type: ignore[arg-type]
+    several = 2 if maker == "PipeDream" else 1
+    reference, _ = make("GPipe", schedule.micro_batches // several, partitions)
+    gpipe_end = several * simulate(reference, **{**_costs(reference, backward, slow), **costs}).makespan  # type: ignore[arg-type]
+    v = schedule.stages // partitions
+    sizes = f"m = {schedule.micro_batches // several}, n = {partitions}" + (f", v = {v}" if v > 1 else "")
+    finding = f"{maker}, {sizes}" + (f" ({changed})" if changed else "") + f": {facts(schedule, trace)}"
+    figure = draw_schedules([schedule], **ours, title=finding, until=gpipe_end)  # type: ignore[arg-type]
+    axes = figure.axes[0]
+    axes.axvline(gpipe_end, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
+    axes.set_xlabel(f"time (ticks) · dashed: the end of GPipe, {round(gpipe_end, 2):g}")
+    held_by = ", ".join(f"{peak:g}" for peak in held(schedule))
+    how = f"Backward {backward:g} ticks, communication {communicate:g}, slowest rank {slow:g} times"
+    text = f"{finding}. {how}. GPipe takes {round(gpipe_end, 2):g} ticks. Held by rank: {held_by}."
+    return describe(figure, text)
+
+
+def _costs(schedule: Schedule, backward: float, slow: float) -> dict[str, list[float]]:
+    ranks = len(schedule.ranks)
+    v, middle = max(1, schedule.stages // ranks), ranks // 2
+    factors = [(slow if schedule.rank_of[stage] == middle else 1.0) / v for stage in range(schedule.stages)]
+    return {"forward": factors, "backward": [backward * factor for factor in factors]}

@@ -91,9 +91,7 @@ def cell_axes(axes: Axes, *, columns: float, rows: float, left: float = 0, top: 
 # --- writing, boxes, arrows
 
 
-def write(
-    axes: Axes, x: float, y: float, text: str, *, size: float = 10, color: str = INK, **look: Any
-) -> None:
+def write(axes: Axes, x: float, y: float, text: str, *, size: float = 10, color: str = INK, **look: Any) -> None:
     """Write a text with its middle at (x, y); further keywords (ha, va, weight …) go to `Axes.text`."""
     axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": size, "color": color, **look})
 
@@ -173,9 +171,7 @@ def cell_font(axes: Axes, largest: float = 12) -> float:
     return max(9.0, min(largest, 0.42 * points))
 
 
-def draw_cell(
-    axes: Axes, x: float, y: float, cell: Cell, *, size: float = 0.88, font: float = 12
-) -> CellPatch:
+def draw_cell(axes: Axes, x: float, y: float, cell: Cell, *, size: float = 0.88, font: float = 12) -> CellPatch:
     """Draw one cell with its centre at (x, y); `size` is the side of the square, `font` in points."""
     hue = cell.hue
     face = PAPER

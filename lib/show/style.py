@@ -103,9 +103,7 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     return wrapper
 
 
-def new_figure(
-    width: float, height: float, *, rows: int = 1, cols: int = 1, **subplots: Any
-) -> tuple[Figure, Any]:
+def new_figure(width: float, height: float, *, rows: int = 1, cols: int = 1, **subplots: Any) -> tuple[Figure, Any]:
     """Make an empty figure, `width` × `height` in inches, and its Axes (an array of them for several rows or cols).
 
     Nine inches is the width of a notebook's text. Further keywords go to `Figure.subplots`.
@@ -180,9 +178,7 @@ def alt_text(figure: Figure) -> str:
     if text:
         return text
     parts = [
-        ", ".join(
-            part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part
-        )
+        ", ".join(part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part)
         for a in figure.axes
     ]
     return "Figure: " + ("; ".join(part for part in parts if part) or "no description")

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._units import PER_SECOND, format_share, format_time, unit_for
+from lib._values import PER_SECOND, format_share, format_time, unit_for
 from lib.show import style
 from lib.show.style import IDLE, INK, MUTED, PAPER, RECORDED, TRACK, color_of, ink_on, mixed
 from lib.timeline import Span, Trace, union
@@ -81,14 +81,10 @@ def draw_timeline(
     figure, axes = style.new_figure(WIDTH, 1.6 + row_height * count + 0.35 * bool(recorded))
 
     names = 6.6 * max(map(len, layout.rows), default=0)
-    points = (72 * WIDTH - names - 90) / (
-        layout.end - layout.start
-    )  # about how wide one unit of time comes out
+    points = (72 * WIDTH - names - 90) / (layout.end - layout.start)  # about how wide one unit of time comes out
     margin = 0.004 * (layout.end - layout.start)
     for row, lane in enumerate(layout.rows):
-        axes.broken_barh(
-            [(layout.start, layout.end - layout.start)], (row + LANE[0], LANE[1]), color=TRACK, lw=0
-        )
+        axes.broken_barh([(layout.start, layout.end - layout.start)], (row + LANE[0], LANE[1]), color=TRACK, lw=0)
         if bubbles:
             idle(axes, row, _gaps(layout, lane))
         for name, trace in layout.traces.items():
@@ -105,9 +101,7 @@ def draw_timeline(
     axes.set_xticks([value for value, _ in marks], [text for _, text in marks])
     axes.set_xlabel(layout.axis_label)
     lines = _draw_legend(axes, layout, bubbles)
-    with matplotlib.rc_context(
-        {"axes.titlepad": 12.0 + 18 * lines}
-    ):  # the legend stands between title and lanes
+    with matplotlib.rc_context({"axes.titlepad": 12.0 + 18 * lines}):  # the legend stands between title and lanes
         style.title(axes, title or layout.finding)
     if recorded:
         text = f"Recorded on another machine: {recorded}"
@@ -126,24 +120,18 @@ def _draw_bars(
         wide = [width * points > 4 for _, width in extents]
         if name == "predicted":
             line = [1.4 if is_wide else 0.6 for is_wide in wide]
-            axes.broken_barh(
-                extents, place, facecolors=mixed(color, PAPER, 0.88), edgecolors=color, linewidths=line
-            )
+            axes.broken_barh(extents, place, facecolors=mixed(color, PAPER, 0.88), edgecolors=color, linewidths=line)
         else:
             # a gap of paper parts neighbours; a bar that is as thin as the gap keeps its own colour instead
             edges = [PAPER if is_wide else color for is_wide in wide]
             axes.broken_barh(extents, place, facecolors=color, edgecolors=edges, linewidths=0.7)
 
 
-def _write_labels(
-    axes: Axes, layout: Layout, spans: Sequence[Span], middle: float, name: str, points: float
-) -> None:
+def _write_labels(axes: Axes, layout: Layout, spans: Sequence[Span], middle: float, name: str, points: float) -> None:
     """Write the longest label that fits into each span, or none."""
     for span in spans:
         room = span.duration * layout.per_second * points - 3
-        fitting = (
-            text for text in labels_for(span, layout.letters[span.kind]) if len(text) * FONT * 0.66 <= room
-        )
+        fitting = (text for text in labels_for(span, layout.letters[span.kind]) if len(text) * FONT * 0.66 <= room)
         if text := next(fitting, ""):
             center = (span.start + span.end) / 2 * layout.per_second
             ink = INK if name == "predicted" else style.ink_on(layout.colors[span.kind])
@@ -170,8 +158,7 @@ def _gaps(layout: Layout, lane: str) -> list[tuple[float, float]]:
 def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
     """Draw the legend above the lanes, and return how many lines it takes."""
     patches = [
-        Patch(facecolor=layout.colors[kind], label=f"{kind} ({letter})")
-        for kind, letter in layout.letters.items()
+        Patch(facecolor=layout.colors[kind], label=f"{kind} ({letter})") for kind, letter in layout.letters.items()
     ]
     if "predicted" in layout.traces:
         patches.append(Patch(facecolor=PAPER, edgecolor=MUTED, linewidth=1.4, label="predicted"))
@@ -181,9 +168,7 @@ def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
         patches.append(Patch(**IDLE, label="idle"))
     columns = min(len(patches), 6)
     if patches:
-        look = dict(
-            borderaxespad=0.0, handlelength=1.1, handleheight=1.1, columnspacing=1.4, handletextpad=0.5
-        )
+        look = dict(borderaxespad=0.0, handlelength=1.1, handleheight=1.1, columnspacing=1.4, handletextpad=0.5)
         axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, **look)
     return -(-len(patches) // columns) if patches else 0
 
@@ -191,9 +176,7 @@ def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
 def _beside(
     axes: Axes, text: str, at: tuple[float, float], coords: Any, offset: tuple[float, float], **look: Any
 ) -> None:
-    axes.annotate(
-        text, at, xycoords=coords, xytext=offset, textcoords="offset points", fontsize=FONT + 0.5, **look
-    )
+    axes.annotate(text, at, xycoords=coords, xytext=offset, textcoords="offset points", fontsize=FONT + 0.5, **look)
 
 
 # --- what both drawings of a timeline share: rows, unit, letters, words
@@ -290,9 +273,7 @@ class Layout:
         return chosen
 
 
-def lay_out(
-    measured: Trace | None, predicted: Trace | None, lanes: Iterable[str] | None, unit: str | None
-) -> Layout:
+def lay_out(measured: Trace | None, predicted: Trace | None, lanes: Iterable[str] | None, unit: str | None) -> Layout:
     """Choose rows and unit. Raises ValueError when nothing is given, KeyError for a lane that neither trace has."""
     named = (("predicted", predicted), ("measured", measured))
     given = {name: trace for name, trace in named if trace is not None}

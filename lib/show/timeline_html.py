@@ -13,7 +13,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from lib._units import PER_SECOND, format_time
+from lib._values import PER_SECOND, format_time
 from lib.show.style import GREY, GRID, INK, MUTED, PAPER, PINK, SKY, TRACK, ink_on, mixed
 from lib.show.timeline import Layout, labels_for, lay_out, ticks
 from lib.timeline import Span, Trace

@@ -1,4 +1,4 @@
-"""What lib.streams asks of a GPU: a real one, by the functions of lib.pipeline.stream, or a PretendGPU."""
+"""What lib.streams asks of a GPU: a real one, by the functions of lib.pipeline.streams, or a PretendGPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from lib.pipeline.spans import device_span
-from lib.pipeline.stream import current_stream, new_stream, use_stream
+from lib.pipeline.recording import device_span
+from lib.pipeline.streams import current_stream, new_stream, use_stream
 
 
 class GPU(Protocol):
@@ -86,7 +86,5 @@ def find_gpu(device: str | int | torch.device | GPU) -> GPU | None:
         raise RuntimeError(f"torch sees no CUDA device here, so there is no {str(place)!r}; use 'cpu'")
     index = torch.cuda.current_device() if place.index is None else place.index
     if index >= torch.cuda.device_count():
-        raise RuntimeError(
-            f"there is no {str(place)!r}: torch sees {torch.cuda.device_count()} CUDA device(s)"
-        )
+        raise RuntimeError(f"there is no {str(place)!r}: torch sees {torch.cuda.device_count()} CUDA device(s)")
     return CUDA(torch.device("cuda", index))

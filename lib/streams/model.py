@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from lib._arguments import integer
-from lib.streams.operations import HOST, Operation
-from lib.timeline import Span, Trace
+from lib._values import integer
+from lib.streams.races import HOST, Operation
+from lib.timeline import Span, Trace, Work, play
 
 COPY_IN, COMPUTE, COPY_OUT = LANES = ("copy in", "compute", "copy out")
 
@@ -33,29 +33,20 @@ def predict_chunks(
         chunks = min(chunks, integer("rows", rows, at_least=1))
     seconds = [_seconds(*pair) for pair in zip(LANES, (copy_in, compute, copy_out), strict=True)]
     overhead = _seconds("overhead", overhead)
-    ends: list[list[float]] = [[], [], []]
-    spans = []
+    tasks = []
     for i in range(chunks):
         share = 1 / chunks if rows is None else (rows // chunks + (i < rows % chunks)) / rows
-        waits = (
-            (1, i - depth),  # [2] the buffer has been read
-            (0, i),  # [1] the data have arrived
-            (1, i),  # [3] the result is there
-        )
-        for lane, (other, place) in enumerate(waits):
-            after = [ends[lane][-1] if i else 0.0, ends[other][place] if place >= 0 else 0.0]
-            if lane == 1 and i >= depth:
-                after.append(ends[2][i - depth])  # [4] that result has been fetched
-            start = max(after)
-            ends[lane].append(start + seconds[lane] * share + overhead)
-            kind = "compute" if lane == 1 else "copy"
-            spans.append(Span(LANES[lane], f"{'CFD'[lane]}{i}", start, ends[lane][-1], kind))
-    return Trace(spans, LANES)
+        into, work, out = (part * share + overhead for part in seconds)
+        read, fetched = ([f"{letter}{i - depth}"] if i >= depth else [] for letter in "FD")
+        tasks += [
+            Work(COPY_IN, f"C{i}", into, read, "copy"),  # [2] the buffer has been read
+            Work(COMPUTE, f"F{i}", work, [f"C{i}", *fetched]),  # [1] the data are there, [4] that result was fetched
+            Work(COPY_OUT, f"D{i}", out, [f"F{i}"], "copy"),  # [3] the result is there
+        ]
+    return play(tasks, LANES)
 
 
-def predict_prefetch(
-    batches: int, copy: float, compute: float, *, depth: int = 2, ahead: bool = True
-) -> Trace:
+def predict_prefetch(batches: int, copy: float, compute: float, *, depth: int = 2, ahead: bool = True) -> Trace:
     """Predict a DevicePrefetcher: lanes "copy" and "compute"; ahead=False for copies on the computing stream.
 
     copy, compute: seconds of a batch. The host takes no time here, and the loader always has a batch. Raises
@@ -63,16 +54,13 @@ def predict_prefetch(
     """
     batches, depth = integer("batches", batches, at_least=1), integer("depth", depth, at_least=1)
     copy, compute = _seconds("copy", copy), _seconds("compute", compute)
-    spans, copied, computed = [], 0.0, [0.0] * (2 * depth)
+    tasks = []
     for i in range(batches):
         # ahead: the host launches copy i once computation i - 2 · depth is done, the last it waited for
-        start = max(copied, computed[-2 * depth]) if ahead else computed[-1]
-        copied = start + copy
-        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
-        start = max(copied, computed[-1])
-        computed.append(start + compute)
-        spans.append(Span("compute", f"F{i}", start, computed[-1], "compute"))
-    return Trace(spans, ("copy", "compute"))
+        before = i - (2 * depth if ahead else 1)
+        tasks.append(Work("copy", f"C{i}", copy, [f"F{before}"] if before >= 0 else [], "copy"))
+        tasks.append(Work("compute", f"F{i}", compute, [f"C{i}"]))
+    return play(tasks, ("copy", "compute"))
 
 
 def best_chunks(

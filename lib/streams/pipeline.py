@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib._arguments import integer
+from lib._values import integer
 from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
-from lib.pipeline.spans import device_span
-from lib.pipeline.stream import CPUStream
+from lib.pipeline.recording import device_span
+from lib.pipeline.streams import CPUStream
 from lib.streams.gpu import GPU, find_gpu
 
 
@@ -142,6 +142,4 @@ def _check_rows(outputs: Batch, x: Tensor) -> None:
     for y in outputs:
         if y.dim() == 0 or len(y) != len(x):
             got = "a tensor without dimensions" if y.dim() == 0 else f"{len(y)} rows"
-            raise ValueError(
-                f"stage got {len(x)} rows and returned {got}: each row of the input must give one row"
-            )
+            raise ValueError(f"stage got {len(x)} rows and returned {got}: each row of the input must give one row")

@@ -20,17 +20,89 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
-from lib.streams.operations import HOST, Operation, Region
-from lib.streams.pretend_parts import Block, PretendEvent, PretendStream, PretendTensor
-from lib.streams.races import Clock, Clocks, join
+from lib.streams.races import HOST, Clocks, Operation, Region, VectorClock, learn
+
+
+class PretendTensor(Tensor):
+    """A tensor of the CPU that belongs to a PretendGPU: what is done with it is written down there."""
+
+    gpu: PretendGPU
+    block: Block
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch at once, and note which memory it reads and writes."""
+        kwargs = kwargs or {}
+        ours = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, PretendTensor)]
+        with torch._C.DisableTorchFunctionSubclass():
+            return ours[0].gpu.run(func, ours, args, kwargs)
+
+    def record_stream(self, stream: Any) -> None:
+        """Tell the allocator that this stream uses the tensor."""
+        if "record_stream" not in self.gpu.forgets:
+            self.block.users.add(stream.name)
+
+
+class Block:
+    """A piece of memory: its name, its place, its bytes, and the streams that `record_stream` named."""
+
+    def __init__(self, name: str, on_device: bool, size: int, stream: str, pinned: bool = False) -> None:
+        self.name, self.on_device, self.size, self.stream, self.pinned = name, on_device, size, stream, pinned
+        self.users: set[str] = set()
+
+
+class PretendEvent:
+    """Stand in for torch.cuda.Event."""
+
+    def __init__(self, gpu: PretendGPU, number: int, label: str) -> None:
+        self.gpu, self.number, self.label = gpu, number, label
+
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        self.gpu.issue(Operation("synchronize", HOST, self.label, self.number))
+
+
+class PretendStream:
+    """Stand in for torch.cuda.Stream."""
+
+    def __init__(self, gpu: PretendGPU, name: str) -> None:
+        self.gpu, self.name = gpu, name
+
+    def record_event(self) -> PretendEvent:
+        """Put an event behind what is in the stream now."""
+        self.gpu.events += 1
+        last = self.gpu.last.get(self.name)
+        event = PretendEvent(self.gpu, self.gpu.events, f"{last} ({self.name})" if last else self.name)
+        self.gpu.issue(Operation("record", self.name, event.label, event.number))
+        return event
+
+    def wait_event(self, event: PretendEvent) -> None:
+        """Let the stream wait."""
+        if "wait_event" not in self.gpu.forgets:
+            self.gpu.issue(Operation("wait", self.name, event.label, event.number))
+
+    def wait_stream(self, stream: PretendStream) -> None:
+        """Let this stream wait for what is in the other one now."""
+        if "wait_stream" not in self.gpu.forgets:
+            event = stream.record_event()
+            self.gpu.issue(Operation("wait", self.name, event.label, event.number))
+
+    def synchronize(self) -> None:
+        """Let the host wait for what is in the stream now."""
+        self.record_event().synchronize()
+
+    def __repr__(self) -> str:
+        return f"PretendStream({self.name!r})"
+
+
+# ---- The GPU itself.
 
 _READERS = {"item", "tolist", "numpy", "equal", "allclose", "__bool__", "__float__", "__int__", "__repr__"}
 _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
-
-
-__all__ = ["PretendEvent", "PretendGPU", "PretendStream", "PretendTensor"]
 
 
 class PretendGPU:
@@ -52,7 +124,7 @@ class PretendGPU:
         self._current = PretendStream(self, "compute")
         self.events, self.last = 0, dict[str, str]()  # events so far; the last launch of each stream
         self._clocks, self._names = Clocks(), 0
-        self._free: list[tuple[Block, Clock]] = []
+        self._free: list[tuple[Block, VectorClock]] = []
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
 
@@ -132,10 +204,10 @@ class PretendGPU:
 
     def _give_back(self, block: Block, users: set[str]) -> None:
         self.operations.append(Operation("free", HOST, block.name))
-        known: Clock = {}
+        known: VectorClock = {}
         for lane in users - {block.stream}:
             clock = self._clocks.lanes.get(lane, {})
-            join(known, {lane: clock.get(lane, 0)})
+            learn(known, {lane: clock.get(lane, 0)})
         self._free.append((block, known))
 
     def issue(self, op: Operation) -> None:
@@ -152,9 +224,7 @@ class PretendGPU:
             op = self.operations[self._open]
             inside = [*op.writes]
             reads = [r for r in reads if not any(r.meets(w) for w in inside)]
-            self.operations[self._open] = replace(
-                op, reads=_once(*op.reads, *reads), writes=_once(*op.writes, *writes)
-            )
+            self.operations[self._open] = replace(op, reads=_once(*op.reads, *reads), writes=_once(*op.writes, *writes))
             return
         self.issue(Operation("launch", lane, label, reads=_once(*reads), writes=_once(*writes)))
         self._open = len(self.operations) - 1 if self._labels else None
@@ -186,9 +256,7 @@ class PretendGPU:
         on_device = source.block.on_device or target.block.on_device
         lane, label = self._current.name if on_device else HOST, f"copy of {source.block.name}"
         self._access(lane, label, [_region(source)], [_region(target)])
-        if on_device and not (
-            non_blocking and all(x.block.on_device or x.block.pinned for x in (source, target))
-        ):
+        if on_device and not (non_blocking and all(x.block.on_device or x.block.pinned for x in (source, target))):
             self._current.synchronize()  # the host stands still until it is done
 
     def _compute(
@@ -199,9 +267,7 @@ class PretendGPU:
             self._current.synchronize()
         result = func(*args, **kwargs)
         blocks = {x.untyped_storage().data_ptr(): x.block for x in ours}
-        written = (
-            [args[0]] if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) else []
-        )
+        written = [args[0]] if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) else []
         writes = [_region(x) for x in written if isinstance(x, PretendTensor)]
         fresh = False
 
@@ -226,9 +292,7 @@ class PretendGPU:
 def _region(x: PretendTensor) -> Region:
     with torch._C.DisableTorchFunctionSubclass():
         start = x.storage_offset() * x.element_size()
-        size = (
-            1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-        )
+        size = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
         return Region(x.block.name, int(start), int(start + size * x.element_size()))
 
 

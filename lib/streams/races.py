@@ -1,23 +1,89 @@
-"""Find data races in a list of stream operations, without running them: happens-before, by vector clocks.
+"""Operation: what the host puts into streams, one after the other; the list of them is the whole truth about order.
 
-Two launches race if both touch the same memory, one of them writes, and nothing orders them. Order comes from: the
-stream that both are in; an event recorded after the first and waited for before the second; the host, which launches
-nothing before it has stopped waiting. A clock of a lane says how many launches of each lane are known to be done.
+kind          what it is
+launch        a kernel or a copy in a stream (or work of the host itself, lane "host"): it reads and writes memory
+record        an event is put into a stream
+wait          the stream waits for an event
+synchronize   the host waits for an event
+allocate      a stream's pool gives memory away
+free          the host drops a tensor: its memory goes back to the pool it came from
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import torch
 
-from lib.streams.operations import HOST, Operation, Region
+HOST = "host"
+Kind = Literal["launch", "record", "wait", "synchronize", "allocate", "free"]
 
-Clock = dict[str, int]
+
+class Region(NamedTuple):
+    """Name bytes start..stop-1 of a block of memory."""
+
+    block: str
+    start: int
+    stop: int
+
+    def meets(self, other: Region) -> bool:
+        """Say whether the two have bytes in common."""
+        return self.block == other.block and self.start < other.stop and other.start < self.stop
 
 
-def join(clock: Clock, other: Mapping[str, int]) -> None:
+@dataclass(frozen=True)
+class Operation:
+    """Hold one operation: its lane (a stream, or the host), its label, and the memory or the event that it is about."""
+
+    kind: Kind
+    lane: str
+    label: str = ""
+    event: int | None = None
+    reads: tuple[Region, ...] = ()
+    writes: tuple[Region, ...] = ()
+
+    def __str__(self) -> str:
+        if self.kind == "launch":
+            read, written = (", ".join(dict.fromkeys(r.block for r in rs)) for rs in (self.reads, self.writes))
+            memory = " -> ".join(part for part in (read, written) if part)
+            label = "copy" if self.label.startswith("copy of") else self.label  # of what: that follows
+            return f"{self.lane:<9} {label:<5} {memory}".rstrip()
+        does = {"record": "records", "wait": "waits for", "synchronize": "stands still until"}
+        does |= {"allocate": "takes", "free": "drops"}
+        return f"{self.lane:<9} {does[self.kind]} {self.label or f'event {self.event}'}"
+
+
+def as_text(operations: Iterable[Operation]) -> str:
+    """Return a line for each operation, numbered as in the list; records of events and allocations are left out."""
+    rows = enumerate(operations)
+    return "\n".join(f"{number:>3}  {op}" for number, op in rows if op.kind not in ("record", "allocate"))
+
+
+def without(operations: Sequence[Operation], number: int) -> list[Operation]:
+    """Return the list without one operation. Raises IndexError for a number that there is not."""
+    if not 0 <= number < len(operations):
+        raise IndexError(f"there is no operation {number}: they are 0..{len(operations) - 1}")
+    return [op for k, op in enumerate(operations) if k != number]
+
+
+def waits(operations: Sequence[Operation]) -> list[int]:
+    """Return the numbers of the waits between streams."""
+    return [number for number, op in enumerate(operations) if op.kind == "wait"]
+
+
+# ---- Find data races in a list of stream operations, without running them: happens-before, by vector clocks.
+#
+# Two launches race if both touch the same memory, one of them writes, and nothing orders them. Order comes from: the
+# stream that both are in; an event recorded after the first and waited for before the second; the host, which
+# launches
+# nothing before it has stopped waiting. A clock of a lane says how many launches of each lane are known to be done.
+
+VectorClock = dict[str, int]
+
+
+def learn(clock: VectorClock, other: Mapping[str, int]) -> None:
     """Let `clock` know all that `other` knows."""
     for lane, time in other.items():
         clock[lane] = max(clock.get(lane, 0), time)
@@ -27,19 +93,19 @@ class Clocks:
     """Keep the vector clocks of the host and the streams while operations are issued one by one."""
 
     def __init__(self) -> None:
-        self.lanes: dict[str, Clock] = {HOST: {}}
-        self.events: dict[int, Clock] = {}
+        self.lanes: dict[str, VectorClock] = {HOST: {}}
+        self.events: dict[int, VectorClock] = {}
 
-    def issue(self, op: Operation) -> Clock:
+    def issue(self, op: Operation) -> VectorClock:
         """Take one operation into account, and return what is known to be done when it starts (it itself included)."""
         clock, host = self.lanes.setdefault(op.lane, {}), self.lanes[HOST]
-        join(clock, host)  # nothing starts before it is launched
+        learn(clock, host)  # nothing starts before it is launched
         if op.kind == "launch":
             clock[op.lane] = clock.get(op.lane, 0) + 1
         elif op.event is not None and op.kind == "record":
             self.events[op.event] = dict(clock)
         elif op.event is not None:  # a wait, or a synchronize, for which the lane is the host
-            join(clock, self.events.get(op.event, {}))  # an event that was never recorded is no obstacle
+            learn(clock, self.events.get(op.event, {}))  # an event that was never recorded is no obstacle
         return dict(clock)
 
 
@@ -66,7 +132,7 @@ def _verb(op: Operation, block: str, still: bool = False) -> str:
     return ("write" if writes else "read") + ("" if still else "s")
 
 
-def happens_before(operations: Sequence[Operation]) -> dict[int, Clock]:
+def happens_before(operations: Sequence[Operation]) -> dict[int, VectorClock]:
     """Return the clock of each launch, by its number: launch a is done before b starts if b's clock knows of a."""
     clocks = Clocks()
     known = [clocks.issue(op) for op in operations]
@@ -98,8 +164,7 @@ def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]
     known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
     lane = {number: operations[number].lane for number in known}
     before = {
-        b: {a for a in known if a != b and known[b].get(lane[a], 0) >= known[a][lane[a]] and a < b}
-        for b in known
+        b: {a for a in known if a != b and known[b].get(lane[a], 0) >= known[a][lane[a]] and a < b} for b in known
     }
     while True:
         order: list[int] = []
@@ -111,9 +176,7 @@ def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]
         yield order
 
 
-def replay(
-    operations: Sequence[Operation], order: Sequence[int], contents: Mapping[Region, str]
-) -> dict[Region, str]:
+def replay(operations: Sequence[Operation], order: Sequence[int], contents: Mapping[Region, str]) -> dict[Region, str]:
     """Run the launches in this order over memory that holds names, and return what it holds in the end.
 
     contents: the names at the beginning, such as "0" for the rows of chunk 0; memory that nobody wrote holds "?". A

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from lib._arguments import integer
+from lib._values import integer
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store

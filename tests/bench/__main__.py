@@ -29,9 +29,7 @@ def main(words: list[str]) -> int:
         start = time.monotonic()
         code = f"import importlib; importlib.import_module('tests.bench.{name}').main()"
         try:
-            result = subprocess.run(
-                [sys.executable, "-c", code], env=environment, timeout=LIMIT_SECONDS
-            ).returncode
+            result = subprocess.run([sys.executable, "-c", code], env=environment, timeout=LIMIT_SECONDS).returncode
         except subprocess.TimeoutExpired:
             result = 124
         failed += [name] if result else []

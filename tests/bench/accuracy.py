@@ -15,10 +15,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from lib import recorded
+from support import recordings
+from support.n06.runs import against_first
+from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
+
 from lib.data.digits import write_digits
-from lib.training.comparison import against_first
-from lib.training.study import DEALS, MISTAKES, REPAIRED, load_data, study
 
 NAME = "rank_accuracy"
 SEEDS = 100
@@ -26,9 +27,7 @@ SETTINGS = {"epochs": 8, "world_size": 2, "batch_size": 64, "learning_rate": 0.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
@@ -63,7 +62,7 @@ def main() -> None:
             "results": results,
             "comparison": {what: [asdict(row) for row in table] for what, table in tables.items()},
         }
-        print(recorded.save(NAME, record, command="python -m tests.bench.accuracy --record"))
+        print(recordings.save(NAME, record, command="python -m tests.bench.accuracy --record"))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""lib.pipeline.executor against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
+"""lib.schedules.executor against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
 
     python -m tests.bench.bench_executor                     about a minute on a calm machine with 2 cores
     python -m tests.bench.bench_executor --peer FOLDER       with torchgpipe from there:
@@ -84,8 +84,8 @@ class Processes:
 def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """Return what each way does, in this process; and the executors, by name."""
     from lib.pipeline import GPipe, scatter
-    from lib.pipeline.executor import Executor
-    from lib.pipeline.schedule import gpipe, one_f_one_b, zero_bubble_h1
+    from lib.schedules import gpipe, one_f_one_b, zero_bubble_h1
+    from lib.schedules.executor import Executor
 
     model = nn.Sequential(*stages())
 
@@ -101,9 +101,7 @@ def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], 
     for make in (gpipe, one_f_one_b, zero_bubble_h1):
         executor = Executor(make(MICRO_BATCHES, 2), stages())
         executors[executor.schedule.name] = executor
-        ways[f"executor, {executor.schedule.name}"] = lambda executor=executor: executor.run(
-            x, target, mse_loss
-        )
+        ways[f"executor, {executor.schedule.name}"] = lambda executor=executor: executor.run(x, target, mse_loss)
     options: dict[str, Any] = {"devices": ["cpu"] * 2, "chunks": MICRO_BATCHES, "checkpoint": "never"}
     libraries = {"lib.pipeline.GPipe": GPipe}
     try:
@@ -124,8 +122,8 @@ def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], 
 
 def measure(rounds: int) -> None:
     """Run all ways in turn and print both tables."""
-    from lib.pipeline.costs import measure_costs
-    from lib.pipeline.schedule import simulate
+    from lib.schedules import simulate
+    from lib.schedules.costs import measure_costs
 
     x, target = data()
     ways, executors = ways_here(x, target)
@@ -167,9 +165,7 @@ def measure(rounds: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args([] if arguments is None else arguments)

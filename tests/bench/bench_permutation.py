@@ -92,9 +92,7 @@ def main() -> None:
     print(f"{'N':>12}  {'way':<15} {'seconds':>8} {'M ids/s':>8} {'extra peak MB':>14}")
     for row in rows():
         rate = row["ids_per_second"] / 1e6
-        print(
-            f"{row['n']:>12,}  {row['way']:<15} {row['seconds']:>8.3f} {rate:>8.1f} {row['extra_peak_mb']:>14.1f}"
-        )
+        print(f"{row['n']:>12,}  {row['way']:<15} {row['seconds']:>8.3f} {rate:>8.1f} {row['extra_peak_mb']:>14.1f}")
 
 
 if __name__ == "__main__":

@@ -95,9 +95,7 @@ def overhead(rounds: int) -> None:
     ways: dict[Any, Work] = {}
     for name, wrap in passes.items():
         ways[name, "", "plain"] = wrap(lambda: plain(loop, x, chunks))
-    ways["forward + backward", "always", "torch checkpoint"] = backward(
-        lambda: plain(loop, x, chunks, again=True)
-    )
+    ways["forward + backward", "always", "torch checkpoint"] = backward(lambda: plain(loop, x, chunks, again=True))
     for (library, module), mode in itertools.product(libraries().items(), MODES):
         model = module.GPipe(
             linears(partitions, 8),
@@ -119,10 +117,7 @@ def overhead(rounds: int) -> None:
             for library in ("ours", "torchgpipe")
         ]
         _line(f"{name}, {mode}", each, "8.0f")
-    again = (
-        seconds["forward + backward", "always", "torch checkpoint"]
-        - seconds["forward + backward", "", "plain"]
-    )
+    again = seconds["forward + backward", "always", "torch checkpoint"] - seconds["forward + backward", "", "plain"]
     print(f"(torch.utils.checkpoint in the loop: {again / chunks * 1e6:.0f} µs a micro-batch of 4 layers)")
 
 
@@ -161,9 +156,7 @@ def overlap(rounds: int) -> None:
     loop = linears(8, 512, relu=True)
     ways: dict[Any, Work] = {"plain": without_grad(lambda: plain(loop, x, 8))}
     for library, module in libraries().items():
-        model = module.GPipe(
-            linears(8, 512, relu=True), [8, 8], devices=["cpu"] * 2, chunks=8, checkpoint="never"
-        )
+        model = module.GPipe(linears(8, 512, relu=True), [8, 8], devices=["cpu"] * 2, chunks=8, checkpoint="never")
         ways[library] = without_grad(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
     print("\nforward in 2 CPU partitions, 8 chunks: at best 2 × 8/9 = 1.78 times the speed of one thread")
@@ -176,9 +169,7 @@ def overlap(rounds: int) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
     parser.add_argument("--rounds", type=int, default=40)
     chosen = parser.parse_args([] if arguments is None else arguments)

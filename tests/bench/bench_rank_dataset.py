@@ -399,9 +399,7 @@ def as_text(table: dict[str, list[Result]], path: Path, rows: int) -> str:
         elif section == "access":
             lines.append(f"{label:<28} {_cell(median(results, 'rows per second'), 1e6, 2)} M rows/s")
         else:
-            lines.append(
-                f"2 workers, {label:<17} {_cell(median(results, 'private'), 1e6, 1)} MB private each"
-            )
+            lines.append(f"2 workers, {label:<17} {_cell(median(results, 'private'), 1e6, 1)} MB private each")
     return "\n".join(lines)
 
 
@@ -410,15 +408,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument(
-        "--folder", help="where the file is made (and deleted); a temporary folder by default"
-    )
+    parser.add_argument("--folder", help="where the file is made (and deleted); a temporary folder by default")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args([] if arguments is None else arguments)
     if options.one:
         print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
         return
-    from lib.data.captions import write_captions
+    from support.n05.runs import write_captions
+
     from lib.data.meta import MetaFile
 
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

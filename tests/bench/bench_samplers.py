@@ -62,9 +62,7 @@ def peak_bytes() -> int:
     """Return the most bytes of memory that this process ever held."""
     status = Path("/proc/self/status")
     if status.exists():  # not ru_maxrss, which on Linux also remembers the process that started this one
-        line = next(
-            line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM")
-        )
+        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     import resource
 
@@ -129,13 +127,14 @@ def main() -> None:
     samplers = rows()
     print(as_text(samplers))
     if options.record:
-        from lib import recorded
+        from support import recordings
+
         from tests.bench import bench_permutation
 
         data = {"world_size": WORLD_SIZE, "rounds": ROUNDS, "samplers": samplers}
         data["permutation"] = bench_permutation.rows()
         command = "python -m tests.bench.bench_samplers --record"
-        print(f"Recorded in {recorded.save('samplers_cpu', data, command=command).relative_to(ROOT)}")
+        print(f"Recorded in {recordings.save('samplers_cpu', data, command=command).relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from support.n05.runs import PlainClient, plain_handler
+
 from lib.data.meta import MetaFile
-from lib.data.queries import PlainClient, plain_handler
 from lib.data.server_dataset import ServerDataset
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,16 +97,11 @@ def rows(rounds: int = ROUNDS, seconds: float = SECONDS) -> list[dict[str, Any]]
     """Return a row for each server: medians over the rounds."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         path = Path(folder) / "meta.txt"
-        path.write_text(
-            "".join(f'img/{i:09d}.png "a handwritten seven, {i}"\n' for i in range(ROWS)), "utf-8"
-        )
+        path.write_text("".join(f'img/{i:09d}.png "a handwritten seven, {i}"\n' for i in range(ROWS)), "utf-8")
         MetaFile(path).close()  # makes the index
         ports = {who: stack.enter_context(running(who, path)) for who in (*PLAIN, *OURS)}
         runs = [{who: measure(who, port, seconds) for who, port in ports.items()} for _ in range(rounds)]
-    return [
-        {"who": who, **{how: statistics.median(run[who][how] for run in runs) for how in HOW}}
-        for who in ports
-    ]
+    return [{"who": who, **{how: statistics.median(run[who][how] for run in runs) for how in HOW}} for who in ports]
 
 
 def as_text(table: list[dict[str, Any]]) -> str:

@@ -33,7 +33,7 @@ SAMPLE_SECONDS = 0.25
 
 def rows_that_fit(rows: int, free: int) -> int:
     """Return `rows`, or as many whole millions (below that: thousands) as leave the margin free on the disk."""
-    from lib.data.captions import ROW_BYTES
+    from support.n05.runs import ROW_BYTES
 
     fit = int(max(0, free - DISK_MARGIN) / (ROW_BYTES + 0.5 + INDEX_BYTES))
     return rows if rows <= fit else fit // 1_000_000 * 1_000_000
@@ -43,7 +43,7 @@ def rank_main(path: Path, rank: int, mini_epochs: list[int]) -> None:
     """Be one rank: say ready, wait for a line, load mini-epochs and print what each took, as JSON lines."""
     from lib.data.meta import MetaFile
     from lib.data.rank_dataset import RankDataset
-    from lib.memory import memory
+    from lib.measure import memory
 
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, rank, mini_epochs=MINI_EPOCHS)
     base, private = start_of_peak(), memory(children=False).uss
@@ -102,7 +102,7 @@ class Rank:
 
 def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str, Any]:
     """Start ranks together; return their reports, the seconds until all were done, and their PSS over time."""
-    from lib.memory import memory
+    from lib.measure import memory
 
     started: list[Rank] = []
     try:
@@ -138,7 +138,8 @@ def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str,
 
 def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
     """Make the file and measure everything on it."""
-    from lib.data.captions import write_captions
+    from support.n05.runs import write_captions
+
     from lib.data.meta import MetaFile
 
     def say(text: str) -> None:
@@ -243,11 +244,9 @@ def main(arguments: list[str]) -> int:
             shutil.rmtree(folder)
     print(as_text(result))
     if options.record:
-        from lib import recorded
+        from support import recordings
 
-        print(
-            f"recorded: {recorded.save('headline', result, command='python -m tests.bench.headline --record')}"
-        )
+        print(f"recorded: {recordings.save('headline', result, command='python -m tests.bench.headline --record')}")
     return 0
 
 

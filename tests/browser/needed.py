@@ -27,10 +27,7 @@ def statements(source: str) -> list[str]:
 def shows(source: str) -> list[str]:
     """Return the calls that show an interactive figure, in order."""
     calls = [
-        node.func
-        for text in statements(source)
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
+        node.func for text in statements(source) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
     ]
     return [call.id for call in calls if isinstance(call, ast.Name) and call.id in SHOWS]
 
@@ -51,9 +48,7 @@ def changes(statement: str) -> Iterator[str]:
     """Yield the names of objects that a statement may change: `x[0] = …`, `x.y = …`, `x += …`, `x.f(…)` for nothing."""
     for part in ast.walk(ast.parse(statement)):
         if isinstance(part, ast.Call) and ast.unparse(part.func).startswith("write_"):
-            yield from (
-                name.id for name in part.args if isinstance(name, ast.Name)
-            )  # makes a file that is read later
+            yield from (name.id for name in part.args if isinstance(name, ast.Name))  # makes a file that is read later
         target: Any = None
         if isinstance(part, ast.Subscript | ast.Attribute) and not isinstance(part.ctx, ast.Load):
             target = part

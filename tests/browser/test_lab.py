@@ -44,9 +44,7 @@ def write(path: Path, *sources: str) -> Path:
     return path
 
 
-def test_planted_faults_are_noticed(
-    server: Server, open_notebook: Callable[[Path], Notebook], tmp_path: Path
-) -> None:
+def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Path], Notebook], tmp_path: Path) -> None:
     path = write(server.root / "faults.ipynb", DRAW, FOLLOWS, STANDS_STILL, FAILS, DRIFTS, MISPRINTS)
     notebook = open_notebook(path)
     notebook.run_all()
@@ -76,9 +74,7 @@ def test_a_figure_that_fails_between_two_looks_has_not_changed() -> None:
             return "first" if self.looks == 1 else ""
 
     box: Any = SimpleNamespace(
-        locator=lambda _: SimpleNamespace(
-            all_inner_texts=lambda: ["ZeroDivisionError"] * (failing.looks > 1)
-        ),
+        locator=lambda _: SimpleNamespace(all_inner_texts=lambda: ["ZeroDivisionError"] * (failing.looks > 1)),
         page=SimpleNamespace(wait_for_timeout=lambda _: None),
     )
     failing = Failing(box)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from lib.figures.schedule_explorer import SCHEDULE_CONTROLS, draw_schedule_explorer
 from lib.show.explore import explore_hover, spots
+from lib.show.schedules import SCHEDULE_CONTROLS, draw_schedule_explorer
 from tests.browser.conftest import SCREENSHOTS
 from tools.kept import KERNELSPEC
 from tools.lab import Notebook, Server
@@ -18,7 +18,7 @@ from tools.lab import Notebook, Server
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-PLACE = "from lib.figures.place_it import place_it\n\nplace_it(micro_batches=1, partitions=2)"
+PLACE = "from support.n08.figures import place_it\n\nplace_it(micro_batches=1, partitions=2)"
 
 
 @pytest.mark.timeout(120)

@@ -67,9 +67,7 @@ def deals() -> list[str]:
                 asked += [f"deal random {n} {w} {dup} {epoch}" for epoch in (0, 1, 7)]
     asked += [f"deal random 10 {w} 1 {epoch}" for w in (1, 3) for epoch in LARGE_EPOCHS]
     asked += [f"deal random {n} {w} {dup} {epoch}" for n, w, dup, epoch in LARGE_DEALS]
-    asked += [
-        f"deal sequential {n} {w} {dup} 0" for n in (65536, 1_000_000) for w in (1, 3, 7) for dup in (0, 1)
-    ]
+    asked += [f"deal sequential {n} {w} {dup} 0" for n in (65536, 1_000_000) for w in (1, 3, 7) for dup in (0, 1)]
     return asked
 
 
@@ -94,13 +92,9 @@ def main() -> None:
         subprocess.run(["g++", *flags, *headers, source, *libraries, "-o", program], check=True)
         asked = deals()
         questions = "\n".join([*asked, *(f"walk {walk}" for walk in WALKS)]) + "\n"
-        answers = subprocess.run(
-            [program], input=questions, check=True, capture_output=True, text=True
-        ).stdout
+        answers = subprocess.run([program], input=questions, check=True, capture_output=True, text=True).stdout
     lines = answers.split("\n")
-    compiler = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout.split(
-        "\n"
-    )[0]
+    compiler = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout.split("\n")[0]
     built_with = torch.__config__.show().split("\n")[1].strip(" -")
     provenance = {
         "what": "torch::data::samplers::Distributed{Random,Sequential}Sampler, run from the torch wheel's libtorch",
@@ -120,10 +114,7 @@ def main() -> None:
     ):
         values = lines[first : first + len(keys)]
         stored = [store(v) if name == "deals" else v.split() for v in values]
-        rows = (
-            f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}"
-            for k, v in zip(keys, stored, strict=True)
-        )
+        rows = (f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in zip(keys, stored, strict=True))
         parts.append(f'"{name}": {{\n' + ",\n".join(rows) + "\n}")
     (HERE / "libtorch.json").write_text("{\n" + ",\n".join(parts) + "\n}\n")
 

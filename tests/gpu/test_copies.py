@@ -1,6 +1,6 @@
 """Copies to a real GPU: the call from pinned memory returns before the copy is done."""
 
-from lib.data.copies import measure_copies
+from support.n01.runs import measure_copies
 
 
 def test_from_pinned_memory_the_cpu_is_free_before_the_copy_is_done():

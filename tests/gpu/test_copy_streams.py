@@ -1,6 +1,6 @@
 """Copies to a real GPU on a stream of their own: they run while it computes."""
 
-from lib.experiments.copy_streams import measure_copies
+from support.n11.runs import measure_copies
 
 
 def test_only_on_a_stream_of_their_own_copies_overlap_with_computing():

@@ -13,9 +13,9 @@ pytestmark = [
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from lib.pipeline import schedule as schedules  # noqa: E402
-from lib.pipeline.costs import measure_costs  # noqa: E402
-from lib.pipeline.executor import Executor, run  # noqa: E402
+from lib import schedules  # noqa: E402
+from lib.schedules.costs import measure_costs  # noqa: E402
+from lib.schedules.executor import Executor, run  # noqa: E402
 
 MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
 LONG = 20_000_000  # cycles

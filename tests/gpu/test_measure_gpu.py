@@ -22,9 +22,7 @@ def product(size: int) -> torch.Tensor:
 
 def test_events_time_the_work_and_not_its_launch() -> None:
     small, large = product(64), product(8192)
-    timings = compare(
-        {"small": lambda: small @ small, "large": lambda: large @ large}, repeats=5, device="cuda"
-    )
+    timings = compare({"small": lambda: small @ small, "large": lambda: large @ large}, repeats=5, device="cuda")
     assert timings["large"].clock == "cuda events"
     assert timings.ratio("large", "small") > 2, "both launches cost the CPU the same"
 

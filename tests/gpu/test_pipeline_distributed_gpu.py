@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from lib.pipeline import schedule as tables
-from lib.recorder import Recorder
+from lib import schedules as tables
+from lib.timeline import Recorder
 from lib.training.launch import torchrun
 
 SCRIPT = """
@@ -21,9 +21,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import mse_loss
 from lib.pipeline import schedule as tables
-from lib.pipeline.distributed import DistributedPipeline
-from lib.recorder import Recorder
-from lib.training.meeting import leave
+from lib.schedules.distributed import DistributedPipeline
+from lib.timeline import Recorder
+from lib.training.launch import leave
 
 folder, partitions = Path(sys.argv[1]), int(sys.argv[2])
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

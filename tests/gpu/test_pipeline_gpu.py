@@ -11,7 +11,7 @@ from torch import nn
 
 from lib.pipeline import GPipe, Pipeline, pop, skippable, stash
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.stream import (
+from lib.pipeline.streams import (
     CPUStream,
     current_stream,
     default_stream,
@@ -23,7 +23,7 @@ from lib.pipeline.stream import (
     use_stream,
     wait_stream,
 )
-from lib.recorder import Recorder
+from lib.timeline import Recorder
 
 pytestmark = [
     pytest.mark.gpu,
@@ -37,9 +37,7 @@ LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms
 def places():
     """Partitions on one GPU, on GPU and CPU in turn, and on as many GPUs as there are."""
     several = (
-        [[f"cuda:{k}" for k in range(min(3, torch.cuda.device_count()))] * 3]
-        if torch.cuda.device_count() > 1
-        else []
+        [[f"cuda:{k}" for k in range(min(3, torch.cuda.device_count()))] * 3] if torch.cuda.device_count() > 1 else []
     )
     return [["cuda:0"] * 3, ["cuda:0", "cpu", "cuda:0"], ["cpu", "cuda:0", "cpu"], *(x[:3] for x in several)]
 
@@ -190,9 +188,7 @@ def test_spans_of_a_gpu_are_the_times_of_its_streams():
             torch.cuda._sleep(LONG)
             return x * 2
 
-    model = GPipe(
-        nn.Sequential(Slow(), Slow()), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint="always"
-    )
+    model = GPipe(nn.Sequential(Slow(), Slow()), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint="always")
     model(torch.ones(2, 2, device=GPU))
     with Recorder() as recorder:
         model(torch.ones(2, 2, device=GPU, requires_grad=True)).sum().backward()
@@ -201,9 +197,7 @@ def test_spans_of_a_gpu_are_the_times_of_its_streams():
         "compute": 4, "copy": 4, "recompute": 4, "backward": 4,
     }  # fmt: skip
     assert all(span.duration > 0.01 for span in trace if span.kind in ("compute", "recompute"))
-    order = " ".join(
-        f"{span.label}{span.lane[-1]}" for span in trace if span.kind in ("recompute", "backward")
-    )
+    order = " ".join(f"{span.label}{span.lane[-1]}" for span in trace if span.kind in ("recompute", "backward"))
     assert order == "R11 B11 R01 R10 B01 B10 R00 B00"
 
 

@@ -15,9 +15,9 @@ from lib.pipeline import (
     skippable,
     stash,
 )
-from lib.pipeline.balance.profile import profile_sizes
-from lib.pipeline.skip.portal import Portal
-from lib.pipeline.stream import default_stream
+from lib.pipeline.balance import profile_sizes
+from lib.pipeline.skip import Portal
+from lib.pipeline.streams import default_stream
 
 
 @skippable(stash=["early"])
@@ -59,9 +59,7 @@ def test_statistics_are_those_of_the_whole_batch(dtype, layout, mean):
     "devices", [["cuda"] * 4, ["cpu", "cuda", "cuda", "cpu"], ["cuda", "cpu", "cpu", "cuda"]], ids=str
 )
 def test_skips_between_devices_equal_the_plain_model(devices, checkpoint):
-    plain = nn.Sequential(
-        nn.Conv2d(3, 3, 1), Encode(), nn.Conv2d(3, 3, 1), nn.Tanh(), Decode(), nn.Conv2d(3, 3, 1)
-    )
+    plain = nn.Sequential(nn.Conv2d(3, 3, 1), Encode(), nn.Conv2d(3, 3, 1), nn.Tanh(), Decode(), nn.Conv2d(3, 3, 1))
     plain = plain.double()
     model = GPipe(copy.deepcopy(plain), [2, 1, 1, 2], devices=devices, chunks=4, checkpoint=checkpoint)
     x = torch.randn(8, 3, 5, 5, dtype=torch.float64)
@@ -75,9 +73,7 @@ def test_skips_between_devices_equal_the_plain_model(devices, checkpoint):
 
 def test_a_copied_portal_has_its_phony_on_the_next_device():
     portal = Portal(torch.rand(1), tensor_life=1)
-    phony = portal.copy(
-        default_stream(torch.device("cpu")), default_stream(torch.device("cuda")), torch.zeros(0)
-    )
+    phony = portal.copy(default_stream(torch.device("cpu")), default_stream(torch.device("cuda")), torch.zeros(0))
     assert phony.device.type == portal.tensor.device.type == "cuda"
 
 

@@ -9,17 +9,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.n13.runs import (
+    COPY_WAYS,
+    DIRECTIONS,
+    measure_bandwidth,
+    measure_chunks,
+    measure_prefetch,
+    measure_preprocess,
+    run_epoch,
+)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from lib.experiments.bandwidth import COPY_WAYS, DIRECTIONS, measure_bandwidth
-from lib.experiments.preprocess import measure_preprocess
-from lib.experiments.stream_chunks import measure_chunks
-from lib.experiments.stream_prefetch import measure_prefetch, run_epoch
 from lib.measure import measure
-from lib.recorder import Recorder
 from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
-from lib.timeline import Trace
+from lib.timeline import Recorder, Trace
 
 pytestmark = [
     pytest.mark.gpu,
@@ -69,9 +73,7 @@ def test_a_streamed_result_equals_the_unstreamed(stage, pinned, rows, chunks, de
         with torch.no_grad():
             expected = function(x.cuda())
         got = pipeline(x)
-        for ours, theirs in zip(
-            *((y if isinstance(y, tuple) else (y,)) for y in (got, expected)), strict=True
-        ):
+        for ours, theirs in zip(*((y if isinstance(y, tuple) else (y,)) for y in (got, expected)), strict=True):
             assert not ours.is_cuda
             torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-4, atol=1e-5)
 
@@ -180,9 +182,7 @@ def test_spans_of_host_and_device_are_on_one_clock():
             torch.cuda._sleep(LONG)
         with recorder.span("host", "wait"):
             torch.cuda.synchronize()
-    device, host, wait = (
-        next(s for s in recorder.trace() if s.label == name) for name in ("sleep", "launch", "wait")
-    )
+    device, host, wait = (next(s for s in recorder.trace() if s.label == name) for name in ("sleep", "launch", "wait"))
     assert abs(device.start - host.start) < 0.002
     assert abs(device.end - wait.end) < 0.002
 
@@ -212,9 +212,7 @@ def read_prefetched(monkeypatch, *, late_copy=False, late_reader=False):
     """Return the values that the batches 1, 2, … 8 are seen to hold by kernels of the current stream."""
     batches = [torch.full((2**22,), float(i), pin_memory=True) for i in range(1, 9)]
     prefetcher = DevicePrefetcher(batches, "cuda")
-    with torch.cuda.stream(
-        prefetcher._stream
-    ):  # so that there is no memory with the right values in the pool
+    with torch.cuda.stream(prefetcher._stream):  # so that there is no memory with the right values in the pool
         junk = [torch.full((2**22,), -1.0, device="cuda") for _ in range(6)]
         del junk
     torch.cuda.synchronize()
@@ -286,7 +284,7 @@ def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
 
 
 def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
-    from lib import recordings
+    from support import recordings
 
     saved = recordings.save
     monkeypatch.setattr(recordings, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
@@ -297,7 +295,8 @@ def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
-    from lib.checks.n13_answers import true_prefetch
+    from support.n13.checks import true_prefetch
+
     from lib.streams.gpu import CUDA
 
     batches = [torch.full((2**20,), float(i), pin_memory=True) for i in range(8)]

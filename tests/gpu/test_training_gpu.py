@@ -66,9 +66,7 @@ def test_more_ranks_than_gpus_train_on_the_cpu(digits: Path, on_cpu: dict[str, A
 
 
 @two_gpus
-def test_two_ranks_on_two_gpus_train_as_one_on_the_cpu(
-    digits: Path, on_cpu: dict[str, Any], tmp_path: Path
-) -> None:
+def test_two_ranks_on_two_gpus_train_as_one_on_the_cpu(digits: Path, on_cpu: dict[str, Any], tmp_path: Path) -> None:
     assert_same_run(train(digits, tmp_path, ranks=2), on_cpu)
 
 

@@ -10,7 +10,7 @@ pytestmark = [
 
 
 def test_two_streams_overlap_and_one_does_not():
-    from lib.experiments.two_streams import measure_streams
+    from support.n09.runs import measure_streams
 
     one, two = measure_streams(1), measure_streams(2)
     assert all(a.end <= b.start for a, b in zip(one.spans, one.spans[1:], strict=False))

@@ -104,9 +104,7 @@ def test_an_old_format_is_noticed(page: Page) -> None:
     assert "4.4 is older" in complaint
 
 
-@pytest.mark.parametrize(
-    ("id_", "said"), [("cell-0", "two cells have the id 'cell-0'"), ("", "cell 3 has no id")]
-)
+@pytest.mark.parametrize(("id_", "said"), [("cell-0", "two cells have the id 'cell-0'"), ("", "cell 3 has no id")])
 def test_a_shared_or_missing_id_is_noticed(page: Page, id_: str, said: str) -> None:
     page.raw["cells"][FIGURE]["id"] = id_
     assert hygiene.has_unique_ids(page) == [said]
@@ -174,9 +172,7 @@ def test_a_cell_that_nbval_would_skip_is_noticed(page: Page, source: str) -> Non
     assert hygiene.is_compared(page) == ["cell 3 is tagged nbval-skip"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/home/me/data", "/tmp/x.png", "/work/main/lib", r"C:\Users", "/root/.cache"]
-)
+@pytest.mark.parametrize("path", ["/home/me/data", "/tmp/x.png", "/work/main/lib", r"C:\Users", "/root/.cache"])
 @pytest.mark.parametrize("where", ["source", "output", "html", "traceback", "metadata"])
 def test_a_path_of_the_authors_machine_is_noticed(page: Page, path: str, where: str) -> None:
     cell = page.raw["cells"][FIGURE]
@@ -223,9 +219,7 @@ def test_a_picture_without_alt_text_is_noticed(page: Page) -> None:
         ("<svg aria-label='a bar'></svg>", 0),
     ],
 )
-def test_html_without_alt_text_is_noticed_in_outputs_and_in_markdown(
-    page: Page, html: str, faults: int
-) -> None:
+def test_html_without_alt_text_is_noticed_in_outputs_and_in_markdown(page: Page, html: str, faults: int) -> None:
     page.raw["cells"][FIGURE]["outputs"][0]["data"]["text/html"] = html
     page.raw["cells"][BREAK]["source"] += html
     assert len(hygiene.has_alt_text(page)) == 2 * faults

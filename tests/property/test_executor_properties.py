@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from lib.pipeline import schedule as schedules
-from lib.pipeline.executor import Executor
-from lib.pipeline.schedule import Action, Schedule
+from lib import schedules
+from lib.schedules import Action, Schedule
+from lib.schedules.executor import Executor
 
 
 @st.composite

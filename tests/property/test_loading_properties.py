@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from lib.data.loading import TRAINER, moments, queue_depth, simulate_loading, simulate_path
+from support.n01.runs import TRAINER, moments, queue_depth, simulate_loading, simulate_path
 
 ticks = st.integers(0, 9)
 unhurried = settings(deadline=None)  # a busy machine is no error

@@ -16,9 +16,7 @@ from lib.data.rank_dataset import NaiveDataset
 
 def oracle(content: bytes) -> list[str]:
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    rows = [
-        line.removesuffix(b"\r") for line in lines if not line.startswith(b"#") and line.strip(b" \t\r\v\f")
-    ]
+    rows = [line.removesuffix(b"\r") for line in lines if not line.startswith(b"#") and line.strip(b" \t\r\v\f")]
     return [row.decode("utf-8", "surrogateescape") for row in rows]
 
 

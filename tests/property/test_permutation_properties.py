@@ -14,9 +14,7 @@ ROUNDS = st.integers(1, 16)
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 5000), seed=KEYS, epoch=KEYS, rounds=ROUNDS)
-def test_every_permutation_is_a_bijection_with_its_inverse(
-    n: int, seed: int, epoch: int, rounds: int
-) -> None:
+def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, epoch: int, rounds: int) -> None:
     p = Permutation(n, seed, epoch, rounds)
     ids = p[np.arange(n)]
     assert sorted(ids.tolist()) == list(range(n))
@@ -25,9 +23,7 @@ def test_every_permutation_is_a_bijection_with_its_inverse(
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.integers(1, 2**48), KEYS, ROUNDS)
-def test_ints_arrays_and_inverses_agree_at_any_position(
-    data: st.DataObject, n: int, seed: int, rounds: int
-) -> None:
+def test_ints_arrays_and_inverses_agree_at_any_position(data: st.DataObject, n: int, seed: int, rounds: int) -> None:
     p = Permutation(n, seed, rounds=rounds)
     positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
     ids = p[positions].tolist()

@@ -90,9 +90,7 @@ def test_any_skips_in_any_balance_equal_the_plain_model(data, checkpoint, chunks
             for place in range(layers)
         )
     )
-    model = GPipe(
-        copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=checkpoint
-    )
+    model = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=checkpoint)
     inputs = [torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_() for _ in range(2)]
     outputs = [net(x) for net, x in zip((plain, model), inputs, strict=True)]
     for output in outputs:

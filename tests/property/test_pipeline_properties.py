@@ -65,9 +65,7 @@ LAYERS = {
     "linear": lambda: nn.Linear(4, 4),
     "tanh": nn.Tanh,
     "relu_": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)),
-    "norm": lambda: nn.LayerNorm(
-        4, eps=0.1
-    ),  # the usual 1e-5 makes rounding 300 times larger, layer by layer
+    "norm": lambda: nn.LayerNorm(4, eps=0.1),  # the usual 1e-5 makes rounding 300 times larger, layer by layer
 }
 
 
@@ -97,9 +95,7 @@ def models(draw):
 @settings(deadline=None)
 def test_outputs_gradients_and_input_gradients_are_equal(model, rows, chunks, mode, input_requires_grad):
     plain, balance = model
-    piped = GPipe(
-        copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=mode
-    )
+    piped = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=mode)
     x = torch.linspace(-2, 2, rows * 4, dtype=torch.float64).reshape(rows, 4)
     inputs = [x.clone().requires_grad_(input_requires_grad) for _ in range(2)]
     outputs = [piped(inputs[0]), plain(inputs[1])]
@@ -160,6 +156,4 @@ def test_the_clock_runs_every_task_once_and_after_its_input(m, n):
     at = {pair: k for k, pairs in enumerate(clocks) for pair in pairs}
     assert set(at) == {(i, j) for i in range(m) for j in range(n)}
     assert all(k == i + j for (i, j), k in at.items())
-    assert all(len({j for _, j in pairs}) == len(pairs) for pairs in clocks), (
-        "a partition does one thing at a time"
-    )
+    assert all(len({j for _, j in pairs}) == len(pairs) for pairs in clocks), "a partition does one thing at a time"

@@ -58,9 +58,7 @@ common = dict(
 def test_every_row_is_dealt_once(size, world_size, mini_epochs, seed, epoch, drop_last, order):
     dealt = []
     for rank in range(world_size):
-        dataset = make(
-            size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order
-        )
+        dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
         dataset.set_epoch(epoch)
         dealt.append(whole(dataset))
     lengths = {tuple(map(len, of_rank)) for of_rank in dealt}
@@ -79,12 +77,8 @@ def test_mini_epochs_together_are_the_share_of_the_distributed_sampler(
     size, world_size, mini_epochs, seed, epoch, drop_last, order
 ):
     for rank in range(world_size):
-        dataset = make(
-            size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order
-        )
-        sampler = DistributedSampler(
-            range(size), world_size, rank, seed=seed, drop_last=drop_last, order=order
-        )
+        dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
+        sampler = DistributedSampler(range(size), world_size, rank, seed=seed, drop_last=drop_last, order=order)
         dataset.set_epoch(epoch)
         sampler.set_epoch(epoch)
         assert sum(whole(dataset), []) == list(sampler)
@@ -106,9 +100,7 @@ def test_nothing_is_lost_or_doubled_when_training_stops_and_goes_on_with_another
     for turn, (world_size, mini_epochs) in enumerate(zip(worlds, parts, strict=False)):
         datasets, ranks = [], []
         for rank in range(world_size):
-            dataset = make(
-                size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order
-            )
+            dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
             dataset.set_epoch(5)
             if state is not None:
                 dataset.load_state_dict(state)

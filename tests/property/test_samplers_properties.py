@@ -32,15 +32,9 @@ def test_it_is_torch_index_for_index(size, world_size, seed, epoch, shuffle, dro
 
 
 @given(sizes, worlds, seeds, orders, st.booleans())
-def test_without_padding_every_index_comes_once_and_shares_differ_by_one(
-    size, world_size, seed, order, shuffle
-):
+def test_without_padding_every_index_comes_once_and_shares_differ_by_one(size, world_size, seed, order, shuffle):
     shares = [
-        list(
-            DistributedSampler(
-                range(size), world_size, rank, shuffle=shuffle, seed=seed, order=order, pad=False
-            )
-        )
+        list(DistributedSampler(range(size), world_size, rank, shuffle=shuffle, seed=seed, order=order, pad=False))
         for rank in range(world_size)
     ]
     assert sorted(sum(shares, [])) == list(range(size))

@@ -11,17 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.pipeline import schedule as package
-from lib.pipeline.schedule import (
-    Action,
-    Schedule,
-    ScheduleError,
-    live_activations,
-    simulate,
-    validate,
-    waits_for,
-)
-from lib.pipeline.schedule.slots import slotted
+from lib import schedules as package
+from lib.schedules import Action, Schedule, ScheduleError, live_activations, simulate, validate, waits_for
+from lib.schedules.table import slotted
 
 ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
 V_SHAPED = ("zbv", "dualpipe_v")
@@ -106,9 +98,7 @@ def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_ne
 
 
 @given(schedules, st.data())
-def test_a_table_with_two_dependent_actions_swapped_is_refused(
-    schedule: Schedule, data: st.DataObject
-) -> None:
+def test_a_table_with_two_dependent_actions_swapped_is_refused(schedule: Schedule, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
     row = schedule.actions(rank)
     pairs = [(a, b) for b in range(len(row)) for a in range(b) if row[a] in inputs(row[b], schedule)]
@@ -118,23 +108,17 @@ def test_a_table_with_two_dependent_actions_swapped_is_refused(
 
 
 @given(schedules, st.data())
-def test_a_table_that_lacks_an_action_is_refused_and_the_action_named(
-    schedule: Schedule, data: st.DataObject
-) -> None:
+def test_a_table_that_lacks_an_action_is_refused_and_the_action_named(schedule: Schedule, data: st.DataObject) -> None:
     lost = data.draw(st.sampled_from([action for _, action in schedule]))
     rows = [[cell for cell in row if cell != lost] for row in schedule.ranks]
     with pytest.raises(ScheduleError) as caught:
         validate(Schedule("lost", rows), stages=schedule.stages, micro_batches=schedule.micro_batches)
-    whole = lost._replace(
-        op="B"
-    )  # without its I, a W and what is in front of it miss a backward, in whatever form
+    whole = lost._replace(op="B")  # without its I, a W and what is in front of it miss a backward, in whatever form
     assert {str(lost), str(whole)} & set(str(caught.value).replace(",", "").split())
 
 
 @given(schedules, st.data())
-def test_validate_finds_a_deadlock_exactly_where_a_graph_has_a_circle(
-    schedule: Schedule, data: st.DataObject
-) -> None:
+def test_validate_finds_a_deadlock_exactly_where_a_graph_has_a_circle(schedule: Schedule, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
     a, b = (data.draw(st.integers(0, len(schedule.actions(rank)) - 1)) for _ in "ab")
     other = swapped(schedule, rank, a, b)
@@ -161,9 +145,7 @@ def test_the_makespan_is_the_longest_path(schedule: Schedule, costs: dict[str, i
             other: costs["communicate"] * (schedule.rank_of[other.stage] != schedule.rank_of[action.stage])
             for other in before[action]
         }
-        end[action] = cost[action.op] + max(
-            (end[other] + travel[other] for other in before[action]), default=0
-        )
+        end[action] = cost[action.op] + max((end[other] + travel[other] for other in before[action]), default=0)
     assert {span.label: span.end for span in trace} == {str(action): time for action, time in end.items()}
     assert trace.makespan == max(end.values())
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races, predict_chunks
-from lib.streams.operations import waits, without
+from lib.streams.races import waits, without
 
 
 @given(
@@ -36,9 +36,7 @@ def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinn
     assert find_races(gpu.operations) == []
 
 
-@given(
-    batches=st.integers(0, 8), depth=st.integers(1, 4), kept=st.lists(st.booleans(), min_size=8, max_size=8)
-)
+@given(batches=st.integers(0, 8), depth=st.integers(1, 4), kept=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_a_prefetcher_has_no_race_however_long_its_reader_keeps_a_batch(batches, depth, kept):
     gpu, own, seen = PretendGPU(), [], []
     loader = [gpu.host(torch.full((4,), float(i)), f"batch {i}") for i in range(batches)]

@@ -78,9 +78,7 @@ names = st.text(max_size=8)
 nanoseconds = st.integers(-(10**15), 10**15)
 
 
-@given(
-    st.lists(st.tuples(names, names, nanoseconds, st.integers(0, 10**12), names), max_size=8), st.sets(names)
-)
+@given(st.lists(st.tuples(names, names, nanoseconds, st.integers(0, 10**12), names), max_size=8), st.sets(names))
 def test_a_chrome_file_keeps_every_name_and_every_nanosecond(
     rows: list[tuple[str, str, int, int, str]], lanes: set[str]
 ) -> None:

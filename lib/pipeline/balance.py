@@ -1,0 +1,182 @@
+"""Balance: how many layers each partition gets, by measured time or by memory."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from lib._values import integer
+from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
+from lib.pipeline.skip import SkipTracker, use_skip_tracker
+from lib.pipeline.streams import Device
+from lib.saved import LiveTensors
+
+
+def partition(costs: Sequence[float], partitions: int) -> list[int]:
+    """Return the lengths of `partitions` blocks of neighbours, none empty, whose largest sum is the least possible.
+
+    The slowest stage sets the pace of a pipeline, so its sum is what counts; among equals the most even cut wins (least
+    sum of squares). Dynamic programming over (blocks, end), O(partitions · len(costs)²) in numpy. Raises ValueError
+    for fewer than one partition, more partitions than costs, or a cost that is negative or not finite.
+    """
+    n = integer("partitions", partitions, at_least=1)
+    if n > len(costs):
+        raise ValueError(f"{len(costs)} layers can't fill {n} partitions; give at most {len(costs)}")
+    if not all(0 <= cost < float("inf") for cost in costs):
+        raise ValueError(f"costs must be finite and not negative, not {list(costs)}")
+    total = np.array([0, *accumulate(costs)], dtype=np.float64)
+    block = total[None, :] - total[:, None]  # block[a, b]: what layers a..b-1 cost
+    block[np.tril_indices(len(total))] = np.inf  # none is empty
+    slowest = _cheapest(block, n, np.maximum)[0]
+    return _cheapest(np.where(block <= slowest, block**2, np.inf), n, np.add)[1]
+
+
+def _cheapest(block: NDArray[np.float64], n: int, join: np.ufunc) -> tuple[float, list[int]]:
+    """Return the least joined price of n blocks that cover everything, and their lengths."""
+    best, starts = block[0], []  # best[b]: the price of layers 0..b-1 in the blocks so far
+    for _ in range(n - 1):
+        prices = join(best[:, None], block)
+        starts.append(prices.argmin(axis=0))
+        best = prices.min(axis=0)
+    ends = [len(block) - 1]
+    for start in reversed(starts):
+        ends.append(int(start[ends[-1]]))
+    return float(best[-1]), [b - a for a, b in pairwise([0, *reversed(ends)])]
+
+
+def solve(sequence: Sequence[float], partitions: int = 1) -> list[list[float]]:
+    """Return the blocks themselves."""
+    ends = [0, *accumulate(partition(sequence, partitions))]
+    return [list(sequence[a:b]) for a, b in pairwise(ends)]
+
+
+# ---- What each layer of a sequential module costs, in time and in memory; the module itself is left alone.
+
+BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes
+
+
+def layerwise_sandbox(module: nn.Sequential, device: torch.device) -> Iterator[nn.Module]:
+    """Yield a copy of each layer on `device`, in training mode; one at a time, so that one at a time needs memory."""
+    for layer in module:
+        yield copy.deepcopy(layer).to(device).train()
+
+
+def profile_times(module: nn.Sequential, sample: TensorOrTensors, timeout: float, device: torch.device) -> list[float]:
+    """Return the median seconds of forward and backward of each layer.
+
+    Rounds over all the layers are repeated until `timeout` is over, so that a slow moment of the machine falls on all
+    layers alike; the first round warms up and does not count, a second one is always done.
+    """
+    if any(parameter.grad is not None for parameter in module.parameters()):
+        raise ValueError("some parameter already has gradient; call zero_grad() before you measure")
+    rounds: list[list[float]] = []
+    end = 0.0
+    while len(rounds) < 2 or time.perf_counter() < end:
+        rounds.append([])
+        with _sandbox(device) as alone:
+            batch = Batch(sample)
+            for layer in layerwise_sandbox(module, device):
+                batch = alone(batch)
+                began = _now(device)
+                batch = batch.call(layer)
+                if ends := tuple(y for y in batch if y.requires_grad):
+                    torch.autograd.backward(ends, tuple(y.detach() for y in ends))
+                rounds[-1].append(_now(device) - began)
+        end = end or time.perf_counter() + timeout
+    return [median(seconds) for seconds in zip(*rounds[1:], strict=True)]
+
+
+def profile_sizes(
+    module: nn.Sequential, input: TensorOrTensors, chunks: int, param_scale: float, device: torch.device
+) -> list[int]:
+    """Return the bytes of each layer: parameters times `param_scale`, buffers, and what a micro-batch leaves behind."""
+    sizes = []
+    with _sandbox(device) as alone:
+        batch = scatter(input, chunks)[0]
+        for layer in layerwise_sandbox(module, device):
+            batch = alone(batch)
+            with LiveTensors(BLOCK) as new:
+                batch = batch.call(layer)
+            parameters, buffers = (sum(x.nbytes for x in xs) for xs in (layer.parameters(), layer.buffers()))
+            sizes.append(int(new.now + parameters * param_scale + buffers))
+    return sizes
+
+
+@contextmanager
+def _sandbox(device: torch.device) -> Iterator[Callable[[Batch], Batch]]:
+    """Keep the random generators as they are, and give a function that cuts a batch and all skip tensors off the graph.
+
+    What it returns is no leaf of its own: a layer may change its input in place.
+    """
+    tracker = SkipTracker()
+
+    def alone(batch: Batch) -> Batch:
+        value, tracker.tensors = tree_map_only(Tensor, cut, (batch.value, tracker.tensors))
+        return Batch(value)
+
+    def cut(x: Tensor) -> Tensor:
+        return x.detach().to(device).requires_grad_(x.requires_grad).clone()
+
+    rng = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    with rng, torch.inference_mode(False), torch.enable_grad(), use_skip_tracker(tracker):
+        yield alone
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+# ---- Find a balance for GPipe, how many layers each partition gets, by measured time or by memory.
+
+
+def balance_by_time(
+    partitions: int,
+    module: nn.Sequential,
+    sample: TensorOrTensors,
+    *,
+    timeout: float = 1.0,
+    device: Device | None = None,
+) -> list[int]:
+    """Return the balance with the least time in the slowest partition: forward and backward of `sample`, measured.
+
+    Every layer is measured again until `timeout` seconds have passed; the median counts. device: where to measure, by
+    default the current CUDA device if there is one, else the CPU. Copies of the layers run, one at a time and in
+    training mode: the module stays as it is. Raises ValueError if a parameter has a gradient already.
+    """
+    return partition(profile_times(module, sample, timeout, _device(device)), partitions)
+
+
+def balance_by_size(
+    partitions: int,
+    module: nn.Sequential,
+    input: TensorOrTensors,
+    *,
+    chunks: int = 1,
+    param_scale: float = 2.0,
+    device: Device | None = None,
+) -> list[int]:
+    """Return the balance with the least memory in the largest partition: parameters, and what waits for backward.
+
+    input: a mini-batch of the size to train with; chunks: its micro-batches, of which one is run. param_scale: how many
+    times the size of the parameters training needs: 2 to 3 for SGD (gradients, momentum), 4 to 5 for Adam (amsgrad), 3
+    for Adagrad, 4 for Adadelta, 3 to 5 for RMSprop.
+    """
+    return partition(profile_sizes(module, input, chunks, param_scale, _device(device)), partitions)
+
+
+def _device(device: Device | None) -> torch.device:
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(device)

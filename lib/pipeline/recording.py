@@ -1,0 +1,175 @@
+"""What a run records of itself: spans of devices, and of a pipeline's micro-batches in their partitions.
+
+    with Recorder() as recorder:
+        with device_span(torch.cuda.current_stream(), "compute", "step 0", "compute"):
+            other_model(x)                # returns long before the GPU is done
+        model(x).mean().backward()        # a GPipe records itself
+    recorder.trace()                      # seconds on the recorder's clock
+
+A pipeline's lane is the partition, the label the operation and the micro-batch: "B2" in lane "partition 1" is B21 for
+short. On a CPU a span is the time of the call. On CUDA it lies between two events of a stream, which are read when the
+recorder ends: the run itself is never waited for. Without a recorder, a span costs one look at a global variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+
+from lib import timeline
+from lib.pipeline.microbatch import Batch, TensorOrTensors
+from lib.pipeline.streams import AbstractStream, as_cuda, get_device, is_cuda
+from lib.pipeline.thread_state import during, this_thread
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class _Marked(NamedTuple):
+    lane: str
+    label: str
+    kind: str
+    device: torch.device
+    start: Any
+    end: Any
+
+
+_unread: WeakKeyDictionary[timeline.Recorder, list[_Marked]] = WeakKeyDictionary()
+
+
+def device_span(
+    stream: AbstractStream, lane: str, label: str, kind: str, recorder: timeline.Recorder | None = None
+) -> AbstractContextManager[None]:
+    """Record what the body puts into `stream` as a span of the current recorder; nothing happens without one.
+
+    For the CPUStream it is the time of the body itself. With a `recorder` of your own, ask for `read(recorder)` at the
+    end; the current one does so itself.
+    """
+    recorder = timeline.current if recorder is None else recorder
+    if recorder is None:
+        return _NOTHING
+    return _between_events(recorder, stream, lane, label, kind) if is_cuda(stream) else recorder.span(lane, label, kind)
+
+
+@contextmanager
+def _between_events(
+    recorder: timeline.Recorder, stream: AbstractStream, lane: str, label: str, kind: str
+) -> Iterator[None]:
+    start = _event(stream)
+    try:
+        yield
+    finally:
+        marks = _unread.setdefault(recorder, [])
+        if not marks and recorder is timeline.current:
+            recorder.on_exit(lambda: read(recorder))
+        marks.append(_Marked(lane, label, kind, get_device(stream), start, _event(stream)))
+
+
+def _event(stream: AbstractStream) -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record(as_cuda(stream))
+    return event
+
+
+def read(recorder: timeline.Recorder) -> None:
+    """Wait for the devices and add the spans whose events they have passed to the recorder."""
+    marks = _unread.pop(recorder, [])
+    for device in dict.fromkeys(mark.device for mark in marks):
+        torch.cuda.synchronize(device)
+        meets, seconds = _meeting(recorder, device)
+        for mark in marks:
+            if mark.device == device:
+                # the events lie before the meeting, and event.elapsed_time(later) is in milliseconds
+                start, end = (seconds - event.elapsed_time(meets) / 1e3 for event in (mark.start, mark.end))
+                recorder.add(mark.lane, mark.label, start, max(start, end), mark.kind)
+
+
+def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[Any, float]:
+    """Return an event and the second at which it happened, where the device's clock meets the recorder's.
+
+    The host hears of an event some microseconds late; of several it takes the one that it asked for and heard of
+    within the shortest time, and the middle of that time.
+    """
+    tries = []
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream(device)
+        for _ in range(8):
+            asked = recorder.now()
+            event = _event(stream)
+            event.synchronize()
+            heard = recorder.now()
+            tries.append((heard - asked, (asked + heard) / 2, event))
+    _, seconds, event = min(tries, key=lambda row: row[0])
+    return event, seconds
+
+
+# ---- Spans of a pipeline run: what computes, is copied, recomputed and goes backward, per partition and micro-batch.
+
+LETTER = {"compute": "F", "copy": "C", "recompute": "R", "backward": "B"}
+
+
+class Place(NamedTuple):
+    """Name micro-batch i in partition j."""
+
+    i: int
+    j: int
+
+
+def here() -> Place | None:
+    """Return the place of the span that this thread is in; None if nothing is recorded."""
+    return None if this_thread.place is None else Place(*this_thread.place)
+
+
+def span(kind: str, place: Place | None, stream: AbstractStream) -> AbstractContextManager[None]:
+    """Record a `with` as a span of this kind, if there is a recorder and a place."""
+    return nullcontext() if place is None or timeline.current is None else _span(kind, place, stream)
+
+
+@contextmanager
+def _span(kind: str, place: Place, stream: AbstractStream) -> Iterator[None]:
+    _end_backward()
+    end = _begin(kind, place, stream)
+    try:
+        with during(place=place):
+            yield
+    finally:
+        end()
+
+
+def follow(input: TensorOrTensors, output: TensorOrTensors, place: Place, stream: AbstractStream) -> None:
+    """Record the backward of what was computed from `input` to `output`, if something is recorded.
+
+    That is no call: it is what the thread does from the first gradient of the output to the first of the input, the
+    next span, or the end of the whole backward pass. Where nothing is checkpointed, autograd may go on with another
+    partition in the midst of one: then the spans say who began when, not who worked when.
+    """
+    if timeline.current is not None:
+        begin = partial(_begin_backward, place, stream)
+        for tensors, hook in (Batch(output), begin), (Batch(input), _end_backward):
+            if made := [x for x in tensors if x.grad_fn is not None]:  # a leaf would keep its hook
+                register_multi_grad_hook(made, hook, mode="any")
+
+
+def _begin_backward(place: Place, stream: AbstractStream, _: object) -> None:
+    _end_backward()
+    if timeline.current is not None:
+        this_thread.end_backward = end = _begin("backward", place, stream)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+
+def _end_backward(_: object = None) -> None:
+    if this_thread.end_backward is not None:
+        this_thread.end_backward()
+        this_thread.end_backward = None
+
+
+def _begin(kind: str, place: Place, stream: AbstractStream) -> Callable[[], None]:
+    """Begin a span, and return what ends it, once."""
+    stack = ExitStack()
+    stack.enter_context(device_span(stream, f"partition {place.j}", f"{LETTER[kind]}{place.i}", kind))
+    return stack.close

@@ -1,0 +1,79 @@
+"""What is local to a thread: torch's modes, which a worker gets from its caller, and what the thread is at.
+
+torch keeps grad, inference, autocast and the threads per operation for each thread, so a worker would not know that its
+caller stands in `with torch.autocast(…)`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+_TYPES = ("cpu", "cuda")
+
+
+class Modes(NamedTuple):
+    """Say how a thread computes; equal modes need no switch. What else is local to a thread is not carried:
+    TorchFunctionMode, TorchDispatchMode, saved-tensor hooks.
+    """
+
+    grad: bool
+    inference: bool
+    threads: int
+    autocast: tuple[torch.dtype | None, ...]  # by device type; None where it is off
+
+    @classmethod
+    def current(cls) -> Modes:
+        """Return the modes of the calling thread."""
+        autocast = [torch.get_autocast_dtype(x) if torch.is_autocast_enabled(x) else None for x in _TYPES]
+        inference = torch.is_inference_mode_enabled()
+        return cls(torch.is_grad_enabled(), inference, torch.get_num_threads(), tuple(autocast))
+
+    def use(self) -> AbstractContextManager[Any]:
+        """Compute in these modes within a `with`.
+
+        Autocast runs without its cache of cast weights: a weight that was cast under no_grad (a checkpoint) would be
+        taken from there when gradients are wanted, and get none. Every micro-batch casts the weights anew.
+        """
+        now = Modes.current()
+        if self[1:] != now[1:]:
+            return self._switch()
+        return nullcontext() if self.grad == now.grad else torch.set_grad_enabled(self.grad)
+
+    @contextmanager
+    def _switch(self) -> Iterator[None]:
+        torch.set_num_threads(self.threads)  # stays: the number of a new thread is a default, nobody's choice
+        with ExitStack() as stack:
+            for device_type, dtype in zip(_TYPES, self.autocast, strict=True):
+                on = dtype is not None
+                stack.enter_context(torch.autocast(device_type, dtype=dtype, enabled=on, cache_enabled=False))
+            stack.enter_context(torch.inference_mode(self.inference))
+            stack.enter_context(torch.set_grad_enabled(self.grad))
+            yield
+
+
+class _ThisThread(threading.local):
+    checkpointing = False
+    recomputing = False
+    place: tuple[int, int] | None = None  # of what is being recorded: lib.pipeline.recording
+    end_backward: Callable[[], None] | None = None
+    generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.pipeline.random_state
+    listening = False  # to operations that draw random numbers: likewise
+
+
+this_thread = _ThisThread()
+
+
+@contextmanager
+def during(**what: Any) -> Iterator[None]:
+    """Change attributes of `this_thread` within a `with`."""
+    before = {name: getattr(this_thread, name) for name in what}
+    vars(this_thread).update(what)
+    try:
+        yield
+    finally:
+        vars(this_thread).update(before)

@@ -1,0 +1,268 @@
+"""The same model, balance and table on many processes: torch.distributed.pipelining and DDP, under torchrun.
+
+                     pipeline 0      pipeline 1
+    replica 0          rank 0  ──→     rank 1        along a row: activations, and their gradients back
+                         ║               ║
+    replica 1          rank 2  ──→     rank 3        along a column: gradients of the weights, averaged
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))        rank = data · 2 + pipeline
+
+torch's engine sends, receives and computes; this file gives it our stages and our table, and stands where it is blind
+ (as of torch 2.13):
+
+1  it takes only equal micro-batches, of the sizes of the first step: any other batch is refused, with the numbers
+2  it finds out shapes by a forward on uninitialized memory. BatchNorm counts that: buffers are put back. DDP expects
+   gradients of it, and fails in the second step: so DDP is asked for none until the last backward of a step
+3  DDP does not see the gradients of a split backward (I, W), and says nothing: those are averaged here, after the step
+4  it wraps an error of a layer in another: the layer's own is raised, with a note that names the action
+5  a stage whose input needs no gradient gets none from a split backward, and no word of it: that is refused
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from inspect import signature
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy  # noqa: F401  torch's engine needs it; found missing only there, one rank fails and the others wait
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import schedules as engines
+from torch.nn.parallel import DistributedDataParallel
+
+from lib import schedules as tables
+from lib import timeline
+from lib.pipeline.gpipe import BalanceError, verify_module
+from lib.schedules.simulate import KINDS
+from lib.schedules.table import Action, Op, Schedule, validate
+
+# torch's public class for the tables of a maker; the two count as the same only if maker and table agree.
+CLASSES = {
+    "gpipe": "ScheduleGPipe",
+    "one_f_one_b": "Schedule1F1B",
+    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS",
+    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV",
+}
+
+
+class EngineStage(pipelining.PipelineStage):
+    """A stage that knows what it does: it records it, and says it when it fails."""
+
+    _kept: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def keep_buffers(self) -> None:
+        """Put the buffers back before the first micro-batch, whatever the engine has done with them until then."""
+        self._kept = tuple((buffer, buffer.clone()) for buffer in self.submod.buffers())
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Do F; torch's, as the next two are."""
+        for buffer, value in self._kept:
+            buffer.copy_(value)
+        self._kept = ()
+        with self._doing("F", fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: Any = False
+    ) -> None:
+        """Do B, or I."""
+        with self._doing("B" if full_backward else "I", bwd_chunk_id):
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Do W."""
+        with self._doing("W", bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # torch 2.11 greets its neighbours so; in a table like a V one of them is this rank, which gloo cannot connect.
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.peer != dist.get_rank()]
+
+    @contextmanager
+    def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
+        action, recorder = Action(op, self.stage_index, micro_batch), timeline.current
+        start = recorder.now() if recorder is not None else 0.0
+        try:
+            yield
+        except Exception as error:
+            # the engine raises a RuntimeError about the layer's error; in W it does not
+            layers = error.__cause__ if type(error) is RuntimeError else None
+            told = f"in {action}: stage {action.stage}, {KINDS[op]} of micro-batch {action.micro_batch}"
+            (layers or error).add_note(told)
+            if layers is None:
+                raise
+            raise layers from layers.__cause__
+        if recorder is not None:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            recorder.add(f"rank {dist.get_rank()}", str(action), start, recorder.now(), KINDS[op])
+
+
+def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """Return torch's schedule for a table: the public class that makes the same, else its runtime with this table."""
+    m, n, v = schedule.micro_batches, len(schedule.ranks), len(stages)
+    for maker, name in CLASSES.items():
+        if hasattr(pipelining, name):
+            engine, make = getattr(pipelining, name), getattr(tables, maker)
+            with suppress(ValueError):  # numbers that one of the two does not take
+                made = make(m, n, v) if "stages_per_rank" in signature(make).parameters else make(m, n)
+                if made.compact().ranks == schedule.compact().ranks:
+                    one = issubclass(engine, engines.PipelineScheduleSingle)
+                    return engine(stages[0] if one else stages, m, loss_fn)
+    runtime: Any = engines._PipelineScheduleRuntime(stages, m, loss_fn)  # type: ignore[no-untyped-call]
+    with tempfile.TemporaryDirectory() as folder:
+        schedule.compact().to_csv(Path(folder) / "table.csv")
+        runtime._load_csv(f"{folder}/table.csv")
+    return runtime
+
+
+# ---- The pipeline: stages, table and DDP over a mesh of ranks.
+
+SHORTER = "A shorter batch at the end of an epoch is left out by DataLoader(…, drop_last=True)"
+
+
+class DistributedPipeline:
+    """Train this process's stages of `module`, by its row of the table, together with the other ranks of the mesh.
+
+        pipeline = DistributedPipeline(module, [2, 2], one_f_one_b(8, 2), loss_function, mesh=mesh)
+        optimizer = SGD(pipeline.parameters(), lr=0.1)
+        optimizer.zero_grad()
+        loss = pipeline.step(inputs, targets)      # every rank of a replica gives the same batch; others, other rows
+        optimizer.step()
+
+    module: an nn.Sequential with the same weights on every rank; replica 0's are sent to the others. balance: layers a
+    stage. mesh: dimension "pipeline", as long as the table has ranks, and if wanted "data", in either order.
+    Every replica gives equally many rows, and loss_fn(output, target) is a mean over rows: then gradients are those of
+    `module` on all rows together. Call zero_grad before each step: the engine scales what is there. device: of this
+    rank; the current CUDA device, or the CPU, as the mesh says.
+
+    `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
+    `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
+    targets are needed here. `engine`: the schedule of torch.
+    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks; on a GPU it waits for each action).
+
+    Raises TypeError, ValueError and BalanceError as GPipe does, ScheduleError for a table that can't run, ValueError if
+    mesh, table and balance don't fit.
+    """
+
+    def __init__(
+        self,
+        module: nn.Sequential,
+        balance: Sequence[int],
+        schedule: Schedule,
+        loss_fn: Callable[[Tensor, Tensor], Tensor],
+        *,
+        mesh: DeviceMesh,
+        device: torch.device | str | None = None,
+    ) -> None:
+        verify_module(module)
+        validate(schedule)
+        if sum(balance) != len(module) or min(balance, default=0) < 1:
+            raise BalanceError(f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one")
+        if schedule.stages != len(balance):
+            raise ValueError(
+                f"{schedule.name} has {schedule.stages} stages, the balance {len(balance)}: {list(balance)}"
+            )
+        names = mesh.mesh_dim_names or ()
+        if "pipeline" not in names or set(names) - {"pipeline", "data"}:
+            raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')
+        if mesh["pipeline"].size() != len(schedule.ranks):
+            raise ValueError(
+                f"{schedule.name} has {len(schedule.ranks)} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
+                f'"pipeline": start replicas x {len(schedule.ranks)} processes'
+            )
+        ends = [0, *accumulate(balance)]
+        self._splits = any(action.op == "W" for _, action in schedule)
+        trained = [any(p.requires_grad for p in module[i:j].parameters()) for i, j in pairwise(ends)]
+        if self._splits and any(trained) and not trained[0]:
+            raise ValueError(
+                f"{schedule.name} splits the backward, and torch's engine loses gradients there if stage 0 has nothing "
+                "to train: take a schedule with whole backwards (one_f_one_b), or give stage 0 the first layer to train"
+            )
+        self.schedule, self._rows, self._begun = schedule, 0, False
+        self.pipeline_rank = mesh.get_local_rank("pipeline")
+        self.data_rank = mesh.get_local_rank("data") if "data" in names else 0
+        self.replicas = mesh["data"].size() if "data" in names else 1
+        self._group = mesh["data"].get_group() if self.replicas > 1 else None
+        gpu = mesh.device_type == "cuda"
+        self.device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
+        mine = sorted(j for j, rank in schedule.rank_of.items() if rank == self.pipeline_rank)
+        self.stages = {j: module[ends[j] : ends[j + 1]].to(self.device) for j in mine}
+        self.first, self.last = 0 in mine, schedule.stages - 1 in mine
+        group = mesh["pipeline"].get_group()
+        self._stages = [
+            EngineStage(self._replicated(self.stages[j]), j, schedule.stages, self.device, group=group) for j in mine
+        ]
+        self.engine = engine_for(schedule, self._stages, loss_fn)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of this rank's stages."""
+        return (parameter for stage in self.stages.values() for parameter in stage.parameters())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's part of the state dict of the whole module, under the same names."""
+        return {name: value for stage in self.stages.values() for name, value in stage.state_dict().items()}
+
+    def step(self, inputs: Tensor | None = None, targets: Tensor | None = None) -> Tensor | None:
+        """Run one batch of this replica forward and backward; return its mean loss where the last stage is, else None.
+
+        inputs are needed where stage 0 is, targets where the last one is. Raises ValueError for a batch that can't be
+        cut into equal micro-batches or has other rows than the first one; what a layer raises, as it is.
+        """
+        if not self._begun:
+            self._begun = True
+            for stage in self._stages:
+                stage.keep_buffers()
+        given: dict[str, Any] = {}
+        losses: list[Tensor] = []
+        if self.last:
+            given = {"target": self._checked("targets", targets), "losses": losses}
+        with ExitStack() as quiet:
+            for stage in self._stages:
+                if isinstance(stage.submod, DistributedDataParallel):
+                    quiet.enter_context(stage.submod.no_sync())
+            self.engine.step(*([self._checked("inputs", inputs)] if self.first else []), **given)
+        if self._group is not None and self._splits:
+            self._average(self._group)
+        return torch.stack(losses).detach().mean() if losses else None
+
+    def _checked(self, name: str, batch: object) -> Tensor:
+        if not isinstance(batch, Tensor):
+            raise TypeError(f"pipeline rank {self.pipeline_rank} needs {name}: a tensor, not {type(batch).__name__}")
+        rows, m = len(batch), self.schedule.micro_batches
+        if rows < m or rows % m:
+            what = f"{rows} rows of {name} do not make {m} equal micro-batches, and torch's engine takes no others"
+            raise ValueError(f"{what}: give a multiple of {m}. {SHORTER}")
+        if self._rows not in (0, rows):
+            what = f"{rows} rows of {name} after batches of {self._rows}"
+            raise ValueError(f"{what}: torch's engine keeps the sizes of the first batch. {SHORTER}")
+        self._rows = rows
+        return batch.to(self.device)
+
+    def _replicated(self, stage: nn.Module) -> nn.Module:
+        if self._group is None or not any(p.requires_grad for p in stage.parameters()):
+            return stage
+        if not self._splits:
+            return DistributedDataParallel(stage, process_group=self._group)
+        for value in (*stage.parameters(), *stage.buffers()):
+            dist.broadcast(value.detach(), dist.get_global_rank(self._group, 0), group=self._group)
+        return stage
+
+    def _average(self, group: dist.ProcessGroup) -> None:
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        if not gradients:  # nor has this rank of any other replica
+            return
+        flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.replicas
+        dist.all_reduce(flat, group=group)
+        for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))

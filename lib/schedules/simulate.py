@@ -1,0 +1,125 @@
+"""What a table will do: when each action runs, how long each rank waits and for what, how many activations live."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from lib.schedules.table import Action, Schedule, in_order
+from lib.timeline import Trace, Work, play
+
+Cost: TypeAlias = float | Iterable[float]
+KINDS = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
+
+
+class Idle(NamedTuple):
+    """One idle time of a rank: `action` can't start before `needed` arrives; both are None after its last action."""
+
+    rank: int
+    start: float
+    end: float
+    action: Action | None
+    needed: Action | None
+
+    def __str__(self) -> str:
+        if self.action is None:
+            return f"rank {self.rank} has no more work"
+        return f"rank {self.rank} waits for {self.needed}, to do {self.action}"
+
+
+def _tasks(schedule: Schedule, cost: Callable[[Action], float], communicate: float) -> Iterator[Work]:
+    """Yield the actions as `play` takes them: in an order that can run, each with what it needs."""
+    for rank, _, action, needed in in_order(schedule):
+        after = [str(need) for need in needed]
+        yield Work(f"rank {rank}", str(action), cost(action), after, KINDS[action.op], communicate)
+
+
+def simulate(
+    schedule: Schedule,
+    forward: Cost = 1.0,
+    backward: Cost = 2.0,
+    weight: Cost | None = None,
+    communicate: float = 0.0,
+) -> Trace:
+    """Predict the timeline: each rank does its actions in order, each as soon as its inputs are there.
+
+    forward, backward, weight: what an action costs, one number or one a stage. backward is the whole of it (B);
+    weight is the part of it for the weights (W; half by default), and what is left is I. communicate: the time that
+    an activation or a gradient takes from rank to rank; neither rank is busy with it. The table's idle slots don't
+    count. Lanes "rank 0", …; labels "0F0"; kinds "forward", "backward", "input", "weight".
+
+    Raises ScheduleError for a table that can't run (it need not be complete), ValueError for a cost that is negative,
+    not finite, or not one a stage.
+    """
+    cost = _cost(schedule, forward, backward, weight)
+    return play(
+        _tasks(schedule, cost, _number("communicate", communicate)),
+        [f"rank {rank}" for rank in range(len(schedule.ranks))],
+    )
+
+
+def waits_for(
+    schedule: Schedule,
+    forward: Cost = 1.0,
+    backward: Cost = 2.0,
+    weight: Cost | None = None,
+    communicate: float = 0.0,
+) -> list[Idle]:
+    """Return all idle times of the timeline that `simulate` predicts, and what each waits for; its arguments."""
+    trace = simulate(schedule, forward, backward, weight, communicate)
+    spans = {span.label: span for span in trace}
+    free = [0.0] * len(schedule.ranks)
+    waits = []
+    for rank, _, action, needed in in_order(schedule):
+        span = spans[str(action)]
+        if span.start > free[rank]:
+            # what came last; a message from the same rank takes no time
+            last = max(
+                needed,
+                key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank),
+            )
+            waits.append(Idle(rank, free[rank], span.start, action, last))
+        free[rank] = span.end
+    waits += [Idle(rank, end, trace.end, None, None) for rank, end in enumerate(free) if end < trace.end]
+    return sorted(waits, key=lambda wait: (wait.rank, wait.start))
+
+
+def live_activations(schedule: Schedule) -> list[int]:
+    """Return the most activations that each rank holds at once, counted in micro-batches x stages.
+
+    F adds one; B takes it away, and if the backward is split W does: the gradient of the weights still needs the
+    activation that I has left. It depends on each rank's order only, so no costs are needed.
+    """
+    peaks = []
+    for rank in range(len(schedule.ranks)):
+        live = peak = 0
+        for action in schedule.actions(rank):
+            live += {"F": 1, "I": 0}.get(action.op, -1)
+            peak = max(peak, live)
+        peaks.append(peak)
+    return peaks
+
+
+def _cost(schedule: Schedule, forward: Cost, backward: Cost, weight: Cost | None) -> Callable[[Action], float]:
+    f, b = (_per_stage(schedule, *pair) for pair in (("forward", forward), ("backward", backward)))
+    w = [cost / 2 for cost in b] if weight is None else _per_stage(schedule, "weight", weight)
+    for stage, (part, whole) in enumerate(zip(w, b, strict=True)):
+        if part > whole:
+            raise ValueError(f"weight is a part of backward, but at stage {stage} it is {part} of {whole}")
+    table = {"F": f, "B": b, "W": w, "I": [whole - part for part, whole in zip(w, b, strict=True)]}
+    return lambda action: table[action.op][action.stage]
+
+
+def _per_stage(schedule: Schedule, name: str, cost: Cost) -> list[float]:
+    costs = list(cost) if isinstance(cost, Iterable) else [cost] * schedule.stages
+    if len(costs) != schedule.stages:
+        raise ValueError(f"{name} has {len(costs)} costs for {schedule.stages} stages; give one number or one a stage")
+    return [_number(name, value) for value in costs]
+
+
+def _number(name: str, value: float) -> float:
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be a finite number, 0 or more, not {value!r}")
+    return number

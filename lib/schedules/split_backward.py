@@ -1,0 +1,140 @@
+"""Backward in halves: I, the gradient of the input, which the stage before waits for; W, that of the weights, later.
+
+    output ── Add ── MatMul ── ReLU ── Add ── MatMul ── input      the trunk: every node that leads to the input
+               │        │               │        │
+              bias    weight           bias    weight              branches: what leads to weights only
+
+I walks the trunk and writes down the gradient that arrives at every node where a branch begins. W starts from there and
+walks the branches. So nothing is computed twice: of the two matrix products that backward of a linear layer has, I does
+one and W the other. What it costs: the activations stay until W, and so do the gradients that I wrote down.
+
+Two exceptions. Where a weight is used in several places of a stage, W also walks the trunk between them again. And a
+custom autograd Function that does not ask `ctx.needs_input_grad` computes all its gradients each time.
+torch.distributed.pipelining splits the same way (stage_backward_input, stage_backward_weight in its _backward.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+Grads: TypeAlias = Sequence[Tensor | None]
+Branches: TypeAlias = dict[Node, set[Node]]  # the weights (AccumulateGrad) that each node's branches lead to
+
+
+def backward_input(
+    outputs: Sequence[Tensor], grads: Grads, inputs: Sequence[Tensor]
+) -> tuple[list[Tensor | None], Callable[[], None]]:
+    """Return the gradients of `inputs`, and the function that adds those of the weights to their `.grad`: W.
+
+    outputs: tensors with a graph, grads: what arrives at them (None for a loss). inputs: leaves; None is the gradient
+    of one that needs none or is not used. Where no input needs one there is no I: all the work is left to W.
+    Hooks of torch's `register_post_accumulate_grad_hook` are not called. W keeps the graph alive; call it once.
+    """
+    wanted = [x for x in inputs if x.requires_grad]
+    pairs = list(zip(outputs, grads, strict=True))
+    on_trunk, branches = trunk([y.grad_fn for y, _ in pairs if y.grad_fn is not None], wanted)
+    upper = [(y, g) for y, g in pairs if y.grad_fn in on_trunk or any(y is x for x in wanted)]
+    aside = [(y, g) for y, g in pairs if not any(y is z for z, _ in upper)]  # leads to weights only
+    arrived: dict[Node, tuple[Tensor | None, ...]] = {}
+    found: Sequence[Tensor | None] = [None] * len(wanted)
+    if upper:
+        hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in branches]
+        try:
+            found = torch.autograd.grad(
+                [y for y, _ in upper], wanted, [g for _, g in upper], retain_graph=True, allow_unused=True
+            )
+        finally:
+            for hook in hooks:
+                hook.remove()
+    by_input = {id(x): g for x, g in zip(wanted, found, strict=True)}
+    # `upper` goes along: a node of a custom Function lives only as long as a tensor that it has led to
+    later = partial(_backward_weight, branches, arrived, aside, upper)
+    return [by_input.get(id(x)) for x in inputs], later
+
+
+def trunk(roots: Sequence[Node], inputs: Sequence[Tensor]) -> tuple[set[Node], Branches]:
+    """Return the nodes that lead to an input, and those of them at which a branch to weights begins."""
+    on_trunk: set[Node] = set()
+    leads_to: Branches = {}  # of nodes off the trunk: their weights
+    branches: Branches = {}
+    for node in _inputs_first(roots):
+        below = [child for child, _ in node.next_functions if child is not None]
+        weights: set[Node] = set().union(*(leads_to[child] for child in below if child not in on_trunk))
+        if node.name() == "torch::autograd::AccumulateGrad":
+            if any(node.variable is x for x in inputs):  # type: ignore[attr-defined]
+                on_trunk.add(node)
+            else:
+                leads_to[node] = {node}
+        elif any(child in on_trunk for child in below):
+            on_trunk.add(node)
+            if weights:
+                branches[node] = weights
+        else:
+            leads_to[node] = weights
+    return on_trunk, branches
+
+
+def _inputs_first(roots: Iterable[Node]) -> list[Node]:
+    """Return every node below `roots`, each after all that it leads to; without recursion, for deep graphs."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(root, False) for root in roots]
+    while stack:
+        node, children_done = stack.pop()
+        if children_done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((child, False) for child, _ in node.next_functions if child is not None)
+    return order
+
+
+def _backward_weight(
+    branches: Branches,
+    arrived: dict[Node, tuple[Tensor | None, ...]],
+    aside: list[tuple[Tensor, Tensor | None]],
+    _alive: object,
+) -> None:
+    if aside:
+        torch.autograd.backward([y for y, _ in aside], [g for _, g in aside], retain_graph=bool(arrived))
+    used = Counter(weight for node in arrived for weight in branches[node])
+    together = [node for node in arrived if any(used[weight] > 1 for weight in branches[node])]
+    for node in arrived:
+        if node not in together:
+            _walk_branches([node], branches, arrived, retain_graph=bool(together))
+    if together:
+        # From the upper of these nodes the way to their common weight leads through the lower ones as well, where what
+        # arrives along the trunk is in the number that I wrote down already: put that number in the place of the sum.
+        hooks = [node.register_prehook(lambda _, saved=arrived[node]: saved) for node in together]
+        try:
+            _walk_branches(together, branches, arrived, retain_graph=False)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _walk_branches(nodes: list[Node], branches: Branches, arrived: dict[Node, Any], *, retain_graph: bool) -> None:
+    starts = [(GradientEdge(node, k), g) for node in nodes for k, g in enumerate(arrived[node]) if g is not None]
+    if not starts:
+        return
+    weights: list[Tensor] = [
+        leaf.variable  # type: ignore[attr-defined]
+        for leaf in dict.fromkeys(leaf for node in nodes for leaf in branches[node])
+    ]
+    edges, grads = zip(*starts, strict=True)
+    found = torch.autograd.grad(edges, weights, grads, retain_graph=retain_graph, allow_unused=True)
+    for weight, grad in zip(weights, found, strict=True):
+        if grad is None:
+            continue
+        if weight.grad is None:
+            weight.grad = grad.clone()  # it may be the very tensor that arrived, which others hold as well
+        else:
+            weight.grad += grad

@@ -1,0 +1,396 @@
+"""Action and Schedule: one table type that the simulator predicts, the executor runs and torch can read.
+
+    rank 0   0F0  0F1  0F2   .    .   0B0  0B1  0B2        an action is stage, operation, micro-batch: 0F2
+    rank 1    .   1F0  1F1  1F2  1B0  1B1  1B2   .         a dot is an idle slot
+
+operations   F forward · B backward, whole · I backward for the input only · W backward for the weights only
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+from lib._values import integer
+
+Op: TypeAlias = Literal["F", "B", "I", "W"]
+OPS: tuple[Op, ...] = ("F", "B", "I", "W")
+_FORM = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
+# What torch's tables hold besides: two actions done as one, and what it does between actions.
+_TOGETHER = re.compile(r"\((.*)\)OVERLAP_F_B")
+_NO_WORK = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB][0-9]+)")
+
+
+class _Action(NamedTuple):
+    op: Op
+    stage: int
+    micro_batch: int
+
+
+class Action(_Action):
+    """Name one piece of work: `op` on `micro_batch` at `stage`. It prints, and is read, as torch does: `2B1`.
+
+    Raises ValueError for an unknown op or a negative number.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, op: Op, stage: int, micro_batch: int) -> Action:
+        """Check the three; see the class."""
+        if op not in OPS:
+            raise ValueError(f"op must be one of {', '.join(OPS)}, not {op!r}")
+        stage = integer("stage", stage, at_least=0)
+        return super().__new__(cls, op, stage, integer("micro_batch", micro_batch, at_least=0))
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.op}{self.micro_batch}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Action:
+        """Read `2B1`: stage 2, backward, micro-batch 1. Raises ValueError for anything else."""
+        found = _FORM.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is no action; write stage, one of F B I W, micro-batch: 2B1")
+        return cls(cast(Op, found[2]), int(found[1]), int(found[3]))
+
+
+def _read(cell: str) -> list[Action | None]:
+    """Return what stands in a cell: mostly one action, or None. Of torch's others only the work is read, in order."""
+    cell = cell.strip()
+    if cell in ("", ".", "-", "None"):
+        return [None]
+    if found := _TOGETHER.fullmatch(cell):
+        return [Action.parse(part) for part in found[1].split(";")]
+    return [] if _NO_WORK.fullmatch(cell) else [Action.parse(cell)]
+
+
+Row: TypeAlias = tuple[Action | None, ...]
+
+
+@dataclass(frozen=True, init=False)
+class Schedule:
+    """Hold, for each rank, its actions in order; None is an idle slot. Immutable.
+
+    ranks: a sequence of rows. Shorter rows end in idle slots, so that all are as long as the longest: column k is
+    slot k of every rank. Raises ValueError for no rank, TypeError for a cell that is neither Action nor None.
+    Whether the table can run at all is for `validate` to say.
+    """
+
+    name: str
+    ranks: tuple[Row, ...]
+
+    def __init__(self, name: str, ranks: Iterable[Iterable[Action | None]]) -> None:
+        rows = [tuple(row) for row in ranks]
+        if not rows:
+            raise ValueError(f"schedule {name!r} has no ranks; give one row of actions a rank")
+        for r, row in enumerate(rows):
+            for cell in row:
+                if cell is not None and not isinstance(cell, Action):
+                    raise TypeError(f"rank {r} of schedule {name!r} holds {cell!r}, neither an Action nor None")
+        # one form for every table, whoever made or read it: it ends with the last slot in which anything is done
+        slots = max((k + 1 for row in rows for k, cell in enumerate(row) if cell is not None), default=0)
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "ranks", tuple((row + (None,) * (slots - len(row)))[:slots] for row in rows))
+
+    def actions(self, rank: int) -> list[Action]:
+        """Return the actions of one rank in order, without the idle slots."""
+        return [action for action in self.ranks[rank] if action is not None]
+
+    def __iter__(self) -> Iterator[tuple[int, Action]]:
+        """Yield (rank, action), rank by rank."""
+        return ((rank, action) for rank in range(len(self.ranks)) for action in self.actions(rank))
+
+    @property
+    def slots(self) -> int:
+        """The number of columns: up to the last slot in which anything is done."""
+        return len(self.ranks[0])
+
+    @cached_property
+    def stages(self) -> int:
+        """The number of stages: one more than the highest that is named."""
+        return 1 + max((action.stage for _, action in self), default=-1)
+
+    @cached_property
+    def micro_batches(self) -> int:
+        """The number of micro-batches: one more than the highest that is named."""
+        return 1 + max((action.micro_batch for _, action in self), default=-1)
+
+    @cached_property
+    def rank_of(self) -> dict[int, int]:
+        """The rank of each stage: the first that works on it."""
+        found: dict[int, int] = {}
+        for rank, action in self:
+            found.setdefault(action.stage, rank)
+        return found
+
+    def compact(self) -> Schedule:
+        """Return the same orders with nothing idle between two actions of a rank."""
+        return Schedule(self.name, [self.actions(rank) for rank in range(len(self.ranks))])
+
+    def to_text(self) -> str:
+        """Return the table as aligned text: a line a rank, a dot for an idle slot."""
+        cells = [[str(cell) if cell else "." for cell in row] for row in self.ranks]
+        width = max((len(cell) for row in cells for cell in row), default=1)
+        head = len(f"rank {len(cells) - 1}")
+        return "\n".join(
+            f"{f'rank {rank}':<{head}}  {' '.join(f'{cell:>{width}}' for cell in row)}".rstrip()
+            for rank, row in enumerate(cells)
+        )
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    @classmethod
+    def from_text(cls, name: str, text: str) -> Schedule:
+        """Read what `to_text` wrote; the words `rank 0` may be left out. Raises ValueError for an unknown cell."""
+        lines = [re.sub(r"^\s*rank\s+[0-9]+:?(\s|$)", "", line) for line in text.splitlines() if line.strip()]
+        return cls(name, [[cell for word in line.split() for cell in _read(word)] for line in lines])
+
+    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return the table as torch writes it: a row a rank, an empty cell for an idle slot.
+
+        path: where to write it as well; the file appears whole or not at all.
+        """
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows(
+            [str(cell or "") for cell in row] or [""] for row in self.ranks
+        )
+        if path is not None:
+            path = Path(path)
+            unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+            try:
+                unfinished.write_text(lines.getvalue(), encoding="utf-8", newline="")
+                os.replace(unfinished, path)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        return lines.getvalue()
+
+    @classmethod
+    def from_csv(cls, name: str, path: str | os.PathLike[str]) -> Schedule:
+        """Read a table that `to_csv` or torch wrote; blank lines don't count.
+
+        Of torch's files only the work is read: (0F4;7B0)OVERLAP_F_B becomes 0F4, 7B0, and what it sends, receives,
+        gathers or reduces between actions takes no slot. Raises ValueError for an unknown cell, with row and column.
+        """
+        rows: list[list[Action | None]] = []
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            for r, row in enumerate(csv.reader(file)):
+                cells: list[Action | None] = []
+                for c, cell in enumerate(row):
+                    try:
+                        cells += _read(cell)
+                    except ValueError as error:
+                        raise ValueError(f"row {r}, column {c} of {os.fspath(path)}: {error}") from None
+                if row:
+                    rows.append(cells)
+        return cls(name, rows)
+
+
+# ---- What an action needs before it can start, and whether a table can run at all: the first illegal action, and
+# why.
+#
+# F at stage s      needs F at stage s-1
+# B (or I) at s     needs F at s, and B (or I) at stage s+1
+# W at s            needs I at s                                       all of the same micro-batch
+
+Cell: TypeAlias = tuple[int, int]  # rank, slot
+
+
+class ScheduleError(ValueError):
+    """A table that can't run. `rank`, `slot` and `action` say where; they are None if something is missing."""
+
+    def __init__(self, reason: str, place: Cell | None = None, action: Action | None = None) -> None:
+        self.reason, self.action = reason, action
+        self.rank: int | None = None if place is None else place[0]
+        self.slot: int | None = None if place is None else place[1]
+        super().__init__(reason if place is None else f"rank {self.rank}, slot {self.slot}: {reason}")
+
+
+def needs(action: Action, stages: int, actions: Container[Action]) -> list[Action]:
+    """Return what `action` has to wait for, in a schedule of `stages` stages that consists of `actions`."""
+    if action.op == "F":
+        return [action._replace(stage=action.stage - 1)] if action.stage else []
+    if action.op == "W":
+        return [action._replace(op="I")]
+    needed = [action._replace(op="F")]
+    if action.stage + 1 < stages:
+        split = action._replace(op="I", stage=action.stage + 1)
+        needed.append(split if split in actions else split._replace(op="B"))
+    return needed
+
+
+class Turn(NamedTuple):
+    """An action where it stands in the table, with what it needs."""
+
+    rank: int
+    slot: int
+    action: Action
+    needs: list[Action]
+
+
+def validate(
+    schedule: Schedule, *, stages: int | None = None, micro_batches: int | None = None, complete: bool = True
+) -> None:
+    """Refuse a table that can't run: ScheduleError (a ValueError) with the first illegal action and the reason.
+
+    Legal: a stage stays on one rank; nothing is done twice; a backward is either B, or I and then W; every action
+    has what it needs (see above) earlier on its own rank, or on another rank without a circle of waiting; nothing is
+    missing. Only the order on each rank counts: idle slots are no promise about time.
+
+    stages, micro_batches: how many there should be; by default as many as the table names. complete=False lets
+    actions be missing that no other needs: a table that is still being filled.
+    """
+    stages = schedule.stages if stages is None else integer("stages", stages, at_least=1)
+    if micro_batches is None:
+        micro_batches = schedule.micro_batches
+    else:
+        micro_batches = integer("micro_batches", micro_batches, at_least=1)
+    found = {step.action for step in in_order(schedule, stages, micro_batches)}
+    if complete and (missing := _missing(found, stages, micro_batches)):
+        more = f" and {len(missing) - 5} more" if missing[5:] else ""
+        raise ScheduleError(f"schedule {schedule.name!r} lacks {', '.join(map(str, missing[:5]))}{more}")
+    if complete and not found:
+        raise ScheduleError(f"schedule {schedule.name!r} has no actions")
+
+
+def in_order(schedule: Schedule, stages: int | None = None, micro_batches: int | None = None) -> Iterator[Turn]:
+    """Yield all actions, each after what it needs. Raises ScheduleError as `validate` does, a deadlock at the end."""
+    stages = schedule.stages if stages is None else stages
+    micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
+    rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
+    for step in _checked(schedule, stages, micro_batches):
+        rows[step.rank].append(step)
+    done: set[Action] = set()
+    going = True
+    while going:
+        going = False
+        for row in rows:
+            while row and done.issuperset(row[0].needs):
+                step = row.popleft()
+                yield step
+                done.add(step.action)
+                going = True
+    if any(rows):
+        raise _deadlock(rows, done)
+
+
+def _checked(schedule: Schedule, stages: int, micro_batches: int) -> list[Turn]:
+    """Return the steps slot by slot, without the order among ranks; refuse what is wrong in any order."""
+    places: dict[Action, Cell] = {}
+    home: dict[int, int] = {}
+    for place, action in _cells(schedule):
+        op, stage, i = action
+        rank = home.setdefault(stage, place[0])
+        others: tuple[Op, ...] = () if op == "F" else ("I", "W") if op == "B" else ("B",)
+        twin = next((twin for other in others if (twin := action._replace(op=other)) in places), None)
+        if stage >= stages:
+            reason = f"is at stage {stage}, but the stages are 0..{stages - 1}"
+        elif i >= micro_batches:
+            reason = f"is of micro-batch {i}, but the micro-batches are 0..{micro_batches - 1}"
+        elif place[0] != rank:
+            reason = f"is at stage {stage}, which rank {rank} has; a stage stays on one rank"
+        elif action in places:
+            reason = f"has been done already, in slot {places[action][1]}"
+        elif twin is not None:
+            reason = f"does again what {twin} did; a backward is either B, or I and W"
+        else:
+            places[action] = place
+            continue
+        raise ScheduleError(f"{action} {reason}", place, action)
+    steps = [Turn(*place, action, needs(action, stages, places)) for action, place in places.items()]
+    for rank, slot, action, needed in steps:
+        for need in needed:
+            if need not in places:
+                reason = f"{action} needs {need}, which stands nowhere in the table"
+                raise ScheduleError(reason, (rank, slot), action)
+    return steps
+
+
+def _cells(schedule: Schedule) -> Iterator[tuple[Cell, Action]]:
+    """Yield (place, action) slot by slot, so that what comes first is found first."""
+    for slot, column in enumerate(zip(*schedule.ranks, strict=True)):
+        for rank, action in enumerate(column):
+            if action is not None:
+                yield (rank, slot), action
+
+
+def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleError:
+    """Follow who waits for whom until a rank comes again; tell that circle from its first slot on."""
+    at = {step.action: step for row in rows for step in row}
+
+    def missing(step: Turn) -> Turn:
+        return next(at[need] for need in step.needs if need not in done)
+
+    head = min((row[0] for row in rows if row), key=_when)
+    circle: list[Turn] = []
+    while head not in circle:
+        circle.append(head)
+        head = rows[missing(head).rank][0]
+    circle = circle[circle.index(head) :]
+    first = circle.index(min(circle, key=_when))
+    circle = circle[first:] + circle[:first]
+    told = f"{circle[0].action} needs "
+    for step, following in zip(circle, circle[1:] + circle[:1], strict=True):
+        need = missing(step)
+        told += str(need.action)
+        if need.rank == step.rank:
+            told += f", which the same rank does only later, in slot {need.slot}"
+        elif need != following:
+            told += f", which rank {need.rank} does only after {following.action}"
+        if following is not circle[0]:
+            told += f"; {following.action} needs "
+    return ScheduleError(told, circle[0][:2], circle[0].action)
+
+
+def _when(step: Turn) -> Cell:
+    return step.slot, step.rank
+
+
+def _missing(found: set[Action], stages: int, micro_batches: int) -> list[Action]:
+    missing: list[Action] = []
+    for i in range(micro_batches):
+        for stage in range(stages):
+            split: tuple[Op, ...] = ("F", "I", "W") if Action("I", stage, i) in found else ("F", "B")
+            missing += [action for op in split if (action := Action(op, stage, i)) not in found]
+    return missing
+
+
+# ---- From orders to a table that can be drawn: put every action into the first slot in which it can run.
+
+
+def slotted(schedule: Schedule) -> Schedule:
+    """Return the same orders with None wherever a rank has to wait, if an action takes one slot and sending none.
+
+    Rows come out equally long: column k is what all ranks do at clock k. Idle slots in `schedule` are ignored.
+    Raises ScheduleError for orders that can't run, as `validate` does.
+    """
+    rows: list[list[Action | None]] = [[] for _ in schedule.ranks]
+    ready: dict[Action, int] = {}  # from which slot on its result is there
+    for rank, _, action, needed in in_order(schedule):
+        row = rows[rank]
+        start = max([len(row), *(ready[need] for need in needed)])
+        row += [None] * (start - len(row)) + [action]
+        ready[action] = start + 1
+    length = max(map(len, rows))
+    return Schedule(schedule.name, [row + [None] * (length - len(row)) for row in rows])
+
+
+def sizes(micro_batches: object, partitions: object, stages_per_rank: object = 1) -> tuple[int, int, int]:
+    """Return the sizes of a schedule as integers, m, n and v; raises ValueError for one that is below 1."""
+    return (
+        integer("micro_batches", micro_batches, at_least=1),
+        integer("partitions", partitions, at_least=1),
+        integer("stages_per_rank", stages_per_rank, at_least=1),
+    )

@@ -1,0 +1,124 @@
+"""Figures of notebook 00, start here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lib.show.explore import switch, whole
+from lib.show.sheet import box, write
+from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
+from lib.show.timeline import draw_timeline
+from lib.timeline import Span, Trace
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# ---- Figures of notebook 00: work shared between lanes, and what a lane that has run out of work looks like.
+
+SHARED_WORK_CONTROLS = dict(
+    tasks=whole(1, 16, 8, "tasks"),
+    workers=whole(1, 6, 3, "workers"),
+    longest=whole(1, 8, 4, "clocks of the longest task"),
+    longest_first=switch(False, "longest task first"),
+)
+
+
+def share_work(tasks: int, workers: int, longest: int, longest_first: bool) -> Trace:
+    """Give each task to the worker that is free first; all tasks take one clock but one, which takes `longest`."""
+    lengths = [1] * (tasks - 1)
+    lengths = [longest, *lengths] if longest_first else [*lengths, longest]
+    free = [0] * workers
+    spans = []
+    for number, length in enumerate(lengths):
+        worker = free.index(min(free))
+        spans.append(Span(f"worker {worker}", str(number), free[worker], free[worker] + length, "compute"))
+        free[worker] += length
+    return Trace(spans, lanes=[f"worker {worker}" for worker in range(workers)])
+
+
+def draw_shared_work(tasks: int, workers: int, longest: int, longest_first: bool) -> Figure:
+    """Draw `share_work` as a timeline with its idle time hatched."""
+    trace = share_work(tasks, workers, longest, longest_first)
+    alone = tasks - 1 + longest
+    finding = (
+        f"{tasks} tasks on {workers} worker{'s' * (workers != 1)}: {trace.makespan:g} clocks instead of {alone}, "
+        f"{trace.bubble:.0%} idle"
+    )
+    return draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)
+
+
+# ---- The map of the course: two tracks that meet, drawn as a railway plan.
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One notebook: its number, its name in two lines at most, its place on the map (column, row), its track."""
+
+    number: int
+    name: str
+    at: tuple[float, float]
+    track: str
+
+
+COURSE: tuple[Stop, ...] = (
+    Stop(0, "start\nhere", (0, 1.5), "both"),
+    Stop(1, "loading\npipeline", (1, 3), "data"),
+    Stop(2, "samplers", (2, 3), "data"),
+    Stop(3, "distributed\nsampler", (3, 3), "data"),
+    Stop(4, "contiguous\nshards", (4, 3), "data"),
+    Stop(5, "rank\ndataset", (5, 3), "data"),
+    Stop(6, "data\nparallel", (6, 3), "data"),
+    Stop(7, "micro-\nbatches", (1, 0), "pipeline"),
+    Stop(8, "pipeline\nclock", (2, 0), "pipeline"),
+    Stop(9, "tasks,\nworkers", (3, 0), "pipeline"),
+    Stop(10, "check-\npointing", (4, 0), "pipeline"),
+    Stop(11, "backward\norder", (5, 0), "pipeline"),
+    Stop(12, "GPipe", (6, 0), "pipeline"),
+    Stop(13, "CUDA\nstreams", (7, 1.5), "both"),
+    Stop(14, "schedules", (8, 1.5), "both"),
+    Stop(15, "scale\nout", (9, 1.5), "both"),
+)
+
+COLOR = {"data": ORANGE, "pipeline": BLUE, "both": GREEN}
+_WIDE, _HIGH = 0.86, 0.94
+
+
+@styled
+def draw_course() -> Figure:
+    """Draw the map: two tracks that start together and meet at the end."""
+    figure, axes = new_figure(9, 3.1)
+    order = {
+        "data": [stop for stop in COURSE if stop.track in ("data", "both")],
+        "pipeline": [stop for stop in COURSE if stop.track in ("pipeline", "both")],
+    }
+    for track, stops in order.items():
+        axes.plot(
+            *zip(*(stop.at for stop in stops), strict=True),
+            color=COLOR[track],
+            linewidth=5,
+            alpha=0.35,
+            solid_joinstyle="round",
+            zorder=1,
+        )
+    for stop in COURSE:
+        _draw_stop(axes, stop)
+    for y, track, asked in (
+        (2.05, "Data track", "How does training data reach many ranks?"),
+        (0.95, "Pipeline track", "How does one model run on many devices?"),
+    ):
+        axes.text(0.75, y + 0.17, track, ha="left", va="center", fontsize=11, weight="bold")
+        axes.text(0.75, y - 0.22, asked, ha="left", va="center", fontsize=11, color=MUTED)
+    axes.set(xlim=(-0.5, 9.5), ylim=(-0.6, 3.6))
+    axes.set_axis_off()
+    words = (
+        f"Map of the course: {len(COURSE)} notebooks. The data track runs 00 to 06, the pipeline track 00 and "
+        f"07 to 12; both meet in 13, 14 and 15."
+    )
+    return describe(figure, words)
+
+
+def _draw_stop(axes: Axes, stop: Stop) -> None:
+    color, (x, y) = COLOR[stop.track], stop.at
+    ink = PAPER if stop.track != "data" else INK
+    box(axes, x, y, _WIDE, _HIGH, face=color, edge=color, line=1.6, radius=0.12, mutation_aspect=1.6)
+    write(axes, x, y + 0.18, f"{stop.number:02d}", size=12, color=ink, weight="bold", zorder=3)
+    write(axes, x, y - 0.2, stop.name, size=9, color=ink, zorder=3, linespacing=0.95)

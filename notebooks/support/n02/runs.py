@@ -1,0 +1,198 @@
+"""What notebook 02, samplers, runs and measures, and its small models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from lib._values import integer
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, get_worker_info
+
+# ---- Data that shows its order: datasets whose item is its index, and a log of who asked whom for what.
+#
+#     length    Dataset -> Sampler              how many samples there are
+#     indices   Sampler -> DataLoader           which of them, in which order
+#     load      DataLoader -> Dataset           dataset[i], for each index
+#     batch     DataLoader -> training loop     what was loaded, collated
+#
+# The classes live in a module and not in a notebook cell, so that DataLoader workers can unpickle them.
+
+MAIN = -1
+"""The worker number of the main process, as `WitnessDataset` reports it."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Hold one message: its name, who sends it to whom, and the numbers it carries (a length, or indices)."""
+
+    name: str
+    sender: str
+    receiver: str
+    payload: tuple[int, ...]
+
+
+def who_asked() -> str:
+    """Return who called the function that calls this one: "Sampler", "DataLoader" or "training loop".
+
+    It is read off the call stack: the nearest object above that is a sampler or a part of a DataLoader. A BatchSampler
+    counts as a part: the DataLoader wraps one around the sampler that it is given.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, Sampler) and not isinstance(owner, BatchSampler):
+            return "Sampler"
+        if type(owner).__module__.startswith("torch.utils.data") and not isinstance(owner, Dataset):
+            return "DataLoader"
+        frame = frame.f_back
+    return "training loop"
+
+
+class IndexDataset(Dataset[Any]):
+    """Item i is i, so what comes out of a DataLoader is the order itself.
+
+    log: a list to which `len()` and every item add a Message, in the process where they happen. `loads`
+    counts the items that this copy of the dataset was asked for. Raises ValueError for a negative size, IndexError
+    outside 0..size-1.
+    """
+
+    def __init__(self, size: int, log: list[Message] | None = None) -> None:
+        self.size = integer("size", size, at_least=0)
+        self.log = log
+        self.loads = 0
+
+    def __len__(self) -> int:
+        if self.log is not None:
+            self.log.append(Message("length", "Dataset", who_asked(), (self.size,)))
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < self.size:
+            raise IndexError(f"index {index} is out of range for {self.size} items")
+        if self.log is not None:
+            self.log.append(Message("load", who_asked(), "Dataset", (index,)))
+        self.loads += 1
+        return index
+
+
+class WitnessDataset(IndexDataset):
+    """Item i says which copy of the dataset made it: (i, worker, loads of that copy so far, epoch of that copy).
+
+    The worker is 0, 1, … or MAIN. `epoch` is 0 until someone sets it.
+    """
+
+    epoch = 0
+
+    def __getitem__(self, index: int) -> tuple[int, int, int, int]:
+        super().__getitem__(index)
+        worker = get_worker_info()
+        return index, MAIN if worker is None else worker.id, self.loads, self.epoch
+
+
+class NoisyDataset(IndexDataset):
+    """Item i is (i, worker, a random number in 0..99), as an augmentation draws one.
+
+    per_item False: from a generator that the dataset owns, a famous mistake: every worker has its own copy, in the same
+    state. True: from a generator made for (seed, epoch, index), so that the number depends on nothing else.
+    """
+
+    epoch = 0
+
+    def __init__(self, size: int, per_item: bool, seed: int = 0) -> None:
+        super().__init__(size)
+        self.per_item, self.seed = per_item, seed
+        self.generator = np.random.default_rng(seed)
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        super().__getitem__(index)
+        worker = get_worker_info()
+        key = (self.seed, self.epoch, index)
+        generator = np.random.default_rng(key) if self.per_item else self.generator
+        return index, MAIN if worker is None else worker.id, int(generator.integers(100))
+
+
+class LoggedSampler(Sampler[int]):
+    """Pass on the indices of a sampler, or of any iterable, and log each one as it leaves."""
+
+    def __init__(self, sampler: Iterable[int], log: list[Message]) -> None:
+        self.sampler, self.log = sampler, log
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.sampler:
+            self.log.append(Message("indices", "Sampler", who_asked(), (index,)))
+            yield index
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+
+def record_epoch(
+    make_sampler: Callable[[IndexDataset], Iterable[int]], size: int, batch_size: int, drop_last: bool = False
+) -> list[Message]:
+    """Run one epoch of a real DataLoader over an IndexDataset; return its messages in order.
+
+    Neighbours of one kind are joined: the indices 7 and 2 that left one after the other become one message (7, 2).
+    """
+    log: list[Message] = []
+    dataset = IndexDataset(size, log)
+    sampler = LoggedSampler(make_sampler(dataset), log)
+    for batch in DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last):
+        log.append(Message("batch", "DataLoader", "training loop", tuple(batch.tolist())))
+    return joined(log)
+
+
+def joined(messages: Iterable[Message]) -> list[Message]:
+    """Join neighbouring messages of one kind; a length that is told twice is still one length."""
+    out: list[Message] = []
+    for message in messages:
+        if not out or replace(out[-1], payload=()) != replace(message, payload=()):
+            out.append(message)
+        elif message.name != "length":
+            out[-1] = replace(message, payload=out[-1].payload + message.payload)
+    return out
+
+
+# ---- Batches of samples that are about equally long: less padding, and still a shuffle.
+#
+# A batch of sequences is as long as its longest; the rest is padding. Sorting the whole epoch by length leaves
+# hardly any
+# padding and no shuffle either. So: shuffle, cut the order into pools of several batches, sort inside each pool.
+#
+#     order    3 9 0 5 | 8 1 7 2      pools of 2 batches of 2
+#     sorted   9 0 5 3 | 1 7 8 2      by length, inside each pool
+#     batches  [9 0] [5 3] [1 7] [8 2]
+
+
+def sentence_lengths(count: int, seed: int = 0) -> list[int]:
+    """Return made-up sentence lengths in words, spread as in real text: many short ones, few long (at most 64)."""
+    drawn = np.random.default_rng(seed).lognormal(
+        mean=2.7, sigma=0.7, size=integer("count", count, at_least=0)
+    )
+    return [int(length) for length in drawn.round().clip(1, 64)]
+
+
+def pooled_batches(
+    lengths: Sequence[int], order: Sequence[int], batch_size: int, pool: int
+) -> list[list[int]]:
+    """Cut `order` into pools of `pool` batches, sort each pool by length, and cut it into batches of indices.
+
+    lengths: by index. order: the indices, shuffled. Equal lengths keep the order they had. With pool=1 only the order
+    inside a batch changes. Raises ValueError for a batch_size or pool below 1.
+    """
+    batch_size = integer("batch_size", batch_size, at_least=1)
+    size = batch_size * integer("pool", pool, at_least=1)
+    pools = (
+        sorted(order[start : start + size], key=lambda i: lengths[i]) for start in range(0, len(order), size)
+    )
+    return [part[start : start + batch_size] for part in pools for start in range(0, len(part), batch_size)]
+
+
+def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> float:
+    """Return which share of all padded batches is padding, 0.0 … 1.0; each batch is as long as its longest sample."""
+    used = sum(lengths[i] for batch in batches for i in batch)
+    held = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches if batch)
+    return 1 - used / held if held else 0.0

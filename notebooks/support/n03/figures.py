@@ -1,0 +1,540 @@
+"""Figures of notebook 03, DistributedSampler."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from lib.data.samplers import DistributedSampler
+from lib.show.explore import switch, whole
+from lib.show.sheet import (
+    EDGE,
+    LEFT,
+    WIDTH,
+    Cell,
+    arrow,
+    box,
+    cell_axes,
+    draw_cell,
+    draw_strip,
+    inch_sheet,
+    name_rank,
+    name_row,
+    note,
+    write,
+)
+from lib.show.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    HATCH,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    color_of,
+    describe,
+    headline,
+    mixed,
+    new_figure,
+    pale,
+    rank_color,
+    styled,
+    title,
+)
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# --- the deal of one epoch
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What the samplers of all ranks give out in one epoch: shares[r][t] is rank r's index in step t."""
+
+    size: int
+    shares: list[list[int]]
+    dropped: list[int]
+
+    @property
+    def order(self) -> list[int]:
+        """The order that all ranks share, padding included: its position p belongs to rank p % W, step p // W."""
+        steps = max(map(len, self.shares))
+        return [share[t] for t in range(steps) for share in self.shares if t < len(share)]
+
+    @property
+    def repeated(self) -> int:
+        """How many positions are padding."""
+        return max(0, len(self.order) - self.size)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The order as cells, each in its rank's colour, padding hatched; then what was dropped, crossed out."""
+        given = [self._cell(position, index) for position, index in enumerate(self.order)]
+        return given + [Cell(index, mark="dropped") for index in self.dropped]
+
+    def row(self, rank: int) -> list[Cell]:
+        """Return the share of a rank as cells."""
+        world = len(self.shares)
+        return [self._cell(step * world + rank, index) for step, index in enumerate(self.shares[rank])]
+
+    def _cell(self, position: int, index: int) -> Cell:
+        return Cell(index, position % len(self.shares), "padding" if position >= self.size else "plain")
+
+    @property
+    def words(self) -> str:
+        """What padding or dropping did, as a sum: 10 samples + 2 repeated = 3 ranks × 4 steps."""
+        change = f" − {len(self.dropped)} dropped" if self.dropped else ""
+        change = f" + {self.repeated} repeated" if self.repeated else change
+        counted = ((self.size, "sample"), (len(self.shares), "rank"), (len(self.shares[0]), "step"))
+        samples, ranks, steps = (f"{number} {noun}{'s' * (number != 1)}" for number, noun in counted)
+        return f"{samples}{change} = {ranks} × {steps}"
+
+
+def deal(size: int, world_size: int, *, seed: int = 0, epoch: int = 0, **arguments: Any) -> Deal:
+    """Ask one DistributedSampler a rank for its epoch; further arguments go to the samplers."""
+
+    def taken(world: int, rank: int, **more: Any) -> list[int]:
+        sampler = DistributedSampler(range(size), world, rank, seed=seed, **more)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    shares = [taken(world_size, rank, **arguments) for rank in range(world_size)]
+    whole_order = taken(1, 0, shuffle=arguments.get("shuffle", True), order=arguments.get("order", "torch"))
+    return Deal(size, shares, whole_order[sum(map(len, shares)) :])
+
+
+def words(indices: Iterable[int]) -> str:
+    """Return indices as text: 4 5 0 2, or "nothing"."""
+    return " ".join(map(str, indices)) or "nothing"
+
+
+def listed(shares: Sequence[Sequence[int]]) -> str:
+    """Return the shares of all ranks as a sentence, for descriptions."""
+    return "; ".join(f"rank {rank}: {words(share)}" for rank, share in enumerate(shares)) + "."
+
+
+# --- who gets which index
+
+
+@styled
+def draw_mechanism(
+    size: int = 10, world_size: int = 3, seed: int = 0, epoch: int = 0, shuffle: bool = True, drop_last: bool = False
+) -> Figure:  # fmt: skip
+    """Draw the whole mechanism: length, shuffled order, padding or dropping, the slice of each rank, and its share.
+
+    Made for up to about 16 samples; the order is that of real samplers.
+    """
+    one = deal(size, world_size, seed=seed, epoch=epoch, shuffle=shuffle, drop_last=drop_last)
+    order, cells, steps = one.order, one.cells, len(one.shares[0])
+    start = max(size, len(cells)) + 1.1  # the column of the shares at the right
+    side = min(0.42, (WIDTH - LEFT - 0.1) / (start + max(steps, 5)))
+    data_y, order_y, ranks_y, pitch = 0.3, 1.45, 2.4, 0.48
+
+    def at(column: float) -> float:
+        return LEFT + (column + 0.5) * side
+
+    figure, axes = inch_sheet(ranks_y + (world_size - 1) * pitch + 0.28)
+    name_row(axes, data_y, "dataset", f"length N = {size}")
+    how = f"randperm({size})\nseed {seed} + epoch {epoch}" if shuffle else "no shuffle"
+    write(axes, EDGE, (data_y + order_y) / 2, how, size=9, color=MUTED, ha="left", linespacing=1.4)
+    name_row(axes, order_y, "order", f"total_size = {len(order)}")
+    draw_strip(axes, LEFT, data_y, map(Cell, range(size)), side)
+    draw_strip(axes, LEFT, order_y, cells, side)
+    for position, cell in enumerate(cells):
+        x = at(position)
+        thread: Any = {"color": cell.hue or GREY, "zorder": 1}
+        if position < size:
+            ends = [at(int(cell.index)), x], [data_y + side / 2, order_y - side / 2]
+            axes.plot(*ends, linewidth=1.2, alpha=0.6, **thread)
+        if cell.rank is not None:
+            y = ranks_y + cell.rank * pitch
+            axes.plot([x, x], [order_y + side / 2, y - side / 2], linewidth=1.0, alpha=0.45, **thread)
+            draw_strip(axes, x - side / 2, y, [cell], side)
+    if one.repeated:
+        _bow(axes, at(-0.5), at(len(order) - 0.5), at(size - 0.5), order_y + 0.55 * side, side)
+        note(axes, at(size - 0.5), order_y - 0.65 * side, "padding:\nthe head again", "bottom")
+    elif one.dropped:
+        note(axes, at(len(order) - 0.5), order_y + 0.7 * side, "dropped:\nthe tail", "top")
+    rounded = f"⌊{size} / {world_size}⌋" if drop_last else f"⌈{size} / {world_size}⌉"
+    sums = f"num_samples = {rounded} = {steps}\ntotal_size = {steps} × {world_size} = {len(order)}"
+    note(axes, at(start - 0.5), data_y, sums)
+    note(axes, at(start - 0.5), ranks_y - 0.4, "what each rank yields")
+    for rank in range(world_size):
+        y = ranks_y + rank * pitch
+        name_rank(axes, y, rank, f"order[{rank}::{world_size}]")
+        arrow(axes, (at(len(cells) - 0.35), y), (at(start - 0.65), y), color=GREY, width=1.0, head=9, gap=2)
+        draw_strip(axes, at(start - 0.5), y, one.row(rank), side)
+    title(axes, one.words)
+    extra = f"Padded with {words(order[size:])}" if one.repeated else f"Dropped: {words(one.dropped)}"
+    said = f"Order: {words(int(cell.index) for cell in cells[:size])}. {extra}. {listed(one.shares)}"
+    return describe(figure, f"From a dataset of {size} to the shares of {world_size} ranks. {said}")
+
+
+def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: float) -> None:
+    """Draw a bow from the head of the order (from x = start) to the padding (middle..end), under the cells."""
+    width = min(end - middle, middle - start)
+    arrow(axes, (start + width / 2, y), ((middle + end) / 2, y), bend=0.12, width=1.3, gap=2, zorder=1.5)
+    for left, right in ((start, start + width), (middle, end)):
+        axes.plot([left + 0.1 * side, right - 0.1 * side], [y, y], color=INK, linewidth=1.3)
+
+
+@styled
+def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
+    """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
+    side, block, numbers = (
+        min(0.48, (WIDTH - LEFT - 0.1) / count),
+        -(-count // world_size),
+        range(1, count + 1),
+    )
+    figure, axes = inch_sheet(2.2)
+    name_row(axes, 1.0, "stride", f"[r::{world_size}]")
+    name_row(axes, 1.8, "blocks", "as in notebook 04")
+    draw_strip(axes, LEFT, 1.0, [Cell(n, (n - 1) % world_size) for n in numbers], side)
+    draw_strip(axes, LEFT, 1.8, [Cell(n, (n - 1) // block, "faded") for n in numbers], side)
+    for position in range(count - world_size):
+        x, y = LEFT + (position + 0.5) * side, 1.0 - 0.5 * side
+        color = rank_color(position % world_size)
+        arrow(
+            axes, (x, y), (x + world_size * side, y), color=color, width=1.4, head=9, bend=-0.42, gap=(2, 1)
+        )
+    title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
+    said = listed([list(numbers)[rank::world_size] for rank in range(world_size)])
+    return describe(figure, f"The numbers 1 to {count} dealt to {world_size} ranks by stride. {said}")
+
+
+RANKS_CONTROLS = {
+    "size": whole(1, 32, 10, "N · samples"),
+    "world_size": whole(1, 8, 3, "W · ranks"),
+    "epoch": whole(0, 12, 0, "e · epoch"),
+    "seed": whole(0, 9, 0, "seed"),
+    "shuffle": switch(True, "shuffle"),
+    "drop_last": switch(False, "drop_last"),
+}
+
+
+@styled
+def draw_ranks(
+    *, size: int, world_size: int, epoch: int, seed: int, shuffle: bool, drop_last: bool
+) -> Figure:
+    """Draw an epoch: the order, the rank × step grid, and how often each index came in epochs 0..epoch."""
+    arguments = dict(seed=seed, shuffle=shuffle, drop_last=drop_last)
+    one = deal(size, world_size, epoch=epoch, **arguments)
+    seen = Counter(i for e in range(epoch + 1) for i in deal(size, world_size, epoch=e, **arguments).order)
+    steps, room = len(one.shares[0]), WIDTH - LEFT - 0.1
+    side = min(0.44, room / max(size, len(one.order)))
+    grid = min(0.44, 2.9 / world_size, room / max(1, steps))
+    order_y, grid_y = 0.3, 1.15
+    seen_y, steps_y = grid_y + world_size * grid + 0.35, grid_y - grid / 2 - 0.14
+    figure, axes = inch_sheet(seen_y + 0.25)
+    name_row(axes, order_y, "order", f"seed + epoch = {seed + epoch}" if shuffle else "not shuffled")
+    draw_strip(axes, LEFT, order_y, one.cells, side)
+    write(axes, EDGE, steps_y, "step", size=9, color=MUTED, ha="left")
+    for step in range(steps):
+        write(axes, LEFT + (step + 0.5) * grid, steps_y, str(step), size=9, color=MUTED)
+    for rank in range(world_size):
+        name_rank(axes, grid_y + rank * grid, rank)
+        draw_strip(axes, LEFT, grid_y + rank * grid, one.row(rank), grid)
+    name_row(axes, seen_y, "times seen", "in epoch 0" if not epoch else f"in epochs 0 to {epoch}")
+    for index in range(size):
+        write(axes, LEFT + (index + 0.5) * side, seen_y - side / 2 - 0.09, str(index), size=9, color=MUTED)
+    counts = [seen[index] for index in range(size)]
+    draw_strip(axes, LEFT, seen_y, [_times(count, fair=epoch + 1) for count in counts], side)
+    title(axes, f"Epoch {epoch}: {one.words}")
+    lost = f" Dropped: {words(one.dropped)}." if one.dropped else ""
+    said = f"{one.words}. {listed(one.shares)}{lost} Times seen so far: {words(counts)}."
+    return describe(figure, f"Epoch {epoch}, seed {seed}: {said}")
+
+
+def _times(count: int, fair: int) -> Cell:
+    """Say how often an index was seen: grey for the fair number, black for more, pale for less, a cross for never."""
+    color = INK if count > fair else GREY
+    return Cell(count, color=color, mark="dropped" if not count else "faded" if count < fair else "plain")
+
+
+# --- from epoch to epoch
+
+
+@styled
+def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int = 0) -> Figure:
+    """Draw, for ranks that shuffle with `seeds`, each one's order, the share it keeps, and who holds which index.
+
+    As many ranks as seeds; nothing is padded, so that a tower of cells can only come from different orders.
+    """
+    world, side, pitch = len(seeds), min(0.48, (6.3 - LEFT) / size), 0.54
+    deals = [deal(size, world, seed=seed, epoch=epoch, pad=False) for seed in seeds]
+    holders: dict[int, list[int]] = defaultdict(list)
+    for rank, one in enumerate(deals):
+        for index in one.shares[rank]:
+            holders[index].append(rank)
+    end_y = 0.3 + world * pitch + 0.3 + (max(map(len, holders.values())) - 1) * side
+    figure, axes = inch_sheet(end_y + 0.35)
+    for rank, one in enumerate(deals):
+        name_rank(axes, 0.3 + rank * pitch, rank, f"seed {seeds[rank]} + e {epoch}")
+        kept = [Cell(cell.index, rank if cell.rank == rank else None) for cell in one.cells]
+        draw_strip(axes, LEFT, 0.3 + rank * pitch, kept, side)
+    name_row(axes, end_y, "who holds", "each index")
+    for index in range(size):
+        tower = [Cell(index, rank) for rank in holders[index]] or [Cell(index, mark="dropped")]
+        for level, cell in enumerate(tower):
+            draw_strip(axes, LEFT + index * side, end_y - level * side, [cell], side)
+    right = LEFT + size * side + 0.45
+    signs = ("computed and kept", Cell("", 0)), ("computed, left to others", Cell(""))
+    for line, (meaning, cell) in enumerate((*signs, ("nobody keeps it", Cell("", mark="dropped")))):
+        draw_strip(axes, right - 0.15, 0.3 + 0.4 * line, [cell], 0.3)
+        note(axes, right + 0.28, 0.3 + 0.4 * line, meaning)
+    missed = [index for index in range(size) if not holders[index]]
+    twice = sum(len(ranks) > 1 for ranks in holders.values())
+    if len({tuple(one.order) for one in deals}) == 1:
+        title(axes, "Equal seeds: each index has one holder, without a word between the ranks")
+    else:
+        title(axes, f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several")
+    shares = listed([one.shares[rank] for rank, one in enumerate(deals)])
+    said = f"{world} ranks shuffle with seeds {words(seeds)}. {shares} Held by nobody: {words(missed)}."
+    return describe(figure, said)
+
+
+def shade(index: int, size: int) -> str:
+    """Return the colour of an index on the ramp from pale blue (0) to dark blue (size - 1)."""
+    return mixed("#deedfa", "#003866", index / max(1, size - 1))
+
+
+def _panels(
+    height: float, columns: int, rows: int, headings: Sequence[str], names: Sequence[str], *,
+    left: float = 3.2, top: float = 0.8, below: int = 0,
+) -> tuple[Figure, Any]:  # fmt: skip
+    """Make two panels of cells, each under its heading, with the names of the rows beside the first."""
+    figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(columns + left, columns))
+    for axes, heading, room in zip(panels, headings, (left, 0.0), strict=True):
+        cell_axes(axes, columns=columns, rows=rows + below, left=room, top=top)
+        write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
+    for row, name in enumerate(names):
+        write(panels[0], -0.8, row, name, ha="right")
+    return figure, panels
+
+
+@styled
+def draw_epochs(size: int = 12, world_size: int = 3, epochs: int = 6) -> Figure:
+    """Draw epoch × position of the order for samplers that never hear of the epoch, and for those that do."""
+    told = [deal(size, world_size, epoch=epoch).order for epoch in range(epochs)]
+    untold = [deal(size, world_size, epoch=0).order] * epochs
+    height = 0.6 + 8.8 * (epochs + 2.0) / (2 * size + 4)
+    headings = "set_epoch forgotten", "set_epoch(e) before each epoch"
+    figure, panels = _panels(height, size, epochs, headings, [f"epoch {e}" for e in range(epochs)], top=1.5)
+    write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
+    for axes, orders in zip(panels, (untold, told), strict=True):
+        for position in range(size):
+            rank, ends = position % world_size, [position - 0.4, position + 0.4]
+            axes.plot(ends, [-0.62, -0.62], color=rank_color(rank), linewidth=4, solid_capstyle="butt")
+            write(axes, position, -0.98, str(rank), size=9, color=MUTED)
+        for epoch, order in enumerate(orders):
+            for position, index in enumerate(order):
+                draw_cell(axes, position, epoch, Cell(index, color=shade(index, size)), size=0.92, font=9.5)
+    orders_of = [len({tuple(order) for order in orders}) for orders in (untold, told)]
+    finding = f"Forgotten: {orders_of[0]} order in {epochs} epochs, a column never changes. Told: {orders_of[1]} orders"
+    headline(figure, finding)
+    return describe(
+        figure,
+        f"Epoch by position. Without set_epoch all {epochs} rows are {words(untold[0])}. With it, epoch 0: "
+        f"{words(told[0])}; epoch 1: {words(told[1])}; and so on, {orders_of[1]} different rows.",
+    )
+
+
+@styled
+def draw_left_out(size: int = 11, world_size: int = 4, epochs: int = 6) -> Figure:
+    """Draw epoch × index under drop_last: who got it, or nobody; without shuffle and with it."""
+    height = 0.6 + 8.8 * (epochs + 2.3) / (2 * size + 4)
+    ways, names = (False, True), [f"epoch {e}" for e in range(epochs)]
+    figure, panels = _panels(height, size, epochs, [f"shuffle={way}" for way in ways], names, below=1)
+    write(panels[0], -0.8, epochs + 0.15, "times seen", color=MUTED, ha="right")
+    never = []
+    for axes, shuffle in zip(panels, ways, strict=True):
+        times: Counter[int] = Counter()
+        for epoch in range(epochs):
+            cells = deal(size, world_size, epoch=epoch, shuffle=shuffle, drop_last=True).cells
+            times.update(int(cell.index) for cell in cells if cell.mark == "plain")
+            for cell in cells:
+                draw_cell(axes, int(cell.index), epoch, cell, font=9.5)
+        never.append([index for index in range(size) if not times[index]])
+        for index in range(size):
+            look: Any = {} if times[index] else {"color": RED, "fontweight": "bold"}
+            write(axes, index, epochs + 0.15, str(times[index]), size=10.5, **look)
+    fixed, fresh = (f"{len(lost) or 'no'} sample{'s' * (len(lost) != 1)}" for lost in never)
+    headline(figure, f"Never seen in {epochs} epochs: {fixed} without shuffle, {fresh} with it")
+    return describe(
+        figure,
+        f"Epoch by index with drop_last, {size} samples, {world_size} ranks. Never seen in {epochs} epochs: "
+        f"without shuffle {words(never[0])}; with shuffle {words(never[1])}.",
+    )
+
+
+@styled
+def draw_coincidence(size: int = 10, seeds: int = 6, epochs: int = 6) -> Figure:
+    """Draw seed × epoch, each cell named after the order that it gives, for order="torch" and order="feistel".
+
+    A cell has a colour if its order is also that of another cell.
+    """
+    kinds, ways, names = [], ("torch", "feistel"), [f"seed {seed}" for seed in range(seeds)]
+    figure, panels = _panels(4.1, epochs, seeds, [f'order="{way}"' for way in ways], names, left=1.6, top=1.2)
+    for axes, way in zip(panels, ways, strict=True):
+        pairs = [(seed, epoch) for seed in range(seeds) for epoch in range(epochs)]
+        table = {(s, e): tuple(deal(size, 1, seed=s, epoch=e, order=way).order) for s, e in pairs}
+        letters = {one: number for number, one in enumerate(dict.fromkeys(table.values()))}
+        times = Counter(table.values())
+        for (seed, epoch), one in table.items():
+            color = shade(letters[one], len(letters)) if times[one] > 1 else None
+            draw_cell(axes, epoch, seed, Cell(_letters(letters[one]), color=color), size=0.92, font=11)
+        for epoch in range(epochs):
+            write(axes, epoch, -0.75, f"e = {epoch}", size=9.5, color=MUTED)
+        kinds.append(len(letters))
+    headline(
+        figure, f"{seeds} seeds × {epochs} epochs: torch has {kinds[0]} different orders, feistel {kinds[1]}"
+    )
+    return describe(
+        figure,
+        f"Seed by epoch, {size} samples. torch: {kinds[0]} different orders in {seeds * epochs} cells, the same along "
+        f"each diagonal of constant seed + epoch. feistel: {kinds[1]} different orders.",
+    )
+
+
+def _letters(number: int) -> str:
+    """Return A, B, … Z, AA, AB …"""
+    return ("" if number < 26 else chr(64 + number // 26)) + chr(65 + number % 26)
+
+
+# --- what the shares do to results
+
+
+def _work(axes: Axes, left: float, y: float, width: float, text: str, kind: str, height: float = 0.4) -> None:
+    """Draw a piece of work in the pale colour of its kind, from `left` on."""
+    look: Any = {
+        "face": pale(color_of(kind), 0.3),
+        "edge": color_of(kind),
+        "line": 1.3,
+        "radius": 0.07,
+        "zorder": 3,
+    }
+    box(axes, left + width / 2, y, width, height, text, ink=INK, writing={"linespacing": 1.4}, **look)
+
+
+@styled
+def draw_step(
+    size: int = 12, world_size: int = 3, batch_size: int = 2, seed: int = 0, epoch: int = 0
+) -> Figure:
+    """Draw the first gradient step of data-parallel training: what each rank does alone, and what all do together."""
+    one = deal(size, world_size, seed=seed, epoch=epoch)
+    batches = [share[:batch_size] for share in one.shares]
+    pitch, side, top = 0.62, 0.4, 0.3
+    alone = {"load": (0, 0.8), "forward": (0.85, 1.05), "backward": (1.95, 1.5), "step": (4.65, 0.75)}
+    figure, axes = inch_sheet(world_size * pitch + 0.45)
+    x = LEFT + batch_size * side + 0.25
+    for rank in range(world_size):
+        y = top + rank * pitch
+        name_rank(axes, y, rank)
+        draw_strip(axes, LEFT, y, one.row(rank)[:batch_size], side)
+        for name, (left, width) in alone.items():
+            _work(axes, x + left, y, width, name, name)
+        write(axes, x + 5.52, y, "w − η·ḡ", size=11, ha="left", zorder=4)
+        if rank:
+            write(axes, x + 5.8, y - pitch / 2, "=", size=13, color=MUTED, rotation=90)
+    tall = (world_size - 1) * pitch
+    # it begins while backward runs
+    _work(axes, x + 3.25, top + tall / 2, 1.35, "all-reduce\nḡ = mean of g", "transfer", tall + 0.4)
+    below, apart = top + tall + 0.36, (LEFT, x + 3.2, "each rank alone")
+    for left, right, text in (
+        apart,
+        (x + 3.25, x + 4.6, "together"),
+        (x + 4.65, x + 6.1, "alone, but equal"),
+    ):
+        axes.plot([left, right], [below, below], color=GREY, linewidth=1.5)
+        write(axes, (left + right) / 2, below + 0.17, text, size=9.5, color=MUTED)
+    count = sum(map(len, batches))
+    title(axes, f"One step: {world_size} ranks × {batch_size} samples act as one batch of {count}")
+    return describe(
+        figure,
+        f"The first step. {listed(batches)} Each rank loads its own samples and runs forward and backward alone; "
+        "one all-reduce takes the mean of the gradients; each makes the same step, so the parameters stay equal.",
+    )
+
+
+@styled
+def draw_graded(images: torch.Tensor, correct: Sequence[bool], world_size: int = 4, first: int = 0) -> Figure:
+    """Draw images dealt to ranks without shuffle, each answer right or wrong, with padding, and the scores.
+
+    images: (count, height, width), any range. correct: as many. `first` is the index of the first one, for the labels.
+    """
+    marks = [bool(mark) for mark in correct]
+    size, one = len(marks), deal(len(marks), world_size, shuffle=False)
+    side, pitch, half, height = 0.74, 1.25, 0.31, world_size * 0.74 + 0.15
+    figure, axes = inch_sheet(height)
+    for rank in range(world_size):
+        y = 0.4 + rank * side
+        name_rank(axes, y, rank)
+        for step, cell in enumerate(one.row(rank)):
+            x, index = LEFT + (step + 0.5) * pitch, int(cell.index)
+            place = (x - half, x + half, y + half, y - half)
+            axes.imshow(images[index].numpy(), cmap="gray_r", extent=place, aspect="auto", zorder=2)
+            look: Any = {"line": 2.2, "radius": 0.05, "zorder": 3, "hatch": HATCH.get(cell.mark)}
+            box(axes, x, y, 2 * half, 2 * half, face="none", edge=rank_color(rank), **look)
+            sign, color = ("✓", GREEN) if marks[index] else ("✗", RED)
+            write(axes, x + 0.47, y - 0.08, sign, size=15, color=color, fontweight="bold")
+            write(axes, x + 0.47, y + 0.2, str(first + index), size=9, color=MUTED)
+    axes.set(xlim=(EDGE, WIDTH), ylim=(height, 0))  # imshow moved them
+    counted = [marks[index] for index in one.order]
+    right = LEFT + len(one.shares[0]) * pitch + 0.35
+    for y, name, answers in ((0.4, "exact", marks), (1.02, "padded", counted)):
+        hits, total = sum(answers), len(answers)
+        write(axes, right, y, name, color=MUTED, ha="left")
+        score = f"{hits} / {total} = {hits / total:.1%}"
+        write(axes, right + 0.75, y, score, size=13, ha="left", fontweight="bold")
+    note(axes, right, 1.65, "hatched: an image that\nwas counted already")
+    move = signed(100 * (sum(counted) / len(counted) - sum(marks) / size))
+    repeats = f"{one.repeated} image{'s are' if one.repeated != 1 else ' is'} counted twice"
+    title(axes, f"{repeats}: the score moves by {move} points")
+    return describe(
+        figure,
+        f"Test images {first} to {first + size - 1} on {world_size} ranks, numbered from 0. {listed(one.shares)} "
+        f"Exact {sum(marks)} of {size}, padded {sum(counted)} of {len(counted)}: {move} points.",
+    )
+
+
+def signed(number: float) -> str:
+    """Return a number with one decimal and its sign: +2.9, −5.0, 0.0."""
+    return "0.0" if abs(number) < 0.05 else f"{number:+.1f}".replace("-", "−")
+
+
+@styled
+def draw_evaluation(correct: torch.Tensor, sizes: Sequence[int] = (50, 360), most: int = 64) -> Figure:
+    """Draw measured minus exact accuracy against the world size 1..most, for the first `size` answers of each size.
+
+    correct: bool, one for each test sample. Shares without shuffle, as evaluations have them.
+    """
+    figure, axes = new_figure(9, 4.0)
+    worlds, marks = range(1, most + 1), correct.numpy().astype(float)
+
+    def moves(size: int, pad: bool) -> Any:
+        scores = [marks[deal(size, world, shuffle=False, pad=pad).order].mean() for world in worlds]
+        return 100 * (np.array(scores) - marks[:size].mean())
+
+    largest = []
+    for size, (color, marker) in zip(sizes, ((ORANGE, "s"), (BLUE, "o")), strict=True):
+        padded = moves(size, True)
+        largest.append(f"{signed(padded[np.abs(padded).argmax()])} points (N = {size})")
+        axes.vlines(worlds, 0, padded, color=color, linewidth=1.0, alpha=0.45, zorder=2)
+        name = f"padded, {size} images"
+        axes.scatter(worlds, padded, s=28, color=color, marker=marker, label=name, zorder=3)
+    exact = max(float(np.abs(moves(size, False)).max()) for size in sizes)
+    axes.axhline(0, color=GREEN, linewidth=2.5, zorder=2.5, label=f"pad=False: {signed(exact)} for every W")
+    axes.set(xlabel="W, ranks that share the evaluation", xlim=(0, most + 1))
+    axes.set_ylabel("measured − exact accuracy\npercentage points")
+    axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
+    headline(figure, f"Padding biases the score by up to {' and '.join(largest)}")
+    return describe(
+        figure,
+        f"Measured minus exact accuracy for 1 to {most} ranks. Padded: up to {' and '.join(largest)}. "
+        f"pad=False: {signed(exact)} everywhere.",
+    )

@@ -1,0 +1,628 @@
+"""Figures of notebook 04, contiguous shards."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lib._values import format_share
+from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
+from lib.data.permutation import Permutation
+from lib.data.samplers import DistributedSampler
+from lib.show.explore import choice, steps, switch, whole
+from lib.show.sheet import Cell, Mark, arrow, box, cell_axes, cell_sheet, draw_cell, draw_cells, label_row
+from lib.show.style import (
+    BLUE,
+    GREY,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    RANKS,
+    RED,
+    SKY,
+    describe,
+    headline,
+    new_figure,
+    pale,
+    rank_color,
+    styled,
+    title,
+)
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch.utils.data import DistributedSampler as TorchSampler
+
+# ---- Figures of notebook 04: how an epoch is cut into shards.
+#
+# draw_pages        which pages of a file each rank must read: stride against contiguous
+# draw_page_reads   the same, counted on a real file
+# draw_cursor       reset, next and index: the cursor of libtorch's samplers over its shard
+
+
+def listed(samples: Sequence[int]) -> str:
+    """Return "8, 9", or the first six and how many there are."""
+    text = ", ".join(map(str, samples[:6]))
+    return text + (f" … ({len(samples)})" if len(samples) > 6 else "")
+
+
+def shares(size: int, world_size: int, cut: str, shuffle: bool) -> list[list[int]]:
+    """Return each rank's indices of epoch 0, cut by "stride" or "contiguous"."""
+    if cut == "stride":
+        return [list(DistributedSampler(range(size), world_size, r, shuffle)) for r in range(world_size)]
+    kind = DistributedRandomSampler if shuffle else DistributedSequentialSampler
+    return [list(kind(size, world_size, r)) for r in range(world_size)]
+
+
+PAGES_CONTROLS = {
+    "size": whole(16, 40, 32, "N · samples", step=4),
+    "world_size": whole(1, 8, 4, "W · ranks"),
+    "page": whole(2, 8, 4, "samples a page"),
+    "cut": choice(("stride", "contiguous"), "stride", "cut"),
+    "shuffle": switch(False, "shuffle"),
+}
+
+
+@styled
+def draw_pages(*, size: int, world_size: int, page: int, cut: str, shuffle: bool) -> Figure:
+    """Draw a file of `size` samples in pages, and for each rank the pages that hold its samples."""
+    dealt = shares(size, world_size, cut, shuffle)
+    owner = {sample: rank for rank in reversed(range(world_size)) for sample in dealt[rank]}
+    pages, gap = math.ceil(size / page), 0.4
+    reads = [len({sample // page for sample in own}) for own in dealt]
+    figure, axes = cell_sheet(size + gap * (pages - 1), world_size + 1.5)
+    label_row(axes, 0, "file")
+    for number in range(pages):
+        samples = range(number * page, min(size, (number + 1) * page))
+        left = number * (page + gap)
+        draw_cells(axes, [Cell(sample, owner[sample]) for sample in samples], x=left, font=9)
+        for rank, own in enumerate(dealt):
+            count, of = Counter(sample // page for sample in set(own))[number], len(samples)
+            text = f"{count} of {of}" if count and of > 2 else f"{count or ''}"
+            _page(axes, left, 1.5 + rank, of, text, rank_color(rank) if count else PAPER)
+    for rank in range(world_size):
+        label_row(axes, 1.5 + rank, f"rank {rank}")
+    each = f"{min(reads)}" if len(set(reads)) == 1 else f"{min(reads)} to {max(reads)}"
+    how = f"{'shuffled, ' if shuffle else ''}{cut}"
+    title(axes, f"{how.capitalize()}: a rank reads {each} of {pages} pages; together {sum(reads)} reads")
+    return describe(
+        figure,
+        f"A file of {size} samples in {pages} pages, cut for {world_size} ranks: {cut}"
+        f"{', shuffled' if shuffle else ''}. Pages read by rank: {', '.join(map(str, reads))} of {pages}; "
+        f"{sum(reads)} reads together.",
+    )
+
+
+def _page(axes: Axes, x: float, y: float, width: float, text: str, color: str) -> None:
+    """Draw a page as a box `width` cells wide from column x on."""
+    edge = GRID if color == PAPER else color
+    look: Any = {"face": color, "edge": edge, "line": 1.0, "radius": 0.16, "size": 9.5, "zorder": 1}
+    box(axes, x + (width - 1) / 2, y, width - 0.12, 0.88, text, **look)
+
+
+@styled
+def draw_page_reads(ways: Mapping[str, Sequence[Sequence[int]]], pages: int) -> Figure:
+    """Draw rank × page for each way: ways[name][rank] lists the numbers of the pages that the rank has read."""
+    figure, grid = new_figure(9, 2.9, cols=len(ways), squeeze=False)
+    totals = {name: sum(len(set(own)) for own in ranks) for name, ranks in ways.items()}
+    for axes, (name, ranks) in zip(grid[0], ways.items(), strict=True):
+        for rank, own in enumerate(ranks):
+            for number in range(pages):
+                _page(axes, number, rank, 1, "", rank_color(rank) if number in own else PAPER)
+        axes.set(xlim=(-0.7, pages - 0.3), ylim=(len(ranks) - 0.4, -0.7), yticks=range(len(ranks)))
+        axes.set_xticks([0, pages - 1], labels=["page 0", f"{pages - 1}"])
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        axes.set_title(f"{name}: {totals[name]} reads", fontsize=11)
+    grid[0][0].set_yticks(range(len(ranks)), labels=[f"rank {rank}" for rank in range(len(ranks))])
+    most, least = max(totals, key=lambda name: totals[name]), min(totals, key=lambda name: totals[name])
+    headline(
+        figure,
+        f"The same {pages} pages: read {totals[most]} times with {most}, {totals[least]} times with {least}",
+    )
+    summed = "; ".join(f"{name} {total}" for name, total in totals.items())
+    return describe(figure, f"Pages that {len(ranks)} ranks read of {pages}, summed: {summed}.")
+
+
+CURSOR_CONTROLS = {
+    "size": whole(1, 20, 10, "N · samples"),
+    "world_size": whole(1, 8, 3, "W · ranks"),
+    "rank": whole(0, 7, 2, "rank"),
+    "batch_size": whole(1, 4, 3, "next(b)"),
+    "calls": whole(0, 6, 1, "calls of next"),
+    "duplicates": switch(True, "allow_duplicates"),
+    "random": switch(False, "random"),
+}
+
+
+@styled
+def draw_cursor(
+    *, size: int, world_size: int, rank: int, batch_size: int, calls: int, duplicates: bool, random: bool
+) -> Figure:
+    """Draw all positions in their shards, what `calls` calls of next(batch_size) gave one rank, and its cursor."""
+    asked, rank = rank, min(rank, world_size - 1)
+    kind = DistributedRandomSampler if random else DistributedSequentialSampler
+    shards = [list(kind(size, world_size, r, duplicates)) for r in range(world_size)]
+    order, local = [sample for shard in shards for sample in shard], len(shards[0])
+    missing = sorted(set(range(size)) - set(order))
+    mine = kind(size, world_size, rank, duplicates)
+    figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
+    got = None
+    for number in range(1, calls + 1):
+        begin, got = mine.index(), mine.next(batch_size)
+        if got is not None:
+            axes.plot([begin - 0.4, begin + len(got) - 0.6], [0.3, 0.3], color=INK, linewidth=1.5)
+            axes.text(
+                begin + len(got) / 2 - 0.5, 0, str(number), ha="center", va="center_baseline", color=INK
+            )
+    for position, sample in enumerate(order):
+        padding = sample in order[:position] if random else position >= size
+        mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
+        draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
+        axes.text(position, 1.75, str(position), ha="center", va="center_baseline", fontsize=9, color=MUTED)
+    draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
+    axes.annotate(
+        f"index() = {mine.index()}",
+        (mine.index() - 0.5, 1.5),
+        (mine.index() - 0.5, 2.9),
+        ha="center" if mine.index() else "left",
+        va="center",
+        color=RED,
+        arrowprops={"arrowstyle": "-|>", "color": RED},
+    )
+    for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
+        label_row(axes, y, name, color=INK if y == 1 else MUTED)
+    said = f"call {calls} gave {got}" if calls else "no call yet"
+    note = f" (W has no rank {asked})" if asked != rank else ""
+    lost = f"; no shard holds {listed(missing)}" if missing else ""
+    owns = f"Rank {rank}{note} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
+    title(axes, (owns if local else f"{size} samples for {world_size} ranks: all shards are empty") + lost)
+    return describe(
+        figure,
+        f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. Rank {rank}: {said}, "
+        f"index() = {mine.index()}.{' In no shard: ' + listed(missing) + '.' if missing else ''}",
+    )
+
+
+# ---- Figures of notebook 04: an epoch that is interrupted, and goes on with another number of ranks.
+#
+# draw_rest       what is left of the order: one piece with stride, W pieces with contiguous shards
+# draw_calendar   rank × step of both runs, and for each sample the run and step that used it
+
+REST_CONTROLS = {
+    "size": whole(12, 40, 32, "N · samples", step=4),
+    "world_size": whole(1, 8, 4, "W · ranks"),
+    "step": whole(0, 6, 2, "steps done"),
+    "batch_size": whole(1, 4, 2, "samples a rank and step"),
+}
+
+
+def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) -> list[tuple[int, int] | None]:
+    """Return for each position of the order who used it: (rank, step counted from 1), or None where nobody has yet."""
+    local = -(-size // world_size)
+
+    def who(position: int) -> tuple[int, int] | None:
+        turn, rank = divmod(position, world_size)
+        if cut == "contiguous":
+            rank, turn = divmod(position, local)
+        return (rank, turn // batch_size + 1) if turn < step * batch_size else None
+
+    return [who(position) for position in range(size)]
+
+
+@styled
+def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figure:
+    """Draw the order of an epoch after some steps, cut both ways; the pieces that are left are framed."""
+    figure, axes = cell_sheet(size, 5.6)
+    pieces = {}
+    for number, cut in enumerate(("stride", "contiguous")):
+        y = 0.4 + 2.8 * number
+        users = used_at(size, world_size, step, batch_size, cut)
+        for position, user in enumerate(users):
+            draw_cell(axes, position, y, Cell(user[1], user[0]) if user else Cell(""), font=9)
+        free = [position for position, user in enumerate(users) if user is None]
+        starts = [position for position in free if position - 1 not in free]
+        ends = [position for position in free if position + 1 not in free]
+        for start, end in zip(starts, ends, strict=True):
+            axes.plot([start - 0.4, end + 0.4], [y + 0.72, y + 0.72], color=RED, linewidth=2)
+        pieces[cut] = len(starts)
+        label_row(axes, y, cut)
+        local = -(-size // world_size)
+        cursors = [min(r * local + step * batch_size, (r + 1) * local) for r in range(world_size)]
+        state = f"consumed = {size - users.count(None)}" if cut == "stride" else f"index() = {cursors}"
+        note = f"number: the step that used a position; to go on, remember {state}"
+        axes.text(-0.4, y + 1.35, note, va="center", fontsize=10, color=MUTED)
+    count = {n: f"{n} piece{'s' * (n != 1)}" for n in pieces.values()}
+    title(
+        axes,
+        f"After {step} step{'s' * (step != 1)}, what is left: {count[pieces['stride']]} with stride, "
+        f"{count[pieces['contiguous']]} with contiguous shards",
+    )
+    return describe(
+        figure,
+        f"An order of {size} samples over {world_size} ranks after {step} steps of {batch_size} samples a rank. "
+        f"Pieces left over: {pieces['stride']} with stride, {pieces['contiguous']} with contiguous shards.",
+    )
+
+
+@dataclass(frozen=True)
+class Use:
+    """One sample handed to one rank: in run 1 or 2, at the step counted on from run 1, as its `turn`-th sample."""
+
+    run: int
+    rank: int
+    step: int
+    turn: int
+    sample: int
+
+
+def two_runs(
+    size: int, before: int, after: int, steps: int, batch_size: int, restart: bool = False, seed: int = 0
+) -> tuple[list[Use], int]:
+    """Use an epoch with `before` ranks for some steps, then the rest of it with `after` ranks; return all uses.
+
+    restart: the second run knows nothing of the first. Also returns how many samples the first run consumed.
+    """
+    first = [DistributedSampler(range(size), before, rank, seed=seed) for rank in range(before)]
+    uses = [
+        Use(1, rank, turn // batch_size + 1, turn, sample)
+        for rank, sampler in enumerate(first)
+        for turn, sample in enumerate(list(sampler)[: steps * batch_size])
+    ]
+    consumed, done = len(uses), max((use.step for use in uses), default=0)
+    for rank in range(after):
+        sampler = DistributedSampler(range(size), after, rank, seed=seed)
+        if not restart:
+            sampler.load_state_dict(first[0].state_dict(consumed))
+        uses += [
+            Use(2, rank, done + turn // batch_size + 1, turn, sample) for turn, sample in enumerate(sampler)
+        ]
+    return uses, consumed
+
+
+CALENDAR_CONTROLS = {
+    "size": whole(20, 36, 36, "N · samples", step=2),
+    "before": whole(2, 6, 4, "W before"),
+    "after": whole(2, 6, 3, "W after"),
+    "steps": whole(0, 6, 3, "steps of run 1"),
+    "batch_size": whole(1, 3, 2, "batch size"),
+    "restart": switch(False, "restart the epoch instead"),
+}
+
+
+@styled
+def draw_calendar(
+    *, size: int, before: int, after: int, steps: int, batch_size: int, restart: bool
+) -> Figure:
+    """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
+    uses, consumed = two_runs(size, before, after, steps, batch_size, restart)
+    uses.sort(key=lambda use: (use.run, use.turn, use.rank))
+    times = Counter(use.sample for use in uses)
+    ranks, per_row = max(before, after), 18
+    wide = {
+        run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
+        for run in (1, 2)
+    }
+    begin = {1: 0.0, 2: wide[1] + 1.2 if wide[1] else 0.0}
+    below = 1 + ranks + 1.3
+    figure, axes = cell_sheet(max(begin[2] + wide[2], per_row), below + -(-size // per_row))
+    last: dict[int, Use] = {}
+    for use in uses:
+        x = begin[use.run] + _column(use, batch_size)
+        _cell(axes, x, 1 + use.rank, use.sample, use, again=use.sample in last)
+        last[use.sample] = use
+        if use.rank == 0 and use.turn % batch_size == 0:
+            middle = x + (min(batch_size, wide[use.run]) - 1) / 2
+            axes.text(middle, 0.35, str(use.step), ha="center", va="center_baseline", fontsize=9, color=MUTED)
+    for sample, use in last.items():
+        x, y = sample % per_row, below + sample // per_row
+        _cell(axes, x, y, use.step, use, again=times[sample] > 1)
+    label_row(axes, 0.35, "step", color=MUTED)
+    for rank in range(ranks):
+        label_row(axes, 1 + rank, f"rank {rank}")
+    for run, world_size in ((1, before), (2, after)):
+        if wide[run]:
+            axes.text(begin[run] - 0.4, -0.3, f"run {run}: {world_size} ranks", va="center", fontsize=10)
+    if wide[1] and wide[2]:
+        axes.plot([begin[2] - 1.1, begin[2] - 1.1], [-0.4, ranks + 0.5], color=RED, linestyle="--")
+    axes.text(-0.4, below - 0.85, "sample by sample: the step that used it", va="center", fontsize=10)
+    for first in range(0, size, per_row):
+        label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
+    twice, lost = sum(count > 1 for count in times.values()), size - len(times)
+    who = "Restarted" if restart else f"{before} ranks, then {after}"
+    again = f"{twice or 'none'} of {size} twice{' (padding)' * bool(twice and not restart)}"
+    title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
+    return describe(
+        figure,
+        f"{size} samples, {before} ranks for {steps} steps of {batch_size} samples, then {after} ranks"
+        f"{' from the beginning again' if restart else ''}: {consumed} uses in run 1, {len(uses) - consumed} in run 2, "
+        f"{twice} samples twice, {lost} never.",
+    )
+
+
+def _column(use: Use, batch_size: int) -> float:
+    return use.turn + 0.3 * (use.turn // batch_size)
+
+
+def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> None:
+    mark: Mark = "padding" if again else "plain" if use.run == 1 else "faded"
+    draw_cell(axes, x, y, Cell(text, use.rank, mark, RED if again else None), font=10)
+
+
+# ---- Figures of notebook 04: samples that no rank reads.
+#
+# draw_never_seen   dropped samples: the same ones in every epoch, or others each time
+# draw_missed       ranks that shuffle differently: how much of the data nobody reads
+
+NEVER_SEEN_CONTROLS = {
+    "size": whole(4, 16, 10, "N · samples"),
+    "world_size": whole(2, 8, 4, "W · ranks"),
+    "epochs": whole(2, 10, 6, "epochs"),
+}
+
+
+@styled
+def draw_never_seen(*, size: int, world_size: int, epochs: int) -> Figure:
+    """Draw epoch × sample for two samplers that drop the rest of N / W: who is left out, and how often."""
+    ways = {
+        "libtorch: cuts, then shuffles": [_libtorch_epoch(size, world_size, e) for e in range(epochs)],
+        "torch, drop_last: shuffles, then cuts": [_torch_epoch(size, world_size, e) for e in range(epochs)],
+    }
+    figure, grid = new_figure(
+        9, 1.1 + 4.0 * (epochs + 1.3) / (size + 3), cols=2, width_ratios=(size + 3, size)
+    )
+    never: dict[str, list[int]] = {}
+    for axes, (name, seen) in zip(grid, ways.items(), strict=True):
+        cell_axes(axes, columns=size, rows=epochs + 1.3, left=0 if never else 3)
+        times = [sum(sample in each for each in seen) for sample in range(size)]
+        for e, each in enumerate(seen):
+            row = [Cell(s, mark="plain" if s in each else "dropped", color=BLUE) for s in range(size)]
+            draw_cells(axes, row, y=e, font=9)
+            if not never:
+                label_row(axes, e, f"epoch {e}")
+        for sample, count in enumerate(times):
+            look = {"color": INK if count else RED, "fontweight": "normal" if count else "bold"}
+            axes.text(
+                sample, epochs + 0.3, str(count), ha="center", va="center_baseline", fontsize=10, **look
+            )
+        axes.set_title(name, fontsize=11)
+        never[name] = [sample for sample in range(size) if not times[sample]]
+    label_row(grid[0], epochs + 0.3, "times seen")
+    lost, still = never.values()
+    headline(figure, _finding(size % world_size, lost, still))
+    return describe(
+        figure,
+        f"{epochs} epochs of {size} samples over {world_size} ranks without duplicates. Never seen: libtorch "
+        f"{listed(lost) or 'none'}; torch with drop_last {listed(still) or 'none'}.",
+    )
+
+
+def _finding(rest: int, lost: list[int], still: list[int]) -> str:
+    if not rest:
+        return "N is a multiple of W: nobody is left out"
+    torchs = f"torch not {listed(still)} so far" if still else "torch leaves out others each epoch"
+    return f"libtorch never shows {listed(lost)}; {torchs}"
+
+
+def _libtorch_epoch(size: int, world_size: int, epoch: int) -> set[int]:
+    seen: set[int] = set()
+    for rank in range(world_size):
+        sampler = DistributedRandomSampler(size, world_size, rank, allow_duplicates=False)
+        sampler.set_epoch(epoch)
+        seen.update(sampler)
+    return seen
+
+
+def _torch_epoch(size: int, world_size: int, epoch: int) -> set[int]:
+    seen: set[int] = set()
+    for rank in range(world_size):
+        sampler = TorchSampler(range(size), world_size, rank, drop_last=True)  # type: ignore[arg-type,var-annotated]
+        sampler.set_epoch(epoch)
+        seen.update(sampler)
+    return seen
+
+
+DECK = 240  # samples in draw_missed: a multiple of each W that its slider offers, so that shards are equal
+WORLDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 40, 48, 60)
+
+MISSED_CONTROLS = {
+    "world_size": steps(WORLDS, 8, "W · ranks"),
+    "epoch": whole(0, 9, 0, "epoch"),
+    "agree": switch(False, "all ranks use the same seed"),
+}
+
+
+def readers(world_size: int, epoch: int, agree: bool) -> list[int]:
+    """Return for each sample how many ranks read it; each takes its contiguous slice of an order of its own seed."""
+    count, local = np.zeros(DECK, dtype=np.int64), DECK // world_size
+    for rank in range(world_size):
+        generator = np.random.default_rng((epoch, 0 if agree else rank + 1))
+        count[generator.permutation(DECK)[rank * local : (rank + 1) * local]] += 1
+    return count.tolist()
+
+
+@cache
+def missed_share(world_size: int, epochs: int = 40) -> float:
+    """Return the share of samples that no rank reads, over some epochs of ranks that do not agree."""
+    return sum(readers(world_size, epoch, False).count(0) for epoch in range(epochs)) / (DECK * epochs)
+
+
+@styled
+def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
+    """Draw how many ranks read each sample in one epoch, and the share that none reads, measured over W."""
+    count = readers(world_size, epoch, agree)
+    missed, twice = count.count(0) / DECK, sum(c > 1 for c in count) / DECK
+    figure, (left, right) = new_figure(9, 4.2, cols=2, width_ratios=(1.15, 1))
+    columns = 20
+    cell_axes(left, columns=columns, rows=DECK // columns)
+    marks = [
+        Cell(times, mark="plain" if times else "dropped", color=SKY if times > 1 else BLUE) for times in count
+    ]
+    draw_cells(left, marks, columns=columns, font=9)
+    left.set_title(f"{DECK} samples: how many ranks read each", fontsize=11, fontweight="normal")
+    worlds = np.array(WORLDS)
+    right.plot(worlds, 100 * (1 - 1 / worlds) ** worlds, color=GREY, label="predicted (1 - 1/W)$^W$")
+    right.axhline(100 / np.e, color=MUTED, linewidth=1, linestyle=":")
+    right.text(WORLDS[-1] + 2, 100 / np.e, "1/e", va="center", color=MUTED, backgroundcolor=PAPER)
+    right.set_xlim(-1, WORLDS[-1] + 8)
+    right.plot(worlds, [100 * missed_share(w) for w in WORLDS], "o", color=RED, label="measured, 40 epochs")
+    right.plot([world_size], [100 * missed], "D", markersize=9, color=BLUE, label="the epoch on the left")
+    right.set_ylim(-3, 48)
+    right.set_xlabel("W, ranks")
+    right.set_ylabel("samples that nobody reads, %")
+    right.legend(loc="lower right")
+    many = f"{world_size} rank{'s' * (world_size > 1)}"
+    if agree:
+        headline(figure, f"{many}, one order: every sample once")
+    else:
+        shares = (
+            f"nobody reads {format_share(missed)} of the samples, several ranks read {format_share(twice)}"
+        )
+        headline(figure, f"{many}, an order each: {shares}")
+    return describe(
+        figure,
+        f"Epoch {epoch}, {world_size} ranks, {'one shared' if agree else 'different'} orders of {DECK} samples: "
+        f"{count.count(0)} read by nobody, {count.count(1)} once, {sum(c > 1 for c in count)} more often. Curve "
+        f"(1 - 1/W)^W: {(1 - 1 / world_size) ** world_size:.3f}, measured {missed_share(world_size):.2f}.",
+    )
+
+
+# ---- Figures of notebook 04: a shuffle that is computed and never stored.
+#
+# draw_rounds   the indices as a square: a round moves whole columns, the next one whole rows
+# draw_walk     cycle walking: an image outside range(n) goes through the network again
+# draw_mixing   what is left of the order after some rounds: a picture, a scatter, a test
+
+ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
+
+
+@styled
+def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
+    """Draw where each index stands after each round: rounds[k][i] is the place of index i after k rounds.
+
+    Places are numbered row by row in a square; a colour for each column of the start, `follow` in red.
+    """
+    side = math.isqrt(len(rounds[0]))
+    figure, grid = new_figure(9, 2.9, cols=len(rounds))
+    for number, (axes, places) in enumerate(zip(grid, rounds, strict=True)):
+        cell_axes(axes, columns=side, rows=side)
+        for index, place in enumerate(places):
+            color = INK if index == follow else pale(RANKS[index % side % len(RANKS)], 0.45)
+            draw_cell(axes, place % side, place // side, Cell(index, color=color), font=9)
+        how = "columns shuffled" if number % 2 else "rows shuffled"
+        axes.set_title(f"round {number}: {how}" if number else "start", fontsize=11, fontweight="normal")
+    path = [places[follow] for places in rounds]
+    headline(
+        figure, f"Up or down, then sideways: index {follow} takes the places {' → '.join(map(str, path))}"
+    )
+    stayed = sum(a % side == b % side for a, b in enumerate(rounds[1]))
+    return describe(
+        figure,
+        f"{len(rounds[0])} indices in a square of {side} × {side}, after 0 to {len(rounds) - 1} rounds. Index {follow} "
+        f"stands at {', '.join(map(str, path))}. In round 1, {stayed} of {len(rounds[0])} indices keep their column.",
+    )
+
+
+WALK_CONTROLS = {
+    "index": whole(0, 39, 17, "i · position"),
+    "size": whole(33, 64, 40, "n · samples"),
+}
+
+
+@styled
+def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
+    """Draw the walk of one index: mix(index), mix of that, … until it lands inside range(size); mix permutes 0..63."""
+    asked, index = index, min(index, size - 1)
+    path = walk_path(mix, index, size)
+    passes = [len(walk_path(mix, start, size)) - 1 for start in range(size)]
+    figure, axes = cell_sheet(16, 4.4, labels=0.3)
+    for place in range(64):
+        x, y = place % 16, place // 16
+        mark: Mark = "dropped" if place >= size else "plain" if place in (path[0], path[-1]) else "faded"
+        color = RED if place == path[-1] else BLUE if place == path[0] else SKY
+        draw_cell(axes, x, y, Cell(place, mark=mark, color=color), font=10)
+    for a, b in itertools.pairwise(path):
+        arrow(axes, (a % 16, a // 16), (b % 16, b // 16), bend=0.25, gap=9, zorder=5)
+    walked = " → ".join(map(str, path))
+    note = f" (not {asked}: n is {size})" if asked != index else ""
+    mean = sum(passes) / size
+    title(axes, f"Position {index}{note} walks {walked}; {mean:.2f} passes on average over all {size}")
+    return describe(
+        figure,
+        f"0 to 63 as cells, those from {size} on crossed out. Position {index} walks {walked}. Passes through the "
+        f"network: {mean:.2f} on average over all positions, {max(passes)} at most.",
+    )
+
+
+def walk_path(mix: Callable[[int], int], index: int, size: int) -> list[int]:
+    """Return index, its image, the image of that, … up to the first one inside range(size)."""
+    path = [index, mix(index)]
+    while path[-1] >= size:
+        path.append(mix(path[-1]))
+    return path
+
+
+SQUARES = (4096, 16_384, 65_536)  # powers of four: pictures are square, and halves are equal
+
+MIXING_CONTROLS = {
+    "rounds": steps((1, 2, 3, 4, 5, 8), 2, "rounds"),
+    "size": steps(SQUARES, 4096, "n · samples"),
+}
+CHANCE = 5  # standard deviations; a true shuffle stays below
+
+
+def lag_surprise(order: npt.NDArray[np.int64], lag: int) -> float:
+    """Return how far p[i] ^ p[i + lag] is from uniform, in its low or its high half: the worse of two z-scores.
+
+    order: a permutation of range(2^(2k)). A z-score is a chi-square in its standard deviations.
+    """
+    half = (len(order).bit_length() - 1) // 2
+    changed = order[lag:] ^ order[:-lag]
+    expected = len(changed) / 2**half
+    counts = (np.bincount(part, minlength=2**half) for part in (changed % 2**half, changed >> half))
+    surplus = [float(((count - expected) ** 2 / expected).sum()) - (2**half - 1) for count in counts]
+    return float(max(map(abs, surplus)) / math.sqrt(2 * (2**half - 1)))
+
+
+@styled
+def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: int, size: int) -> Figure:
+    """Draw a picture whose pixels were shuffled, position against sample, and the lag test for each power of two."""
+    order = Permutation(size, seed=3, rounds=rounds)[np.arange(size)]
+    side = math.isqrt(size)
+    mixed = np.empty(size)
+    mixed[order] = np.kron(picture, np.ones((side // len(picture), side // len(picture)))).ravel()
+    lags = [2**k for k in range((size - 1).bit_length())]
+    surprise = [lag_surprise(order, lag) for lag in lags]
+    worst = int(np.argmax(surprise))
+    figure, (left, middle, right) = new_figure(9, 3.4, cols=3, width_ratios=(1, 1.1, 1.1))
+    left.imshow(mixed.reshape(side, side), cmap="gray_r", interpolation="nearest")
+    left.set_axis_off()
+    left.set_title("a digit, pixels shuffled", fontsize=11, fontweight="normal")
+    middle.plot(order[:1024], ".", color=BLUE, markersize=2.5)
+    middle.set(xlabel="position i (the first 1,024)", xlim=(0, 1024), ylim=(0, size), xticks=(0, 512, 1024))
+    middle.set_yticks((0, size), labels=("0", f"{size:,}"))
+    middle.set_title("sample p[i]", fontsize=11, fontweight="normal")
+    right.bar(range(len(lags)), surprise, color=[RED if z > CHANCE else SKY for z in surprise])
+    right.axhline(CHANCE, color=INK, linewidth=1, linestyle=":")
+    right.set_yscale("symlog", linthresh=10)
+    right.set(ylim=(0, 2e6), yticks=(0, CHANCE, 100, 1e4, 1e6), xlabel="lag")
+    right.set_yticks((0, CHANCE, 100, 10_000, 1_000_000), labels=("0", "5", "100", "10⁴", "10⁶"))
+    right.set_xticks(range(0, len(lags), 3), labels=[f"{lag:,}" for lag in lags[::3]])
+    right.set_title("p[i] xor p[i + lag], z-score", fontsize=11, fontweight="normal")
+    said = f"a pattern at lag {lags[worst]:,}, z = {surprise[worst]:,.0f}"
+    headline(
+        figure,
+        f"{rounds} round{'s' * (rounds != 1)}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}",
+    )
+    return describe(
+        figure,
+        f"Permutation of {size} samples with {rounds} rounds. Worst lag {lags[worst]}: z-score "
+        f"{surprise[worst]:.1f}; lags beyond {CHANCE}: {sum(z > CHANCE for z in surprise)} of {len(lags)}.",
+    )

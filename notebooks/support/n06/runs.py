@@ -1,0 +1,59 @@
+"""What notebook 06, data parallel, runs and measures, and its small models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Mean and standard deviation over seeds; mean difference to the first, and its 95 % interval, low to high."""
+
+    name: str
+    mean: float
+    deviation: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval leaves out zero; if not, whatever difference there is lies within it."""
+        return self.low > 0 or self.high < 0
+
+
+def against_first(
+    results: Mapping[str, Sequence[Mapping[str, float]]], what: str = "accuracy"
+) -> list[Comparison]:
+    """Compare everything with the first, seed by seed: result i of each is of the same seed.
+
+    The interval is that of Student's t for paired differences. Raises ValueError for less than two seeds, or not the
+    same number of them everywhere.
+    """
+    columns = {name: np.array([row[what] for row in rows]) for name, rows in results.items()}
+    counts = {name: len(column) for name, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"pairs need the same seeds everywhere, but there are {counts}")
+    if min(counts.values(), default=0) < 2:
+        raise ValueError("one seed says nothing about the spread; take two or more")
+    first = next(iter(columns.values()))
+    return [_comparison(name, column, column - first) for name, column in columns.items()]
+
+
+def _comparison(
+    name: str, values: npt.NDArray[np.float64], differences: npt.NDArray[np.float64]
+) -> Comparison:
+    half = t_975(len(values) - 1) * float(differences.std(ddof=1)) / len(values) ** 0.5
+    mean = float(differences.mean())
+    return Comparison(name, float(values.mean()), float(values.std(ddof=1)), mean, mean - half, mean + half)
+
+
+def t_975(freedom: int) -> float:
+    """Return the 97.5 % point of Student's t, of so many degrees of freedom."""
+    from scipy import stats  # takes a second, which only who compares should wait for
+
+    return float(stats.t.ppf(0.975, freedom))

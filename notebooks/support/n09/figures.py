@@ -1,0 +1,577 @@
+"""Figures of notebook 09, streams, tasks, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lib._values import format_share, format_time
+from lib.show.explore import switch, whole
+from lib.show.sheet import Cell, arrow, box, draw_cell, write
+from lib.show.style import (
+    BLUE,
+    GREY,
+    HATCH,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    TRACK,
+    describe,
+    new_figure,
+    pale,
+    rank_color,
+    styled,
+    title,
+)
+from lib.show.timeline import bar, draw_timeline
+from lib.timeline import Span, Trace
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch
+
+# ---- What the picture of a pipeline's runtime shows: where every task is after each of the seven steps, and in
+# words.
+
+MICRO_BATCHES = 4
+STEPS = {
+    "spawn": "spawn_workers(devices)",
+    "queues": "in_queue, out_queue = SimpleQueue(), SimpleQueue()",
+    "hand back": "yield in_queues, out_queues",
+    "put": "in_queues[j].put(task)",
+    "run": "batch = in_queue.get().compute()",
+    "result": "out_queue.put((True, (task, batch)))",
+    "take": "ok, (task, batch) = out_queues[j].get();  task.finalize(batch)",
+}
+FAILED = {"result": "out_queue.put((False, exc_info))", "take": "ok, exc_info = out_queues[j].get();  raise"}
+
+NAMES = tuple(STEPS)
+Pair = tuple[int, int]
+
+
+@dataclass
+class Scene:
+    """Say where every task is: by partition j, the micro-batch i that lies there."""
+
+    partitions: int
+    queues: bool = True
+    held: bool = True
+    queued: dict[int, int] = field(default_factory=dict)
+    running: dict[int, int] = field(default_factory=dict)
+    answered: dict[int, int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+    failed: int | None = None
+    done: set[Pair] = field(default_factory=set)
+    now: set[Pair] = field(default_factory=set)
+
+
+def pairs_at(clock: int, micro_batches: int, partitions: int) -> list[Pair]:
+    """Return the pairs (micro-batch, partition) of one clock, ordered by partition."""
+    return [(clock - j, j) for j in range(partitions) if 0 <= clock - j < micro_batches]
+
+
+def scene_at(step: int, clock: int, partitions: int, fails: bool) -> Scene:
+    """Return where everything is after `step` (1 to 7) of a clock; the first three steps come before all clocks."""
+    if step <= 3:
+        return Scene(partitions, queues=step > 1, held=step > 2)
+    pairs = pairs_at(clock, MICRO_BATCHES, partitions)
+    done = {pair for k in range(clock) for pair in pairs_at(k, MICRO_BATCHES, partitions)}
+    scene = Scene(partitions, done=done, now=set(pairs), failed=pairs[0][1] if fails and step >= 5 else None)
+    place = {4: scene.queued, 5: scene.running, 6: scene.answered, 7: scene.taken}[step]
+    place.update({j: i for i, j in pairs})
+    return scene
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, final = words
+    return f"{', '.join(most)} and {final}" if most else final
+
+
+def said(name: str, scene: Scene, clock: int) -> str:
+    """Say what a step of a clock does."""
+    n = scene.partitions
+    start = "one thread starts and waits" if n == 1 else f"{n} threads start, one a device, and wait"
+    if name in NAMES[:3]:
+        ready = "each worker gets a queue for tasks and one for answers"
+        return (start, ready, "the scheduler holds both lists of queues")[NAMES.index(name)]
+    pairs = sorted(scene.now, key=lambda pair: pair[1])
+    tasks = _listed(f"F{i}" for i, _ in pairs)
+    good = [f"F{i}" for i, j in pairs if j != scene.failed]
+    if scene.failed is None:
+        one = {"put": "waits in its queue", "run": "runs", "result": "is answered", "take": "is back"}[name]
+        many = {
+            "put": "wait in their queues",
+            "run": "run at the same time",
+            "result": "are answered",
+            "take": "are back",
+        }
+        return f"in clock {clock}, {tasks} {one if len(pairs) == 1 else many[name]}"
+    bad, rest = f"F{pairs[0][0]}", f", {_listed(good)} as usual" if good else ""
+    verb = {
+        "run": "raises in its worker",
+        "result": "is answered by its error",
+        "take": "raises here, in your thread",
+    }
+    return f"in clock {clock}, {bad} {verb[name]}{rest}"
+
+
+def words(scene: Scene) -> str:
+    """Say where everything is."""
+    parts = [f"{scene.partitions} worker{'s' * (scene.partitions > 1)}"]
+    for where, place in (
+        ("in_queues", scene.queued),
+        ("workers", scene.running),
+        ("out_queues", scene.answered),
+        ("scheduler", scene.taken),
+    ):
+        if place:
+            parts.append(
+                f"in the {where}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
+            )
+    parts.append(f"{len(scene.done)} tasks done before")
+    if scene.failed is not None:
+        parts.append(f"partition {scene.failed} failed")
+    return "; ".join(parts) + "."
+
+
+# ---- The runtime of a pipeline as a picture that steps: a scheduler, a worker a partition, two queues between them.
+#
+# draw_runtime   the seven steps of one run, at any clock: what the explorer wraps
+# draw_stuck     what is left when the scheduler asks the wrong queue first: a ring of waits
+
+RUNTIME_CONTROLS = {
+    "step": whole(1, len(STEPS), 5, "step"),
+    "clock": whole(0, MICRO_BATCHES + 2, 2, "k · clock"),
+    "partitions": whole(1, 4, 3, "n · partitions"),
+    "fails": switch(False, "a task raises"),
+}
+
+# inches, from the upper left corner
+ROW, TOP, SIDE = 1.12, 1.0, 0.31
+WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
+SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
+
+
+@styled
+def draw_runtime(step: int, clock: int, partitions: int, fails: bool) -> Figure:
+    """Draw one of the seven steps in one clock of a forward pass (a clock beyond the last is taken as the last)."""
+    last = MICRO_BATCHES + partitions - 2
+    clock, name = min(clock, last), NAMES[step - 1]
+    scene = scene_at(step, clock, partitions, fails)
+    figure, axes = _stage(partitions)
+    _banner(axes, name, FAILED.get(name, STEPS[name]) if scene.failed is not None else STEPS[name])
+    _draw_scene(axes, scene)
+    arrows = {"put": _to_queue, "run": _to_worker, "result": _from_worker, "take": _to_scheduler}
+    if name in arrows:
+        for _, j in scene.now:
+            arrows[name](axes, j, RED if j == scene.failed and step > 5 else INK)
+    title(axes, f"Step {step} of {len(STEPS)}, {name}: {said(name, scene, clock)}")
+    return describe(figure, f"{axes.get_title('left')}. {words(scene)}")
+
+
+@styled
+def draw_stuck(seconds: float) -> Figure:
+    """Draw clock 0 of two partitions after the scheduler asked the last partition first, `seconds` ago."""
+    scene = Scene(2, answered={0: 0}, now={(0, 0)})
+    figure, axes = _stage(2)
+    _draw_scene(axes, scene)
+    upper, lower = _lanes(1)
+    for start, end in (
+        ((SCHEDULER[1], lower), (PIPE[0], lower)),
+        ((PIPE[1], lower), (WORKER[0], lower)),
+        ((WORKER[0], upper), (PIPE[1], upper)),
+        ((PIPE[0], upper), (SCHEDULER[1], upper)),
+    ):
+        arrow(axes, start, end, color=RED, **{**WIRE, "width": 2.6})
+    axes.text(0.1, 0.3, "out_queues[1].get()", family="DejaVu Sans Mono", fontsize=11, va="center")
+    axes.text(0.1, 0.62, "red: waits for", color=RED, fontsize=11, weight="bold", va="center")
+    title(
+        axes, f"The scheduler waits for worker 1, worker 1 for the scheduler: {seconds:.1f} s, and no answer"
+    )
+    ring = "Red arrows: scheduler, out_queues[1], worker 1, in_queues[1], scheduler: a ring of 4 waits."
+    return describe(figure, f"{axes.get_title('left')}. {ring} {words(scene)}")
+
+
+def _stage(partitions: int) -> tuple[Figure, Axes]:
+    height = TOP + partitions * ROW
+    figure, axes = new_figure(9, height + 0.35)
+    axes.set(xlim=(0, 9), ylim=(height, 0), aspect="equal")
+    axes.axis("off")
+    return figure, axes
+
+
+def _lanes(j: int) -> tuple[float, float]:
+    """Return the heights of partition j's in_queue and out_queue."""
+    middle = TOP + (j + 0.5) * ROW
+    return middle - 0.24, middle + 0.24
+
+
+def _banner(axes: Axes, current: str, code: str) -> None:
+    x = 0.08
+    for number, name in enumerate(STEPS, start=1):
+        width = 0.52 + 0.088 * len(name)
+        now = name == current
+        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY)
+        look: Any = {"weight": "bold" if now else "normal", "color": PAPER if now else MUTED}
+        axes.text(x + width / 2, 0.17, f"{number} {name}", ha="center", va="center", fontsize=10, **look)
+        x += width + 0.1
+    axes.text(0.1, 0.56, code, family="DejaVu Sans Mono", fontsize=11, va="center")
+
+
+def _draw_scene(axes: Axes, scene: Scene) -> None:
+    bottom = TOP + scene.partitions * ROW - 0.12
+    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), TRACK, INK)
+    axes.text(0.18, TOP + 0.28, "scheduler", weight="bold", va="center")
+    axes.text(0.18, TOP + 0.5, "your thread", color=MUTED, fontsize=10, va="center")
+    if scene.held and not scene.taken and scene.partitions > 1:
+        axes.text(0.18, bottom - 0.3, "in_queues\nout_queues", fontsize=10, va="center", color=MUTED)
+    for j in range(scene.partitions):
+        upper, lower = _lanes(j)
+        _worker(axes, j, scene)
+        if scene.queues:
+            _pipe(axes, upper, f"in_queues[{j}]" if scene.held else "in_queue", j)
+            _pipe(axes, lower, f"out_queues[{j}]" if scene.held else "out_queue", j)
+        # a queue fills from its far end: next to whoever takes from it
+        for place, at in (
+            (scene.queued, (PIPE[1] - 0.26, upper)),
+            (scene.answered, (PIPE[0] + 0.26, lower)),
+            (scene.running, (WORKER[1] - 0.32, (upper + lower) / 2)),
+            (scene.taken, (SCHEDULER[1] - 0.32, lower - 0.05 if j else lower + 0.06)),
+        ):
+            if j in place:
+                _task(axes, at, place[j], j, scene.failed == j)
+    _table(axes, scene)
+
+
+def _worker(axes: Axes, j: int, scene: Scene) -> None:
+    upper, lower = _lanes(j)
+    busy = j in scene.running
+    color = rank_color(j)
+    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), pale(color, 0.25 if busy else 0.08), color)
+    middle, doing = (upper + lower) / 2, ("raises" if scene.failed == j else "computes") if busy else "waits"
+    axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
+    axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
+
+
+def _pipe(axes: Axes, y: float, name: str, j: int) -> None:
+    for edge in (y - 0.18, y + 0.18):
+        axes.plot(PIPE, [edge, edge], color=rank_color(j), linewidth=1.6, solid_capstyle="butt")
+    left = "out" in name
+    x, side = (PIPE[1] - 0.08, "right") if left else (PIPE[0] + 0.08, "left")
+    axes.text(x, y, name, fontsize=9, color=MUTED, ha=side, va="center_baseline")
+
+
+def _task(axes: Axes, at: tuple[float, float], i: int, j: int, failed: bool) -> None:
+    cell = Cell(f"{i}!" if failed else i, j, color=RED if failed else None)
+    draw_cell(axes, *at, cell, size=SIDE, font=11)
+
+
+def _table(axes: Axes, scene: Scene) -> None:
+    """Draw the clocks to the right of the workers: a column a clock, the micro-batch in the cell."""
+    clocks = MICRO_BATCHES + scene.partitions - 1
+    axes.text(TABLE, TOP - 0.02, "clock", fontsize=10, color=MUTED, ha="left", va="center")
+    for k in range(clocks):
+        x = TABLE + 0.16 + k * 0.33
+        axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
+        for i, j in pairs_at(k, MICRO_BATCHES, scene.partitions):
+            state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
+            wrong = state == "now" and j == scene.failed
+            hue = RED if wrong else rank_color(j) if state != "to do" else GREY
+            y = TOP + (j + 0.5) * ROW
+            cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
+            draw_cell(axes, x, y, cell, size=0.29, font=9)
+
+
+def _to_queue(axes: Axes, j: int, color: str) -> None:
+    arrow(axes, (SCHEDULER[1], _lanes(j)[0]), (PIPE[0], _lanes(j)[0]), color=color, **WIRE)
+
+
+def _to_worker(axes: Axes, j: int, color: str) -> None:
+    arrow(axes, (PIPE[1], _lanes(j)[0]), (WORKER[0], _lanes(j)[0]), color=color, **WIRE)
+
+
+def _from_worker(axes: Axes, j: int, color: str) -> None:
+    arrow(axes, (WORKER[0], _lanes(j)[1]), (PIPE[1], _lanes(j)[1]), color=color, **WIRE)
+
+
+def _to_scheduler(axes: Axes, j: int, color: str) -> None:
+    arrow(axes, (PIPE[0], _lanes(j)[1]), (SCHEDULER[1], _lanes(j)[1]), color=color, **WIRE)
+
+
+def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> None:
+    size = x[1] - x[0], y[1] - y[0]
+    box(axes, sum(x) / 2, sum(y) / 2, *size, face=face, edge=edge, radius=0.06, zorder=1)
+
+
+# ---- What a CUDA stream orders: launches on the CPU, kernels on the device, drawn from a small model of both.
+#
+# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free. One stream
+# runs in order of launch; two streams run side by side (if the device has room); an event lets one wait for the
+# other.
+
+LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
+KERNELS = 4  # of A, and of B
+
+STREAMS_CONTROLS = {
+    "streams": whole(1, 2, 2, "streams"),
+    "threads": whole(1, 2, 1, "launching threads"),
+    "kernel": whole(1, 6, 3, "kernel · ticks"),
+    "launch": whole(1, 4, 1, "launch · ticks"),
+    "waits": switch(False, "B0 waits for A1 (event)"),
+}
+
+
+def simulate_streams(
+    streams: int,
+    threads: int = 1,
+    *,
+    kernel: float,
+    launch: float,
+    kernels: int = KERNELS,
+    waits: bool = False,
+) -> Trace:
+    """Return the launches (kind "launch", lanes "thread t") and kernels (kind "compute", lanes "stream s"), in ticks.
+
+    Labels are A0, A1, … and B0, B1, …; one thread launches all of A, then all of B, two threads one sequence each. With
+    one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream).
+    """
+    launches = []
+    for t, names in enumerate(("AB",) if threads == 1 else ("A", "B")):
+        sequence = [f"{name}{number}" for name in names for number in range(kernels)]
+        launches += [
+            Span(f"thread {t}", label, c * launch, (c + 1) * launch, "launch")
+            for c, label in enumerate(sequence)
+        ]
+    # two threads that launch into one stream at the same moment: A comes first
+    queue, free, ran = (
+        sorted(launches, key=lambda span: (span.end, span.label)),
+        [0.0] * streams,
+        [],
+    )
+    ends: dict[str, float] = {}
+    for span in _after_its_event(queue) if waits else queue:
+        s = 0 if streams == 1 else "AB".index(span.label[0])
+        event = ends["A1"] if waits and span.label == "B0" else 0.0
+        start = max(span.end, free[s], event)
+        ends[span.label] = free[s] = start + kernel
+        ran.append(Span(f"stream {s}", span.label, start, free[s]))
+    lanes = [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)]
+    return Trace(launches + ran, lanes)
+
+
+def _after_its_event(queue: list[Span]) -> list[Span]:
+    """Move A's first two kernels before B in the queue: an event must be recorded before anything can wait for it."""
+    first = [span for span in queue if span.label in ("A0", "A1")]
+    return first + [span for span in queue if span not in first]
+
+
+def draw_two_streams(measured: Mapping[int, Trace] | None, recorded: str | None = None) -> Figure:
+    """Draw kernels A and B in one stream and in two, measured on a GPU (by number of streams) or only predicted."""
+
+    def rows(traces: Mapping[int, Trace]) -> Trace:
+        names = {1: ("one stream",), 2: ("two: stream 0", "two: stream 1")}
+        spans = [
+            Span(
+                names[streams][int(span.lane[-1])],
+                span.label,
+                span.start - trace.start,
+                span.end - trace.start,
+            )
+            for streams, trace in traces.items()
+            for span in trace
+        ]
+        return Trace(spans, [*names[1], *names[2]])
+
+    # a launch takes next to no time here: these kernels are long
+    model = {
+        n: simulate_streams(n, kernel=1, launch=1e-3).only(kind="compute", lane=LANES[2:][:n]) for n in (1, 2)
+    }
+    if not measured:
+        return draw_timeline(
+            predicted=rows(model), unit="kernel", title="No GPU and no recording yet: predicted only"
+        )
+    one, two = (measured[n].makespan for n in (1, 2))
+    predicted = rows(model).scale(one / rows(model).only(lane="one stream").makespan)
+    finding = f"Two streams: the same kernels in {two / one:.2f} of the time of one"
+    return draw_timeline(rows(measured), predicted, title=finding, recorded=recorded)
+
+
+@styled
+def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bool) -> Figure:
+    """Draw the launches of A0 … A3 and B0 … B3 and when their kernels run."""
+    trace = simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
+    figure, axes = new_figure(9, 3.9)
+    y = {lane: row + 0.5 * (row > 1) for row, lane in enumerate(LANES)}
+    y["thread 0"] += 0.5 * (threads == 1)  # one of two rows: in the middle
+    y["stream 0"] += 0.5 * (streams == 1)
+    launched = {span.label: span for span in trace if span.kind == "launch"}
+    for lane in LANES:
+        if lane not in trace.lanes:
+            continue
+        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
+        for span in trace.only(lane=lane):
+            _bar(axes, span, y[lane])
+            if span.kind == "compute":
+                come = launched[span.label]
+                ends = ((come.end, y[come.lane] + 0.34), (span.start, y[lane] - 0.34))
+                line = ConnectionPatch(
+                    *ends, "data", color=rank_color("AB".index(span.label[0])), linewidth=0.9, zorder=0.5
+                )
+                axes.add_artist(line)
+    for text, where in (("CPU: launches", 0.5), ("device: kernels", 3.0)):
+        place = axes.get_yaxis_transform()
+        axes.text(1.012, where, text, transform=place, va="center", color=MUTED, rotation=-90, fontsize=10)
+    longest = 2 * KERNELS * (6 if kernel > 3 or launch > 3 else 3) + 8
+    axes.set(xlim=(-0.2, max(longest, trace.end + 0.5)), ylim=(4.1, -0.6), xlabel="time (ticks)")
+    axes.set_yticks([y[lane] for lane in trace.lanes], trace.lanes, color=INK)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    kernels = [span for span in trace if span.kind == "compute"]
+    side = _side_by_side(kernels)
+    title(axes, _finding(trace, streams, threads, kernel, launch, waits, side))
+    order = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
+    how = f"{streams} streams, launching threads: {threads}; ticks a kernel: {kernel}, a launch: {launch}"
+    said = f"{axes.get_title('left')}. {how}. Kernels start in the order {order}; the last ends at {trace.end:g}."
+    return describe(figure, said)
+
+
+def _side_by_side(kernels: list[Span]) -> float:
+    both = [Trace(span for span in kernels if span.label[0] == name) for name in "AB"]
+    merged = Trace(
+        [Span("", span.label, span.start, span.end, span.label[0]) for trace in both for span in trace]
+    )
+    return merged.overlap("A", "B")
+
+
+def _finding(
+    trace: Trace, streams: int, threads: int, kernel: int, launch: int, waits: bool, side: float
+) -> str:
+    done = f"done at {trace.end:g}"
+    if streams == 1:
+        return f"One stream runs one kernel at a time, in order of launch: {done}"
+    why = (
+        "B waits for A1"
+        if waits
+        else "B's launches come late"
+        if threads == 1
+        else "both are launched at once"
+    )
+    if launch >= kernel and threads == 1 and not waits:
+        why = "launching, not computing, takes the time"
+    return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
+
+
+def _bar(axes: Axes, span: Span, y: float) -> None:
+    color = rank_color("AB".index(span.label[0]))
+    launch = span.kind == "launch"
+    look: Any = {"height": 0.68, "linewidth": 1.2, "zorder": 2}
+    if not launch:
+        bar(axes, y, span.start, span.duration, color, span.label, **look)
+        return
+    hatched = span.duration > 1
+    look |= {"edgecolor": color, "hatch": HATCH["wait"] if hatched else None}
+    bar(axes, y, span.start, span.duration, PAPER, **look)
+    behind = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"} if hatched else None
+    middle = (span.start + span.end) / 2
+    write(axes, middle, y, span.label, size=9, va="center_baseline", bbox=behind, zorder=3)
+
+
+# ---- How much two threads gain, by the length of one operation: short ones spend their time at the interpreter's
+# lock.
+
+ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Say what two threads gained: `op` seconds an operation, `factor` times as fast as one thread, by name."""
+
+    name: str
+    op: float
+    factor: float
+
+
+@styled
+def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
+    """Draw gain over seconds an operation (logarithmic): torch's operations, and a Python loop for comparison."""
+    figure, axes = new_figure(9, 4.0)
+    gains = sorted(torch_gains, key=lambda gain: gain.op)
+    times = [1e6 * gain.op for gain in gains]
+    top = max(2.25, *(gain.factor + 0.25 for gain in gains))
+    axes.fill_between([1e-9, 1e9], 0, 1, color=RED, alpha=0.07, linewidth=0)
+    for level in (1, 2):
+        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)))
+    _write(axes, "two cores, twice as fast", (0, 2), (6, 4), ha="left", color=MUTED)
+    _write(axes, "slower than one thread", (0, 0), (6, 6), ha="left", color=RED)
+    axes.plot(times, [gain.factor for gain in gains], color=BLUE, marker="o", markersize=7, zorder=3)
+    for gain, x in zip(gains, times, strict=True):
+        look = {"ha": "center", "color": BLUE, "weight": "bold"}
+        _write(axes, gain.name, (x, gain.factor), (0, -20 if gain.factor > 1.7 else 9), "data", **look)
+    axes.axhline(python.factor, color=RED, linewidth=2)
+    label = f"red line, {python.name}: {python.factor:.2f}"  # far from the curve, wherever that runs
+    _write(axes, label, (1, 0), (-4, 6), ha="right", color=RED, weight="bold")
+    axes.set_xscale("log")
+    axes.set(xlim=(times[0] / 1.6, times[-1] * 1.6), ylim=(0, top))
+    marks = [mark for mark in (1, 10, 100, 1000, 10000) if times[0] / 1.6 <= mark <= times[-1] * 1.6]
+    axes.set_xticks(marks, [format_time(mark / 1e6) for mark in marks])
+    axes.minorticks_off()
+    axes.set(xlabel="time of one operation, alone", ylabel="two threads: times as fast")
+    axes.tick_params(colors=INK)
+    found = [f"{gain.factor:.1f} × for {gain.name}" for gain in (gains[0], gains[-1])]
+    finding = f"Two threads: {', '.join(found)}, {python.factor:.1f} × for a {python.name}"
+    title(axes, finding if gains[-1].factor >= ENOUGH else f"No second core is free just now. {finding}")
+    said = "; ".join(f"{gain.name}, {format_time(gain.op)} an operation: {gain.factor:.2f}" for gain in gains)
+    return describe(
+        figure, f"Times as fast with two threads instead of one. {said}. {python.name}: {python.factor:.2f}."
+    )
+
+
+def _write(
+    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], coords: Any = "", **look: Any
+) -> None:
+    where = coords or ("axes fraction", "data")
+    axes.annotate(text, at, xycoords=where, xytext=offset, textcoords="offset points", fontsize=10, **look)
+
+
+# ---- A pipeline run clock by clock, predicted: the slowest task of a clock decides when the next one begins.
+#
+# clock_trace     the prediction as a Trace
+# draw_clock_run  the same as a timeline with the clocks marked: what the explorer wraps
+
+CLOCK_RUN_CONTROLS = {
+    "micro_batches": whole(1, 8, 4, "m · micro-batches"),
+    "first": whole(1, 6, 2, "partition 0 · ticks"),
+    "second": whole(1, 6, 2, "partition 1 · ticks"),
+    "third": whole(1, 6, 2, "partition 2 · ticks"),
+}
+
+
+def clock_trace(micro_batches: int, seconds: Sequence[float]) -> Trace:
+    """Return the spans of a forward pass in which partition j takes seconds[j]; all of a clock start together."""
+    now, spans = 0.0, []
+    for k in range(micro_batches + len(seconds) - 1):
+        pairs = pairs_at(k, micro_batches, len(seconds))
+        spans += [Span(f"partition {j}", f"F{i}", now, now + seconds[j], "forward") for i, j in pairs]
+        now += max(seconds[j] for _, j in pairs)
+    return Trace(spans, [f"partition {j}" for j in range(len(seconds))])
+
+
+@styled
+def draw_clock_run(micro_batches: int, first: int, second: int, third: int) -> Figure:
+    """Draw three partitions with these times; dashed lines part the clocks."""
+    seconds = (first, second, third)
+    trace = clock_trace(micro_batches, seconds)
+    alone = micro_batches * sum(seconds)
+    starts = sorted({span.start for span in trace})
+    clocks = f"{len(starts)} clock{'s' * (len(starts) > 1)}"
+    finding = f"{clocks}, {trace.makespan:g} ticks instead of {alone}: {alone / trace.makespan:.2f} × as fast"
+    if seconds.count(max(seconds)) == 1:
+        finding += f"; partition {seconds.index(max(seconds))} decides"
+    figure = draw_timeline(trace, unit="clock", bubbles=True, title=finding)
+    axes = figure.axes[0]
+    for start in starts:
+        axes.axvline(start, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=3)
+    axes.set_xlabel("time (ticks)")
+    facts = f"Partition times {first}, {second}, {third} ticks, {micro_batches} micro-batches"
+    return describe(figure, f"{finding}. {facts}; idle {format_share(trace.bubble)}.")

@@ -1,0 +1,553 @@
+"""A meta file gives any of its rows, whatever its bytes; its index is right, rebuilt or refused, never just trusted."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lib.data import meta as meta_module
+from lib.data import meta_index
+from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset
+
+ROOT = Path(__file__).resolve().parents[3]
+FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
+needs_fork = pytest.mark.skipif(FORK is None, reason="needs fork, which this system does not have")
+
+
+def all_rows(path: Path, **arguments: object) -> list[str]:
+    with MetaFile(path, **arguments) as meta:
+        rows = meta.rows(range(len(meta)))
+        assert rows == NaiveDataset(meta).rows
+        few = range(0, len(rows), max(1, len(rows) // 100))  # a few rows take a shorter way, which must agree
+        assert [meta.rows([i])[0] for i in few] == [rows[i] for i in few]
+        return rows
+
+
+@pytest.fixture
+def meta_path(tmp_path):
+    return tmp_path / "captions.txt"
+
+
+@pytest.fixture
+def thousand(meta_path):
+    meta_path.write_text("".join(f'img/{i:04}.png "number {i}"\n' for i in range(1000)))
+    return meta_path
+
+
+def row(i: int) -> str:
+    return f'img/{i:04}.png "number {i}"'
+
+
+# --- which lines are rows, and what a row is
+
+
+@pytest.mark.parametrize(
+    "content, rows",
+    [
+        (b"", []),
+        (b"\n \n\t\r\n", []),
+        (b"# only a header\n# and another", []),
+        (b"one", ["one"]),
+        (b"one\n", ["one"]),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\ntwo\r\n", ["one", "two"]),
+        (b"one\r\r\ntwo\r", ["one\r", "two"]),
+        (b"# head\none\n# middle\n\ntwo\n#\n", ["one", "two"]),
+        (b"  # not a header\n #\n", ["  # not a header", " #"]),
+        (b"\xef\xbb\xbfone\n", ["one"]),
+        (b"\xef\xbb\xbf# head\n\none\n\xef\xbb\xbftwo", ["one", "\ufefftwo"]),
+        ("Bär \u2028 \x85 \x0b \x0c \x1c 雪\r\nb".encode(), ["Bär \u2028 \x85 \x0b \x0c \x1c 雪", "b"]),
+        (b" \x0b\x0c \n \xc2\xa0\n", [" \xa0"]),  # a no-break space is more than a blank
+        (b" " * 5000 + b"\n" + b" " * 5000 + b"x\n" + b" " * 5000, [" " * 5000 + "x"]),
+    ],
+)
+def test_every_line_is_a_row_but_headers_and_blank_ones(meta_path, content, rows):
+    meta_path.write_bytes(content)
+    assert all_rows(meta_path) == rows
+
+
+def test_bytes_that_are_no_utf8_survive_the_round_trip(meta_path):
+    raw = bytes(byte for byte in range(256) if byte != 10)
+    meta_path.write_bytes(b"row " + raw + b"\nnext\n")
+    first, second = all_rows(meta_path)
+    assert first.encode("utf-8", "surrogateescape") == b"row " + raw
+    assert second == "next"
+
+
+def test_a_row_of_ten_megabytes_among_short_ones(meta_path):
+    long = "".join(f"{i:07} " for i in range(1_250_000))
+    rows = [*map(row, range(100)), long, *map(row, range(100))]
+    meta_path.write_text("\n".join(rows))
+    assert all_rows(meta_path) == rows
+    with MetaFile(meta_path) as meta:
+        assert meta.rows([100, 0, 100]) == [long, row(0), long]
+
+
+def test_rows_across_every_block_and_window_border(meta_path, monkeypatch):
+    rows = [f"{i} " + "x" * (i % 37) for i in range(300)]
+    meta_path.write_text("\n".join(rows))
+    for size in (3, 7, 64, 1000):
+        monkeypatch.setattr(meta_index, "BLOCK", size)
+        monkeypatch.setattr(meta_module, "WINDOW", size)
+        meta_path.with_suffix(".txt.idx").unlink(missing_ok=True)
+        assert all_rows(meta_path) == rows
+
+
+@pytest.mark.parametrize("gap", [0, 2000, 70_000])
+def test_the_index_widens_its_numbers_where_rows_are_long(meta_path, gap):
+    rows = [f"{i} " + "x" * gap for i in range(200)]
+    meta_path.write_text("\n".join(rows))
+    with MetaFile(meta_path) as meta:
+        assert meta._index.width == (2 if gap == 0 else 4)
+        for ids in ([199, 0, 64, 63], [*range(199, -1, -7)]):
+            assert meta.rows(ids) == list(meta.packed(ids)) == [rows[k] for k in ids]
+
+
+# --- asking for rows
+
+
+def test_rows_come_in_the_order_asked_for_and_as_often(thousand):
+    with MetaFile(thousand) as meta:
+        assert len(meta) == 1000
+        assert meta.rows([7, 999, 0, 7]) == [row(7), row(999), row(0), row(7)]
+        for ids in (np.array([3, 1]), np.array([3, 1], np.uint8), torch.tensor([3, 1]), (3, 1)):
+            assert meta.rows(ids) == [row(3), row(1)]
+        assert meta.rows([]) == [] == meta.rows(np.empty(0, np.int64))
+        packed = meta.packed(range(500, 600))
+        assert (len(packed), packed[0], packed[-1]) == (100, row(500), row(599))
+        assert packed.nbytes == packed.data.nbytes + 4 * 101
+        assert list(meta.packed([5, 4])) == [row(5), row(4)]
+
+
+def test_a_packed_result_can_be_sent_to_another_process(thousand):
+    with MetaFile(thousand) as meta:
+        copy = pickle.loads(pickle.dumps(meta.packed([5, 3])))
+    assert list(copy) == [row(5), row(3)]
+
+
+@pytest.mark.parametrize("ids", [[1000], [-1], [0, 5, 12345], np.array([2**63], np.uint64)])
+def test_an_id_that_is_no_row_is_refused_with_the_bounds(thousand, ids):
+    with (
+        MetaFile(thousand) as meta,
+        pytest.raises(IndexError, match=r"out of range: .*captions.txt has 0\.\.999"),
+    ):
+        meta.rows(ids)
+
+
+def test_wrong_kinds_of_ids_are_refused(thousand):
+    with MetaFile(thousand) as meta:
+        for ids in ([0.5], ["a"], [True, False]):
+            with pytest.raises(TypeError, match="must be integers"):
+                meta.rows(ids)
+        with pytest.raises(TypeError, match=r"rows\(\[i\]\)\[0\]"):
+            meta.rows(3)
+        with pytest.raises(IndexError, match="there are 2"):
+            meta.packed([1, 2])[2]
+        with pytest.raises(IndexError, match="2 items"):
+            meta.packed([1, 2]).rows([0, 2])
+
+
+def test_an_empty_file_says_that_there_is_nothing(meta_path):
+    meta_path.write_bytes(b"")
+    with MetaFile(meta_path) as meta:
+        assert len(meta) == 0
+        with pytest.raises(IndexError, match="has none"):
+            meta.rows([0])
+
+
+def test_many_threads_may_ask_at_once(thousand):
+    wrong = []
+    with MetaFile(thousand) as meta:
+
+        def ask(seed: int) -> None:
+            for ids in np.random.default_rng(seed).integers(0, 1000, (50, 40)):
+                if meta.rows(ids) != [row(i) for i in ids]:
+                    wrong.append(ids)
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("missing", [("preadv",), ("preadv", "pread")])
+def test_it_works_on_systems_without_positioned_reads(thousand, monkeypatch, missing):
+    for name in missing:
+        monkeypatch.delattr(os, name)
+    assert all_rows(thousand)[999] == row(999)
+
+
+# --- the file itself
+
+
+def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        MetaFile(tmp_path / "nothing.txt")
+    with pytest.raises(ValueError, match="not a regular file"):
+        MetaFile(tmp_path)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(ValueError, match="not a regular file"):  # opening it would wait for ever
+            MetaFile(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("content, left", [(b"one more\n", 1001), (None, 1)])
+def test_a_file_that_grows_or_shrinks_while_open_is_an_error_not_other_rows(thousand, content, left):
+    with MetaFile(thousand) as meta:
+        if content:
+            thousand.write_bytes(thousand.read_bytes() + content)
+        else:
+            os.truncate(thousand, 20)
+        for read in (meta.rows, meta.packed):
+            with pytest.raises(RuntimeError, match="has changed since it was opened .* open it anew"):
+                read([999])
+    assert len(all_rows(thousand)) == left
+
+
+@pytest.mark.parametrize("step, read", [("bounds", "packed"), ("bounds_of", "rows")])
+def test_a_file_that_shrinks_in_the_middle_of_a_read_is_an_error(thousand, monkeypatch, step, read):
+    with MetaFile(thousand) as meta:
+        bounds = getattr(meta._index, step)
+
+        def cut_then_answer(ids):
+            os.truncate(thousand, 100)
+            return bounds(ids)
+
+        monkeypatch.setattr(meta._index, step, cut_then_answer)
+        with pytest.raises(RuntimeError, match="has changed"):
+            getattr(meta, read)([999, 3])
+
+
+def test_a_file_that_grows_while_it_is_indexed_is_an_error(thousand, monkeypatch):
+    starts = meta_index.row_starts
+
+    def grow(file, size):
+        yield from starts(file, size)
+        with open(thousand, "a") as text:
+            text.write("one more\n")
+
+    monkeypatch.setattr(meta_index, "row_starts", grow)
+    with pytest.raises(RuntimeError, match="has changed while it was read"):
+        MetaFile(thousand)
+    assert os.listdir(thousand.parent) == ["captions.txt"]
+
+
+def test_a_file_that_is_replaced_while_open_stays_what_it_was(thousand):
+    with MetaFile(thousand) as meta:
+        other = thousand.with_name("other")
+        other.write_text("something else\n")
+        os.replace(other, thousand)
+        assert meta.rows([999]) == [row(999)]
+    assert all_rows(thousand) == ["something else"]
+
+
+def test_a_closed_meta_file_says_so(thousand):
+    with MetaFile(thousand) as meta:
+        packed = meta.packed([1])
+    assert packed[0] == row(1)
+    with pytest.raises(ValueError, match="closed"):
+        meta.rows([0])
+
+
+def test_no_file_stays_open(thousand):
+    opened = lambda: len(os.listdir("/proc/self/fd"))  # noqa: E731
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("counts open files in /proc")
+    before = opened()
+    MetaFile(thousand)
+    with MetaFile(thousand) as meta:
+        meta.rows([0])
+        meta.close()
+    thousand.with_name("captions.txt.idx").write_bytes(b"foreign")
+    with pytest.raises(ValueError, match="not an index"):
+        MetaFile(thousand)
+    assert opened() == before
+
+
+def test_a_pickled_meta_file_opens_the_same_file_again_and_no_other(thousand, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    pickled = pickle.dumps(MetaFile("captions.txt"))
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickled).rows([5]) == [row(5)]
+    thousand.write_text("other\n")
+    with pytest.raises(RuntimeError, match="has changed"):
+        pickle.loads(pickled)
+
+
+# --- the index file
+
+
+def index_of(path: Path) -> Path:
+    return path.with_name(path.name + ".idx")
+
+
+def test_the_index_is_written_once_and_small(thousand):
+    MetaFile(thousand).close()
+    written = index_of(thousand).stat()
+    assert written.st_size <= 64 + 2.25 * (1000 + 63)
+    MetaFile(thousand).close()
+    assert index_of(thousand).stat().st_mtime_ns == written.st_mtime_ns
+    assert sorted(os.listdir(thousand.parent)) == ["captions.txt", "captions.txt.idx"]
+
+
+def test_an_index_of_another_text_of_the_same_size_and_date_is_rebuilt(thousand):
+    MetaFile(thousand).close()
+    date, text = thousand.stat().st_mtime_ns, thousand.read_bytes()
+    thousand.write_bytes(text.replace(b"\n", b" ", 1))
+    os.utime(thousand, ns=(date, date))
+    assert len(all_rows(thousand)) == 999
+
+
+def test_an_index_of_another_format_version_is_rebuilt(thousand):
+    MetaFile(thousand).close()
+    raw = bytearray(index_of(thousand).read_bytes())
+    raw[8] = 99
+    index_of(thousand).write_bytes(raw)
+    assert len(all_rows(thousand)) == 1000
+
+
+@pytest.mark.parametrize("content", [b"an index of another program", b"\x89row", b"# captions\n"])
+def test_a_foreign_file_in_its_place_is_refused_and_kept(thousand, content):
+    index_of(thousand).write_bytes(content)
+    with pytest.raises(ValueError, match=r"captions.txt.idx is .*delete it.*index="):
+        MetaFile(thousand)
+    assert index_of(thousand).read_bytes() == content
+    assert all_rows(thousand, index=thousand.with_name("elsewhere.idx"))[3] == row(3)
+    text = thousand.read_bytes()
+    with pytest.raises(ValueError, match="not an index"):
+        MetaFile(thousand, index=thousand)
+    assert thousand.read_bytes() == text
+
+
+@pytest.mark.parametrize("keep", [0, 10, 63, 64, 100, -1])
+def test_a_truncated_index_is_refused(thousand, keep):
+    MetaFile(thousand).close()
+    index_of(thousand).write_bytes(index_of(thousand).read_bytes()[:keep])
+    with pytest.raises(ValueError, match="cut short: delete it"):
+        MetaFile(thousand)
+
+
+def test_an_index_that_is_cut_while_open_is_an_error(thousand):
+    with MetaFile(thousand) as meta:
+        os.truncate(index_of(thousand), 500)
+        assert meta.rows([0]) == [row(0)]
+        for read in (meta.rows, meta.packed):
+            with pytest.raises(ValueError, match="cut short"):
+                read([999])
+
+
+@pytest.mark.parametrize("place", [13, 34, 45, 50])
+def test_a_damaged_header_is_refused(thousand, place):
+    MetaFile(thousand).close()
+    raw = bytearray(index_of(thousand).read_bytes())
+    raw[place] ^= 1
+    index_of(thousand).write_bytes(raw)
+    with pytest.raises(ValueError, match="damaged"):
+        MetaFile(thousand)
+
+
+def test_an_index_with_a_hole_of_zeros_is_refused_when_it_is_read(thousand):
+    """A machine that lost power may leave a file with its size but without all of its content."""
+    MetaFile(thousand).close()
+    raw = bytearray(index_of(thousand).read_bytes())
+    raw[64 + 144 : 64 + 288] = bytes(144)
+    index_of(thousand).write_bytes(raw)
+    with MetaFile(thousand) as meta:
+        assert meta.rows([0]) == [row(0)]
+        for read in (meta.rows, meta.packed):
+            with pytest.raises(ValueError, match="damaged"):
+                read([70])
+
+
+# --- writing the index where things go wrong
+
+
+def in_fork(task) -> str:
+    """Run `task` in a forked process and return what it returns, or its error as text."""
+
+    def run(end) -> None:
+        try:
+            end.send(task())
+        except BaseException as error:
+            end.send(f"{type(error).__name__}: {error}")
+
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=run, args=(theirs,))
+    process.start()
+    try:
+        assert ours.poll(60), "the process hangs"
+        return ours.recv()
+    finally:
+        process.join(10)
+        process.kill()
+
+
+@needs_fork
+def test_a_folder_that_cannot_be_written_needs_an_index_elsewhere():
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        path = Path(folder) / "captions.txt"
+        path.write_text("one\ntwo\n")
+        os.chmod(folder, 0o555)
+        os.chmod(other, 0o777)
+
+        def as_nobody(**arguments: object):
+            if os.geteuid() == 0:
+                os.setuid(65534)  # root may write everywhere
+            return MetaFile(path, **arguments).rows([1])
+
+        try:
+            message = in_fork(as_nobody)
+            assert message.startswith("PermissionError") and "index=" in message and "captions.txt" in message
+            assert in_fork(lambda: as_nobody(index=f"{other}/captions.idx")) == ["two"]
+            os.chmod(folder, 0o755)
+            MetaFile(path).close()
+            os.chmod(folder, 0o555)
+            assert in_fork(as_nobody) == ["two"]
+        finally:
+            os.chmod(folder, 0o755)
+
+
+@needs_fork
+def test_a_full_disk_leaves_no_half_index(thousand):
+    def with_little_room():
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        return MetaFile(thousand).rows([0])
+
+    message = in_fork(with_little_room)
+    assert message.startswith("OSError") and "cannot write the index of" in message and "index=" in message
+    assert os.listdir(thousand.parent) == ["captions.txt"]
+    assert len(all_rows(thousand)) == 1000
+
+
+def test_a_process_killed_while_writing_leaves_nothing_that_is_taken_for_an_index(thousand):
+    code = f"""
+import os, signal, sys
+from lib.data import meta_index
+from lib.data.meta import MetaFile
+starts = meta_index.row_starts
+def killed(file, size):
+    for block in starts(file, size):
+        yield block
+        os.kill(os.getpid(), signal.SIGKILL)
+meta_index.row_starts = killed
+MetaFile({str(thousand)!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    leftovers = [name for name in os.listdir(thousand.parent) if name.endswith(".part")]
+    assert len(leftovers) == 1
+    assert len(all_rows(thousand)) == 1000
+    assert (thousand.parent / leftovers[0]).exists()  # it might be that of a process that is still writing
+    os.utime(thousand.parent / leftovers[0], (0, 0))
+    index_of(thousand).unlink()
+    assert len(all_rows(thousand)) == 1000
+    assert not (thousand.parent / leftovers[0]).exists()
+
+
+@needs_fork
+def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thousand, monkeypatch):
+    built = FORK.Value("i", 0)
+    write = meta_index._build
+
+    def count_and_write(*arguments):
+        with built.get_lock():
+            built.value += 1
+        time.sleep(0.2)
+        write(*arguments)
+
+    monkeypatch.setattr(meta_index, "_build", count_and_write)
+    barrier, wrong = FORK.Barrier(8), FORK.Queue()
+
+    def rank(number: int) -> None:
+        barrier.wait(30)
+        try:
+            with MetaFile(thousand) as meta:
+                assert meta.rows([number, 999]) == [row(number), row(999)]
+            wrong.put(None)
+        except BaseException as error:
+            wrong.put(repr(error))
+
+    processes = [FORK.Process(target=rank, args=(number,)) for number in range(8)]
+    for process in processes:
+        process.start()
+    results = [wrong.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(30)
+    assert results == [None] * 8
+    assert built.value == 1
+    assert sorted(os.listdir(thousand.parent)) == ["captions.txt", "captions.txt.idx"]
+
+
+@needs_fork
+def test_a_process_that_hangs_while_building_does_not_hang_the_others(thousand, monkeypatch):
+    import fcntl
+
+    monkeypatch.setattr(meta_index, "WAIT_SECONDS", 0.2)
+    with open(thousand) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a stopped process would, for ever
+        assert len(all_rows(thousand)) == 1000
+
+
+def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, monkeypatch):
+    """On a file system without locks."""
+    import contextlib
+
+    monkeypatch.setattr(meta_index, "_one_at_a_time", lambda text: contextlib.nullcontext())
+    errors = []
+
+    def build() -> None:
+        try:
+            with MetaFile(thousand) as meta:
+                assert meta.rows([999]) == [row(999)]
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+# --- the progress bar
+
+
+def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, capsys):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    MetaFile(thousand).close()
+    assert capsys.readouterr().err == ""
+    pytest.importorskip("tqdm")
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
+    index_of(thousand).unlink()
+    threads = threading.active_count()
+    MetaFile(thousand).close()
+    assert "index of captions.txt" in capsys.readouterr().err
+    assert threading.active_count() == threads
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    index_of(thousand).unlink()
+    MetaFile(thousand).close()
+    assert capsys.readouterr().err == ""
+
+
+def test_without_tqdm_it_is_silent(thousand, monkeypatch, capsys):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.setattr(meta_index, "BAR_DELAY", -1.0)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert len(all_rows(thousand)) == 1000
+    assert capsys.readouterr().err == ""

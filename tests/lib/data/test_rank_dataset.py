@@ -1,0 +1,505 @@
+"""RankDataset: this rank's rows of this mini-epoch, nothing else; and loaders whose workers really have them."""
+
+import gc
+import json
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from lib.data.meta import MetaFile
+from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
+
+N = 1000
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
+
+
+@pytest.fixture(scope="module")
+def meta(tmp_path_factory):
+    path = tmp_path_factory.mktemp("meta") / "captions.txt"
+    path.write_text("# image caption\n" + "".join(f'img/{i:04}.png "number {i}"\n' for i in range(N)))
+    with MetaFile(path) as meta:
+        yield meta
+
+
+def number(row: str) -> int:
+    return int(row[4:8])
+
+
+def dealt(meta, world_size, epoch=0, **arguments):
+    """What each rank gets in each mini-epoch, as numbers: [rank][mini-epoch][item]."""
+    ranks = []
+    for rank in range(world_size):
+        dataset = RankDataset(meta, world_size, rank, transform=number, **arguments)
+        dataset.set_epoch(epoch)
+        parts = []
+        for mini_epoch in range(dataset.mini_epochs):
+            dataset.load(mini_epoch)
+            parts.append([dataset[i] for i in range(len(dataset))])
+        ranks.append(parts)
+    return ranks
+
+
+def flat(ranks):
+    return [row for parts in ranks for part in parts for row in part]
+
+
+def batches(loader):
+    return [row if isinstance(row, str) else int(row) for batch in loader for row in batch]
+
+
+def workers_alive():
+    return len(multiprocessing.active_children())
+
+
+def nothing_left_behind():
+    """Wait a little: the threads that feed a dead worker's queue end by themselves."""
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while (threads := threads_alive()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return workers_alive() == 0 and not threads
+
+
+def threads_alive():
+    names = ("mini-epoch", "QueueFeeder", "Thread-")
+    return [t.name for t in threading.enumerate() if t not in alive_before and t.name.startswith(names)]
+
+
+alive_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def what_runs_already():
+    """Other tests of this process may have left a thread: it is not counted here."""
+    alive_before.clear()
+    alive_before.update(threading.enumerate())
+
+
+# --- dealing
+
+
+def test_every_epoch_and_seed_deals_the_rows_anew(meta):
+    first, again, other_epoch, other_seed = (
+        dealt(meta, 2, epoch, seed=seed) for epoch, seed in ((0, 0), (0, 0), (1, 0), (0, 1))
+    )
+    assert first == again
+    assert len({tuple(flat(ranks)) for ranks in (first, other_epoch, other_seed)}) == 3
+    assert set(first[0][0]) != set(other_epoch[0][0])
+
+
+def test_the_order_of_torch_is_there_on_request(meta):
+    from torch.utils.data.distributed import DistributedSampler
+
+    theirs = [list(DistributedSampler(range(N), 3, rank, seed=2)) for rank in range(3)]
+    ours = dealt(meta, 3, seed=2, mini_epochs=4, order="torch")
+    assert [sum(parts, []) for parts in ours] == theirs
+
+
+def test_an_empty_file_is_an_empty_dataset(tmp_path):
+    (tmp_path / "empty.txt").write_text("# nothing yet\n")
+    with MetaFile(tmp_path / "empty.txt") as empty:
+        for order in ("feistel", "torch"):
+            dataset = RankDataset(empty, 2, 1, mini_epochs=3, order=order)
+            assert len(dataset) == 0 and list(dataset) == []
+            assert list(mini_epoch_loaders(dataset, 0, batch_size=2)) == []
+            dataset.load_state_dict(dataset.state_dict(0))
+        assert list(NaiveDataset(empty)) == []
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"rank": 8}, "rank 8 is out of range for world_size 8; ranks are 0..7"),
+        ({"rank": -1}, "rank -1"),
+        ({"world_size": 0}, "world_size must be at least 1"),
+        ({"mini_epochs": 0}, "mini_epochs must be at least 1"),
+        ({"mini_epochs": 1.5}, "mini_epochs must be an integer"),
+        ({"seed": 2**63}, "seed must be below"),
+        ({"order": "random"}, "'torch' or 'feistel', not 'random'"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_the_constructor(meta, change, message):
+    with pytest.raises(ValueError, match=message):
+        RankDataset(**{"meta_file": meta, "world_size": 8, "rank": 0, **change})
+
+
+def test_a_mini_epoch_that_is_none_is_refused(meta):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=4)
+    with pytest.raises(ValueError, match="mini_epoch must be below 4, not 4"):
+        dataset.load(4)
+    with pytest.raises(ValueError, match="at least 0"):
+        dataset.set_epoch(-1)
+
+
+# --- items
+
+
+def test_items_one_by_one_in_batches_and_iterated_are_the_same(meta):
+    dataset = RankDataset(meta, 3, 1, mini_epochs=2)
+    one_by_one = [dataset[i] for i in range(len(dataset))]
+    assert one_by_one == dataset.__getitems__(range(len(dataset))) == list(dataset)
+    assert dataset[-1] == one_by_one[-1]
+    assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
+    with pytest.raises(IndexError, match=f"there are {len(dataset)}"):
+        dataset[len(dataset)]
+
+
+def test_transform_is_applied_to_the_row(meta):
+    plain, transformed = (RankDataset(meta, 3, 1, transform=function) for function in (None, str.upper))
+    assert [row.upper() for row in plain] == list(transformed)
+    assert transformed.__getitems__([4, 2]) == [plain[4].upper(), plain[2].upper()]
+
+
+def test_first_use_loads_the_first_mini_epoch(meta):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=4)
+    assert dataset._packed is None, "nothing is read before it is needed"
+    assert len(dataset) == 125
+    first = dataset[0]
+    dataset.load(0)
+    assert dataset[0] == first
+    dataset.set_epoch(0)
+    assert dataset._packed is not None, "the same epoch again changes nothing"
+    dataset.set_epoch(1)
+    assert dataset._packed is None, "the old rows do not stay for another epoch"
+    assert dataset[0] != first
+
+
+def test_old_rows_are_freed_before_new_ones_are_read(tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("".join(f"{i} {'x' * 1000}\n" for i in range(8000)))
+    with MetaFile(path) as meta:
+        dataset = RankDataset(meta, 1, 0, mini_epochs=2)
+        dataset.load(0)
+        payload = dataset.packed.nbytes
+        gc.collect()
+        tracemalloc.start()
+        base = tracemalloc.get_traced_memory()[0]
+        dataset.load(1)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert 4_000_000 < payload < 4_100_000
+        # numpy reports its arrays; the old rows were allocated before tracing and are freed unseen
+        assert peak - base < payload + 5_000_000
+        rows = dataset._packed
+        dataset.meta_file.close()
+        with pytest.raises(ValueError, match="closed"):
+            dataset.load(0)
+        assert dataset._packed is None and rows is not None
+
+
+def test_a_load_that_fails_can_be_tried_again(meta, monkeypatch):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=2)
+    dataset.load(0)
+    with monkeypatch.context() as broken:
+        broken.setattr(meta, "pack", lambda *arguments: (_ for _ in ()).throw(OSError("disk")))
+        with pytest.raises(OSError, match="disk"):
+            dataset.load(1)
+    assert dataset._packed is None
+    assert list(dataset) == RankDataset(meta, 2, 0).__getitems__(range(250, 500)), "it is still mini-epoch 1"
+
+
+# --- stop and resume
+
+
+def test_a_state_survives_json_and_another_number_of_ranks_and_mini_epochs(meta):
+    used = []
+    for rank in range(4):
+        dataset = RankDataset(meta, 4, rank, mini_epochs=3, transform=number)
+        dataset.set_epoch(6)
+        dataset.load(0)
+        used += list(dataset)
+        dataset.load(1)
+        used += [dataset[i] for i in range(10)]
+    state = json.loads(json.dumps(dataset.state_dict(len(used))))
+    assert (state["epoch"], state["mini_epoch"], state["consumed"]) == (6, 1, len(used))
+    for rank in range(3):
+        dataset = RankDataset(meta, 3, rank, mini_epochs=8, transform=number)
+        dataset.load_state_dict(state)
+        assert dataset.epoch == 6
+        for loader in mini_epoch_loaders(dataset, 6, batch_size=16):
+            used += batches(loader)
+    assert sorted(set(used)) == list(range(N)) and len(used) - N < 3
+
+
+def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=4)
+    dataset.load_state_dict(RankDataset(meta, 2, 0, mini_epochs=4).state_dict(600))
+    assert dataset.first_mini_epoch == 2 and dataset.num_samples == 200
+    with pytest.raises(ValueError, match=r"mini-epoch 0 of epoch 0 was used before the restart.*\[2, 3\]"):
+        dataset.load(0)
+    dataset.set_epoch(1)
+    assert dataset.first_mini_epoch == 0 and dataset.num_samples == 500
+
+
+def test_the_state_at_the_end_of_an_epoch_leaves_nothing_of_it(meta):
+    dataset = RankDataset(meta, 3, 0, mini_epochs=4)
+    state = dataset.state_dict(dataset.num_samples * 3)
+    assert (state["consumed"], state["mini_epoch"]) == (N, 4)
+    dataset.load_state_dict(state)
+    assert len(dataset) == 0 and list(mini_epoch_loaders(dataset, 0, batch_size=8)) == []
+    assert list(dataset) == []
+    with pytest.raises(ValueError, match="the next epoch: call set_epoch"):
+        dataset.load(3)
+    assert len(list(mini_epoch_loaders(dataset, 1, batch_size=8))) == 4
+
+
+def test_wrong_states_are_refused_and_change_nothing(meta):
+    dataset = RankDataset(meta, 2, 0, seed=1, mini_epochs=4)
+    state = dataset.state_dict(100)
+    for change in (
+        {"seed": 2},
+        {"size": 5},
+        {"order": "torch"},
+        {"version": 0},
+        {"consumed": N + 1},
+        {"mini_epoch": 9},
+    ):
+        with pytest.raises(ValueError):
+            dataset.load_state_dict({**state, **change})
+    with pytest.raises(ValueError, match="epoch, consumed missing"):
+        dataset.load_state_dict({key: state[key] for key in state if key not in ("epoch", "consumed")})
+    with pytest.raises(TypeError, match="state_dict"):
+        dataset.load_state_dict("a path")
+    assert dataset.state_dict()["consumed"] == 0
+    with pytest.raises(ValueError, match="use only 1000 rows"):
+        dataset.state_dict(N + 1)
+    dataset.load_state_dict(state)
+    with pytest.raises(ValueError, match="at least 100"):
+        dataset.state_dict(99)
+
+
+# --- workers
+
+
+@needs_fork
+def test_forked_workers_share_what_was_loaded(meta):
+    dataset = RankDataset(meta, 2, 0)
+    dataset.load(0)
+    loader = DataLoader(dataset, batch_size=32, num_workers=2, multiprocessing_context="fork")
+    assert batches(loader) == list(dataset)
+    shuffled = DataLoader(dataset, batch_size=32, sampler=RandomSampler(dataset))
+    assert sorted(batches(shuffled)) == sorted(dataset)
+
+
+@needs_fork
+def test_a_worker_does_not_silently_load_a_copy_of_its_own(meta):
+    loader = DataLoader(RankDataset(meta, 2, 0), batch_size=32, num_workers=1, multiprocessing_context="fork")
+    with pytest.raises(RuntimeError, match=r"call load\(0\) before the loader is iterated"):
+        batches(loader)
+
+
+def test_a_spawned_worker_reads_its_rows_again(meta):
+    dataset = RankDataset(meta, 2, 1, mini_epochs=2)
+    dataset.set_epoch(3)
+    dataset.load(1)
+    assert len(pickle.dumps(dataset)) < 2000
+    loader = DataLoader(dataset, batch_size=64, num_workers=1, multiprocessing_context="spawn")
+    assert batches(loader) == list(dataset)
+
+
+@needs_fork
+def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
+    """Copy-on-read: counting references to Python objects writes to their pages; bytes in an array have none."""
+    psutil = pytest.importorskip("psutil")
+    if not hasattr(psutil.Process().memory_full_info(), "uss"):
+        pytest.skip("this system does not tell what is private")
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"img/{i:06}.png a caption of some length, like others\n" for i in range(200_000)))
+
+    def private_growth(dataset) -> int:
+        """Read all rows in a forked process and return by how many bytes its private memory grew."""
+
+        def read(end) -> None:
+            process = psutil.Process()
+            before = process.memory_full_info().uss
+            for i in range(len(dataset)):
+                dataset[i]
+            end.send(process.memory_full_info().uss - before)
+
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=read, args=(theirs,))
+        process.start()
+        assert ours.poll(60)
+        process.join()
+        return ours.recv()
+
+    with MetaFile(path) as meta:
+        rank = RankDataset(meta, 1, 0)
+        rank.load(0)
+        packed, naive = private_growth(rank), private_growth(NaiveDataset(meta))
+    assert packed < 2_000_000 < naive
+
+
+# --- the loaders of an epoch
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=number)
+    for epoch in (0, 1):
+        seen = [
+            batches(loader)
+            for loader in mini_epoch_loaders(dataset, epoch, batch_size=50, prefetch=prefetch, **workers)
+        ]
+        assert seen == dealt(meta, 2, epoch, mini_epochs=3)[0]
+    assert nothing_left_behind()
+
+
+def test_persistent_workers_of_an_ordinary_loader_keep_the_old_epoch(meta):
+    """The trap that mini_epoch_loaders avoids."""
+    dataset = RankDataset(meta, 2, 0, transform=number)
+    dataset.load(0)
+    loader = DataLoader(dataset, batch_size=50, num_workers=1, persistent_workers=True)
+    first = batches(loader)
+    dataset.set_epoch(1)
+    dataset.load(0)
+    assert batches(loader) == first != list(dataset)
+    loader._iterator._shutdown_workers()
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(meta, prefetch):
+    def train(transform) -> None:
+        dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=transform)
+        for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
+            for _ in loader:
+                return
+
+    train(number)
+    assert nothing_left_behind()
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        train(int)
+    assert nothing_left_behind()
+
+
+def test_a_half_read_loader_ends_when_the_next_one_is_taken(meta):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=1)
+    half_read = iter(next(loaders))
+    next(half_read)
+    assert workers_alive() == 1
+    second = next(loaders)
+    assert workers_alive() == 0
+    with pytest.raises(RuntimeError, match="this loader is over"):
+        next(half_read)
+    assert len(batches(second)) == len(dataset)
+    loaders.close()
+
+
+def test_loaders_that_are_collected_first_and_used_later_say_so(meta):
+    loaders = list(mini_epoch_loaders(RankDataset(meta, 2, 0, mini_epochs=3), 0, batch_size=10))
+    assert len(loaders) == 3
+    for loader in loaders:
+        with pytest.raises(RuntimeError, match="take the next loader"):
+            batches(loader)
+
+
+def test_a_loader_may_be_iterated_twice(meta):
+    for prefetch in (False, True):
+        for loader in mini_epoch_loaders(
+            RankDataset(meta, 2, 0, mini_epochs=2), 0, batch_size=50, num_workers=1, prefetch=prefetch
+        ):
+            assert batches(loader) == batches(loader)
+
+
+def test_prefetch_reads_the_next_rows_while_these_are_used(meta, monkeypatch):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    read, reads = RankDataset.read, []
+
+    def note(self, mini_epoch, *rest):
+        reads.append((mini_epoch, threading.current_thread() is threading.main_thread()))
+        return read(self, mini_epoch, *rest)
+
+    monkeypatch.setattr(RankDataset, "read", note)
+    for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)):
+        assert len(reads) == turn + 1, "not before the workers of this loader run"
+        iterator = iter(loader)
+        deadline = time.monotonic() + 30
+        while len(reads) < min(turn + 2, 3) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert len(list(iterator)) == -(-len(dataset) // 50)
+    assert reads == [(0, True), (1, False), (2, False)]
+
+
+def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monkeypatch):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    read = RankDataset.read
+
+    def fail_later(self, mini_epoch, *rest):
+        if mini_epoch == 1:
+            raise OSError("disk")
+        return read(self, mini_epoch, *rest)
+
+    monkeypatch.setattr(RankDataset, "read", fail_later)
+    seen = []
+
+    def train() -> None:
+        for loader in mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True):
+            seen.extend(batches(loader))
+
+    with pytest.raises(OSError, match="disk"):
+        train()
+    assert len(seen) == len(dataset) and nothing_left_behind()
+
+
+def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
+    from lib.data import rank_dataset
+
+    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"row {i}\n" for i in range(20_000)))
+    with MetaFile(path) as meta:
+        dataset = RankDataset(meta, 1, 0, mini_epochs=2)
+        asked, ids = [], RankDataset.ids
+
+        def slow(self, mini_epoch):
+            for block in ids(self, mini_epoch):
+                asked.append(mini_epoch)
+                if mini_epoch == 1:
+                    time.sleep(0.01)
+                yield block
+
+        monkeypatch.setattr(RankDataset, "ids", slow)
+        for loader in mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True):
+            next(iter(loader))
+            break
+        gc.collect()
+        assert asked.count(1) < 1000
+
+
+def test_the_epoch_must_not_change_under_the_loop(meta):
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=50)
+    next(loaders)
+    dataset.set_epoch(1)
+    with pytest.raises(RuntimeError, match="set to epoch 1 while epoch 0"):
+        next(loaders)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}])
+def test_wrong_loader_arguments_are_refused_at_once(meta, change):
+    with pytest.raises(ValueError):
+        mini_epoch_loaders(RankDataset(meta, 2, 0), **{"epoch": 0, "batch_size": 5, **change})
+
+
+def test_a_file_that_changes_between_mini_epochs_is_an_error(tmp_path):
+    path: Path = tmp_path / "growing.txt"
+    path.write_text("one\ntwo\nthree\nfour\n")
+    with MetaFile(path) as meta:
+        loaders = mini_epoch_loaders(RankDataset(meta, 1, 0, mini_epochs=2), 0, batch_size=2)
+        next(loaders)
+        with open(path, "a") as file:
+            file.write("five\n")
+        with pytest.raises(RuntimeError, match="has changed"):
+            next(loaders)

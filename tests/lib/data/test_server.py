@@ -1,0 +1,675 @@
+"""The meta server and its dataset: every row arrives as it is, and faults end in a clear error, not in a wait."""
+
+import contextlib
+import http.client
+import json
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lib.data import MetaServer, ServerDataset, server, server_dataset
+
+pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
+
+ROOT = Path(__file__).parents[3]
+HOST = "127.0.0.1"
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+class ListOfRows:
+    """Rows without a file, which count how often they are read and may be slow."""
+
+    def __init__(self, rows, seconds=0.0):
+        self.list, self.seconds, self.reads = list(rows), seconds, 0
+        self.reading = threading.Event()
+
+    def __len__(self):
+        return len(self.list)
+
+    def rows(self, ids):
+        self.reads += 1
+        self.reading.set()
+        time.sleep(self.seconds)
+        return [self.list[i] for i in ids]
+
+
+def numbered(size=100):
+    return ListOfRows(f"row {i}" for i in range(size))
+
+
+@contextlib.contextmanager
+def served(rows, **options):
+    """Serve rows from a thread; give the server and a dataset that asks it."""
+    with MetaServer(rows) as serving:
+        dataset = ServerDataset(HOST, serving.port, **options)
+        yield serving, dataset
+        dataset.close()
+
+
+@pytest.fixture
+def dataset():
+    """A dataset of the rows "row 0" … "row 99", from a server in a thread."""
+    with served(numbered()) as (_, rows):
+        yield rows
+
+
+def talk(port, *parts, pause=0.0):
+    """Send bytes to the server as they are; return all that comes back until it hangs up (or 5 s of silence)."""
+    with socket.create_connection((HOST, port), timeout=5) as raw:
+        for part in parts:
+            raw.sendall(part)
+            time.sleep(pause)
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := raw.recv(65_536):
+                received += chunk
+        return received
+
+
+def statuses(answer):
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answer)]
+
+
+def ask(start, *headers, body=b""):
+    """Return a request's bytes; no header is there that is not given."""
+    return b"\r\n".join([start, *headers, b"", body])
+
+
+def get(path):
+    return ask(b"GET %s HTTP/1.1" % path)
+
+
+def post(body, *headers, path=b"/rows"):
+    return ask(b"POST %s HTTP/1.1" % path, b"Content-Length: %d" % len(body), *headers, body=body)
+
+
+def until(true, seconds=10):
+    """Wait until `true()`; fail if that takes too long."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "this should have happened long ago"
+        time.sleep(0.01)
+
+
+# What is asked arrives
+
+
+def test_a_served_dataset_is_a_dataset(dataset):
+    assert isinstance(dataset, torch.utils.data.Dataset) and len(dataset) == 100
+    assert dataset[17] == dataset[np.int64(17)] == dataset[torch.tensor(17)] == "row 17"
+    assert dataset.__getitems__([3, 1, 4, 1]) == ["row 3", "row 1", "row 4", "row 1"]
+    assert dataset.__getitems__(torch.tensor([7, 0])) == ["row 7", "row 0"] and dataset.__getitems__([]) == []
+    assert list(dataset) == [f"row {i}" for i in range(100)], "iteration ends at the IndexError"
+    for wrong in (1.0, "1", True, None):
+        with pytest.raises(TypeError, match="index must be an integer"):
+            _ = dataset[wrong]
+    dataset.transform = len
+    assert dataset[5] == 5 and dataset.__getitems__([5, 50]) == [5, 6]
+
+
+def test_every_row_arrives_as_it_is_even_what_is_no_utf8():
+    odd = [
+        "",
+        'img/1.png "a \\ and a \x00"',
+        "手写的七 \U0001f600 \u2028\u2029",
+        b"latin \xe9, half a \xf0\x9f\x98, and \xed\xa0\x80".decode("utf-8", "surrogateescape"),
+        "long " * 100_000,
+    ]
+    with served(ListOfRows(odd)) as (_, rows):
+        assert rows.__getitems__(range(5)) == odd
+        assert [rows[i] for i in range(5)] == odd
+        assert rows[3].encode("utf-8", "surrogateescape").startswith(b"latin \xe9")
+
+
+def test_a_meta_file_is_served_by_its_path(tmp_path):
+    path = tmp_path / "meta.txt"
+    path.write_bytes(b'# file "caption"\n0.png "a seven"\r\n\n1.png "\xff"\n')
+    with served(path) as (serving, rows):
+        assert len(serving) == 2
+        assert rows.__getitems__([1, 0]) == ['1.png "\udcff"', '0.png "a seven"']
+
+
+def test_a_dataloaders_batch_is_one_request():
+    rows = numbered()
+    with served(rows) as (_, dataset):
+        batches = list(DataLoader(dataset, batch_size=25))
+    assert [row for batch in batches for row in batch] == rows.list
+    assert rows.reads == 4
+
+
+def test_a_batch_above_the_servers_limits_becomes_several_requests(dataset, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(server_dataset, "MAX_IDS", 40)
+        patch.setattr(server, "MAX_IDS", 40)
+        assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
+    monkeypatch.setattr(server, "MAX_ANSWER", 30)  # characters: halved until it fits
+    assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
+    monkeypatch.setattr(server, "MAX_ANSWER", 3)
+    with pytest.raises(ValueError, match="one answer may hold 3 characters"):
+        dataset.__getitems__([1, 2])
+
+
+@pytest.mark.parametrize("index", [100, 10**17, -1, -100])
+def test_outside_the_rows_is_an_index_error_as_for_a_list(dataset, index):
+    for access in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
+        with pytest.raises(IndexError, match=str(index)):
+            access()
+    assert dataset[0] == "row 0", "and the connection is still good"
+    with served(numbered(0)) as (_, rows):
+        assert len(rows) == 0 and rows.__getitems__([]) == []
+        with pytest.raises(IndexError, match="row 0 is out of range for 0 rows; there are none"):
+            _ = rows[0]
+
+
+def test_any_http_client_can_ask(dataset):
+    plain = http.client.HTTPConnection(HOST, dataset.port, timeout=5)
+    no_list = {"error": "TypeError", "message": "the body must be a JSON list of integers, as in [3,1,4]"}
+    for method, path, body, *expected in [
+        ("GET", "/get/7", None, 200, "row 7"),
+        ("POST", "/rows", "[3, 1]", 200, ["row 3", "row 1"]),
+        ("POST", "/rows", "3", 400, no_list),
+        ("GET", "/len", None, 200, 100),
+    ]:
+        plain.request(method, path, body)
+        answer = plain.getresponse()
+        assert answer.getheader("Content-Type") == "application/json"
+        assert [answer.status, json.loads(answer.read())] == expected
+    plain.close()
+
+
+# Requests that are wrong: the connection goes on after those of WRONG and ends with those of BROKEN
+
+ROWS, LENGTH = b"POST /rows HTTP/1.1", b"Content-Length: "
+WRONG = {
+    (404, "nothing at '/"): [get(b"/etc/passwd"), get(b"/"), get(b"/../../etc/passwd")],
+    (400, "asked for by its number"): [
+        get(b"/get/" + row) for row in (b"../../etc/passwd", b"%2e%2e%2f1", b"", b"1.0", "\u0663".encode(), b"9" * 5000)
+    ],
+    (404, "row 100 is out of range for 100 rows; rows are 0..99"): [get(b"/get/100"), post(b"[0, 100]")],
+    (404, "is out of range"): [get(b"/get/-1"), post(b"[" + b"9" * 100 + b"]")],
+    (405, "/len is asked with GET, not POST"): [post(b"[1]", path=b"/len")],
+    (405, "/rows is asked with POST, not GET"): [get(b"/rows")],
+    (400, "the body is no JSON"): [
+        post(body) for body in (b"", b"[1, 2", b"\xff\xfe\x00", b"[" * 100_000, b"[" + b"1" * 10_000 + b"]")
+    ],
+    (400, "a JSON list of integers"): [post(body) for body in b'3 {"0":1} ["1"] [1.0] [true] [1e999] [null]'.split()],
+    (413, "may ask for 65536 rows, not 65537"): [post(b"[" + b"0," * 65_536 + b"0]")],
+}
+BROKEN = {
+    (405, "asked with GET, not DELETE"): [ask(b"DELETE /get/1 HTTP/1.1")],
+    (405, "asked with GET, not HEAD"): [ask(b"HEAD /len HTTP/1.1")],
+    (400, "no HTTP/1 request"): [b"\x16\x03\x01\x02\x00 TLS\r\n\r\n", b"\r\n\r\n", ask(b"PRI * HTTP/2.0")],
+    (400, "header"): [ask(b"GET /len HTTP/1.1", b"Host"), ask(b"GET /len HTTP/1.1", b"A: b", b" folded: c")],
+    (431, "may take 8192 bytes"): [ask(b"GET /len HTTP/1.1", *[b"A: b"] * 3000), b"G" * 20_000],
+    (411, "needs a Content-Length"): [ask(ROWS)],
+    (501, "Transfer"): [ask(ROWS, b"Transfer-Encoding: chunked", body=b"3\r\n[1]\r\n0\r\n\r\n")],
+    (413, "1048576 bytes"): [
+        ask(ROWS, LENGTH + length, body=b"[1]") for length in (b"1048577", b"99999999999", b"9" * 7000)
+    ],
+    (400, "a number of bytes"): [ask(ROWS, LENGTH + length, body=b"[1]") for length in (b"-1", b"0x3")],
+    (400, "repeated"): [ask(ROWS, LENGTH + b"3", LENGTH + b"4", body=b"[1]")],
+}
+CASES = [
+    pytest.param(request_, *told, goes_on, id=f"{told[0]}-{request_[:30].decode('latin-1')}")
+    for table, goes_on in ((WRONG, True), (BROKEN, False))
+    for told, requests in table.items()
+    for request_ in requests
+]
+
+
+@pytest.mark.parametrize("request_, status, text, goes_on", CASES)
+def test_a_wrong_request_is_told_why_and_the_next_one_is_served_if_its_beginning_is_known(
+    dataset, request_, status, text, goes_on
+):
+    answer = talk(dataset.port, request_, ask(b"GET /len HTTP/1.1", b"Connection: close"))
+    assert statuses(answer) == ([status, 200] if goes_on else [status])
+    assert text in json.loads(re.search(rb"{.*}", answer)[0])["message"]
+    assert dataset[3] == "row 3", "others are served as before"
+
+
+def test_a_client_that_is_still_sending_gets_the_refusal_all_the_same(dataset):
+    with socket.create_connection((HOST, dataset.port), timeout=5) as raw:
+        raw.sendall(ask(ROWS, LENGTH + b"2000000"))
+        for _ in range(20):  # a reset in the middle of this would throw the answer away
+            raw.sendall(b" " * 10_000)
+            time.sleep(0.01)
+        assert statuses(raw.recv(65_536)) == [413]
+
+
+def test_the_server_is_quiet(dataset, capfd):
+    for request_, *_ in (case.values for case in CASES):
+        with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
+            raw.sendall(request_)  # and gone, without reading
+    assert dataset[3] == "row 3"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_requests_may_follow_each_other_without_waiting_and_old_clients_are_hung_up_on(dataset):
+    four = get(b"/get/1") + get(b"/get/2") + post(b"[3]", b"Host: here") + ask(b"GET /len HTTP/1.0")
+    answer = talk(dataset.port, four + get(b"/len"))
+    assert statuses(answer) == [200] * 4
+    assert re.findall(rb'"row \d"', answer) == [b'"row 1"', b'"row 2"', b'"row 3"']
+
+
+def test_a_request_may_arrive_byte_by_byte_but_not_for_ever(dataset, monkeypatch):
+    request_ = ask(b"GET /get/1 HTTP/1.1", b"Connection: close")
+    assert b'"row 1"' in talk(dataset.port, *(request_[i : i + 1] for i in range(len(request_))), pause=0.001)
+    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    assert statuses(talk(dataset.port, b"GET /len HT")) == [408]
+    assert statuses(talk(dataset.port, ask(ROWS, LENGTH + b"9", body=b"[1"))) == [408]
+
+
+def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
+    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    with (
+        MetaServer(ListOfRows(["x" * 30_000_000])) as serving,
+        socket.create_connection((HOST, serving.port)) as raw,
+    ):
+        raw.sendall(get(b"/get/0"))
+        until(lambda: serving._listener.open)
+        until(lambda: not serving._listener.open)
+
+
+def test_an_idle_connection_is_closed_and_the_dataset_does_not_notice(monkeypatch):
+    monkeypatch.setattr(server, "IDLE_SECONDS", 0.05)
+    with served(numbered()) as (serving, rows):
+        for i in range(3):
+            assert rows[i] == f"row {i}"
+            until(lambda: not serving._listener.open)
+
+
+def test_connections_above_the_limit_are_refused_and_the_others_served(monkeypatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    with MetaServer(numbered()) as serving:
+        first, second, third = (ServerDataset(HOST, serving.port, retries=1) for _ in range(3))
+        assert first[1] == second[1] == "row 1"
+        with pytest.raises(ConnectionError):
+            _ = third[1]
+        assert first[2] == second[2] == "row 2"
+        second.close()
+        until(lambda: len(serving._listener.open) < 2)
+        assert third[3] == "row 3"
+        first.close(), third.close()
+
+
+# Threads and processes
+
+
+def test_eight_threads_at_once_each_get_their_own_rows(dataset):
+    def right(number, turn):
+        ids = [(number * 13 + turn * j) % 100 for j in range(number + 1)]
+        return dataset.__getitems__(ids) == [f"row {j}" for j in ids] and dataset[number] == f"row {number}"
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(right, list(range(8)) * 50, range(400)))
+
+
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=forks), "spawn"])
+def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
+    assert dataset[0] == "row 0", "the parent has a connection before the workers begin"
+    loader = DataLoader(dataset, batch_size=10, num_workers=2, multiprocessing_context=start)
+    for turn, batch in enumerate(loader):
+        assert batch == [f"row {i}" for i in range(10 * turn, 10 * turn + 10)]
+        assert dataset[turn] == f"row {turn}", "the parent asks in between"
+
+
+@forks
+def test_a_forked_process_leaves_the_parents_connection_alone():
+    with served(numbered()) as (serving, rows):
+        assert rows[0] == "row 0" and len(serving._listener.open) == 1
+        asked, end = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:  # no pytest in here
+            with contextlib.suppress(BaseException):
+                os.write(asked[1], rows[1].encode())
+                os.read(end[0], 1)
+            os._exit(0)
+        assert os.read(asked[0], 100) == b"row 1"
+        assert len(serving._listener.open) == 2, "one connection each"
+        os.write(end[1], b"!")
+        os.waitpid(child, 0)
+        assert rows[2] == "row 2"
+        for descriptor in (*asked, *end):
+            os.close(descriptor)
+
+
+def test_a_pickled_dataset_takes_its_settings_and_no_connection_and_a_closed_one_connects_anew(dataset):
+    dataset.transform = len
+    assert len(dataset) == 100
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy._idle == [] and copy.timeout == dataset.timeout
+    assert len(copy) == 100 and copy[10] == 6
+    copy.close()
+    copy.close()
+    assert copy[10] == 6
+
+
+# Servers that fail
+
+
+def free_port():
+    with socket.create_server((HOST, 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def scripted_server(*answers):
+    """Listen, and treat the n-th connection with the n-th answer: a function, or bytes to say after a request."""
+    with socket.create_server((HOST, 0)) as listener:
+
+        def serve():
+            with contextlib.suppress(OSError):  # the peer hung up, or the listener was shut down
+                for answer in answers:
+                    with listener.accept()[0] as connection:
+                        if callable(answer):
+                            answer(connection)
+                        elif connection.recv(65_536):
+                            connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def http_answer(value):
+    body = json.dumps(value).encode()
+    return ask(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), body=body)
+
+
+def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
+    port = free_port()
+    rows = ServerDataset(HOST, port, timeout=5, retries=2)
+    for access in (lambda: len(rows), lambda: rows[0], lambda: rows.__getitems__([0])):
+        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}, asked 3 times") as caught:
+            access()
+        assert f"python -m lib.data.server META --port {port}" in str(caught.value)
+    rows = ServerDataset(HOST, port, timeout=0.3, retries=1000)
+    with pytest.raises(ConnectionError, match=r"asked \d times in 0"):  # retries end with the timeout
+        _ = rows[0]
+    with pytest.raises(ConnectionError, match="no-such-host.invalid:80"):
+        _ = ServerDataset("no-such-host.invalid", 80, timeout=20, retries=0)[0]
+
+
+def test_a_server_that_is_silent_or_sends_a_byte_now_and_then_costs_the_timeout_and_no_more():
+    def trickle(connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        for _ in range(60):
+            connection.sendall(b" ")
+            time.sleep(0.05)
+
+    for treat in (lambda connection: time.sleep(1), trickle):
+        late = "TimeoutError.*a larger timeout waits longer"
+        with scripted_server(treat) as port, pytest.raises(ConnectionError, match=late):
+            _ = ServerDataset(HOST, port, timeout=0.25)[0]
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
+    with served(ListOfRows(["first", "second"], seconds=0.6), timeout=0.2) as (_, rows):
+        with pytest.raises(ConnectionError):
+            _ = rows[0]
+        rows.timeout = 10.0
+        assert rows[1] == "second"
+
+
+def test_an_interrupted_question_does_not_shift_the_answers(dataset, monkeypatch):
+    assert dataset[0] == "row 0"
+    ctrl_c = mock.Mock(side_effect=KeyboardInterrupt)  # between question and answer
+    monkeypatch.setattr(dataset._idle[0], "receive", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        _ = dataset[1]
+    assert dataset[2] == "row 2"
+
+
+def test_a_batch_whose_answer_breaks_off_is_asked_for_again():
+    whole = http_answer(["row 0", "row 1"])
+    with scripted_server(whole[:-5], b"", whole) as port:
+        rows = ServerDataset(HOST, port)
+        assert rows.__getitems__([0, 1]) == ["row 0", "row 1"]
+        rows.close()
+    again = "asked 3 times .*hung up in mid-message"
+    with scripted_server(*[whole[:-5]] * 3) as port, pytest.raises(ConnectionError, match=again):
+        ServerDataset(HOST, port, retries=2).__getitems__([0, 1])
+
+
+STRANGERS = [
+    *map(http_answer, ({"rows": 3}, [1, 2, 3], ["one row", "too many"], [7])),
+    ask(b"HTTP/1.1 200 OK", b"Content-Length: 6", body=b"<html>"),
+    ask(b"HTTP/1.1 404 Not Found", b"Content-Length: 2", body=b"{}"),
+    ask(b"220 mail.example ESMTP"),
+]
+
+
+@pytest.mark.parametrize("text", STRANGERS)
+def test_what_is_no_meta_server_is_found_out_at_once(text):
+    found = r"what listens at 127.0.0.1:\d+ is no meta server"
+    with scripted_server(text) as port, pytest.raises(ConnectionError, match=found):
+        ServerDataset(HOST, port).__getitems__([0])
+
+
+def test_what_the_server_cannot_read_reaches_the_client_with_its_reason(monkeypatch):
+    rows, reads = numbered(), []
+
+    def gone(ids):
+        reads.append(ids)
+        raise OSError("the meta file changed while it was open")
+
+    monkeypatch.setattr(rows, "rows", gone)
+    with served(rows) as (_, dataset):
+        with pytest.raises(RuntimeError, match="500, OSError: the meta file changed while it was open"):
+            _ = dataset[0]
+        assert reads == [[0]], "asking again would not help"
+        assert len(dataset) == 100
+
+
+def test_a_restart_on_the_same_port_goes_unnoticed_but_another_file_does_not():
+    with MetaServer(numbered()) as serving:
+        port = serving.port
+        rows = ServerDataset(HOST, port)
+        assert len(rows) == 100 and rows[1] == "row 1"
+    with MetaServer(numbered(), port=port):
+        assert rows[2] == "row 2"
+    other = "now has 99 rows and had 100"
+    with MetaServer(numbered(99), port=port), pytest.raises(RuntimeError, match=other):
+        _ = rows[3]
+    with pytest.raises(ConnectionError):
+        ServerDataset(HOST, port, retries=0).__len__()
+
+
+@contextlib.contextmanager
+def served_by_command(path, port=0, *options):
+    """Run `python -m lib.data.server`; give the process and the port that it says it listens on."""
+    command = [sys.executable, "-m", "lib.data.server", str(path), "--port", str(port), *options]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=ROOT, **pipes)
+    try:
+        line = process.stdout.readline()
+        yield process, int(line.strip().rpartition(":")[2])
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.fixture
+def meta(tmp_path):
+    path = tmp_path / "meta.txt"
+    path.write_text("".join(f"row {i}\n" for i in range(1000)), encoding="utf-8")
+    return path
+
+
+def test_a_server_does_without_torch(meta):
+    code = "import sys, lib.data.server as s; s.MetaServer(sys.argv[1]).start().close(); print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code, str(meta)], cwd=ROOT, text=True) == "False\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number, options", [(signal.SIGINT, []), (signal.SIGTERM, ["--in-memory"])])
+def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number, options):
+    with served_by_command(meta, 0, *options) as (process, port):
+        rows = ServerDataset(HOST, port)
+        assert len(rows) == 1000 and rows[999] == "row 999"
+        process.send_signal(number)  # with our connection still open
+        output, errors = process.communicate(timeout=20)
+        assert (process.returncode, output, errors) == (0, "", "")
+        rows.close()
+
+
+def test_the_command_refuses_in_one_line(meta, capsys, monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert server.main([str(meta.parent / "absent.txt")]) == 2
+    with MetaServer(numbered()) as serving:
+        assert server.main([str(meta), "--port", str(serving.port)]) == 2
+    assert server.main([str(meta), "--port", "65536"]) == 2
+    output, errors = capsys.readouterr()
+    assert output == "" and len(errors.splitlines()) == 3
+    assert "absent.txt" in errors and "port 0 takes a free one" in errors and "65536" in errors
+
+
+def test_a_server_killed_in_mid_batch_and_started_again_loses_no_row(meta):
+    got, stop = [], threading.Event()
+
+    def train(rows):
+        while not stop.is_set():
+            got.append(rows.__getitems__(range(1000)))
+
+    with ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        stack.callback(stop.set)  # also where a line below fails: the pool waits for its threads
+        process, port = stack.enter_context(served_by_command(meta))
+        rows = ServerDataset(HOST, port, timeout=60, retries=100)
+        assert len(rows) == 1000
+        training = pool.submit(train, rows)
+        until(lambda: len(got) > 20)
+        process.kill()
+        process.wait(10)
+        before = len(got)
+        with served_by_command(meta, port):
+            until(lambda: len(got) > before + 20, seconds=40)
+            stop.set()
+            training.result(20)
+        rows.close()
+    assert all(batch == [f"row {i}" for i in range(1000)] for batch in got)
+
+
+def test_a_server_killed_for_good_ends_the_epoch_with_an_error(meta):
+    with served_by_command(meta) as (process, port):
+        rows = ServerDataset(HOST, port, retries=2)
+        loader = iter(DataLoader(rows, batch_size=10, num_workers=1))
+        assert next(loader)[0] == "row 0"
+        process.kill()
+        process.wait(10)
+        with pytest.raises(ConnectionError, match="no answer from a meta server"):
+            list(loader)
+        loader._shutdown_workers()  # now, and not whenever the garbage is collected
+
+
+# Beginning and end
+
+
+def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
+    slow = ListOfRows(["the row"], seconds=0.3)
+    serving = MetaServer(slow).start()
+    idle = [ServerDataset(HOST, serving.port) for _ in range(5)]
+    assert [len(rows) for rows in idle] == [1] * 5
+    with ThreadPoolExecutor() as pool:
+        busy = pool.submit(lambda: ServerDataset(HOST, serving.port, retries=0)[0])
+        slow.reading.wait(5)
+        begin = time.monotonic()
+        serving.close()
+        took = time.monotonic() - begin
+        assert busy.result(10) == "the row"
+    assert took < server.GRACE_SECONDS, "nobody had to be waited for until the end of grace"
+    assert not serving._listener.open
+
+
+def test_closing_ends_even_when_a_read_hangs(monkeypatch):
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    stuck = ListOfRows(["a"], seconds=3)
+    with ThreadPoolExecutor() as pool, MetaServer(stuck) as serving:
+        asking = pool.submit(lambda: ServerDataset(HOST, serving.port, retries=0)[0])
+        stuck.reading.wait(5)
+        serving.close()
+        assert isinstance(asking.exception(10), ConnectionError)
+
+
+def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
+    serving = MetaServer(numbered())
+    with pytest.raises(ConnectionError):  # not started: refused, not left waiting
+        ServerDataset(HOST, serving.port, retries=0).__len__()
+    taken = f"cannot listen on 127.0.0.1:{serving.port}: .*; port 0 takes a free one"
+    with serving, serving:
+        assert ServerDataset(HOST, serving.port).__len__() == 100
+        with pytest.raises(OSError, match=taken):
+            MetaServer(numbered(), port=serving.port)
+    serving.close()
+    with pytest.raises(RuntimeError, match="this server was closed; make a new one"):
+        serving.start()
+    MetaServer(numbered()).close()  # never started
+
+
+def test_serve_forever_ends_when_another_thread_closes():
+    with ThreadPoolExecutor() as pool, contextlib.closing(MetaServer(numbered())) as serving:
+        forever = pool.submit(serving.serve_forever)
+        assert len(ServerDataset(HOST, serving.port)) == 100
+        serving.close()
+        forever.result(10)
+
+
+@forks
+def test_the_port_is_free_again_although_a_forked_process_still_lives():
+    serving = MetaServer(numbered()).start()
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    child.start()  # holds a copy of the listening socket
+    serving.close()
+    with pytest.raises(ConnectionError, match="Refused"):
+        ServerDataset(HOST, serving.port, timeout=2, retries=0).__len__()
+    with MetaServer(numbered(7), port=serving.port):
+        assert len(ServerDataset(HOST, serving.port)) == 7
+    child.terminate()
+    child.join(10)
+
+
+def test_an_ipv6_address_serves_as_well():
+    try:
+        serving = MetaServer(numbered(), host="::1")
+    except OSError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    with serving:
+        assert serving.url == f"http://[::1]:{serving.port}"
+        assert ServerDataset("::1", serving.port)[1] == "row 1"
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        ((0,), "port must be at least 1, not 0"),
+        ((65_536,), "port must be below 65536"),
+        (("80",), "port must be an integer"),
+        ((80, dict(timeout=0)), "timeout must be a number of seconds above 0, not 0"),
+        ((80, dict(timeout=float("inf"))), "timeout"),
+        ((80, dict(retries=-1)), "retries must be at least 0, not -1"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(arguments, text):
+    port, options = (*arguments, {})[:2]
+    with pytest.raises(ValueError, match=text):
+        ServerDataset(HOST, port, **options)
+    if port not in (0, 80):  # 0 takes a free one
+        with pytest.raises(ValueError, match=text):
+            MetaServer(numbered(), port=port)

@@ -1,0 +1,274 @@
+"""Balance: the best cut there is, from costs that are measured without touching the module."""
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import balance as blockpartition
+from lib.pipeline import balance_by_size, balance_by_time, partition
+from lib.pipeline.balance import layerwise_sandbox, profile_sizes, profile_times
+from lib.pipeline.skip import pop, skippable, stash
+
+CPU = torch.device("cpu")
+KB = 1024
+
+
+class Sleep(nn.Module):
+    """Cost a known time, however busy the machine is."""
+
+    def __init__(self, milliseconds):
+        super().__init__()
+        self.seconds = milliseconds / 1000
+
+    def forward(self, x):
+        time.sleep(self.seconds)
+        return x
+
+
+class Keep(nn.Module):
+    """Leave `kilobytes` for backward, besides an output of 1 kB for each row of 256 numbers."""
+
+    def __init__(self, kilobytes):
+        super().__init__()
+        self.kilobytes = kilobytes
+
+    def forward(self, x):
+        for _ in range(self.kilobytes // len(x)):
+            x = x + torch.zeros_like(x, requires_grad=True)  # kept: its gradient will be wanted
+        return x + 1
+
+
+# --- the cut
+
+
+def test_the_slowest_block_is_as_fast_as_can_be():
+    assert partition([1, 2, 3, 4, 5, 6], 2) == [4, 2]
+    assert partition([6, 5, 4, 3, 2, 1], 2) == [2, 4]
+    assert partition([1, 1, 1, 9], 2) == [3, 1]
+
+
+def test_no_block_is_empty():
+    # torchgpipe gives [3, 0, 1], and its GPipe refuses that.
+    assert partition([0, 0, 1, 20], 3) == [1, 2, 1]
+    assert partition([0, 0, 0], 3) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("costs, n, best, theirs", [([7, 1, 1, 1, 1, 1, 7, 1], 3, 8, 9), ([2, 2, 2, 5, 5], 4, 5, 11)])
+def test_it_finds_the_best_where_torchgpipe_does_not(costs, n, best, theirs):
+    assert max(map(sum, blockpartition.solve(costs, n))) == best < theirs
+
+
+def test_among_equals_the_most_even_cut_wins():
+    assert partition([9, 1, 1, 1, 1], 3) == [1, 2, 2]
+
+
+def test_costs_may_be_seconds_or_many_bytes():
+    assert partition([0.1, 0.2, 0.3], 2) == [2, 1]
+    assert partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
+    assert blockpartition.solve([10**15, 1], 2) == [[10**15], [1]]
+
+
+@pytest.mark.parametrize(
+    "costs, n, message",
+    [
+        ([1, 2], 3, "2 layers can't fill 3 partitions; give at most 2"),
+        ([], 1, "0 layers can't fill 1 partitions"),
+        ([1, 2], 0, "partitions must be at least 1, not 0"),
+        ([1, -2], 1, r"finite and not negative, not \[1, -2\]"),
+        ([1, float("nan")], 1, "finite"),
+        ([1, 2], 1.5, "partitions must be an integer"),
+    ],
+)
+def test_what_can_not_be_cut(costs, n, message):
+    with pytest.raises(ValueError, match=message):
+        partition(costs, n)
+
+
+# --- by time
+
+
+def test_time_decides():
+    model = nn.Sequential(*(Sleep(ms) for ms in (2, 2, 2, 2, 8)))
+    assert balance_by_time(2, model, torch.zeros(1), timeout=0.1, device="cpu") == [4, 1]
+
+
+def test_backward_counts():
+    class SlowBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            time.sleep(0.02)
+            return grad
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            return SlowBackward.apply(x)
+
+    times = profile_times(nn.Sequential(nn.Linear(1, 1), Slow()), torch.zeros(1), 0.0, CPU)
+    assert times[1] > 0.02
+
+
+def test_a_slow_first_call_and_one_slow_moment_do_not_count():
+    # Warm-up (lazy initialisation) and noise: torchgpipe adds up all calls, the first one too.
+    class Hiccup(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Hiccup.calls += 1
+            time.sleep(0.3 if Hiccup.calls in (1, 4) else 0.001)
+            return x
+
+    model = nn.Sequential(Hiccup(), Sleep(20))
+    times = profile_times(model, torch.zeros(1), 0.6, CPU)
+    assert Hiccup.calls > 4
+    assert times[0] < times[1]
+
+
+def test_the_timeout_ends_it():
+    class Count(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Count.calls += 1
+            return x
+
+    balance_by_time(1, nn.Sequential(Count(), Sleep(30)), torch.zeros(1), timeout=0.0, device="cpu")
+    assert Count.calls == 2, "one to warm up, one measured"
+
+
+def test_gradients_must_be_gone():
+    model = nn.Sequential(nn.Linear(1, 1))
+    model(torch.zeros(1)).backward()
+    with pytest.raises(ValueError, match="some parameter already has gradient; call zero_grad"):
+        balance_by_time(1, model, torch.zeros(1), device="cpu")
+
+
+# --- by size
+
+
+def test_what_is_kept_for_backward_decides():
+    x = torch.zeros(1, 256)
+    assert balance_by_size(2, nn.Sequential(*map(Keep, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
+    assert balance_by_size(2, nn.Sequential(*map(Keep, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]
+
+
+def test_sizes_are_bytes():
+    sizes = profile_sizes(nn.Sequential(Keep(4), Keep(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
+    assert sizes == [5 * KB, 1 * KB, 1 * KB]
+
+
+def test_parameters_count_param_scale_times_and_buffers_once():
+    layers = nn.Sequential(nn.Linear(256, 256, bias=False), nn.BatchNorm1d(256))
+    without, with_four = (profile_sizes(layers, torch.zeros(2, 256), 1, scale, CPU) for scale in (0.0, 4.0))
+    assert with_four[0] - without[0] == 4 * 256 * KB
+    assert with_four[1] - without[1] == 4 * 2 * KB
+    buffers = 2 * KB + 8
+    assert without[1] == buffers + 2 * KB + 2 * KB, "the output, and the mean and variance that backward needs"
+
+
+def test_one_micro_batch_is_run():
+    seen = []
+
+    class Rows(nn.Module):
+        def forward(self, x):
+            seen.append(len(x))
+            return x * 2
+
+    x = torch.zeros(7, 256)
+    assert profile_sizes(nn.Sequential(Rows()), x, 3, 0.0, CPU) == [3 * KB]
+    assert seen == [3]
+
+
+def test_views_and_changes_in_place_need_no_memory():
+    layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
+    assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
+
+
+# --- both leave the module alone, and take what GPipe takes
+
+
+by = pytest.mark.parametrize(
+    "balance",
+    [lambda *a: balance_by_time(*a, timeout=0.0, device="cpu"), lambda *a: balance_by_size(*a, device="cpu")],
+    ids=["time", "size"],
+)
+
+
+@by
+def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.ReLU(inplace=True)).eval()
+    sample = torch.randn(8, 4)
+    before, random, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), sample.clone()
+    with torch.no_grad():
+        balance(2, model, sample)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(sample, kept)
+    assert not any(module.training for module in model.modules())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@by
+def test_a_layer_may_change_its_input_in_place(balance):
+    # torchgpipe feeds leaves: "a leaf Variable that requires grad is being used in an in-place operation".
+    assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), torch.randn(2, 4))) == 2
+    first, sample = nn.Sequential(nn.ReLU(inplace=True), nn.Identity()), -torch.ones(2, 4)
+    balance(2, first, sample)
+    assert sample.max() == -1
+
+
+@by
+def test_tuples_and_masks(balance):
+    class Split(nn.Module):
+        def forward(self, x):
+            return x * 2, x.detach() > 0
+
+    class Join(nn.Module):
+        def forward(self, pair):
+            return pair[0] * pair[1]
+
+    assert balance(2, nn.Sequential(Split(), Join()), torch.randn(4, 4, requires_grad=True)) == [1, 1]
+
+
+@by
+def test_skip_connections_are_measured_layer_by_layer(balance):
+    # torchgpipe goes backward through the stashing layer a second time, and fails.
+    @skippable(stash=["h"])
+    class Put(nn.Module):
+        def forward(self, x):
+            h = x.square()
+            yield stash("h", h)
+            return h * h
+
+    @skippable(pop=["h"])
+    class Get(nn.Module):
+        def forward(self, x):
+            return x * (yield pop("h"))
+
+    assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), Put(), Get()), torch.randn(4, 4))) == 3
+
+
+@by
+def test_batch_norm_and_random_layers_run(balance):
+    # torchgpipe profiles sizes with one row, and BatchNorm1d refuses that.
+    assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()), torch.randn(8, 4))) == 3
+
+
+@by
+def test_more_partitions_than_layers(balance):
+    with pytest.raises(ValueError, match="1 layers can't fill 2 partitions"):
+        balance(2, nn.Sequential(nn.Identity()), torch.zeros(1, 1))
+
+
+def test_the_sandbox_has_copies_in_training_mode():
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    for layer, original in zip(layerwise_sandbox(model, CPU), model, strict=True):
+        assert layer.training and not original.training
+        assert layer.weight is not original.weight

@@ -1,0 +1,272 @@
+"""Deferred batch norm: after a mini-batch in pieces, the running statistics of nn.BatchNorm after the whole of it."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import DeferredBatchNorm, GPipe, convert_deferred_batch_norm
+from lib.pipeline.batchnorm import mini_batch
+from lib.pipeline.checkpoint import checkpoint
+
+SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 4, 2), nn.BatchNorm3d: (3, 2, 2, 2)}
+
+
+def rows(count, *shape, mean=0.0, std=1.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, *(shape or (3,)), generator=generator) * std + mean
+
+
+def pair(kind=nn.BatchNorm1d, chunks=4, **arguments):
+    """Return a BatchNorm and its deferred twin."""
+    norm = kind(3, **arguments)
+    return norm, convert_deferred_batch_norm(copy.deepcopy(norm), chunks)
+
+
+def feed(deferred, batch, sizes):
+    return torch.cat([deferred(part) for part in batch.split(sizes)])
+
+
+def assert_same_statistics(norm, deferred, **tolerance):
+    theirs, ours = norm.state_dict(), deferred.state_dict()
+    assert list(ours) == list(theirs)
+    for name in theirs:
+        torch.testing.assert_close(ours[name], theirs[name], **tolerance)
+
+
+# --- equal to the whole batch
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_three_mini_batches_count_as_three(kind, momentum):
+    # torchgpipe takes the biased variance: with 8 values a channel its running_var is an eighth too small a step.
+    norm, deferred = pair(kind, momentum=momentum)
+    for seed in range(3):
+        batch = rows(8, *SHAPES[kind], mean=2.0, std=3.0, seed=seed)
+        norm(batch)
+        feed(deferred, batch, [2, 2, 2, 2])
+    assert_same_statistics(norm, deferred)
+    assert deferred.num_batches_tracked == 3
+
+
+def test_each_micro_batch_is_normalised_by_itself():
+    norm, deferred = pair()
+    batch = rows(8)
+    torch.testing.assert_close(feed(deferred, batch, 2), torch.cat([norm(part) for part in batch.split(2)]))
+    norm.eval(), deferred.load_state_dict(norm.state_dict()), deferred.eval()
+    assert torch.equal(feed(deferred, batch, 2), norm(batch))
+
+
+def test_the_gradients_are_those_of_the_parts():
+    norm, deferred = pair(nn.BatchNorm2d)
+    inputs = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)]
+    weight = rows(8, 3, 4, 2, seed=1)
+    for each, batch in zip((norm, deferred), inputs, strict=True):
+        (feed(each, batch, 2) * weight).sum().backward()
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
+    torch.testing.assert_close(deferred.weight.grad, norm.weight.grad)
+
+
+def test_a_large_mean_does_not_eat_the_variance():
+    # E[x²] - E[x]² in float32: torchgpipe gets running_var = -8 for mean 1e4 and std 1.
+    norm, deferred = pair(momentum=1.0)
+    batch = rows(64, mean=1e4)
+    norm(batch)
+    feed(deferred, batch, 16)
+    torch.testing.assert_close(deferred.running_var, batch.double().var(0).float(), rtol=1e-4, atol=0)
+    assert_same_statistics(norm, deferred, rtol=1e-4, atol=0)
+
+
+def test_means_that_differ_between_micro_batches_are_variance_of_the_whole():
+    norm, deferred = pair(momentum=1.0, chunks=2)
+    batch = torch.cat([rows(4, mean=-100.0), rows(4, mean=100.0, seed=1)])
+    norm(batch)
+    feed(deferred, batch, 4)
+    assert_same_statistics(norm, deferred)
+    assert deferred.running_var.min() > 1e4
+
+
+def test_uneven_micro_batches_weigh_by_their_size():
+    norm, deferred = pair()
+    batch = rows(14)
+    norm(batch)
+    feed(deferred, batch, [5, 4, 3, 2])
+    assert_same_statistics(norm, deferred)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_inputs_of_other_types(dtype):
+    norm, deferred = pair(nn.BatchNorm2d)
+    if dtype == torch.float64:
+        norm, deferred = norm.double(), deferred.double()
+    batch = rows(8, 3, 4, 2, mean=3.0).to(dtype)
+    assert norm(batch).dtype == feed(deferred, batch, 2).dtype == dtype
+    assert_same_statistics(norm, deferred)
+
+
+def test_a_model_in_half_precision():
+    norm, deferred = pair(nn.BatchNorm2d)
+    norm, deferred = norm.bfloat16(), deferred.bfloat16()
+    batch = rows(8, 3, 4, 2, mean=3.0).bfloat16()
+    norm(batch), feed(deferred, batch, 2)
+    assert_same_statistics(norm, deferred, rtol=2**-6, atol=0)
+
+
+def test_without_affine_parameters():
+    norm, deferred = pair(affine=False)
+    batch = rows(8)
+    norm(batch), feed(deferred, batch, 2)
+    assert_same_statistics(norm, deferred)
+
+
+# --- where a mini-batch begins and ends
+
+
+def test_alone_it_counts_to_chunks():
+    _, deferred = pair(chunks=4)
+    feed(deferred, rows(6), 2)
+    assert deferred.num_batches_tracked == 0 and deferred.sum.abs().sum() > 0
+    deferred(rows(2))
+    assert deferred.num_batches_tracked == 1 and not deferred.sum.any()
+
+
+@pytest.mark.parametrize("chunks", [4, 3, 1])
+def test_a_mini_batch_ends_with_its_block_whatever_chunks_says(chunks):
+    # torchgpipe waits for the fourth micro-batch, which is the first of the next mini-batch.
+    norm, deferred = pair(chunks=chunks)
+    for seed in range(2):
+        batch = rows(6, seed=seed)
+        norm(batch)
+        with mini_batch(deferred):
+            feed(deferred, batch, 2)
+    assert_same_statistics(norm, deferred)
+
+
+def test_what_a_failed_mini_batch_has_gathered_is_dropped():
+    norm, deferred = pair(chunks=4)
+    with pytest.raises(ValueError, match="got \\(3,\\)"), mini_batch(deferred):
+        feed(deferred, rows(2, mean=1e6), 2), deferred(rows(3)[0])
+    assert deferred.num_batches_tracked == 0
+    batch = rows(8)
+    norm(batch)
+    with mini_batch(nn.Sequential(deferred)):
+        feed(deferred, batch, 2)
+    assert_same_statistics(norm, deferred)
+
+
+def test_a_commit_of_nothing_is_nothing():
+    _, deferred = pair()
+    before = copy.deepcopy(deferred.state_dict())
+    deferred.commit()
+    with mini_batch(deferred):
+        deferred.eval()(rows(2))
+    assert all(torch.equal(before[name], value) for name, value in deferred.state_dict().items())
+
+
+def test_a_recomputed_micro_batch_is_not_counted_again():
+    norm, deferred = pair(chunks=1)
+    batch = rows(8)
+    norm(batch)
+    checkpoint(deferred, batch.clone().requires_grad_()).sum().backward()
+    assert_same_statistics(norm, deferred)
+    assert not deferred.sum.any()
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize("size, chunks", [(8, 4), (6, 3), (7, 4), (5, 2), (6, 8)])
+def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
+    # Each row gives six values a channel: a micro-batch of one row is a batch as well.
+    plain = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Upsample(scale_factor=6.0), nn.BatchNorm1d(3))
+    arguments = dict(chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
+    model = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments)
+    batch = rows(size)
+    for _ in range(2):
+        plain(batch)
+        model(batch.clone().requires_grad_()).square().sum().backward()
+    assert_same_statistics(plain, model.to_sequential())
+
+
+def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
+    # torchgpipe keeps the sums of the failed mini-batch and counts on from there.
+    class FailsOnce(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 2:
+                raise ValueError("once")
+            return x
+
+    plain = nn.Sequential(nn.BatchNorm1d(3), nn.Identity())
+    model = GPipe(
+        nn.Sequential(copy.deepcopy(plain[0]), FailsOnce()),
+        [1, 1],
+        devices=["cpu"] * 2,
+        chunks=4,
+        deferred_batch_norm=True,
+    )
+    with pytest.raises(ValueError, match="once"):
+        model(rows(8, mean=1e6))
+    assert model[0].num_batches_tracked == 0
+    batch = rows(8)
+    plain(batch)
+    model(batch)
+    assert_same_statistics(plain[0], model[0])
+
+
+# --- conversion
+
+
+def test_state_goes_both_ways():
+    # torchgpipe adds `sum` and `sum_squares`: nn.BatchNorm then refuses the state.
+    norm, deferred = pair()
+    feed(deferred, rows(8), 2)
+    norm.load_state_dict(deferred.state_dict())
+    DeferredBatchNorm(3, chunks=2).load_state_dict(norm.state_dict())
+    assert_same_statistics(norm, deferred)
+
+
+def test_conversion_keeps_the_objects_and_the_mode():
+    # torchgpipe puts a frozen BatchNorm back into training.
+    norm = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval()
+    calls = []
+    norm.register_forward_hook(lambda *_: calls.append(1))
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(norm))
+    assert convert_deferred_batch_norm(model, 3) is model
+    deferred = model[1][0]
+    assert type(deferred) is DeferredBatchNorm
+    assert deferred.weight is norm.weight and deferred.running_var is norm.running_var
+    assert (deferred.eps, deferred.momentum, deferred.chunks, deferred.training) == (0.5, None, 3, False)
+    deferred(rows(2, 3, 4, 2))
+    assert calls == [1]
+    assert convert_deferred_batch_norm(deferred, 3) is deferred
+    assert convert_deferred_batch_norm(deferred, 4) is not deferred
+
+
+def test_what_can_not_be_deferred():
+    untracked = nn.BatchNorm1d(3, track_running_stats=False)
+    assert convert_deferred_batch_norm(untracked, 4) is untracked
+    for norm in (nn.SyncBatchNorm(3), nn.LazyBatchNorm1d()):
+        with pytest.raises(TypeError, match="can't be deferred"):
+            convert_deferred_batch_norm(nn.Sequential(norm), 4)
+    with pytest.raises(ValueError, match="chunks must be at least 1, not 0"):
+        DeferredBatchNorm(3, chunks=0)
+    with pytest.raises(ValueError, match=r"2 to 5 dimensions, got \(3,\)"):
+        DeferredBatchNorm(3)(torch.zeros(3))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        DeferredBatchNorm(3)(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copy_in_mid_batch_goes_on_by_itself(clone):
+    norm, deferred = pair(chunks=4)
+    batch = rows(8)
+    norm(batch)
+    feed(deferred, batch[:4], 2)
+    again = clone(deferred)
+    feed(again, batch[4:], 2)
+    assert_same_statistics(norm, again)
+    assert deferred.num_batches_tracked == 0

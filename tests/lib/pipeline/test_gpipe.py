@@ -1,0 +1,584 @@
+"""GPipe as its users meet it: attributes, errors, and results equal to those of the plain nn.Sequential."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import io
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+import weakref
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import GPipe, flatten_sequential, is_recomputing, pop, skippable, stash
+from lib.pipeline.checkpoint import is_checkpointing
+
+MODES = ["always", "except_last", "never"]
+CPU = ["cpu"] * 4
+
+
+class Function(nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def mlp(layers=4, width=3):
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    return model
+
+
+def gpipe(module, balance=None, **arguments):
+    return GPipe(module, balance or [1] * len(module), **{"devices": CPU, **arguments})
+
+
+def pipeline_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("partition ")]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return condition()
+
+
+# --- what it looks like
+
+
+def test_its_attributes():
+    model = GPipe(mlp(3), (1, 2), devices=iter(CPU), chunks=42.0, checkpoint="always")
+    assert model.balance == [1, 2] and model.devices == [torch.device("cpu")] * 2
+    assert model.chunks == 42 and type(model.chunks) is int and model.checkpoint == "always"
+    assert isinstance(model.partitions, nn.ModuleList) and [len(part) for part in model.partitions] == [1, 2]
+    assert GPipe(mlp(1), [1], devices=CPU).checkpoint == "except_last"
+
+
+def test_it_is_a_sequence_of_its_layers():
+    module = nn.Sequential(OrderedDict(a=nn.Linear(1, 1), b=nn.ReLU(), c=nn.Linear(1, 1)))
+    model = gpipe(module, [2, 1])
+    assert len(model) == 3 and list(model) == list(module)
+    assert model[0] is module.a and model[2] is model[-1] is module.c and model[-3] is module.a
+    for outside in (3, -4):
+        with pytest.raises(IndexError):
+            _ = model[outside]
+    assert {"partitions.0.a", "partitions.0.b", "partitions.1.c"} <= dict(model.named_modules()).keys()
+    with pytest.raises(AttributeError):
+        _ = model.a
+
+
+def test_without_devices_it_takes_the_gpus_or_the_cpu():
+    if torch.cuda.is_available():
+        assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
+    else:
+        assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
+
+
+def test_nested_sequentials_are_flattened_on_request():
+    class Own(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) + 1
+
+    shared = nn.ReLU()
+    nested = nn.Sequential(
+        nn.Sequential(nn.Linear(2, 2), shared), Own(nn.Linear(2, 2)), nn.Sequential(nn.Sequential(shared))
+    )
+    flat = flatten_sequential(nested)
+    assert [name for name, _ in flat.named_children()] == [
+        "0_0",
+        "0_1",
+        "1",
+    ]  # named_children skips the repeated
+    assert len(flat) == 4 and flat[1] is flat[3] is shared and type(flat[2]) is Own
+    x = torch.randn(3, 2)
+    assert torch.equal(flat(x), nested(x))
+    with pytest.raises(TypeError, match="Linear"):
+        flatten_sequential(nn.Linear(1, 1))
+
+
+def shared_parameter():
+    first, second = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.Linear(1, 1))
+    second[0].weight = first[0].weight
+    return nn.Sequential(first, second)
+
+
+same = nn.Linear(1, 1)
+
+
+@pytest.mark.parametrize(
+    "module, arguments, error, message",
+    [
+        (mlp(2), dict(balance=None), ValueError, "balance is required.*lib.pipeline.balance"),
+        (mlp(2), dict(balance=[1]), ValueError, r"module: 2, sum of balance: 1\).*lib.pipeline.balance"),
+        (mlp(2), dict(balance=[3, -1]), ValueError, r"positive integer \(balance: \[3, -1\]\)"),
+        (mlp(2), dict(balance=[0, 2]), ValueError, "positive"),
+        (mlp(2), dict(balance=[2], chunks=0), ValueError, "chunks must be at least 1, not 0"),
+        (mlp(2), dict(balance=[2], chunks=1.5), ValueError, "1.5"),
+        (mlp(2), dict(balance=[2], checkpoint="sometimes"), ValueError, "'except_last', or 'never': 'sometimes'"),
+        (nn.Sequential(same, same), dict(balance=[2]), ValueError, "duplicate children.*2, 1 different"),
+        (shared_parameter(), dict(balance=[2]), ValueError, "duplicate parameters.*4, 3 different"),
+        (mlp(3), dict(balance=[1, 1, 1], devices=["cpu"]), IndexError, r"devices: 1, partitions: 3"),
+        (nn.Linear(1, 1), dict(balance=[1]), TypeError, "nn.Sequential.*Linear"),
+        (nn.ModuleList([nn.Linear(1, 1)]), dict(balance=[1]), TypeError, "nn.Sequential"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_told_at_once(module, arguments, error, message):
+    with pytest.raises(error) as told:
+        GPipe(module, **{"devices": CPU, **arguments})
+    assert told.match("(?s)" + message)
+
+
+def test_a_skip_that_nobody_pops_is_told_at_once():
+    @skippable(stash=["lost"])
+    class Stash(nn.Module):
+        def forward(self, x):
+            yield stash("lost", x)
+            return x
+
+    with pytest.raises(TypeError, match="lost"):
+        gpipe(nn.Sequential(Stash()))
+
+
+@pytest.mark.parametrize("move", [
+    lambda model: model.cuda(), lambda model: model.cpu(), lambda model: model.to("cpu"), lambda model: model.to(0),
+    lambda model: model.to(torch.device("cpu")), lambda model: model.to(device="cpu"),
+    lambda model: model.to(torch.ones(1)), lambda model: model.to(tensor=torch.ones(1)),
+])  # fmt: skip
+def test_it_cannot_be_moved_to_a_device(move):
+    with pytest.raises(TypeError, match="devices="):
+        move(gpipe(mlp()))
+
+
+def test_its_dtype_can_be_changed():
+    model = gpipe(mlp()).double()
+    assert model.to(torch.float16)[0].weight.dtype == torch.float16
+    assert model.to(dtype=torch.float32)[3].weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("input", [42, "x", [torch.ones(1)], (torch.ones(1), 2), None])
+def test_an_input_that_is_no_tensor_is_a_type_error(input):
+    for model in (gpipe(mlp()), GPipe(nn.Sequential(), [])):
+        with pytest.raises(TypeError, match="expected a Tensor"):
+            model(input)
+
+
+def test_more_than_one_input_is_a_type_error():
+    with pytest.raises(TypeError):
+        gpipe(mlp())(torch.ones(1), torch.ones(1))
+
+
+def test_an_empty_module_returns_its_input():
+    model = GPipe(nn.Sequential(), [])
+    assert model(torch.tensor(42)).item() == 42 and model((torch.tensor(42),)) == (torch.tensor(42),)
+
+
+# --- equal to the plain module
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("rows, chunks", [(8, 4), (7, 4), (5, 4), (2, 4), (1, 4), (6, 1)])
+def test_outputs_and_gradients_are_those_of_the_plain_module(checkpoint, rows, chunks):
+    plain = mlp()
+    model = gpipe(copy.deepcopy(plain), [1, 2, 1], chunks=chunks, checkpoint=checkpoint)
+    x = torch.arange(rows * 3.0).reshape(rows, 3) / 10
+    y, expected = model(x), plain(x)
+    torch.testing.assert_close(y, expected)
+    y.square().mean().backward()
+    expected.square().mean().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_masks_indices_and_fixed_tensors_cross_every_boundary(checkpoint, where):
+    """Fault 3: a tensor without gradient in the tuple, at any place, in any mode; the loss uses what it likes."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, inputs):
+            inputs = list(inputs)
+            x = inputs.pop(where)
+            mask, index = inputs
+            inputs.insert(where, self.linear(x) * mask + index[:, None])
+            return tuple(inputs)
+
+    plain = nn.Sequential(Layer(), Layer(), Layer())
+    model = gpipe(copy.deepcopy(plain), [1, 1, 1], chunks=3, checkpoint=checkpoint)
+    inputs = [torch.rand(7, 3) > 0.3, torch.arange(7)]
+    inputs.insert(where, torch.randn(7, 3))
+    got, expected = model(tuple(inputs)), plain(tuple(inputs))
+    assert [y.requires_grad for y in got] == [y.requires_grad for y in expected]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b)
+    got[where].sum().backward()
+    expected[where].sum().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_the_loss_may_use_the_second_output_alone(checkpoint):
+    split = Function(lambda x: (x * 2, x * 3))
+    model = gpipe(nn.Sequential(nn.Linear(2, 2), split, Function(lambda xy: xy)), chunks=2, checkpoint=checkpoint)
+    model(torch.ones(4, 2))[1].sum().backward()
+    assert model[0].weight.grad.tolist() == [[12, 12]] * 2
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_indices_go_in_and_indices_come_out(checkpoint):
+    model = gpipe(
+        nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), Function(lambda x: x.argmax(-1))),
+        chunks=2,
+        checkpoint=checkpoint,
+    )
+    assert model(torch.arange(9)).dtype == torch.int64
+    model = gpipe(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5)), chunks=2, checkpoint=checkpoint)
+    model(torch.arange(9)).sum().backward()
+    assert model[0].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_a_skip_goes_from_where_it_is_stashed_to_where_it_is_popped(checkpoint):
+    @skippable(stash=["skip"])
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x):
+            yield stash("skip", x * 2)
+            return self.linear(x)
+
+    @skippable(pop=["skip"])
+    class Last(nn.Module):
+        def forward(self, x):
+            skip = yield pop("skip")
+            return x * skip
+
+    plain = nn.Sequential(First(), nn.Linear(3, 3), Last())
+    model = gpipe(copy.deepcopy(plain), [1, 1, 1], chunks=3, checkpoint=checkpoint)
+    x = torch.randn(5, 3, requires_grad=True)
+    (expected,) = torch.autograd.grad(plain(x).sum(), x)
+    model(x).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("rows", [9, 8, 7])
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_deferred_batch_norm_counts_a_mini_batch_once(checkpoint, rows):
+    plain = nn.BatchNorm1d(3)
+    model = gpipe(nn.Sequential(copy.deepcopy(plain)), chunks=3, checkpoint=checkpoint, deferred_batch_norm=True)
+    for _ in range(2):
+        x = torch.randn(rows, 3, requires_grad=True)
+        plain(x)
+        model(x).sum().backward()
+        for name, buffer in plain.named_buffers():
+            torch.testing.assert_close(getattr(model[0], name), buffer)
+
+
+def test_a_failed_forward_leaves_nothing_in_the_batch_norm():
+    class Fails(nn.Module):
+        fails = True
+
+        def forward(self, x):
+            if self.fails:
+                raise ZeroDivisionError
+            return x
+
+    plain = nn.BatchNorm1d(3)
+    model = gpipe(nn.Sequential(copy.deepcopy(plain), Fails()), chunks=3, deferred_batch_norm=True)
+    with pytest.raises(ZeroDivisionError):
+        model(torch.randn(6, 3))
+    model[1].fails = False
+    x = torch.randn(7, 3)
+    model(x)
+    plain(x)
+    torch.testing.assert_close(model[0].running_var, plain.running_var)
+
+
+# --- checkpoint modes
+
+
+@pytest.mark.parametrize("rows", [8, 3, 1])
+@pytest.mark.parametrize("mode", MODES)
+def test_which_micro_batches_are_checkpointed(mode, rows):
+    """Fault 2: with fewer rows than chunks, "except_last" still leaves out the last."""
+    seen = []
+    model = gpipe(
+        nn.Sequential(Function(lambda x: seen.append(is_checkpointing()) or x * 1)), chunks=4, checkpoint=mode
+    )
+    model(torch.ones(rows, 1, requires_grad=True))
+    m = min(rows, 4)
+    assert seen == {"always": [True] * m, "except_last": [True] * (m - 1) + [False], "never": [False] * m}[mode]
+
+
+@pytest.mark.parametrize("how", ["eval", "no_grad", "inference_mode"])
+def test_without_backward_nothing_is_checkpointed(how):
+    seen = []
+    model = gpipe(
+        nn.Sequential(Function(lambda x: seen.append((is_checkpointing(), torch.is_grad_enabled())) or x)),
+        chunks=2,
+        checkpoint="always",
+    )
+    model.train(how != "eval")
+    with torch.enable_grad() if how == "eval" else getattr(torch, how)():
+        y = model(torch.ones(2, 1))
+    assert seen == [(False, how == "eval")] * 2 and y.is_inference() == (how == "inference_mode")
+
+
+def test_a_layer_counts_once_if_it_asks():
+    class Counter(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += not is_recomputing()
+            return x
+
+    model = gpipe(nn.Sequential(Counter()), chunks=3, checkpoint="always")
+    model(torch.ones(3, 1, requires_grad=True)).sum().backward()
+    assert model[0].calls == 3
+
+
+# --- modes of the caller
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
+    """Fault 4. The weight cast in a checkpoint must not stand in for the one that the last micro-batch needs."""
+    seen = []
+
+    class Linear(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x)
+            seen.append(y.dtype)
+            return y
+
+    model = gpipe(nn.Sequential(Linear(2, 2), Linear(2, 2)), chunks=2, checkpoint=checkpoint)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = model(torch.ones(4, 2))
+    y.float().sum().backward()
+    assert y.dtype == torch.bfloat16 and set(seen) == {torch.bfloat16}
+    expected = torch.full((2,), 4.0)  # one for each row
+    assert torch.equal(model[1].bias.grad, expected)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# --- errors
+
+
+def fail(kind, when=lambda: True):
+    def layer(x):
+        if when():
+            raise kind("in the layer")
+        return x
+
+    return Function(layer)
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+def test_whatever_a_layer_raises_ends_the_call(kind):
+    """Faults 5 and 6: no hang, the same object, and a note that says where."""
+    mine = kind("in the layer")
+
+    def layer(x):
+        if (x == 5).any():
+            raise mine
+        return x
+
+    model = gpipe(nn.Sequential(nn.Identity(), Function(layer), nn.Identity()), chunks=3)
+    with pytest.raises(kind) as told:
+        model(torch.arange(9.0).reshape(9, 1))
+    assert told.value is mine
+    assert mine.__notes__ == ["in micro-batch 1 of 3 in partition 1 of 3 (on cpu)"]
+    frames = [frame.name for frame in traceback.extract_tb(mine.__traceback__)]
+    assert "layer" in frames, "the traceback leads into the layer"
+    assert model(torch.zeros(3, 1)).shape == (3, 1), "and the model can be used again"
+
+
+def test_an_error_in_backward_says_where_as_well():
+    model = gpipe(
+        nn.Sequential(nn.Linear(1, 1), fail(ZeroDivisionError, is_recomputing)), chunks=2, checkpoint="always"
+    )
+    y = model(torch.ones(4, 1))
+    with pytest.raises(ZeroDivisionError) as told:
+        y.sum().backward()
+    assert told.value.__notes__ == ["while recomputing micro-batch 1 of 2 in partition 1 of 2 (on cpu)"]
+
+
+def test_of_several_errors_in_a_clock_the_first_partition_is_heard():
+    model = gpipe(nn.Sequential(fail(KeyError, lambda: bool(calls) or calls.append(1)), fail(IndexError)), chunks=2)
+    calls = []
+    with pytest.raises(KeyError):
+        model(torch.ones(2, 1))
+
+
+def test_after_an_error_no_further_clock_begins():
+    calls = []
+    model = gpipe(nn.Sequential(Function(lambda x: calls.append(1) or x), fail(ZeroDivisionError)), chunks=9)
+    with pytest.raises(ZeroDivisionError):
+        model(torch.ones(9, 1))
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("output", ["text", None, [torch.ones(1)], (torch.ones(1), None)])
+def test_a_layer_that_returns_no_tensors_is_a_type_error_that_says_where(output):
+    model = gpipe(nn.Sequential(Function(lambda x: output), nn.Identity()))
+    with pytest.raises(TypeError, match="expected a Tensor") as told:
+        model(torch.ones(1, 1))
+    assert "partition 0 of 2" in told.value.__notes__[0]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals as POSIX has them")
+def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
+    release = threading.Event()
+
+    def layer(x):
+        if not release.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            release.wait(30)
+        return x
+
+    model = gpipe(nn.Sequential(Function(layer)), chunks=2)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 1))
+    assert not release.is_set()
+    release.set()
+    assert model(torch.ones(2, 1)).tolist() == [[1], [1]], "new workers: the old answer is not taken for a new one"
+
+
+def test_an_error_keeps_no_tensor_alive_once_it_is_handled():
+    model = gpipe(nn.Sequential(fail(ZeroDivisionError)))
+    x = torch.ones(1, 1)
+    gone = weakref.ref(x)
+    with contextlib.suppress(ZeroDivisionError):
+        model(x)
+    del x
+    assert gone() is None, "no circle that only the garbage collector would find"
+
+
+# --- workers, copies, files
+
+
+def test_workers_are_kept_between_forwards_and_go_with_the_model():
+    """Fault 11."""
+    before, seen = set(pipeline_threads()), []
+    model = gpipe(nn.Sequential(*[Function(lambda x: seen.append(threading.current_thread()) or x)] * 1, nn.Identity()))
+    for _ in range(3):
+        model(torch.ones(2, 1))
+    mine = set(pipeline_threads()) - before
+    assert len(mine) == 2 and set(seen) < mine
+    del model
+    seen.clear()
+    assert wait_until(lambda: not mine & set(pipeline_threads()))
+
+
+def test_two_threads_may_use_one_model():
+    model = gpipe(mlp(), [2, 2], chunks=4)
+    x = torch.randn(8, 3)
+    expected, got = model(x), []
+    threads = [threading.Thread(target=lambda: got.extend(model(x) for _ in range(10))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(got) == 30 and all(torch.equal(y, expected) for y in got)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), "save"])
+def test_a_copy_works_before_and_after_a_forward(way, used):
+    """Fault 7."""
+
+    def save(model):
+        file = io.BytesIO()
+        torch.save(model, file)
+        return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+    model = gpipe(mlp(), [2, 2], chunks=2)
+    x = torch.randn(4, 3)
+    if used:
+        model(x).sum().backward()
+    twin = (save if way == "save" else way)(model)
+    assert twin.partitions[0] is not model.partitions[0] and twin.devices == model.devices
+    assert torch.equal(twin(x), model(x))
+    twin(x).sum().backward()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
+def test_a_forked_process_starts_workers_of_its_own():
+    torch_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # an OpenMP team does not survive a fork
+    try:
+        model = gpipe(mlp(), [2, 2], chunks=2)
+        x = torch.randn(4, 3)
+        with torch.no_grad():
+            expected = model(x)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if torch.equal(model(x), expected) else 1)
+        done = []
+        assert wait_until(lambda: done or done.extend(filter(any, [os.waitpid(child, os.WNOHANG)])) or done)
+        assert done[0][1] == 0
+    finally:
+        torch.set_num_threads(torch_threads)
+
+
+def test_a_state_dict_of_the_plain_module_can_be_loaded():
+    plain = nn.Sequential(OrderedDict(stem=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), head=nn.Linear(3, 3)))
+    twin = copy.deepcopy(plain)
+    nn.init.zeros_(twin.stem.weight)
+    model = gpipe(twin, [2, 1])
+    assert "partitions.1.head.weight" in model.state_dict()
+    model.load_state_dict(plain.state_dict())
+    assert torch.equal(model[0].weight, plain.stem.weight)
+    nn.init.ones_(model[0].weight)
+    plain.load_state_dict(model.to_sequential().state_dict())
+    assert plain.stem.weight.sum() == 9
+    model.load_state_dict(model.state_dict())
+    whole = nn.Sequential(model)
+    whole.load_state_dict(whole.state_dict())
+    whole.load_state_dict({f"0.{key}": value for key, value in plain.state_dict().items()})
+    with pytest.raises(RuntimeError, match="Missing"):
+        model.load_state_dict({"stem.weight": plain.stem.weight})
+
+
+def test_the_number_of_chunks_may_be_changed():
+    model = gpipe(mlp(), [2, 2], chunks=2)
+    x = torch.randn(6, 3)
+    expected = model(x)
+    model.chunks = 5
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_no_micro_batch_is_kept_after_a_run():
+    seen = []
+    model = gpipe(
+        nn.Sequential(Function(lambda x: x * 2), Function(lambda x: seen.append(weakref.ref(x)) or x + 1)),
+        chunks=2,
+    )
+    with torch.no_grad():
+        y = model(torch.ones(4, 1))
+    assert wait_until(lambda: not any(x() is not None for x in seen))
+    assert y.sum() == 12

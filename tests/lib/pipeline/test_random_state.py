@@ -1,0 +1,264 @@
+"""Random numbers belong to (micro-batch, partition): equal in forward and recomputation, equal from run to run."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lib.pipeline import GPipe
+from lib.pipeline.random_state import _DRAWS, Seeds
+
+CPU = ["cpu"] * 4
+
+
+class Masks(nn.Module):
+    """Multiply by a random mask; sleep a little before, so that the threads meet in another order each time."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw, self.seen = draw, []
+
+    def forward(self, x):
+        time.sleep(random.random() / 1000)
+        mask = self.draw(torch.ones_like(x))
+        self.seen.append(mask.detach().clone())
+        return x * mask
+
+
+def attention(x):
+    query = x.reshape(1, 1, -1, 1).expand(1, 1, -1, 8)
+    return F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)[0, 0, :, 0].reshape(x.shape)
+
+
+DRAWS = {
+    "F.dropout": lambda x: F.dropout(x, 0.5),
+    "nn.Dropout": nn.Dropout(0.5),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, training=True),
+    "native_dropout": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "attention": attention,
+    "rand_like": torch.rand_like,
+    "randn": lambda x: torch.randn(x.shape),
+    "bernoulli_": lambda x: x.clone().bernoulli_(0.5),
+    "randperm": lambda x: torch.randperm(x.numel()).reshape(x.shape).float(),
+    "multinomial": lambda x: torch.multinomial(x, 20, replacement=True)[:, :3].float(),
+    "rrelu": lambda x: F.rrelu(-x, training=True),
+    "normal": lambda x: torch.normal(x, 1.0),
+    "distribution": lambda x: torch.distributions.Gamma(x, x).sample(),
+    "empty_like": lambda x: nn.init.xavier_uniform_(torch.empty_like(x)),
+}
+
+
+def run(model, x):
+    for layer in model.modules():
+        if isinstance(layer, Masks):
+            layer.seen.clear()
+    y = model(x)
+    y.sum().backward()
+    return y.detach()
+
+
+def masks_of(model):
+    return [layer.seen for layer in model.modules() if isinstance(layer, Masks)]
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
+    model = GPipe(
+        nn.Sequential(*[Masks(draw) for _ in range(3)]),
+        [1, 1, 1],
+        devices=CPU,
+        chunks=4,
+        checkpoint="always",
+    )
+    x = torch.ones(40, 3, requires_grad=True)
+    runs = []
+    for _ in range(4):
+        torch.manual_seed(5)
+        runs.append(run(model, x))
+        for seen in masks_of(model):
+            forward, again = seen[:4], seen[:3:-1]  # backward comes to the last micro-batch first
+            assert all(map(torch.equal, forward, again))
+            assert not torch.equal(forward[0], forward[1]), "each micro-batch has numbers of its own"
+    assert all(torch.equal(runs[0], other) for other in runs)
+    first, second = (layer[0] for layer in masks_of(model)[:2])
+    assert not torch.equal(first, second), "and each partition"
+
+
+def test_a_hundred_runs_of_a_hundred():
+    model = GPipe(
+        nn.Sequential(*[Masks(lambda x: F.dropout(x, 0.5)) for _ in range(2)]),
+        [1, 1],
+        devices=CPU,
+        chunks=2,
+        checkpoint="always",
+    )
+    equal, outputs = 0, set()
+    for _ in range(100):
+        torch.manual_seed(1)
+        y = run(model, torch.ones(4, 16, requires_grad=True))
+        outputs.add(tuple(y.flatten().tolist()))
+        equal += all(torch.equal(seen[i], seen[3 - i]) for seen in masks_of(model) for i in range(2))
+    assert (equal, len(outputs)) == (100, 1)
+
+
+def test_the_gradient_is_zero_where_the_output_is():
+    """The same mask in forward and backward, seen from outside; one generator for all fails half of the time."""
+
+    class Dropouts(nn.Module):
+        def forward(self, x):
+            for _ in range(100):
+                x = F.dropout(x, p=0.001)
+            return x
+
+    model = GPipe(nn.Sequential(Dropouts(), Dropouts()), [1, 1], devices=CPU, chunks=10, checkpoint="always")
+    for _ in range(5):
+        x = torch.ones(10, 10, requires_grad=True)
+        y = model(x)
+        y.norm().backward()
+        assert torch.equal(y.bool(), x.grad.bool())
+
+
+def test_another_seed_and_another_forward_draw_other_numbers():
+    model = GPipe(nn.Sequential(nn.Dropout(0.5)), [1], devices=CPU, chunks=2)
+    x = torch.ones(4, 32)
+    torch.manual_seed(0)
+    first, second = model(x), model(x)
+    torch.manual_seed(1)
+    assert not torch.equal(first, second) and not torch.equal(first, model(x))
+
+
+def test_a_model_that_draws_nothing_leaves_the_generator_alone():
+    model = GPipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=CPU, chunks=2)
+    before = torch.get_rng_state()
+    model(torch.ones(4, 2)).sum().backward()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_callers_generator_stands_at_the_same_place_whatever_backward_does():
+    model = GPipe(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)), [1, 1], devices=CPU, chunks=2, checkpoint="always")
+    states = []
+    for backward in (False, True):
+        torch.manual_seed(0)
+        y = model(torch.ones(4, 4, requires_grad=True))
+        if backward:
+            y.sum().backward()
+        states.append(torch.rand(1).item())
+    assert states[0] == states[1]
+
+
+def test_a_generator_that_a_layer_names_is_used():
+    mine = torch.Generator()
+    model = GPipe(nn.Sequential(Masks(lambda x: torch.rand(x.shape, generator=mine))), [1], devices=CPU, chunks=1)
+    mine.manual_seed(3)
+    expected = torch.rand(2, 2, generator=mine)
+    mine.manual_seed(3)
+    assert torch.equal(model(torch.ones(2, 2)), expected)
+
+
+def test_a_pipeline_inside_a_partition_repeats_as_well():
+    inner = GPipe(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)), [1, 1], devices=CPU, chunks=2)
+    model = GPipe(nn.Sequential(inner, nn.Dropout(0.5)), [1, 1], devices=CPU, chunks=2, checkpoint="always")
+    outputs = set()
+    for _ in range(5):
+        torch.manual_seed(0)
+        x = torch.ones(8, 8, requires_grad=True)
+        y = model(x)
+        y.sum().backward()
+        assert torch.equal(y.bool(), x.grad.bool())
+        outputs.add(tuple(y.flatten().tolist()))
+    assert len(outputs) == 1
+
+
+def test_outside_of_a_pipeline_nothing_changes():
+    torch.manual_seed(0)
+    before = F.dropout(torch.ones(50), 0.5)
+    with Seeds(1, 1).own(0, 0):
+        F.dropout(torch.ones(50), 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(F.dropout(torch.ones(50), 0.5), before)
+
+
+def operations_that_draw():
+    """All of aten's that can be called with the arguments below, by their tag or their generator."""
+    found = {}
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space != "aten":
+            continue
+        operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        takes_generator = any(argument.name == "generator" for argument in operation._schema.arguments)
+        if takes_generator or torch.Tag.nondeterministic_seeded in operation.tags:
+            found[rest] = operation
+    return found
+
+
+def arguments_of(operation):
+    """Make up arguments: halves for tensors and numbers, which suit nearly every distribution."""
+    made = {}
+    for argument in operation._schema.arguments:
+        kind, name = str(argument.type), argument.name
+        if name == "generator" or argument.has_default_value():
+            continue
+        if name in ("high", "n", "num_samples", "to", "from", "low"):
+            made[name] = 0 if name in ("from", "low") else 4
+        elif "SymInt]" in kind or "List[int]" in kind:
+            made[name] = [4]
+        elif name == "train" or kind == "bool":
+            made[name] = True
+        elif kind == "Tensor":
+            made[name] = torch.tensor(5) if name == "high" else torch.full((4,), 0.5)
+        elif kind in ("float", "Optional[float]", "number"):
+            made[name] = 0.5
+        elif kind == "int":
+            made[name] = 4
+        else:
+            return None
+    return made
+
+
+def test_no_operation_of_torch_draws_past_the_owner():
+    """Try all that draw: the generator of the process must not move while a thread owns its numbers."""
+    tried, missed, unlike = [], [], []
+    for name, operation in operations_that_draw().items():
+        arguments = arguments_of(operation)
+        if arguments is None:
+            continue
+        seeds = Seeds(1, 1)
+        _ = seeds[0, 0]  # drawn now, so that what follows draws nothing from outside
+
+        def call(operation=operation, arguments=arguments):
+            copies = {
+                k: v.clone() if isinstance(v, torch.Tensor) and v.device.type == "cpu" else v
+                for k, v in arguments.items()
+            }
+            return operation(**copies)
+
+        before = torch.get_rng_state()
+        try:
+            call()
+        except (RuntimeError, TypeError, IndexError, ValueError):
+            continue  # for another device, or not these arguments
+        if torch.equal(torch.get_rng_state(), before):
+            continue
+        tried.append(name)
+        before = torch.get_rng_state()
+        results = []
+        for _ in range(2):
+            with seeds.own(0, 0):
+                results.append(call())
+        if not torch.equal(torch.get_rng_state(), before):
+            missed.append(name)
+        pairs = [r if isinstance(r, tuple) else (r,) for r in results]
+        if not all(torch.equal(a, b) for a, b in zip(*pairs, strict=True)):
+            unlike.append(name)
+    assert missed == [] and unlike == []
+    assert len(tried) > 40 and {name.partition(".")[0] for name in _DRAWS} - {n.partition(".")[0] for n in tried} <= {
+        "rrelu_with_noise",
+        "rrelu_with_noise_",
+    }

@@ -1,0 +1,264 @@
+"""What a recorder sees of a run, the order of backward, and what that order is for: memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import GPipe, Pipeline
+from lib.timeline import Recorder
+
+CPU = ["cpu"] * 4
+
+
+class Untied(Pipeline):
+    dependencies = False
+
+
+def recorded(checkpoint, pipeline=Pipeline, m=3, n=2, **arguments):
+    model = GPipe(
+        nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)]),
+        [1] * n,
+        devices=CPU,
+        chunks=m,
+        checkpoint=checkpoint,
+    )
+    model._pipeline = pipeline
+    recorder = Recorder()
+    with recorder:
+        model(torch.ones(2 * m, 4, **arguments)).sum().backward()
+    return recorder.trace()
+
+
+def order(trace, *kinds):
+    return " ".join(f"{span.label}{span.lane[-1]}" for span in trace if span.kind in kinds)
+
+
+TIED = "R21 B21 R11 R20 B11 R01 B20 R10 B01 B10 R00 B00"
+UNTIED = "R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00"
+
+
+@pytest.mark.parametrize("pipeline, expected", [(Pipeline, TIED), (Untied, UNTIED)])
+@pytest.mark.parametrize("where", ["here", "in a new thread"])
+def test_the_order_of_backward(pipeline, expected, where):
+    """With fork and join a micro-batch is recomputed once the one after it is done; without, all at once."""
+    for _ in range(3):
+        if where == "here":
+            trace = recorded("always", pipeline)
+        else:  # whose nodes autograd counts from 0
+            traces = []
+            thread = threading.Thread(target=lambda traces=traces: traces.append(recorded("always", pipeline)))
+            thread.start()
+            thread.join()
+            trace = traces[0]
+        assert order(trace, "recompute", "backward") == expected
+
+
+@pytest.mark.parametrize("checkpoint, expected", [
+    ("always", dict(compute=6, copy=6, recompute=6, backward=6)),
+    ("except_last", dict(compute=6, copy=6, recompute=4, backward=6)),
+    ("never", dict(compute=6, copy=6, recompute=0, backward=6)),
+])  # fmt: skip
+def test_each_micro_batch_of_each_partition_has_its_spans(checkpoint, expected):
+    trace = recorded(checkpoint)
+    assert {kind: len(trace.only(kind=kind)) for kind in expected} == expected
+    assert sorted(trace.lanes) == ["partition 0", "partition 1"]
+    assert {span.label for span in trace} == {
+        f"{letter}{i}" for letter in "FCRB" for i in range(3) if letter != "R" or i < expected["recompute"] / 2
+    }
+    assert order(trace.only(kind="compute", lane="partition 0"), "compute") == "F00 F10 F20"
+
+
+class Meet(nn.Module):
+    """Let partition 0 with micro-batch 1 and partition 1 with micro-batch 0 wait for each other."""
+
+    def __init__(self, j, barrier):
+        super().__init__()
+        self.j, self.barrier, self.calls = j, barrier, 0
+
+    def forward(self, x):
+        if self.calls + self.j == 1:
+            self.barrier.wait()
+        self.calls += 1
+        return x
+
+
+def test_spans_of_partitions_overlap_and_a_clock_waits_for_the_one_before():
+    barrier = threading.Barrier(2, timeout=30)
+    model = GPipe(nn.Sequential(Meet(0, barrier), Meet(1, barrier)), [1, 1], devices=CPU, chunks=3)
+    with Recorder() as recorder:
+        model(torch.ones(3, 1))
+    spans = {f"{span.label}{span.lane[-1]}": span for span in recorder.trace() if span.kind == "compute"}
+    assert spans["F10"].start < spans["F01"].end and spans["F01"].start < spans["F10"].end
+    assert spans["F11"].start >= max(spans["F10"].end, spans["F01"].end)
+
+
+def test_what_runs_outside_of_the_recorder_is_not_recorded():
+    model = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU, chunks=2)
+    recorder = Recorder()
+    with recorder:
+        y = model(torch.ones(2, 1))
+    y.sum().backward()
+    model(torch.ones(2, 1))
+    assert order(recorder.trace(), "compute", "recompute", "backward") == "F00 F10"
+    with pytest.raises(ZeroDivisionError), recorder:
+        raise ZeroDivisionError
+    model(torch.ones(2, 1))
+    assert len(recorder.trace()) == 2, "an error ends the recording, too"
+
+
+def test_the_inner_recorder_is_the_one_that_records():
+    model = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU)
+    with Recorder() as outer:
+        with Recorder() as inner:
+            model(torch.ones(1, 1))
+        model(torch.ones(1, 1))
+    assert len(inner.trace()) == len(outer.trace()) == 1
+
+
+def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
+    def names(node, seen):
+        if node is not None and node not in seen:
+            seen.add(node)
+            for before, _ in node.next_functions:
+                names(before, seen)
+        return {node.name() for node in seen}
+
+    model = GPipe(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), [1, 1], devices=CPU, chunks=2, checkpoint="always")
+    with Recorder():
+        drawn = names(model(torch.ones(2, 1)).grad_fn, set())
+    ours = {
+        "CopyBackward",
+        "WaitBackward",
+        "CheckpointBackward",
+        "RecomputeBackward",
+        "ForkBackward",
+        "JoinBackward",
+    }
+    assert ours <= drawn
+    assert ours - names(model(torch.ones(2, 1)).grad_fn, set()) == {"CopyBackward", "WaitBackward"}
+
+
+# --- memory
+
+
+class Live:
+    """Count the tensors that autograd keeps for backward, now and at the peak, by (micro-batch)."""
+
+    def __init__(self):
+        self.now = self.peak = 0
+        self.lock = threading.RLock()  # a tensor may be let go while another one is counted
+
+    def kept(self, x):
+        with self.lock:
+            self.now += 1
+            self.peak = max(self.peak, self.now)
+        packed = Packed(x)
+        weakref.finalize(packed, self.let_go)
+        return packed
+
+    def let_go(self):
+        with self.lock:
+            self.now -= 1
+
+
+class Packed:
+    def __init__(self, x):
+        self.x = x
+
+
+class Kept(nn.Module):
+    """Three operations that keep one activation each; hooks are of the thread that computes, so they are set here."""
+
+    def __init__(self, live):
+        super().__init__()
+        self.live, self.weight = live, nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        with torch.autograd.graph.saved_tensors_hooks(self.live.kept, lambda packed: packed.x):
+            for _ in range(3):
+                x = x.tanh()
+        return x * self.weight
+
+
+def peak(checkpoint, pipeline=Pipeline, m=4, n=3):
+    live = Live()
+    model = GPipe(nn.Sequential(*[Kept(live) for _ in range(n)]), [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint)
+    model._pipeline = pipeline
+    y = model(torch.ones(m, 1, requires_grad=True))
+    after_forward = live.now
+    live.peak = live.now
+    y.sum().backward()
+    del y
+    gc.collect()
+    assert live.now == 0
+    return after_forward, live.peak
+
+
+def test_without_checkpoint_all_activations_are_alive_when_backward_begins():
+    assert peak("never") == (4 * 3 * 3, 4 * 3 * 3)  # micro-batches × partitions × activations
+
+
+def test_with_checkpoints_one_micro_batch_a_partition_is_alive():
+    """The theory: nothing after forward; in backward, in each partition, the inside of one micro-batch at a time."""
+    assert peak("always") == (0, 3 * 3)  # partitions × activations
+
+
+def test_except_last_keeps_the_last_micro_batch_and_needs_no_more_in_backward():
+    assert peak("except_last") == (3 * 3, 3 * 3)
+
+
+@pytest.mark.parametrize("m", [4, 8])
+def test_without_dependencies_the_peak_grows_with_the_micro_batches(m):
+    """All micro-batches of the last partition are recomputed before the first of them goes backward."""
+    tied, untied = peak("always", m=m)[1], peak("always", Untied, m=m)[1]
+    assert tied == peak("always", m=4)[1], "the number of micro-batches does not matter"
+    assert untied >= 3 * m > tied
+
+
+class Tell(torch.autograd.Function):
+    """Do nothing; in backward, tell which micro-batch comes by, and when."""
+
+    @staticmethod
+    def forward(ctx, x, j, recorder):
+        ctx.i, ctx.j, ctx.recorder = int(x[0, 0].detach()), j, recorder
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        now = ctx.recorder.now()
+        ctx.recorder.add(f"partition {ctx.j}", f"B{ctx.i}", now, now, "told")
+        return grad, None, None
+
+
+class Teller(nn.Module):
+    def __init__(self, j, recorder):
+        super().__init__()
+        self.weight, self.j, self.recorder = nn.Parameter(torch.ones(1)), j, recorder
+
+    def forward(self, x):
+        return Tell.apply(x * self.weight, self.j, self.recorder)
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
+@pytest.mark.parametrize("where", ["here", "after other work"])
+def test_a_layer_goes_backward_within_the_span_of_its_partition(checkpoint, where):
+    """The spans are no guess from other nodes of the graph: what the layers report lies inside of them."""
+    recorder = Recorder()
+    layers = nn.Sequential(*[Teller(j, recorder) for j in range(2)])
+    model = GPipe(layers, [1, 1], devices=CPU, chunks=3, checkpoint=checkpoint)
+    if where == "after other work":  # autograd numbers nodes by thread: now this thread's numbers are far higher
+        torch.stack([torch.ones(1, requires_grad=True) * k for k in range(500)]).sum().backward()
+    with recorder:
+        model(torch.arange(3.0).view(3, 1)).sum().backward()
+    trace = recorder.trace()
+    spans, told = ([span for span in trace if span.kind == kind] for kind in ("backward", "told"))
+    assert [(span.label, span.lane) for span in spans] == [(one.label, one.lane) for one in told]
+    if checkpoint != "never":  # there autograd may leave a partition and come back
+        for span, one in zip(spans, told, strict=True):
+            assert span.start <= one.start <= span.end

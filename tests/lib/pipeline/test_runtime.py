@@ -1,0 +1,315 @@
+"""Streams, phonies, dependencies, copies, tasks and workers: the parts of which a run is made."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+
+from lib.pipeline.copy import Copy, Wait
+from lib.pipeline.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
+from lib.pipeline.microbatch import Batch
+from lib.pipeline.pipeline import clock_cycles
+from lib.pipeline.streams import (
+    CPUStream,
+    current_stream,
+    default_stream,
+    get_device,
+    is_cuda,
+    new_stream,
+    record_stream,
+    use_device,
+    use_stream,
+    wait_stream,
+)
+from lib.pipeline.worker import Task, Workers, spawn_workers
+
+CPU = torch.device("cpu")
+
+
+class FakeDevice:
+    """A device that is no CPU, so that its partitions share a worker by its identity."""
+
+    type, index = "fake", None
+
+
+# --- streams
+
+
+def test_a_cpu_has_one_stream_and_nothing_to_wait_for():
+    assert new_stream(CPU) is current_stream(CPU) is default_stream(CPU) is CPUStream
+    assert get_device(CPUStream) == CPU and not is_cuda(CPUStream)
+    with use_device(CPU), use_stream(CPUStream):
+        wait_stream(CPUStream, CPUStream)
+        record_stream(torch.zeros(1), CPUStream)
+
+
+def test_the_stream_of_the_cpu_stays_the_only_one():
+    assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
+
+
+# --- phonies, fork, join
+
+
+def test_a_phony_has_no_elements_and_is_made_once():
+    with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
+    assert with_grad.shape == without.shape == (0,)
+    assert with_grad.requires_grad and not without.requires_grad
+    assert with_grad is get_phony(CPU, requires_grad=True)
+
+
+def test_a_phony_first_asked_for_in_inference_mode_serves_autograd():
+    get_phony.cache_clear()
+    with torch.inference_mode():
+        get_phony(CPU, requires_grad=True)
+    x = torch.ones(1, requires_grad=True)
+    join(x, (get_phony(CPU, requires_grad=True) * 1)).backward()
+    assert x.grad.item() == 1
+
+
+class Log(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, log, name, x):
+        ctx.log, ctx.name = log, name
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.log.append(ctx.name)
+        return None, None, grad
+
+
+@pytest.mark.parametrize("tied, expected", [(False, ["a", "b"]), (True, ["b", "a"])])
+def test_backward_comes_to_what_is_before_a_fork_only_after_what_follows_its_join(tied, expected):
+    log, leaf, other = [], torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    a = Log.apply(log, "a", leaf)
+    a.grad_fn._set_sequence_nr(1_000_000)  # autograd would take it first
+    if tied:
+        a, phony = fork(a)
+        other = join(other, phony)
+    b = Log.apply(log, "b", other)
+    (a + b).backward()
+    assert log == expected
+
+
+def test_without_a_gradient_fork_and_join_change_nothing():
+    x = torch.ones(1)
+    same, phony = fork(x)
+    assert same is x and not phony.requires_grad and join(x, phony) is x
+    y = torch.ones(1, requires_grad=True)
+    with torch.no_grad():
+        assert fork(y)[0] is y and join(y, phony) is y and fork_batch(Batch(y)) is None
+
+
+def test_a_join_makes_its_output_require_grad():
+    _, phony = fork(torch.ones(1, requires_grad=True))
+    assert phony.requires_grad and join(torch.ones(1), phony).requires_grad
+
+
+def test_a_batch_is_tied_by_all_tensors_that_require_grad_and_by_no_other():
+    mask, ids = torch.tensor([True]), torch.tensor([1])
+    a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    fixed = torch.ones(1)
+    batch = Batch((mask, a, ids, b, fixed))
+    phony = fork_batch(batch)
+    assert batch[0] is mask and batch[2] is ids and batch[4] is fixed
+    assert batch[1].grad_fn is batch[3].grad_fn and batch[1].grad_fn.name() == "ForkBackward"
+    assert join_batch(batch, phony) and batch[3].grad_fn.name() == "JoinBackward"
+    batch[3].backward()  # the loss uses only one of them
+    assert b.grad.item() == 1 and a.grad is None
+    assert fork_batch(Batch((mask, fixed))) is None and not join_batch(Batch((mask, fixed)), phony)
+
+
+def test_fork_keeps_no_node_alive_after_backward():
+    kept = []
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            kept.append(weakref.ref(ctx))
+            return grad
+
+    x = Kept.apply(torch.ones(1, requires_grad=True))
+    x, phony = Fork.apply(x)
+    x = Join.apply(x, phony)
+    x.backward()
+    del x, phony
+    assert kept[0]() is None
+
+
+# --- copy and wait
+
+
+def test_copy_and_wait_hand_on_values_and_gradients():
+    a, b = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
+    x, y = Wait.apply(CPUStream, CPUStream, *Copy.apply(CPUStream, CPUStream, a, b))
+    assert x.grad_fn is y.grad_fn
+    (x * 3 + y).sum().backward()
+    assert a.grad.tolist() == [3, 3, 3] and b.grad.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("function", [Copy, Wait])
+def test_what_has_no_gradient_gets_none_on_the_way(function):
+    x, fixed, ids, mask = torch.ones(2, requires_grad=True), torch.ones(2), torch.arange(2), torch.ones(2) > 0
+    outputs = function.apply(CPUStream, CPUStream, x, fixed, ids, mask)
+    assert [y.requires_grad for y in outputs] == [True, False, False, False]
+    (outputs[0] * outputs[1] * outputs[3]).sum().backward()
+    assert x.grad.tolist() == [1, 1]
+
+
+# --- clock
+
+
+def test_clock_cycles():
+    assert list(clock_cycles(1, 1)) == [[(0, 0)]]
+    assert list(clock_cycles(1, 3)) == [[(0, 0)], [(0, 1)], [(0, 2)]]
+    assert list(clock_cycles(3, 1)) == [[(0, 0)], [(1, 0)], [(2, 0)]]
+    assert list(clock_cycles(3, 3)) == [
+        [(0, 0)],
+        [(1, 0), (0, 1)],
+        [(2, 0), (1, 1), (0, 2)],
+        [(2, 1), (1, 2)],
+        [(2, 2)],
+    ]
+
+
+# --- tasks and workers
+
+
+def task(compute, finalize=None):
+    return Task(CPUStream, compute=compute, finalize=finalize)
+
+
+def ask(in_queue, out_queue, compute):
+    in_queue.put(task(compute))
+    return out_queue.get(timeout=20)
+
+
+def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
+    threads = []
+    with spawn_workers([CPU]) as (in_queues, out_queues):
+        done = Task(
+            CPUStream,
+            compute=lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
+            finalize=lambda batch: threads.append((threading.current_thread(), batch)),
+        )
+        in_queues[0].put(done)
+        ok, (same, batch) = out_queues[0].get(timeout=20)
+    same.finalize(batch)
+    assert ok and same is done and threads[0] is not threading.current_thread()
+    assert threads[1] == (threading.current_thread(), batch)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_whatever_a_task_raises_is_its_answer_and_the_worker_lives_on(error):
+    def fails():
+        raise error("here")
+
+    with spawn_workers([CPU]) as (in_queues, out_queues):
+        ok, (kind, raised, traceback) = ask(in_queues[0], out_queues[0], fails)
+        assert not ok and kind is error and str(raised) == "here" and traceback is not None
+        assert ask(in_queues[0], out_queues[0], lambda: Batch(()))[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_leaving_waits_for_running_tasks(fails):
+    done = []
+    try:
+        with spawn_workers([CPU] * 5) as (in_queues, _):
+            for in_queue in in_queues:
+                in_queue.put(task(lambda: time.sleep(0.05) or done.append(1) or Batch(())))
+            if fails:
+                raise ZeroDivisionError
+    except ZeroDivisionError:
+        assert fails
+    assert len(done) == 5
+
+
+def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
+    one, other = FakeDevice(), FakeDevice()
+    workers = Workers([CPU, torch.device("cpu", 0), one, other, one])
+    workers.stop()
+    assert workers.in_queues[2] is workers.in_queues[4] and len(set(workers.in_queues)) == 4
+    workers.join()
+    assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
+
+
+def test_two_cpu_partitions_compute_at_the_same_time():
+    meet = threading.Barrier(2, timeout=20)
+    with spawn_workers([CPU] * 2) as (in_queues, out_queues):
+        for in_queue in in_queues:
+            in_queue.put(task(lambda: Batch((torch.tensor(meet.wait()),))))
+        assert all(out_queue.get(timeout=20)[0] for out_queue in out_queues)
+
+
+def test_a_worker_that_dies_says_so():
+    with spawn_workers([CPU]) as (in_queues, out_queues):
+        in_queues[0].put("no task: an error outside of what a task may raise")
+        ok, _ = out_queues[0].get(timeout=20)
+        assert not ok
+
+
+def test_a_worker_that_waits_keeps_nothing_of_the_last_task():
+    with spawn_workers([CPU]) as (in_queues, out_queues):
+        batch = Batch(torch.ones(3))
+        gone = weakref.ref(batch.tensor)
+        assert ask(in_queues[0], out_queues[0], lambda batch=batch: batch)[0]
+        del batch
+        deadline = time.monotonic() + 20
+        while gone() is not None and time.monotonic() < deadline:
+            gc.collect()
+            time.sleep(0.01)
+        assert gone() is None
+
+
+def modes_seen():
+    return Batch(
+        torch.tensor(
+            [
+                torch.is_grad_enabled(),
+                torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cpu"),
+                (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16,
+            ]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        (torch.enable_grad, [True, False, False, False]),
+        (torch.no_grad, [False, False, False, False]),
+        (torch.inference_mode, [False, True, False, False]),
+        (lambda: torch.autocast("cpu", dtype=torch.bfloat16), [True, False, True, True]),
+    ],
+)
+def test_a_task_runs_in_the_modes_of_who_made_it_and_leaves_none_behind(mode, expected):
+    with spawn_workers([CPU]) as (in_queues, out_queues):
+        with mode():
+            _, (_, batch) = ask(in_queues[0], out_queues[0], modes_seen)
+        assert batch.tensor.tolist() == expected
+        _, (_, batch) = ask(in_queues[0], out_queues[0], modes_seen)
+        assert batch.tensor.tolist() == [True, False, False, False]
+
+
+def test_a_worker_follows_set_num_threads():
+    before = torch.get_num_threads()
+    try:
+        with spawn_workers([CPU]) as (in_queues, out_queues):
+            for threads in (2, 1):
+                torch.set_num_threads(threads)
+                _, (_, batch) = ask(in_queues[0], out_queues[0], lambda: Batch(torch.tensor(torch.get_num_threads())))
+                assert batch.tensor.item() == threads
+    finally:
+        torch.set_num_threads(before)

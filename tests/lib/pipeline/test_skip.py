@@ -1,0 +1,345 @@
+"""Skip connections: straight from the partition that stashes to the one that pops, gradients as in a plain model."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import GPipe
+from lib.pipeline.copy import Copy
+from lib.pipeline.microbatch import Batch
+from lib.pipeline.skip import (
+    Namespace,
+    SkipLayout,
+    current_skip_tracker,
+    inspect_skip_layout,
+    pop,
+    skippable,
+    stash,
+    verify_skippables,
+)
+from lib.pipeline.skip import SkipTrackerThroughPortals as SkipTrackerThroughPotals
+
+CHECKPOINTS = ("always", "except_last", "never")
+
+
+@skippable(stash=["early"])
+class Encode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = torch.tanh(self.linear(x))
+        yield stash("early", h * 2)
+        return h
+
+
+@skippable(pop=["early"])
+class Decode(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        early = yield pop("early")
+        return torch.tanh(self.linear(x)) * early
+
+
+def layer(*, stashes=(), pops=(), forward):
+    """A skippable layer made from a generator function (module, input)."""
+    body = type("Layer", (nn.Module,), {"forward": forward})
+    return skippable(stash=stashes, pop=pops)(body)()
+
+
+def passed_on(*layers):
+    """A gradient must also flow into the first and out of the last layer."""
+    return nn.Sequential(nn.Linear(4, 4), *layers, nn.Linear(4, 4))
+
+
+def same_as_plain(model, balance, input=None, **arguments):
+    """Run the model plain and in a GPipe; outputs and all gradients must agree. Returns the plain gradients."""
+    plain, parts = (
+        copy.deepcopy(model),
+        GPipe(copy.deepcopy(model), balance, devices=["cpu"] * len(balance), **arguments),
+    )
+    input = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) if input is None else input
+    outputs = [net(input) for net in (plain, parts)]
+    for output in outputs:
+        (output[0] if isinstance(output, tuple) else output).square().sum().backward()
+    torch.testing.assert_close(outputs[1], outputs[0])
+    grads = [[parameter.grad for parameter in net.parameters()] for net in (plain, parts)]
+    for theirs, ours in zip(*grads, strict=True):
+        if theirs is None:  # a recomputation may give zeros where plain autograd gives none
+            assert ours is None or not ours.any()
+        else:
+            torch.testing.assert_close(ours, theirs)
+    return grads[0]
+
+
+# --- layers
+
+
+def test_a_plain_sequential_needs_no_pipeline():
+    output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
+    assert output.shape == (2, 4)
+    assert not current_skip_tracker().tensors, "what was popped is gone"
+
+
+@pytest.mark.parametrize(
+    "module, message",
+    [
+        (layer(stashes=["a"], forward=lambda self, x: x), "'a' must be stashed but have not"),
+        (layer(pops=["b"], forward=lambda self, x: x), "'b' has not been stashed"),
+    ],
+)
+def test_what_is_declared_must_be_done(module, message):
+    with pytest.raises(RuntimeError, match=message):
+        module(torch.zeros(1))
+
+
+def test_what_is_done_must_be_declared_and_done_once():
+    def undeclared(self, x):
+        yield stash("a", x)
+
+    def twice(self, x):
+        yield pop("early")
+        yield pop("early")
+
+    def nonsense(self, x):
+        yield 5
+
+    with pytest.raises(RuntimeError, match="'a' has not been declared as stashable"):
+        layer(forward=undeclared)(torch.zeros(1))
+    Encode()(torch.zeros(1, 4))
+    with pytest.raises(RuntimeError, match="'early' has been popped already"):
+        layer(pops=["early"], forward=twice)(torch.zeros(1, 4))
+    with pytest.raises(TypeError, match="5 is not a command"):
+        layer(forward=nonsense)(torch.zeros(1))
+
+
+def test_names_are_a_list_and_known():
+    with pytest.raises(TypeError, match=r"stash takes a list of names: stash=\['early'\]"):
+        skippable(stash="early")
+    with pytest.raises(ValueError, match="'late' not declared by this layer, which has 'early'"):
+        Encode().isolate(Namespace(), only=["late"])
+
+
+def test_the_layer_shows_itself():
+    assert repr(Encode()) == "@skippable(Encode(\n  (linear): Linear(in_features=4, out_features=4, bias=True)\n))"
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_copied_model_keeps_weights_and_pairs(clone):
+    # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
+    ns = Namespace()
+    model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
+    again, x = clone(model), torch.randn(2, 4)
+    assert torch.equal(again(x), model(x))
+    assert list(again.state_dict()) == list(model.state_dict())
+    verify_skippables(again)
+
+
+class Plain(nn.Module):
+    def forward(self, x):
+        yield stash("plain", x)
+        return x * (yield pop("other"))
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_a_layer_made_skippable_by_a_call_is_copied_as_well(clone):
+    # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
+    kind = skippable(stash=["plain"], pop=["other"])(Plain)
+    ns = Namespace()
+    again = clone(kind().isolate(ns, only=["other"]))
+    assert type(again) is kind and type(Plain()) is Plain
+    assert [*again.stashable(), *again.poppable()] == [(None, "plain"), (ns, "other")]
+
+
+# --- layout
+
+
+def test_verify_tells_all_that_does_not_match():
+    with pytest.raises(TypeError) as error:
+        verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
+    assert str(error.value).splitlines()[2:] == [
+        "* '0' declared 'early' as poppable but it was not stashed",
+        "* '2' redeclared 'early' as stashable but not isolated by namespace",
+        "* '4' redeclared 'early' as poppable but not isolated by namespace",
+    ]
+    with pytest.raises(TypeError, match="no module declared 'early' as poppable"):
+        GPipe(nn.Sequential(Encode()), [1], devices=["cpu"])
+
+
+def test_one_name_is_used_twice_in_two_namespaces():
+    a, b = Namespace(), Namespace()
+    layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
+    verify_skippables(nn.Sequential(*layers))
+    same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
+
+
+def test_isolated_and_not_isolated_tensors_of_one_partition():
+    # torchgpipe sorts by namespace here: AttributeError, None has no id.
+    ns = Namespace()
+    layers = [Encode().isolate(ns), Encode(), Decode(), Decode().isolate(ns)]
+    layout = inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
+    assert {(source, name) for source, _, name in layout.copy_policy(1)} == {(0, "early")}
+    same_as_plain(passed_on(*layers), [3, 3], chunks=2)
+
+
+def test_skippables_inside_a_layer_are_found():
+    # torchgpipe looks at the layers only: under checkpointing the inner Decode then finds nothing stashed.
+    inside = passed_on(nn.Sequential(Encode(), nn.Tanh()), nn.Sequential(Decode()))
+    same_as_plain(inside, [2, 2], chunks=2, checkpoint="always")
+
+
+# --- in a pipeline
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@pytest.mark.parametrize("balance", [[5], [2, 3], [4, 1], [1, 1, 1, 1, 1], [1, 2, 2]], ids=str)
+def test_it_equals_the_plain_model(balance, checkpoint, chunks):
+    grads = same_as_plain(passed_on(Encode(), nn.Tanh(), Decode()), balance, chunks=chunks, checkpoint=checkpoint)
+    assert all(grad.abs().sum() > 0 for grad in grads)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_the_tensor_goes_straight(checkpoint, monkeypatch):
+    # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
+    shapes = []
+    forward = Copy.forward
+    monkeypatch.setattr(
+        Copy, "forward", staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
+    )
+
+    def wide(self, x):
+        yield stash("wide", x.repeat(1, 5))
+        return x
+
+    def narrow(self, x):
+        return x + (yield pop("wide"))[:, :4]
+
+    layers = [
+        layer(stashes=["wide"], forward=wide),
+        *(nn.Tanh() for _ in range(3)),
+        layer(pops=["wide"], forward=narrow),
+    ]
+    model = GPipe(nn.Sequential(*layers), [1] * 5, devices=["cpu"] * 5, chunks=2, checkpoint=checkpoint)
+    output = model(torch.randn(6, 4, requires_grad=True))
+    assert shapes.count((3, 20)) == 2
+    output.sum().backward()
+    assert shapes.count((3, 20)) == 2 * 2, "and one copy of its gradient"
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_a_portal_is_empty_after_backward(checkpoint):
+    trackers = set()
+
+    class Note(nn.Module):
+        def forward(self, x):
+            trackers.add(current_skip_tracker())
+            return x
+
+    model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
+    GPipe(model, [3, 1], devices=["cpu"] * 2, chunks=3, checkpoint=checkpoint)(torch.randn(6, 4)).sum().backward()
+    portals = [portal for tracker in trackers for portal in tracker.portals.values()]
+    assert len(portals) == 3
+    assert all(portal.tensor is None and portal.grad is None for portal in portals)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_none_and_masks_go_through(checkpoint):
+    # A mask has no gradient; torchgpipe's PortalCopy fails on it in backward (assert portal.grad is not None).
+    def put(self, x):
+        yield stash("none", None)
+        yield stash("mask", x.detach() > 0)
+        return torch.tanh(x)
+
+    def get(self, x):
+        assert (yield pop("none")) is None
+        mask = yield pop("mask")
+        assert mask.dtype == torch.bool and not mask.requires_grad
+        return torch.where(mask, x, 2 * x)
+
+    layers = (
+        layer(stashes=["none", "mask"], forward=put),
+        nn.Tanh(),
+        layer(pops=["none", "mask"], forward=get),
+    )
+    same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
+    # torchgpipe ties the portal to the first tensor only: an index can't carry the gradient back, which is lost.
+    def put(self, x):
+        h = torch.tanh(x)
+        yield stash("h", h)
+        return torch.arange(len(x)), h * 2
+
+    def get(self, pair):
+        h = yield pop("h")
+        return pair[1] * h
+
+    layers = layer(stashes=["h"], forward=put), nn.Identity(), layer(pops=["h"], forward=get)
+    same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_a_layer_that_pops_and_ignores_its_input_still_sends_the_gradient_back(checkpoint):
+    def get(self, x):
+        return (yield pop("early")) * 3
+
+    model = nn.Sequential(nn.Linear(4, 4), Encode(), nn.Tanh(), layer(pops=["early"], forward=get))
+    grads = same_as_plain(model, [2, 1, 1], chunks=2, checkpoint=checkpoint)
+    assert grads[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_a_tensor_that_is_popped_and_not_used(checkpoint):
+    def get(self, x):
+        yield pop("early")
+        return x * 3
+
+    model = passed_on(Encode(), nn.Tanh(), layer(pops=["early"], forward=get))
+    same_as_plain(model, [2, 1, 2], chunks=2, checkpoint=checkpoint)
+
+
+def test_a_gradient_without_a_way_back_is_told_not_lost():
+    def put(self, x):
+        yield stash("h", x * 2)
+        return x.argmax(1)
+
+    def get(self, index):
+        return (yield pop("h"))[index]
+
+    model = nn.Sequential(nn.Linear(4, 4), layer(stashes=["h"], forward=put), layer(pops=["h"], forward=get))
+    with pytest.raises(RuntimeError, match="the gradient of skip tensor 'h' has no way back: .* stashes it"):
+        GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4))
+    with torch.no_grad():
+        assert GPipe(model, [2, 1], devices=["cpu"] * 2)(torch.randn(4, 4)).shape == (4, 4)
+
+
+def test_eval_and_no_grad_leave_nothing_behind():
+    model = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval()
+    plain = model.to_sequential()
+    x = torch.randn(6, 4)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), plain(x))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x), plain(x))
+
+
+def test_the_uses_of_a_portal_are_counted():
+    tracker = SkipTrackerThroughPotals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    batch = Batch(torch.ones(1))
+    tracker.save(batch, None, "far", torch.ones(1))
+    tracker.save(batch, None, "near", torch.ones(1))
+    assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
+    assert tracker.portals[(None, "far")].tensor_life == 1
+    assert tracker.load(batch, None, "far") == 1
+    with pytest.raises(RuntimeError, match="tensor in portal has been removed"):
+        tracker.load(batch, None, "far")

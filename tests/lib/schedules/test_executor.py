@@ -1,0 +1,554 @@
+"""The executor: whatever the schedule, the plain model's gradients; real threads, real order, errors that arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from lib import schedules
+from lib.schedules import Action, Schedule, ScheduleError
+from lib.schedules.costs import measure_costs
+from lib.schedules.executor import Executor, run
+from lib.schedules.split_backward import backward_input
+
+MAKERS = {
+    "gpipe": schedules.gpipe,
+    "1F1B": schedules.one_f_one_b,
+    "model parallel": schedules.model_parallel,
+    "zero bubble": schedules.zero_bubble_h1,
+    "interleaved": lambda m, n: schedules.interleaved_one_f_one_b(m, n, 2),
+    "looped": lambda m, n: schedules.looped_bfs(m, n, 2),
+    "interleaved zero bubble": lambda m, n: schedules.interleaved_zero_bubble(m, n, 2),
+    "zbv": schedules.zbv,
+    "dualpipe": schedules.dualpipe_v,
+}
+every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+
+
+class Function(nn.Module):
+    """A layer without parameters."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def mlp(stages, width=4, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.LayerNorm(width)) for _ in range(stages)]
+    for parameter in nn.Sequential(*layers).parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    return [layer.to(dtype) for layer in layers]
+
+
+def data(rows, width=4, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.randn(rows, width, dtype=dtype, generator=generator) for _ in range(2))
+
+
+def plain_grads(stages, x, target, loss_fn):
+    plain = nn.Sequential(*copy.deepcopy(stages))
+    plain.zero_grad()
+    loss = loss_fn(plain(x), target)
+    loss.backward()
+    return loss.detach(), [parameter.grad for parameter in plain.parameters()]
+
+
+def assert_like_plain(schedule, stages, x, target, loss_fn, reduction="mean"):
+    loss, expected = plain_grads(stages, x, target, loss_fn)
+    losses, trace = run(schedule, stages, x, target, loss_fn, reduction=reduction)
+    torch.testing.assert_close(sum(losses), loss)
+    for parameter, grad in zip(nn.Sequential(*stages).parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+    return losses, trace
+
+
+def rank_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
+
+
+# --- what it computes
+
+
+@every_schedule
+def test_gradients_are_those_of_the_plain_model_for_uneven_micro_batches(make):
+    schedule = make(8, 2)
+    losses, _ = assert_like_plain(schedule, mlp(schedule.stages), *data(19), F.mse_loss)
+    assert len(losses) == 8 and not any(loss.requires_grad for loss in losses)
+
+
+@every_schedule
+def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
+    schedule = make(8, 2)
+    _, trace = run(schedule, mlp(schedule.stages), *data(8), F.mse_loss)
+    predicted = schedules.simulate(schedule)
+    assert trace.lanes == predicted.lanes == ("rank 0", "rank 1") and trace.start == 0
+    for rank, lane in enumerate(trace.lanes):
+        assert [span.label for span in trace.only(lane=lane)] == [str(a) for a in schedule.actions(rank)]
+    kinds = {span.label: span.kind for span in predicted}
+    assert {span.label: span.kind for span in trace} == kinds
+    ends = {span.label: span.end for span in trace}
+    for span in trace:
+        if span.kind == "forward" and not span.label.startswith("0"):
+            stage, micro_batch = span.label.split("F")
+            assert ends[f"{int(stage) - 1}F{micro_batch}"] <= span.start
+
+
+def test_a_sum_is_no_mean():
+    schedule = schedules.one_f_one_b(3, 2)
+    by_sum = lambda y, t: F.mse_loss(y, t, reduction="sum")  # noqa: E731
+    assert_like_plain(schedule, mlp(2), *data(7), by_sum, reduction="sum")
+
+
+def test_gradients_add_up_as_with_backward():
+    schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
+    run(schedule, stages, x, target, F.mse_loss)
+    once = [parameter.grad.clone() for stage in stages for parameter in stage.parameters()]
+    run(schedule, stages, x, target, F.mse_loss)
+    twice = [parameter.grad for stage in stages for parameter in stage.parameters()]
+    torch.testing.assert_close(twice, [2 * grad for grad in once])
+
+
+def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
+    stages, (x, target) = mlp(2), data(6)
+    loss, expected = plain_grads(stages, x, target, F.mse_loss)
+    targets = [{"y": part} for part in target.split(2)]
+    losses, _ = run(schedules.gpipe(3, 2), stages, list(x.split(2)), targets, lambda y, t: F.mse_loss(y, t["y"]))
+    torch.testing.assert_close(sum(losses), loss)
+    torch.testing.assert_close(stages[0][0].weight.grad, expected[0])
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
+    class Use(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4).double()
+
+        def forward(self, inputs):
+            index, x, mask, y = inputs
+            return index, self.linear(x) * mask + index[:, None], mask, y
+
+    torch.manual_seed(0)
+    stages = [
+        Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())),
+        Use(),
+        Use(),
+        nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0]),
+    ]
+    assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
+
+
+def test_an_input_that_requires_a_gradient_gets_one():
+    x, target = data(6)
+    weight = torch.ones(4, dtype=torch.float64, requires_grad=True)
+    for make in (schedules.one_f_one_b, schedules.zero_bubble_h1):
+        ours, theirs, stages = x.clone().requires_grad_(), x.clone().requires_grad_(), mlp(2)
+        run(make(3, 2), stages, ours * weight, target, F.mse_loss)  # also through what the caller computed before
+        F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_frozen_stages_get_no_gradient(make):
+    stages = mlp(4)
+    for stage in (stages[0], stages[2]):
+        stage.requires_grad_(False)
+    _, expected = plain_grads(stages, *data(8), F.mse_loss)
+    run(make(4, 4), stages, *data(8), F.mse_loss)
+    for parameter, grad in zip(nn.Sequential(*stages).parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, grad)
+
+
+def test_what_a_stage_hands_on_and_the_next_leaves_unused_needs_no_backward():
+    stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
+    run(schedules.one_f_one_b(2, 3), stages, *data(4), F.mse_loss)
+    assert stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_a_stage_may_begin_in_place_as_any_layer_of_the_plain_model(make):
+    stages = [mlp(1)[0], nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
+    assert_like_plain(make(4, 2), stages, *data(8), F.mse_loss)
+
+
+def test_what_the_stage_before_has_saved_may_not_be_changed_in_place():
+    stages = [nn.Sequential(mlp(1)[0], nn.Tanh()), nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run(schedules.one_f_one_b(4, 2), stages, *data(8), F.mse_loss)
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_a_model_without_anything_to_train_is_an_error_as_with_backward(make):
+    stages = [stage.requires_grad_(False) for stage in mlp(2)]
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        run(make(2, 2), stages, *data(4), F.mse_loss)
+
+
+# --- the modes of the caller
+
+
+def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights():
+    seen = set()
+    stages = [nn.Sequential(*mlp(1, dtype=torch.float32), Function(lambda x: seen.add(x.dtype) or x))]
+    stages += [nn.Linear(4, 4)]
+    x, target = data(4, dtype=torch.float32)
+    loss = lambda y, t: seen.add(y.dtype) or F.mse_loss(y.float(), t)  # noqa: E731
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        run(schedules.one_f_one_b(2, 2), stages, x, target, loss)
+    assert torch.bfloat16 in seen and stages[1].weight.grad.dtype == torch.float32
+
+
+def test_the_number_of_threads_holds_in_the_ranks():
+    seen, before = set(), torch.get_num_threads()
+    stages = [nn.Sequential(Function(lambda x: seen.add(torch.get_num_threads()) or x), layer) for layer in mlp(2)]
+    try:
+        for count in (1, 2):
+            seen.clear()
+            torch.set_num_threads(count)
+            run(schedules.gpipe(2, 2), stages, *data(4), F.mse_loss)
+            assert seen == {count}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
+    def gradient(make, delays):
+        def wait(x):
+            time.sleep(delays.pop() if delays else 0)
+            return x
+
+        stages = [nn.Sequential(Function(wait), layer, nn.Dropout(0.5)) for layer in mlp(2)]
+        torch.manual_seed(3)
+        losses, _ = run(make(4, 2), stages, *data(8), F.mse_loss)
+        return [float(loss) for loss in losses], stages[0][1][0].weight.grad
+
+    expected = gradient(schedules.gpipe, [])
+    for make, delays in ((schedules.gpipe, [0.01, 0.0, 0.02]), (schedules.one_f_one_b, [0.0, 0.02, 0.01])):
+        found = gradient(make, delays)
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1], expected[1])
+
+
+def test_no_grad_is_refused():
+    with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
+        run(schedules.gpipe(2, 2), mlp(2), *data(4), F.mse_loss)
+
+
+# --- memory
+
+
+@every_schedule
+def test_live_activations_are_counted_and_as_many_as_predicted(make):
+    schedule = make(8, 2)
+    executor = Executor(schedule, mlp(schedule.stages))
+    executor.run(*data(8), F.mse_loss)
+    assert executor.live == schedules.live_activations(schedule)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
+def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
+    schedule = MAKERS[name](6, 3)
+    alive, peaks = [weakref.WeakSet() for _ in range(3)], [0] * 3
+
+    class Saved(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, rank):
+            kept = torch.zeros(1)  # a tensor that lives exactly as long as this node's graph
+            ctx.kept = kept
+            alive[rank].add(kept)
+            peaks[rank] = max(peaks[rank], len(alive[rank]))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad, None
+
+    stages = [
+        nn.Sequential(layer, Function(lambda x, rank=rank: Saved.apply(x, rank)), nn.Linear(4, 4).double())
+        for rank, layer in enumerate(mlp(3))
+    ]
+    executor = Executor(schedule, stages)
+    executor.run(*data(6), F.mse_loss)
+    assert peaks == executor.live == schedules.live_activations(schedule)
+    assert not any(map(len, alive))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
+    stages, (x, target) = mlp(2), data(4)
+    seen = []
+
+    def note(y):
+        seen.append(weakref.ref(y))
+        if fails and len(seen) == 2:
+            raise ArithmeticError
+        return y
+
+    stages[1].append(Function(note))
+    targets = list(target.split(2))
+    seen_targets = [weakref.ref(part) for part in targets]
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(ArithmeticError):
+            run(schedules.zero_bubble_h1(2, 2), stages, x, targets, F.mse_loss)
+        del targets
+        assert len(seen) == 2
+        assert not any(ref() is not None for ref in (*seen, *seen_targets))
+    finally:
+        gc.enable()
+    assert not rank_threads()
+
+
+# --- the split backward
+
+
+def parameters_and_grads(module, x, grad):
+    x = x.clone().requires_grad_()
+    module(x).backward(grad)
+    return x.grad, [parameter.grad.clone() for parameter in module.parameters()]
+
+
+class Shared(nn.Module):
+    """One weight, used three times, twice on the way of the input and once beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4, dtype=torch.float64) / 2)
+        self.other = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x):
+        y = (x @ self.weight).tanh() @ self.weight + self.other
+        return y * self.weight.sum() + self.other.exp()
+
+
+def weight_norm():
+    return nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double())
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: mlp(3),
+        lambda: [Shared(), *mlp(1), Shared()],
+        lambda: [weight_norm(), weight_norm()],
+        lambda: [nn.MultiheadAttention(4, 2, batch_first=True).double(), Function(lambda y: y)],
+        lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
+    ],
+    ids=["mlp", "shared", "weight norm", "attention", "convolution"],
+)
+def test_the_two_halves_make_a_whole(layers):
+    torch.manual_seed(0)
+    layers = layers()
+    if isinstance(layers[0], nn.MultiheadAttention):
+        attention, layers = layers[0], layers[1:]
+        layers.insert(0, Function(lambda x: attention(x, x, x)[0]))
+        layers[0].attention = attention
+    module = nn.Sequential(*layers)
+    x = torch.randn(5, 3, 4, dtype=torch.float64)
+    grad = torch.randn(5, 3, 4, dtype=torch.float64)
+    by_input, by_weight = parameters_and_grads(module, x, grad)
+    module.zero_grad()
+    leaf = x.clone().requires_grad_()
+    (found,), later = backward_input([module(leaf)], [grad], [leaf])
+    assert all(parameter.grad is None for parameter in module.parameters()), "I leaves the weights alone"
+    torch.testing.assert_close(found, by_input)
+    later()
+    torch.testing.assert_close([parameter.grad for parameter in module.parameters()], by_weight)
+
+
+def test_no_matrix_product_is_done_twice():
+    module = nn.Sequential(*[nn.Linear(8, 8) for _ in range(3)])
+    x = torch.ones(4, 8, requires_grad=True)
+
+    def flops(work):
+        with FlopCounterMode(display=False) as counter:
+            work()
+        return counter.get_total_flops()
+
+    y = module(x)
+    whole = flops(lambda: y.sum().backward(retain_graph=True))
+    halves = []
+    grad = torch.ones_like(y)
+    leaf_grad = flops(lambda: halves.extend(backward_input([y], [grad], [x])))
+    weights = flops(lambda: halves[1]())
+    assert leaf_grad == weights == whole / 2
+
+
+def test_without_a_gradient_for_the_input_all_is_left_to_the_weights():
+    module, x = nn.Linear(4, 4), torch.ones(2, 4)
+    found, later = backward_input([module(x)], [torch.ones(2, 4)], [x])
+    assert found == [None] and module.weight.grad is None
+    later()
+    assert module.weight.grad is not None
+
+
+def test_a_gradient_that_passes_unchanged_is_not_shared_with_the_weight():
+    bias, x = nn.Parameter(torch.zeros(3)), torch.zeros(3, requires_grad=True)
+    (found,), later = backward_input([x + bias], [torch.ones(3)], [x])
+    later()
+    bias.grad.zero_()
+    assert found.tolist() == [1, 1, 1]
+
+
+# --- errors
+
+
+def test_an_error_keeps_its_object_and_names_the_action():
+    error = ArithmeticError("here")
+
+    class Fails(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            if self.calls == 3:
+                raise error
+            return x
+
+    stages = mlp(3)
+    stages[1].append(Fails())
+    with pytest.raises(ArithmeticError) as caught:
+        run(schedules.one_f_one_b(6, 3), stages, *data(12), F.mse_loss)
+    assert caught.value is error and caught.value.__notes__ == ["while doing 1F2 on rank 1"]
+    assert not rank_threads(), "the other ranks have ended"
+
+
+@every_schedule
+def test_nothing_hangs_when_a_backward_fails(make):
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ArithmeticError
+
+    schedule = make(8, 2)
+    stages = mlp(schedule.stages)
+    stages[1].append(Function(Fails.apply))
+    with pytest.raises(ArithmeticError) as caught:
+        run(schedule, stages, *data(8), F.mse_loss)
+    rank = schedule.rank_of[1]
+    first = next(action for action in schedule.actions(rank) if action.stage == 1 and action.op in "BI")
+    assert caught.value.__notes__ == [f"while doing {first} on rank {rank}"]
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_even_an_exit_in_a_stage_reaches_the_caller(kind):
+    def fails(x):
+        raise kind
+
+    with pytest.raises(kind):
+        run(schedules.gpipe(4, 2), [Function(fails), *mlp(1)], *data(4), F.mse_loss)
+    assert not rank_threads()
+
+
+def test_ctrl_c_ends_all_ranks():
+    def interrupt(x):
+        os.kill(os.getpid(), signal.SIGINT)  # as the terminal does
+        time.sleep(0.1)
+        return x
+
+    stages = mlp(2)
+    stages[1].append(Function(interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(schedules.gpipe(200, 2), stages, *data(200), F.mse_loss)
+    assert not rank_threads()
+
+
+@pytest.mark.parametrize(
+    ("loss_fn", "found"),
+    [(lambda y, t: y, "shape (2, 4)"), (lambda y, t: y.sum().item(), "float")],
+)
+def test_a_loss_is_one_number(loss_fn, found):
+    with pytest.raises(TypeError, match="one number") as caught:
+        run(schedules.gpipe(2, 2), mlp(2), *data(4), loss_fn)
+    assert found in str(caught.value)
+
+
+def test_what_does_not_fit_is_refused_at_once():
+    schedule, stages, (x, target) = schedules.gpipe(4, 2), mlp(2), data(8)
+    with pytest.raises(ValueError, match="has 2 stages; 3 modules"):
+        Executor(schedule, mlp(3))
+    with pytest.raises(ValueError, match="has 2 ranks; 1 devices"):
+        Executor(schedule, stages, devices=["cpu"])
+    with pytest.raises(TypeError, match="stage 1 is a function"):
+        Executor(schedule, [stages[0], lambda x: x])
+    with pytest.raises(ValueError, match="'0.weight' of stage 1 is on ranks 0 and 1"):
+        Executor(schedule, [stages[0], stages[0]])
+    with pytest.raises(ValueError, match="4 micro-batches; inputs make 3"):
+        run(schedule, stages, x[:3], target[:3], F.mse_loss)
+    with pytest.raises(ValueError, match="4 micro-batches; targets make 2"):
+        run(schedule, stages, x, [target, target], F.mse_loss)
+    with pytest.raises(ValueError, match=r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"):
+        run(schedule, stages, x, target[:7], F.mse_loss)  # the last loss would be one of broadcasting
+    with pytest.raises(ValueError, match=r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"):
+        run(schedule, stages, list(x.split([1, 5, 1, 1])), target, F.mse_loss)
+    with pytest.raises(ValueError, match="'mean' or 'sum', not 'none'"):
+        run(schedule, stages, x, target, F.mse_loss, reduction="none")
+    with pytest.raises(ScheduleError):
+        Executor(Schedule("backwards", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1))
+
+
+def test_one_rank_may_use_a_parameter_in_two_stages():
+    schedule = schedules.zbv(4, 2)  # rank 0 has the stages 0 and 3
+    stages = mlp(4)
+    stages[3] = stages[0]
+    assert_like_plain(schedule, stages, *data(8), F.mse_loss)
+
+
+# --- costs
+
+
+@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
+    schedule = make(6, 2)
+    slow = nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.02) or x))
+    stages = [slow, *mlp(1)]
+    costs = measure_costs(schedule, stages, *data(12), F.mse_loss, repeats=3)
+    assert [len(each) for each in costs if each] == [2] * (2 if costs.weight is None else 3)
+    assert costs.forward[0] > 0.02 > costs.forward[1]
+    predicted = schedules.simulate(schedule, *costs)
+    _, measured = run(schedule, stages, *data(12), F.mse_loss)
+    assert measured.busy("rank 0") > measured.busy("rank 1") and predicted.busy("rank 0") > predicted.busy("rank 1")
+
+
+def test_measuring_costs_leaves_no_trace():
+    stages, (x, target) = [nn.Sequential(layer, nn.BatchNorm1d(4).double()) for layer in mlp(2)], data(8)
+    run(schedules.gpipe(2, 2), stages, x, target, F.mse_loss)
+    grads = [parameter.grad for stage in stages for parameter in stage.parameters()]
+    values = [grad.clone() for grad in grads]
+    state, norms = torch.get_rng_state(), copy.deepcopy([stage.state_dict() for stage in stages])
+    measure_costs(schedules.one_f_one_b(2, 2), stages, x, target, F.mse_loss, repeats=1)
+    assert all(p.grad is g for p, g in zip(nn.Sequential(*stages).parameters(), grads, strict=True))
+    torch.testing.assert_close(grads, values)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close([stage.state_dict() for stage in stages], norms)
+
+
+def test_measuring_costs_leaves_the_graph_and_the_gradient_of_the_inputs_alone():
+    stages, (x, target) = mlp(2), data(8)
+    leaf = x.requires_grad_()
+    inputs = leaf.tanh()
+    measure_costs(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss, repeats=1)
+    assert leaf.grad is None
+    run(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss)
+    assert leaf.grad is not None

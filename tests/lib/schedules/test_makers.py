@@ -1,0 +1,335 @@
+"""Interleaved, zero-bubble and V-shaped schedules: torch's orders, and the bubbles and peaks that they promise."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed.pipelining import schedules as torch_schedules
+
+from lib.schedules import (
+    Schedule,
+    ScheduleError,
+    bubble_share,
+    dualpipe_v,
+    interleaved_one_f_one_b,
+    interleaved_zero_bubble,
+    live_activations,
+    looped_bfs,
+    one_f_one_b,
+    simulate,
+    slotted,
+    validate,
+    zbv,
+    zero_bubble_h1,
+)
+from lib.schedules.makers import alternate, in_rounds, round_size
+
+LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
+V_SHAPED = [zbv, dualpipe_v]
+TORCH = {
+    interleaved_one_f_one_b: "ScheduleInterleaved1F1B",
+    looped_bfs: "ScheduleLoopedBFS",
+    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble",
+    zbv: "ScheduleZBVZeroBubble",
+    dualpipe_v: "ScheduleDualPipeV",
+}
+SIZES = list(product(range(1, 12), range(1, 6)))  # m, n
+
+
+def arguments(maker):
+    """All small sizes, with v where the maker takes it."""
+    if maker in LOOPED:
+        return [(m, n, v) for m, n in SIZES for v in (1, 2, 3)]
+    return [(m, n) for m, n in SIZES if maker is not dualpipe_v or m >= 2 * n]
+
+
+def torch_orders(maker, m, n, v=2):
+    """What torch does on each rank. It builds its table from three numbers of its stages and needs no process group."""
+    schedule = getattr(torch_schedules, TORCH[maker], None)
+    if schedule is None:
+        pytest.skip(f"this torch has no {TORCH[maker]}")
+    stages = [SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None) for _ in range(v)]
+    table = schedule(stages, m).pipeline_order
+    # an overlapped pair holds its forward and its backward as sub_actions
+    return [
+        [str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
+        for rank in range(n)
+    ]
+
+
+def orders(schedule):
+    return [[str(action) for action in schedule.actions(rank)] for rank in range(len(schedule.ranks))]
+
+
+def idle(schedule, forward=1, backward=2, weight=1):
+    """The time that a rank does nothing: makespan less the work of one rank, when all stages cost alike."""
+    stages = schedule.stages // len(schedule.ranks)
+    work = schedule.micro_batches * stages * (forward + backward)
+    return simulate(schedule, forward, backward, weight).makespan - work
+
+
+def gaps(schedule):
+    """For each rank, the idle time between its first action and its last, when F = I = W."""
+    trace = simulate(schedule, forward=1, backward=2, weight=1)
+    return [trace.only(lane=lane).makespan - trace.busy(lane) for lane in trace.lanes]
+
+
+# --- torch's orders
+
+
+@pytest.mark.parametrize("maker", TORCH)
+def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
+    taken = 0
+    for sizes in arguments(maker):
+        try:
+            expected = torch_orders(maker, *sizes)
+        except ValueError:
+            continue
+        assert orders(maker(*sizes)) == expected, sizes
+        taken += 1
+    assert taken > 0.8 * len(arguments(maker))
+
+
+@pytest.mark.parametrize("maker", [interleaved_one_f_one_b, interleaved_zero_bubble])
+def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
+    with pytest.raises(ValueError, match="multiple of the number of rounds"):
+        torch_orders(maker, 7, 3, 2)
+    validate(maker(7, 3, 2), stages=6, micro_batches=7)
+
+
+# --- legal tables
+
+
+@pytest.mark.parametrize("maker", [*TORCH, zero_bubble_h1])
+def test_every_table_is_legal_and_complete(maker):
+    for sizes in arguments(maker):
+        m, n, v = (*sizes, 2 if maker in V_SHAPED else 1)[:3]
+        table = maker(*sizes)
+        validate(table, stages=n * v, micro_batches=m)
+        assert len(table.ranks) == n
+
+
+def test_ranks_take_stages_in_turn_or_in_a_v():
+    for maker in LOOPED:
+        assert maker(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
+    for maker in V_SHAPED:
+        assert maker(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
+
+
+def test_tables_as_they_are_drawn():
+    assert interleaved_one_f_one_b(4, 2, 2) == Schedule.from_text(
+        "interleaved_one_f_one_b",
+        """
+        0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
+         .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
+        """,
+    )
+    assert looped_bfs(2, 2, 2) == Schedule.from_text(
+        "looped_bfs",
+        """
+        0F0 0F1 2F0 2F1  .   .  2B1 2B0 0B1 0B0
+         .  1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0  .
+        """,
+    )
+    assert zero_bubble_h1(4, 3) == Schedule.from_text(
+        "zero_bubble_h1",
+        """
+        0F0 0F1 0F2  .   .  0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
+         .  1F0 1F1  .  1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3
+         .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
+        """,
+    )
+    assert zbv(3, 2) == Schedule.from_text(
+        "zbv",
+        """
+        0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
+         .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
+        """,
+    )
+    assert dualpipe_v(4, 2) == Schedule.from_text(
+        "dualpipe_v",
+        """
+        0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
+         .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
+        """,
+    )
+
+
+@pytest.mark.parametrize("maker", [*TORCH, zero_bubble_h1])
+def test_a_rank_is_idle_only_while_an_input_is_missing(maker):
+    for sizes in [(4, 2), (6, 3), (7, 3), (3, 4)]:
+        if maker is dualpipe_v:
+            sizes = (2 * sizes[1] + 1, sizes[1])
+        table = maker(*sizes, 2) if maker in LOOPED else maker(*sizes)
+        one_slot_each = {action: slot for row in table.ranks for slot, action in enumerate(row) if action is not None}
+        for row in table.ranks:
+            for before, action in pairwise(row):
+                if before is None and action is not None:
+                    slot = one_slot_each[action]
+                    neighbour = action.stage + (-1 if action.op == "F" else 1)
+                    sources = [other for other in one_slot_each if other[1:] == (neighbour, action.micro_batch)]
+                    assert slot - 1 in {one_slot_each[source] for source in sources}, (sizes, action)
+        assert len({len(row) for row in table.ranks}) == 1
+        assert slotted(table.compact()) == table
+
+
+def test_orders_that_wait_for_each_other_have_no_slots():
+    with pytest.raises(ScheduleError, match="0B0 needs 0F0, which the same rank does only later"):
+        slotted(Schedule.from_text("crossed", "0B0 0F0\n1F0 1B0"))
+
+
+def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
+    # the reason for planning even rounds and striking out what is too much
+    m, n, v = 5, 4, 3
+    rows = []
+    for rank in range(n):
+        stages = range(rank, n * v, n)
+        forwards, backwards = in_rounds("F", stages, m, n), in_rounds("B", stages[::-1], m, n)
+        kept = [[a for a in actions if a.micro_batch < m] for actions in (forwards, backwards)]
+        rows.append(alternate(*kept, warm_up=(v - 1) * n + 2 * (n - 1 - rank)))
+    with pytest.raises(ScheduleError):
+        validate(Schedule("rounds of 4 and 1", rows))
+    validate(interleaved_one_f_one_b(m, n, v))
+
+
+# --- sizes that can't be
+
+
+@pytest.mark.parametrize("maker", [*TORCH, zero_bubble_h1])
+def test_sizes_below_one_are_refused_by_name(maker):
+    more = (2,) if maker in LOOPED else ()
+    with pytest.raises(ValueError, match="micro_batches must be at least 1, not 0"):
+        maker(0, 2, *more)
+    with pytest.raises(ValueError, match="partitions must be at least 1, not -1"):
+        maker(4, -1, *more)
+    with pytest.raises(TypeError, match="micro_batches must be an integer"):
+        maker(4.5, 2, *more)
+    if more:
+        with pytest.raises(ValueError, match="stages_per_rank must be at least 1, not 0"):
+            maker(4, 2, 0)
+
+
+def test_dualpipe_v_says_how_many_micro_batches_it_needs():
+    with pytest.raises(ValueError, match="with 4 partitions at least 8, not 7; .* zbv"):
+        dualpipe_v(7, 4)
+    assert dualpipe_v(8, 4).micro_batches == 8
+
+
+# --- interleaved: the bubble shrinks by v, the memory grows
+
+
+@pytest.mark.parametrize("maker", [interleaved_one_f_one_b, looped_bfs])
+def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
+    for m, n, v in arguments(maker):
+        even = maker is looped_bfs or m % round_size(m, n) == 0
+        if m >= n and even:
+            for forward, backward in ((1, 2), (2, 1), (1, 1)):
+                bubble = simulate(maker(m, n, v), forward, backward).bubble
+                assert bubble == pytest.approx(bubble_share(m, n, v))
+        elif even:
+            # too few micro-batches: each further stage of a rank waits for the first to come round
+            assert idle(maker(m, n, v)) == 3 * (n - 1) + 3 * (v - 1) * (n - m)
+
+
+def test_uneven_rounds_cost_some_time_and_torchs_even_ones_none():
+    assert round_size(10, 4) == 5 and idle(interleaved_one_f_one_b(10, 4, 2)) == 9
+    assert round_size(7, 2) == 3 and idle(interleaved_one_f_one_b(7, 2, 2)) == 3 + 2
+
+
+def test_what_interleaving_and_breadth_first_hold():
+    for m, n, v in arguments(looped_bfs):
+        k = round_size(m, n)
+        ahead = [(v - 1) * k + 2 * (n - 1 - j) + 1 for j in range(n)]
+        assert live_activations(interleaved_one_f_one_b(m, n, v)) == [min(m * v, peak) for peak in ahead]
+        assert live_activations(looped_bfs(m, n, v)) == [m * v] * n
+
+
+# --- zero bubble: W fills the gaps
+
+COSTS = [(1, 1, 1), (2, 2, 1), (3, 2, 1), (2, 1, 1), (1, 1, 0.5), (1, 1, 0)]  # F, I, W with W the least
+
+
+@pytest.mark.parametrize("f, i, w", COSTS)
+def test_zb_h1_idles_for_f_plus_i_minus_w_where_1f1b_idles_for_their_sum(f, i, w):
+    for m, n in SIZES:
+        if m >= n:
+            costs = {"forward": f, "backward": i + w, "weight": w}
+            assert idle(zero_bubble_h1(m, n), **costs) == pytest.approx((n - 1) * (f + i - w))
+            assert idle(one_f_one_b(m, n), **costs) == pytest.approx((n - 1) * (f + i + w))
+
+
+@pytest.mark.parametrize("f, i, w", [(1, 1, 2), (1, 2, 3), (1, 0.5, 1), (1, 3, 3)])
+def test_a_weight_gradient_larger_than_the_gap_does_not_fit(f, i, w):
+    for m, n in [(4, 2), (5, 3), (8, 4)]:
+        assert idle(zero_bubble_h1(m, n), f, i + w, w) == pytest.approx((n - 1) * max(f + i - w, f, i))
+
+
+def test_zb_h1_has_the_peak_of_1f1b_but_on_every_rank():
+    for m, n in SIZES:
+        peak = min(m, n)
+        assert live_activations(zero_bubble_h1(m, n)) == [peak] * n
+        assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
+
+
+def test_rank_j_is_at_most_j_weight_gradients_behind():
+    table = zero_bubble_h1(9, 4)
+    for j in range(4):
+        owed = [0]
+        for action in table.actions(j):
+            # a W that comes right after its I was never owed
+            owed.append(owed[-1] + (action.op == "I") - (action.op == "W"))
+        after = [count for count, action in zip(owed[1:], table.actions(j), strict=True) if action.op == "F"]
+        assert max(after) == j
+
+
+def test_interleaved_zero_bubble_is_zb_h1_for_one_stage_a_rank_and_as_good_for_more():
+    for m, n, v in arguments(interleaved_zero_bubble):
+        table = interleaved_zero_bubble(m, n, v)
+        if v == 1:
+            assert table.ranks == zero_bubble_h1(m, n).ranks
+        if m >= n:
+            # in slots of a stage, which is v times smaller
+            assert idle(table) == n - 1
+        assert live_activations(table) == [min(m * v, (v - 1) * round_size(m, n) + n)] * n
+
+
+# --- the V
+
+
+def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
+    for m, n in SIZES:
+        if m >= 2 * n - 1:
+            table = zbv(m, n)
+            assert gaps(table) == [0] * n
+            assert idle(table) == n - 1
+            assert live_activations(table) == [2 * n] * n
+            # 1F1B cuts the same model into n stages, twice as large
+            assert idle(one_f_one_b(m, n), forward=2, backward=4) == 6 * (n - 1)
+            assert 2 * max(live_activations(one_f_one_b(m, n))) == 2 * n
+
+
+def test_zbv_with_too_few_micro_batches_is_the_full_table_with_gaps():
+    for m, n in SIZES:
+        if m < 2 * n - 1:
+            full = zbv(2 * n - 1, n)
+            kept = [[action for action in full.actions(j) if action.micro_batch < m] for j in range(n)]
+            assert [zbv(m, n).actions(j) for j in range(n)] == kept
+    assert gaps(zbv(4, 4)) == [6, 4, 2, 0]
+
+
+def test_dualpipe_v_idles_as_zbv_and_holds_one_more():
+    for m, n in arguments(dualpipe_v):
+        table = dualpipe_v(m, n)
+        assert idle(table) == n - 1
+        assert live_activations(table) == [2 * n + 1] * n
+
+
+def test_dualpipe_v_splits_a_backward_only_at_the_start_and_the_end():
+    table = dualpipe_v(12, 3)
+    for j in range(3):
+        split = [action.micro_batch for action in table.actions(j) if action.op == "I"]
+        early = 3 - 1 - j
+        assert split[:early] == list(range(early)) and len(split) == early + 3
+        assert min(split[early:]) >= 12 - 3

@@ -1,0 +1,227 @@
+"""The simulator against the closed forms: bubble, makespan, live activations, and what idle ranks wait for."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from lib.schedules import (
+    Action,
+    Schedule,
+    ScheduleError,
+    bubble_share,
+    gpipe,
+    live_activations,
+    model_parallel,
+    one_f_one_b,
+    pipedream,
+    simulate,
+    waits_for,
+)
+from lib.timeline import Span
+
+SIZES = [(m, n) for m in (1, 2, 4, 7, 16) for n in (1, 2, 3, 5)]
+
+
+def table(text):
+    return Schedule.from_text("table", text)
+
+
+# --- one timeline by hand
+
+
+def test_each_action_runs_as_soon_as_its_rank_and_its_inputs_are_ready():
+    trace = simulate(gpipe(2, 2), forward=1, backward=2)
+    assert trace.lanes == ("rank 0", "rank 1")
+    assert {(span.lane, span.label, span.start, span.end) for span in trace} == {
+        ("rank 0", "0F0", 0, 1),
+        ("rank 0", "0F1", 1, 2),
+        ("rank 1", "1F0", 1, 2),
+        ("rank 1", "1F1", 2, 3),
+        ("rank 1", "1B0", 3, 5),
+        ("rank 1", "1B1", 5, 7),
+        ("rank 0", "0B0", 5, 7),
+        ("rank 0", "0B1", 7, 9),
+    }
+
+
+def test_the_four_ops_have_a_kind_and_a_cost_each():
+    trace = simulate(table("0F0 0I0 0W0 0F1 0B1"), forward=1, backward=5, weight=2)
+    assert [(span.label, span.kind, span.duration) for span in trace] == [
+        ("0F0", "forward", 1),
+        ("0I0", "input", 3),
+        ("0W0", "weight", 2),
+        ("0F1", "forward", 1),
+        ("0B1", "backward", 5),
+    ]
+    halves = simulate(table("0F0 0I0 0W0"), backward=5)
+    assert [span.duration for span in halves] == [1, 2.5, 2.5]
+
+
+def test_costs_may_differ_from_stage_to_stage():
+    trace = simulate(gpipe(1, 3), forward=[1, 2, 3], backward=np.array([10.0, 20.0, 30.0]))
+    assert [(span.label, span.duration) for span in trace] == [
+        ("0F0", 1), ("1F0", 2), ("2F0", 3), ("2B0", 30), ("1B0", 20), ("0B0", 10),
+    ]  # fmt: skip
+    assert simulate(gpipe(4, 3), forward=(1, 1, 3), backward=(1, 1, 3)).busy("rank 2") == 4 * 6
+
+
+def test_what_goes_from_rank_to_rank_takes_time_and_within_a_rank_none():
+    assert simulate(gpipe(1, 3), 1, 2, communicate=0.5).makespan == 3 * 3 + 4 * 0.5
+    both_on_one = table("0F0 1F0 1B0 0B0")
+    assert simulate(both_on_one, 1, 2, communicate=0.5).makespan == 2 * 3
+
+
+def test_idle_slots_of_the_table_make_no_difference():
+    for make in (model_parallel, gpipe, one_f_one_b):
+        schedule = make(4, 3)
+        assert simulate(schedule, 1, 3) == simulate(schedule.compact(), 1, 3)
+
+
+def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_is_refused():
+    trace = simulate(table("0F0 0F1\n1F0\n."))
+    assert [span.label for span in trace] == ["0F0", "0F1", "1F0"] and trace.lanes[2] == "rank 2"
+    assert len(simulate(table(".\n."))) == 0
+    for ask in (simulate, waits_for):
+        with pytest.raises(ScheduleError, match="rank 0, slot 0: 0B0 needs 0F0, which the same rank does only"):
+            ask(table("0B0 0F0"))
+
+
+@pytest.mark.parametrize(
+    "costs, why",
+    [
+        ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
+        ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
+        ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
+        ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
+        ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
+    ],
+)
+def test_a_cost_that_makes_no_sense_is_refused(costs, why):
+    for ask in (simulate, waits_for):
+        with pytest.raises(ValueError, match=why):
+            ask(gpipe(2, 3), **costs)
+
+
+# --- the closed forms
+
+
+@pytest.mark.parametrize("make", [gpipe, one_f_one_b])
+@pytest.mark.parametrize("forward, backward", [(1, 1), (1, 2), (3, 1)])
+def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
+    for m, n in SIZES:
+        trace = simulate(make(m, n), forward, backward)
+        assert trace.makespan == (m + n - 1) * (forward + backward)
+        assert trace.bubble == pytest.approx(bubble_share(m, n)) == pytest.approx((n - 1) / (m + n - 1))
+
+
+def test_model_parallelism_idles_in_all_ranks_but_one():
+    for m, n in SIZES:
+        trace = simulate(model_parallel(m, n))
+        assert trace.makespan == m * n * 3 and trace.bubble == pytest.approx((n - 1) / n)
+
+
+def test_the_bubble_share_with_several_stages_a_rank():
+    assert bubble_share(8, 4) == pytest.approx(3 / 11) and bubble_share(8, 4, 2) == pytest.approx(3 / 19)
+    assert bubble_share(5, 1) == 0 and bubble_share(1, 4) == pytest.approx(3 / 4)
+    with pytest.raises(ValueError, match="stages_per_rank must be at least 1, not 0"):
+        bubble_share(8, 4, 0)
+
+
+def test_live_activations_are_m_for_gpipe_and_at_most_n_for_1f1b():
+    for m, n in SIZES:
+        assert live_activations(model_parallel(m, n)) == [1] * n
+        assert live_activations(gpipe(m, n)) == [m] * n
+        assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
+
+
+def test_a_split_backward_holds_its_activation_until_the_weight_half():
+    assert live_activations(table("0F0 0F1 0B0 0B1")) == [2]
+    assert live_activations(table("0F0 0I0 0F1 0I1 0W0 0W1")) == [2]
+    assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1]
+    assert live_activations(table(".\n0F0")) == [0, 1]
+
+
+def test_backward_in_the_opposite_order_changes_nothing_that_is_counted_here():
+    m, n = 5, 3
+    fifo = gpipe(m, n)
+    lifo = Schedule(
+        "as autograd does it",
+        [[*fifo.actions(j)[:m], *reversed(fifo.actions(j)[m:])] for j in range(n)],
+    )
+    assert simulate(lifo).bubble == simulate(fifo).bubble and live_activations(lifo) == live_activations(fifo)
+
+
+def test_the_slowest_stage_decides():
+    m, slow = 16, 4
+    trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
+    assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
+    assert trace.busy("rank 1") == m * 2 * slow
+
+
+# --- PipeDream
+
+
+def steady(trace, first, last, n):
+    """Return (from when, to when) the ranks are between their backwards `first` and `last`."""
+    start = max(span.start for span in trace if span.label in {f"{j}B{first}" for j in range(n)})
+    return start, min(span.end for span in trace if span.label in {f"{j}B{last}" for j in range(n)})
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("forward, backward", [(1, 1), (1, 2), (3, 2)])
+def test_pipedream_has_no_bubble_in_its_steady_state(n, forward, backward):
+    m = 24
+    start, end = steady(simulate(pipedream(m, n), forward, backward), n, m - n, n)
+    assert end - start >= (m - 3 * n) * (forward + backward)
+    for wait in waits_for(pipedream(m, n), forward, backward):
+        assert wait.end <= start or wait.start >= end
+
+
+def test_a_flush_costs_a_bubble_each_time_and_pipedream_has_only_one():
+    batches, m, n = 5, 4, 3
+    flushed = batches * simulate(one_f_one_b(m, n)).makespan
+    streamed = simulate(pipedream(batches * m, n)).makespan
+    assert flushed - streamed == (batches - 1) * (n - 1) * (1 + 2)
+
+
+# --- what idle ranks wait for
+
+
+def test_each_wait_names_what_it_is_for():
+    waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
+    assert [(wait.rank, wait.start, wait.end, wait.action, wait.needed) for wait in waits] == [
+        (0, 2, 4, Action("B", 0, 0), Action("B", 1, 0)),
+        (0, 6, 7, Action("B", 0, 1), Action("B", 1, 1)),
+        (1, 0, 1, Action("F", 1, 0), Action("F", 0, 0)),
+        (1, 7, 9, None, None),
+    ]
+    assert [str(wait) for wait in waits] == [
+        "rank 0 waits for 1B0, to do 0B0",
+        "rank 0 waits for 1B1, to do 0B1",
+        "rank 1 waits for 0F0, to do 1F0",
+        "rank 1 has no more work",
+    ]
+
+
+def test_what_is_under_way_is_still_waited_for():
+    assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [
+        (0, 1, 4, None, None),
+        (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0)),
+    ]
+
+
+def test_work_and_waits_fill_every_rank_from_beginning_to_end():
+    for m, n in SIZES:
+        schedule, costs = one_f_one_b(m, n), dict(forward=3, backward=4, communicate=1)
+        trace = simulate(schedule, **costs)
+        waits = [Span(f"rank {wait.rank}", str(wait), wait.start, wait.end) for wait in waits_for(schedule, **costs)]
+        for lane in trace.lanes:
+            parts = sorted([span for span in (*trace, *waits) if span.lane == lane], key=lambda span: span.start)
+            assert parts[0].start == 0 and parts[-1].end == trace.makespan
+            assert all(a.end == b.start for a, b in pairwise(parts))
+        idle = sum(span.duration for span in waits)
+        assert Fraction(idle) / Fraction(n * trace.makespan) == pytest.approx(trace.bubble)

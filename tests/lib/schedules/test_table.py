@@ -1,0 +1,350 @@
+"""Schedules as tables: read and written, made as torch does it, and refused with a reason if they can't run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from unittest import mock
+
+import pytest
+import torch.distributed.pipelining as torch_pipelining
+from torch.distributed.pipelining.schedules import _Action
+
+from lib.schedules import (
+    Action,
+    Schedule,
+    ScheduleError,
+    gpipe,
+    model_parallel,
+    one_f_one_b,
+    pipedream,
+    staleness,
+    validate,
+)
+
+SIZES = [(m, n) for m in (1, 2, 3, 5, 8) for n in (1, 2, 3, 4)]
+
+
+def table(text, name="table"):
+    return Schedule.from_text(name, text)
+
+
+# --- an action
+
+
+def test_an_action_prints_and_is_read_as_torch_does():
+    action = Action("B", 2, 13)
+    assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
+    assert Action.parse(" 2B13 ") == action == ("B", 2, 13)
+    assert pickle.loads(pickle.dumps(action)) == action
+
+
+@pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1"])
+def test_what_is_no_action_is_refused(text):
+    with pytest.raises(ValueError, match="is no action; write stage, one of F B I W, micro-batch: 2B1"):
+        Action.parse(text)
+
+
+def test_an_action_needs_a_known_op_and_numbers_from_0_on():
+    with pytest.raises(ValueError, match="op must be one of F, B, I, W, not 'X'"):
+        Action("X", 0, 0)
+    with pytest.raises(ValueError, match="stage must be at least 0, not -1"):
+        Action("F", -1, 0)
+    with pytest.raises(ValueError, match="micro_batch must be an integer, not 0.5"):
+        Action("F", 0, 0.5)
+
+
+# --- a table
+
+
+def test_all_rows_are_as_long_as_the_longest():
+    schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0), None], iter([]), [None] * 5])
+    assert [len(row) for row in schedule.ranks] == [3, 3, 3] and schedule.slots == 3
+    assert schedule == Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0)], [], []])
+    assert Schedule("nothing", [[None], []]).ranks == ((), ())
+
+
+def test_a_table_knows_its_sizes_and_where_its_stages_are():
+    schedule = table("0F0 3F1\n. 1F0 2B1")
+    assert schedule.stages == 4 and schedule.micro_batches == 2
+    assert schedule.rank_of == {0: 0, 3: 0, 1: 1, 2: 1}
+    assert list(map(str, schedule.actions(1))) == ["1F0", "2B1"]
+    assert [(rank, str(action)) for rank, action in schedule][-1] == (1, "2B1")
+    assert schedule.compact() == table("0F0 3F1\n1F0 2B1")
+    empty = Schedule("x", [[]])
+    assert (empty.stages, empty.micro_batches, empty.slots, empty.rank_of) == (0, 0, 0, {})
+
+
+def test_a_table_takes_only_actions_and_has_a_rank():
+    with pytest.raises(ValueError, match="schedule 'x' has no ranks"):
+        Schedule("x", [])
+    with pytest.raises(TypeError, match="rank 1 of schedule 'x' holds '0F0', neither an Action nor None"):
+        Schedule("x", [[], ["0F0"]])
+
+
+def test_text_is_aligned_and_read_again():
+    schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 10)], [None, Action("F", 1, 0)]])
+    assert str(schedule) == "rank 0   0F0    . 0B10\nrank 1     .  1F0    ."
+    assert table(f"\n{schedule}\n\n", "x") == schedule
+    assert table("rank 0: 0F0\n\n  rank 1\nrank  2   -  2F0") == table("0F0\n.\n. 2F0")
+    assert str(Schedule("x", [[], []])) == "rank 0\nrank 1"
+
+
+def test_csv_is_a_row_a_rank_and_blank_lines_do_not_count(tmp_path):
+    schedule = table("0F0 . 0B0\n.\n. 2F0")
+    path = tmp_path / "schedule.csv"
+    assert schedule.to_csv(path) == path.read_text() == "0F0,,0B0\n,,\n,2F0,\n"
+    path.write_bytes(b"\xef\xbb\xbf\r\n 0F0,,0B0,,\r\n\r\n,,\r\n,2F0\r\n\r\n")
+    assert Schedule.from_csv("table", path) == schedule
+    nothing = Schedule("nothing", [[], []])
+    nothing.to_csv(path)
+    assert Schedule.from_csv("nothing", path) == nothing
+
+
+def test_csv_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "schedule.csv"
+    table("0F0").to_csv(path)
+    monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        table("0F0 0B0").to_csv(path)
+    assert path.read_text() == "0F0\n" and list(tmp_path.iterdir()) == [path]
+
+
+def test_of_a_csv_of_torch_the_work_is_read(tmp_path):
+    path = tmp_path / "torch.csv"
+    path.write_text(
+        "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1SEND_B0\n"
+    )
+    assert Schedule.from_csv("t", path) == table("0F0 . 0F1 3B0 0I1 0W1\n1F0", "t")
+    path.write_text("0F0\n1F0,1FF\n")
+    with pytest.raises(ValueError, match="row 1, column 1 of .*torch.csv: '1FF' is no action"):
+        Schedule.from_csv("t", path)
+
+
+def test_torch_reads_our_csv_and_we_read_torchs(tmp_path):
+    stages = [mock_stage(0, 4, ranks=2, index=index) for index in (0, 2)]
+    engine = torch_pipelining.ScheduleInterleaved1F1B(stages, 4)
+    engine._dump_csv(tmp_path / "torch.csv", format="compute_only")
+    schedule = Schedule.from_csv("torch", tmp_path / "torch.csv")
+    validate(schedule, stages=4, micro_batches=4)
+    schedule.to_csv(tmp_path / "ours.csv")
+    engine.pipeline_order = {}
+    engine._load_csv(tmp_path / "ours.csv")
+    for rank, row in engine.pipeline_order.items():
+        assert [str(cell) for cell in row if cell] == list(map(str, schedule.actions(rank)))
+
+
+# --- the schedules with one stage a rank
+
+
+def test_how_they_look():
+    assert str(model_parallel(2, 2)).splitlines() == [
+        "rank 0  0F0   .   . 0B0 0F1   .   . 0B1",
+        "rank 1    . 1F0 1B0   .   . 1F1 1B1   .",
+    ]
+    assert str(gpipe(3, 2)).splitlines() == [
+        "rank 0  0F0 0F1 0F2   .   . 0B0 0B1 0B2",
+        "rank 1    . 1F0 1F1 1F2 1B0 1B1 1B2   .",
+    ]
+    assert str(one_f_one_b(3, 2)).splitlines() == [
+        "rank 0  0F0 0F1   . 0B0 0F2 0B1   . 0B2",
+        "rank 1    . 1F0 1B0 1F1 1B1 1F2 1B2   .",
+    ]
+
+
+@pytest.mark.parametrize("make", [model_parallel, gpipe, one_f_one_b, pipedream])
+def test_every_size_from_1_on_makes_a_legal_table(make):
+    for m, n in SIZES:
+        schedule = make(m, n)
+        validate(schedule, stages=n, micro_batches=m)
+        assert schedule.name == make.__name__ and len(schedule.ranks) == n
+    for m, n in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="must be at least 1, not 0"):
+            make(m, n)
+
+
+def test_in_model_parallelism_one_rank_works_at_a_time():
+    schedule = model_parallel(3, 4)
+    assert [sum(cell is not None for cell in column) for column in zip(*schedule.ranks, strict=True)] == [1] * 24
+
+
+def mock_stage(rank, stages, ranks=None, index=None):
+    """Stand in for a torch PipelineStage, so that schedules can be made without a process group."""
+    stage = mock.create_autospec(torch_pipelining.PipelineStage, instance=True)
+    stage.num_stages, stage.stage_index, stage.is_last = stages, rank if index is None else index, False
+    stage.group_rank, stage.group_size, stage.submod = rank, ranks or stages, None
+    for name in ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"):
+        getattr(stage, name).return_value = []  # nothing to send: the stage only notes what it is told to do
+    return stage
+
+
+def executed(engine, m, n, rank):
+    """Return what torch's schedule makes a rank do, in the order in which it does it."""
+    done, stage = [], mock_stage(rank, n)
+    stage.forward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}F{i}")
+    stage.backward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}B{i}")
+    schedule = engine(stage, m)
+    schedule._initialize_stage = lambda *_: None
+    schedule._step_microbatches([()] * m, [{}] * m)
+    return done
+
+
+@pytest.mark.parametrize(
+    "make, engine, smallest",
+    [
+        (gpipe, torch_pipelining.ScheduleGPipe, lambda n: 1),
+        (one_f_one_b, torch_pipelining.Schedule1F1B, lambda n: n),
+    ],
+)
+def test_the_order_is_the_one_that_torch_executes(make, engine, smallest):
+    for m, n in SIZES:
+        if m >= smallest(n):
+            schedule = make(m, n)
+            for rank in range(n):
+                assert list(map(str, schedule.actions(rank))) == executed(engine, m, n, rank)
+
+
+@pytest.mark.parametrize(
+    "make, engine",
+    [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)],
+)
+def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
+    if not hasattr(engine, "_get_pipeline_order"):
+        pytest.skip("this torch makes no table for it")
+    for m, n in ((4, 3), (8, 4)):
+        order = engine(mock_stage(0, n), m)._get_pipeline_order()
+        for rank in range(n - (engine is torch_pipelining.Schedule1F1B)):  # its last rank lacks a forward
+            work = [str(a) for a in order[rank] if a is not None and a.computation_type.value in ("F", "B")]
+            assert work == list(map(str, make(m, n).actions(rank)))
+
+
+# --- PipeDream
+
+
+def test_pipedream_is_1f1b_with_an_update_after_each_backward():
+    schedule = pipedream(12, 4)
+    assert schedule.ranks == one_f_one_b(12, 4).ranks
+    stale = staleness(schedule)
+    for j in range(4):
+        behind = [stale[Action("B", j, i)] for i in range(12)]
+        assert behind == [min(i, 4 - 1 - j) for i in range(12)]  # n-1-j once the pipeline is full
+
+
+def test_without_micro_batches_in_flight_nothing_is_stale():
+    assert set(staleness(model_parallel(5, 3)).values()) == {0}
+
+
+def test_a_split_backward_updates_at_its_weight_half():
+    stale = staleness(table("0F0 0F1 0I0 0I1 0W0 0W1 0F2 0I2 0W2"))
+    assert {str(action): updates for action, updates in stale.items()} == {"0W0": 0, "0W1": 1, "0W2": 0}
+
+
+# --- what validate refuses
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
+        (
+            "0F0\n. 1F0 1B0 0B0",
+            "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank",
+        ),
+        ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
+        ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
+        ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),
+        ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
+        ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+        ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
+        ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
+        ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),
+        (".\n.", "schedule 'table' has no actions"),
+        ("0F0 . 0W0 0I0", "rank 0, slot 2: 0W0 needs 0I0, which the same rank does only later, in slot 3"),
+        ("0F0 0B0\n1B0 1F0", "rank 1, slot 0: 1B0 needs 1F0, which the same rank does only later, in slot 1"),
+    ],
+)
+def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
+    with pytest.raises(ScheduleError) as caught:
+        validate(table(text))
+    assert str(caught.value) == why
+
+
+def test_a_deadlock_is_told_as_the_circle_that_it_is():
+    text = "0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1"
+    with pytest.raises(ScheduleError) as caught:
+        validate(table(text))
+    assert str(caught.value) == (
+        "rank 0, slot 1: 0B0 needs 1B0, which rank 1 does only after 1F1; "
+        "1F1 needs 0F1, which rank 0 does only after 0B0"
+    )
+
+
+def test_a_circle_of_three_ranks_names_them_all():
+    text = """
+        0F0 0F1 . . . 0B0 0B1
+        .   1F0 1B0 1F1 1B1
+        .   . 2F0 2F1 2B0 2B1
+    """
+    with pytest.raises(ScheduleError) as caught:
+        validate(table(text))
+    assert str(caught.value) == (
+        "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
+        "2F1 needs 1F1, which rank 1 does only after 1B0"
+    )
+    assert (caught.value.rank, caught.value.slot, caught.value.action) == (1, 2, Action("B", 1, 0))
+
+
+def test_ranks_that_wait_behind_a_circle_are_not_blamed():
+    with pytest.raises(ScheduleError, match="^rank 2, slot 0: 2B0 needs 2F0, which the same rank does only later"):
+        validate(table("0F0 0B0\n1F0 1B0\n2B0 2F0"))
+
+
+def test_of_two_faults_the_first_is_told():
+    text = """
+        0F0 . 0B1 0F1 0B0
+        . 1B0 1F0 1F1 1B1
+    """
+    with pytest.raises(ScheduleError, match="^rank 1, slot 1: 1B0 needs 1F0, which the same rank does only later"):
+        validate(table(text))
+
+
+def test_a_circle_is_told_from_its_first_slot_also_if_others_wait_for_another_part_of_it():
+    text = """
+        2F1 2F0 2B0 2B1
+        0F0 0B0 0F1 0B1
+        .   1F0 1F1 1B0 1B1
+    """
+    with pytest.raises(ScheduleError, match="^rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; 1F1"):
+        validate(table(text))
+
+
+def test_how_many_there_should_be_can_be_said():
+    half = table("0F0 0B0")
+    validate(half)
+    for size, why in (
+        ({"stages": 2}, "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+        ({"micro_batches": 2}, "schedule 'table' lacks 0F1, 0B1"),
+    ):
+        with pytest.raises(ScheduleError, match=why):
+            validate(half, **size)
+    with pytest.raises(ScheduleError, match="1F0 is at stage 1, but the stages are 0..0"):
+        validate(table("0F0\n1F0"), stages=1)
+    with pytest.raises(ScheduleError, match="0F3 is of micro-batch 3, but the micro-batches are 0..1"):
+        validate(table("0F3"), micro_batches=2)
+    with pytest.raises(ValueError, match="stages must be at least 1, not 0"):
+        validate(half, stages=0)
+
+
+def test_a_table_that_is_still_being_filled_is_checked_as_far_as_it_goes():
+    validate(table("."), complete=False)
+    validate(table("0F0 0F1\n. 1F0"), stages=2, micro_batches=4, complete=False)
+    with pytest.raises(ScheduleError, match="lacks 0B0, 1B0, 0B1, 1F1, 1B1"):
+        validate(table("0F0 0F1\n. 1F0"))
+    with pytest.raises(ScheduleError, match="0B0 needs 1B0, which stands nowhere in the table"):
+        validate(table("0F0 0B0\n. 1F0"), complete=False)
+
+
+def test_the_table_that_torch_draws_for_1f1b_is_refused():
+    torchs = "0F0 0F1 . 0B0 0F2 0B1 0B2\n1F1 1B0 1F2 1B1 1B2"
+    with pytest.raises(ScheduleError, match="rank 1, slot 1: 1B0 needs 1F0, which stands nowhere in the table"):
+        validate(table(torchs))

@@ -1,0 +1,133 @@
+"""Every interactive figure is a pure function with controls around it; the still frame and the live one are equal."""
+
+import base64
+
+import pytest
+from support.setup import figure_bundle
+
+from lib.show.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
+from lib.show.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
+
+
+@styled
+def draw_bars(count, color, hatched):
+    if count == 7:
+        raise RuntimeError("seven bars cannot be drawn")
+    figure, axes = new_figure(6, 2)
+    axes.bar(range(count), range(count), color=color, hatch="//" if hatched else None)
+    title(axes, f"{count} bars")
+    return describe(figure, f"{count} {color} bars{', hatched' if hatched else ''}")
+
+
+CONTROLS = dict(
+    count=whole(1, 9, 3, "bars"),
+    color=choice(["red", "blue"], "red", "colour"),
+    hatched=switch(False, "hatched"),
+)
+
+
+def controls_of(explorer):
+    return explorer.widget.children[0].children
+
+
+def frame_of(explorer):
+    return explorer.widget.children[1].value
+
+
+def test_the_first_frame_is_drawn_at_once_and_its_errors_are_raised():
+    assert alt_text(explore(draw_bars, **CONTROLS).figure) == "3 red bars"
+    with pytest.raises(RuntimeError, match="seven"):
+        explore(draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
+
+
+def test_one_output_carries_the_widget_the_still_picture_and_its_alt_text():
+    explorer = explore(draw_bars, **CONTROLS)
+    data, metadata = explorer._repr_mimebundle_()
+    assert data[WIDGET_VIEW]["model_id"] == explorer.widget.model_id
+    assert data["text/plain"] == metadata["image/png"]["alt"] == "3 red bars"
+    assert base64.b64decode(data["image/png"]) == png(explorer.figure)
+    assert 'alt="3 red bars"' in frame_of(explorer)
+
+
+def test_moving_each_control_changes_the_figure():
+    explorer = explore(draw_bars, **CONTROLS)
+    count, color, hatched = controls_of(explorer)
+    frames = [frame_of(explorer)]
+    for widget, value in ((count, 4), (color, "blue"), (hatched, True)):
+        widget.value = value
+        frames.append(frame_of(explorer))
+    assert len(set(frames)) == 4
+    assert alt_text(explorer.figure) == "4 blue bars, hatched"
+
+
+def test_an_error_at_a_later_position_is_shown_and_raised():
+    explorer = explore(draw_bars, **CONTROLS)
+    with pytest.raises(RuntimeError, match="seven"):
+        controls_of(explorer)[0].value = 7
+    assert "idt-error" in frame_of(explorer)
+    assert "seven bars" in frame_of(explorer)
+    controls_of(explorer)[0].value = 8
+    assert "idt-frame" in frame_of(explorer), "and the next position works again"
+
+
+def test_corners_reach_every_end_and_every_position():
+    corners = list(explore(draw_bars, **CONTROLS).corners())
+    assert {"count": 9, "color": "blue", "hatched": True} in corners
+    assert {corner["count"] for corner in corners} == set(range(1, 10))
+
+
+def test_controls_become_the_widgets_they_look_like():
+    draw = lambda **values: draw_bars(2, "red", False)  # noqa: E731
+    explorer = explore(
+        draw,
+        a=whole(0, 1, 0, "a"),
+        b=steps([1, 2, 4, 8], 2, "b"),
+        c=choice("xy", "x", "c"),
+        d=switch(True, "d"),
+        e=whole(0, 10, 5, "e", 5),
+    )
+    assert [type(widget).__name__ for widget in controls_of(explorer)] == [
+        "IntSlider",
+        "SelectionSlider",
+        "Dropdown",
+        "Checkbox",
+        "IntSlider",
+    ]
+    assert controls_of(explorer)[4].step == 5
+
+
+def test_a_control_must_start_inside_its_range():
+    with pytest.raises(ValueError, match="starts at 40"):
+        whole(1, 9, 40, "bars")
+
+
+def test_a_figure_nobody_described_still_has_words():
+    figure, axes = new_figure(4, 2)
+    axes.set_xlabel("seconds")
+    title(axes, "Loading waits")
+    assert alt_text(figure) == "Figure: Loading waits, seconds"
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    assert png(draw_bars(3, "red", True)) == png(draw_bars(3, "red", True))
+
+
+def test_a_figure_output_is_a_picture_with_its_words():
+    figure = draw_bars(3, "red", False)
+    data, metadata = figure_bundle(figure)
+    assert set(data) == {"image/png", "text/plain"}
+    assert metadata["image/png"]["alt"] == data["text/plain"] == "3 red bars"
+    assert (metadata["image/png"]["width"], metadata["image/png"]["height"]) == shown_size(figure)
+
+
+def test_drawing_leaves_matplotlib_as_it_was():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    draw_bars(3, "red", False)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_ink_can_be_read_on_every_colour():
+    assert ink_on("#0072b2") == "#ffffff"
+    assert ink_on("#f0e442") != "#ffffff"

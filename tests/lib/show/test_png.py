@@ -1,0 +1,75 @@
+"""Stored pictures have few colours: nobody sees it, and the same figure always gives the same bytes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from support.n03.figures import draw_mechanism
+from support.n05.figures import HOLDERS_CONTROLS, draw_holders
+from support.n11.figures import GRAPH_CONTROLS, draw_pipeline
+from support.n14.figures import HELD_CONTROLS, draw_held
+
+from lib.show.explore import explore
+from lib.show.style import COLORS, PALETTE, new_figure, png
+
+
+def every_color() -> Figure:
+    """A bar in each colour of the house style: none may be taken for another."""
+    figure, axes = new_figure(5, 2)
+    axes.bar(range(len(PALETTE)), 1, color=list(PALETTE.values()))
+    return figure
+
+
+def grey_picture() -> Figure:
+    """An image of 256 greys, the hardest case."""
+    figure, axes = new_figure(4, 4)
+    axes.imshow(np.arange(256).reshape(16, 16), cmap="gray")
+    return figure
+
+
+FIGURES: list[Callable[[], Figure]] = [
+    every_color,
+    grey_picture,
+    draw_mechanism,
+    lambda: explore(draw_pipeline, **GRAPH_CONTROLS).figure,
+    lambda: explore(draw_holders, **HOLDERS_CONTROLS).figure,
+    lambda: explore(draw_held, **HELD_CONTROLS).figure,
+]
+
+
+def dots(picture: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Callable[[], Figure]) -> None:
+    stored, live = png(draw()), png(draw(), colors=None)
+    full, few = dots(live), dots(stored)
+    values, number = np.unique(full.reshape(-1, 3), axis=0, return_counts=True)
+    for fill in values[np.argsort(-number)[:16]]:
+        assert abs(few[(full == fill).all(axis=2)] - fill).max() <= 8
+    paper = (full == 255).all(axis=2)
+    assert (few[paper] == 255).all()
+    difference = abs(few - full).max(axis=2)  # of 255
+    assert difference.max() <= 64
+    assert (difference > 16).mean() < 0.01
+    assert len(Image.open(io.BytesIO(stored)).getcolors()) <= COLORS
+    assert len(stored) < len(live) / 2
+
+
+def test_a_figure_gives_the_same_bytes_in_another_process() -> None:
+    import hashlib
+
+    program = (
+        "import hashlib; from support.n03.figures import draw_mechanism; from lib.show.style import png;"
+        "print(hashlib.sha256(png(draw_mechanism())).hexdigest())"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == hashlib.sha256(png(draw_mechanism())).hexdigest()

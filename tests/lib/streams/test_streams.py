@@ -1,0 +1,626 @@
+"""lib.streams without a GPU: what a CPU does, what is put into streams, what goes wrong without a wait."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import weakref
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from lib.pipeline import recording as spans
+from lib.streams import (
+    DevicePrefetcher,
+    PretendGPU,
+    StreamPipeline,
+    best_chunks,
+    find_races,
+    overlap_share,
+    predict_chunks,
+    predict_prefetch,
+)
+from lib.streams.prefetch import each_tensor
+from lib.streams.races import HOST, Operation, Region, as_text, orders, replay, waits, without
+from lib.timeline import Recorder, Span, Trace
+
+Pair = namedtuple("Pair", "x y")
+
+
+def plain(x):
+    """The tensor of the CPU behind a PretendTensor."""
+    return each_tensor(lambda y: y.as_subclass(torch.Tensor), x)
+
+
+def items(count=7):
+    return [torch.full((4,), float(i)) for i in range(count)]
+
+
+def on_pretend(gpu, count=7):
+    return [gpu.host(x, f"batch {i}") for i, x in enumerate(items(count))]
+
+
+def train(gpu, batches):
+    """A consumer: one launch F0, F1, … a batch, and nothing kept."""
+    seen = []
+    for batch in batches:  # no enumerate: it holds on to its last item
+        with gpu.span(gpu.current_stream(), "compute", f"F{len(seen)}"):
+            result = batch + 0
+        seen.append(plain(result))
+        del batch, result
+    return seen
+
+
+# ---- DevicePrefetcher
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 100])
+@pytest.mark.parametrize("count", [0, 1, 2, 7])
+def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
+    assert list(DevicePrefetcher(range(count), "cpu", depth)) == list(range(count))
+    gpu = PretendGPU()
+    prefetcher = DevicePrefetcher(on_pretend(gpu, count), gpu, depth)
+    assert len(prefetcher) == count
+    for _ in range(2):  # and in every epoch
+        assert [x.tolist() for x in train(gpu, prefetcher)] == [x.tolist() for x in items(count)]
+    assert find_races(gpu.operations) == []
+
+
+def test_on_a_cpu_the_loader_is_read_no_sooner_than_its_batch_is_needed():
+    taken = []
+    source = (taken.append(i) or i for i in range(5))
+    iterator = iter(DevicePrefetcher(source, "cpu", 3))
+    assert taken == []
+    assert next(iterator) == 0 and taken == [0]
+
+
+def test_copies_go_ahead_of_the_computing_by_depth():
+    gpu = PretendGPU()
+    train(gpu, DevicePrefetcher(on_pretend(gpu), gpu, depth=3))
+    labels = [op.label for op in gpu.operations if op.kind == "launch"]
+    assert labels == ["C0", "C1", "C2", "F0", "C3", "F1", "C4", "F2", "C5", "F3", "C6", "F4", "F5", "F6"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_host_runs_ahead_but_the_device_never_holds_more_than_twice_depth(depth):
+    gpu = PretendGPU()
+    train(gpu, DevicePrefetcher(on_pretend(gpu, 30), gpu, depth))
+    copied = {r.block for op in gpu.operations if op.lane == "copy" for r in op.writes}
+    assert len(copied) == 2 * depth
+    first_stop = next(k for k, op in enumerate(gpu.operations) if op.kind == "synchronize")
+    assert sum(op.lane == "compute" and op.kind == "launch" for op in gpu.operations[:first_stop]) == depth + 1
+
+
+def test_every_nesting_goes_to_the_device_as_it_is():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2))
+    batch = {"a": x, "b": [x, (x, "text", 3)], "c": Pair(x, None), "d": OrderedDict(e=defaultdict(list, f=x))}
+    (got,) = DevicePrefetcher([batch], gpu)
+    assert got["b"][0].is_cuda and got["b"][1][0].is_cuda and got["c"].x.is_cuda and got["d"]["e"]["f"].is_cuda
+    assert got["b"][1][1:] == ("text", 3) and got["c"].y is None
+    assert isinstance(got["c"], Pair) and isinstance(got["d"], OrderedDict)
+    assert got["d"]["e"]["new"] == [], "a defaultdict keeps its default"
+    assert not batch["a"].is_cuda and not batch["d"]["e"]["f"].is_cuda, "the loader's batch is left alone"
+
+
+def test_mappings_that_cannot_be_changed_become_dicts_and_user_dicts_stay():
+    assert each_tensor(lambda x: x + 1, MappingProxyType({"a": torch.zeros(1)})) == {"a": torch.ones(1)}
+    changed = each_tensor(lambda x: x + 1, UserDict(a=torch.zeros(1)))
+    assert isinstance(changed, UserDict) and changed["a"] == 1
+
+
+def test_of_a_packed_sequence_the_sizes_stay_on_the_host():
+    packed = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
+    moved = each_tensor(lambda x: x.to("meta"), packed)
+    assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes
+    assert {x.device.type for x in (moved.data, moved.sorted_indices, moved.unsorted_indices)} == {"meta"}
+
+
+def test_what_is_no_tensor_is_handed_on_itself():
+    @dataclass
+    class Sample:
+        x: torch.Tensor
+
+    sample = Sample(torch.zeros(1))
+    assert next(iter(DevicePrefetcher([sample], PretendGPU()))) is sample
+
+
+class Broken:
+    """A loader that fails after three batches."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        yield from self.batches[:3]
+        raise KeyError("batch 3")
+
+
+@pytest.mark.parametrize("depth", [1, 2, 10])
+def test_an_exception_of_the_loader_comes_where_its_batch_would_have(depth):
+    gpu = PretendGPU()
+    seen = []
+    with pytest.raises(KeyError, match="batch 3"):
+        seen.extend(plain(x)[0].item() for x in DevicePrefetcher(Broken(on_pretend(gpu)), gpu, depth))
+    assert seen == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("end", ["break", "exception of the loader", "exception of the reader"])
+def test_whatever_ends_an_epoch_nothing_stays_behind(end):
+    class Loader:
+        pass
+
+    gpu = PretendGPU()
+    loader, batches = Loader(), on_pretend(gpu)
+
+    def read(alive):
+        yield from batches[:4]
+        if "loader" in end:
+            raise KeyError
+
+    iterators = []
+
+    class Reads:
+        def __iter__(self):
+            iterator = read(loader)
+            iterators.append(weakref.ref(iterator))
+            return iterator
+
+    def epoch():
+        for number, _ in enumerate(DevicePrefetcher(Reads(), gpu)):
+            if number == 1 and end == "break":
+                break
+            if number == 1 and end.endswith("reader"):
+                raise KeyError
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            with contextlib.suppress(KeyError):
+                epoch()
+        assert [reference() for reference in iterators] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_a_batch_that_is_not_pinned_is_pinned_first():
+    gpu = PretendGPU()
+    list(DevicePrefetcher([gpu.host(torch.ones(3), "pageable", pinned=False)], gpu))
+    text = as_text(gpu.operations)
+    assert "pageable -> host" in text and "stands still" not in text.split("copy ")[0]
+
+
+@pytest.mark.parametrize("depth, error", [(0, ValueError), (1.5, TypeError), (True, TypeError)])
+def test_a_depth_that_is_none_is_told_at_once(depth, error):
+    with pytest.raises(error, match="depth"):
+        DevicePrefetcher([], "cpu", depth)
+
+
+def test_devices_that_are_not_there_are_told_at_once():
+    with pytest.raises(ValueError, match="cpu or cuda"):
+        DevicePrefetcher([], "meta")
+    for nothing in (None, 1.5, object()):
+        with pytest.raises(TypeError, match="device must be"):
+            DevicePrefetcher([], nothing)
+    with pytest.raises(TypeError, match="iterable"):
+        DevicePrefetcher(3, "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="no CUDA device"):
+            StreamPipeline(abs, 2)
+        with pytest.raises(RuntimeError, match="'cuda:1'"):  # a number is a GPU, as everywhere in torch
+            DevicePrefetcher([], 1)
+
+
+# ---- StreamPipeline
+
+
+def stages():
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    return {
+        "a model": model,
+        "a tuple of results": lambda x: (x * 2, x.sum(1)),
+        "other dtype": lambda x: x > 0,
+        "itself": lambda x: x,
+        "a view": lambda x: x[:, 1:],
+        "in place": lambda x: x.mul_(2),
+    }
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("rows, chunks, depth", [(12, 4, 2), (11, 4, 2), (5, 9, 2), (7, 3, 1), (7, 7, 3), (0, 2, 2)])
+def test_the_result_is_that_of_the_unstreamed_stage(stage, rows, chunks, depth):
+    function, x = stages()[stage], torch.randn(rows, 3)
+    with torch.no_grad():
+        expected = function(x.clone())
+    gpu = PretendGPU()
+    for device, given in (("cpu", x.clone()), (gpu, gpu.host(x.clone()))):
+        got = plain(StreamPipeline(function, chunks, device=device, depth=depth)(given))
+        torch.testing.assert_close(got, expected)
+    assert find_races(gpu.operations) == []
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_tuples_are_cut_alike(atomic):
+    gpu = PretendGPU()
+    x, y = torch.randn(7, 2), torch.arange(7)
+
+    def stage(pair):
+        return pair[0] * pair[1][:, None] if atomic else (pair[1], pair[0] + 1)
+
+    got = plain(StreamPipeline(stage, 3, device=gpu)((gpu.host(x, "x"), gpu.host(y, "y"))))
+    torch.testing.assert_close(got, stage((x, y)))
+    torch.testing.assert_close(StreamPipeline(stage, 3, device="cpu")((x, y)), stage((x, y)))
+    assert find_races(gpu.operations) == []
+
+
+@pytest.mark.parametrize("name", ["a model", "itself"])
+def test_each_wait_of_the_pipeline_is_needed(name):
+    gpu = PretendGPU()
+    StreamPipeline(stages()[name], 5, device=gpu)(gpu.host(torch.randn(10, 3)))
+    numbers = waits(gpu.operations)
+    assert numbers and find_races(gpu.operations) == []
+    racing = [number for number in numbers if find_races(without(gpu.operations, number))]
+    if name == "a model":
+        assert racing == numbers
+    else:  # the result is its buffer, so [4] follows from [2]
+        assert 0 < len(racing) < len(numbers)
+
+
+@pytest.mark.parametrize("chunks, depth", [(4, 2), (5, 3), (3, 1)])
+def test_in_whatever_order_the_streams_get_on_each_result_is_in_its_place(chunks, depth):
+    gpu, x = PretendGPU(), torch.arange(float(chunks))[:, None]
+    StreamPipeline(lambda x: x + 1, chunks, device=gpu, depth=depth)(gpu.host(x, "rows"))
+    truth = [str(i) for i in range(chunks)]
+    contents = {Region("rows", 4 * i, 4 * i + 4): str(i) for i in range(chunks)}
+
+    def outcomes(operations, tries):
+        found = []
+        for _, order in zip(range(tries), orders(operations), strict=False):
+            end = replay(operations, order, contents)
+            found.append([end.get(Region("result", 4 * i, 4 * i + 4), "?") for i in range(chunks)])
+        return found
+
+    assert all(found == truth for found in outcomes(gpu.operations, 30))
+    for number in waits(gpu.operations):
+        assert any(found != truth for found in outcomes(without(gpu.operations, number), 200)), number
+
+
+def test_the_device_holds_depth_chunks_and_not_the_whole_tensor():
+    gpu = PretendGPU()
+    StreamPipeline(lambda x: x + 1, 12, device=gpu, depth=2)(gpu.host(torch.zeros(12, 3)))
+    blocks = {r.block for op in gpu.operations for r in op.writes} - {"result"}
+    assert len(blocks) == 2 * 2, "two inputs and two outputs"
+
+
+def test_pageable_input_is_pinned_chunk_by_chunk():
+    gpu = PretendGPU()
+    result = StreamPipeline(lambda x: x + 1, 3, device=gpu)(gpu.host(torch.zeros(6, 3), pinned=False))
+    assert plain(result).eq(1).all()
+    assert sum(op.label == "pin" or op.lane == HOST for op in gpu.operations if op.kind == "launch") == 3
+
+
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+@pytest.mark.parametrize("stage", [lambda x: x[:1], lambda x: x.sum(), lambda x: (x, x.mean())])
+def test_a_stage_that_changes_the_number_of_rows_is_told_so(stage, device):
+    gpu = PretendGPU()
+    x = torch.zeros(4, 2)
+    pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
+    with pytest.raises(ValueError, match="stage got 2 rows"):
+        pipeline(x if device == "cpu" else gpu.host(x))
+
+
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+@pytest.mark.parametrize("result", [None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3)])
+def test_a_stage_that_returns_no_tensors_is_told_so(device, result):
+    gpu = PretendGPU()
+    pipeline = StreamPipeline(lambda x: result, 2, device="cpu" if device == "cpu" else gpu)
+    with pytest.raises(TypeError, match="expected a Tensor or a tuple"):
+        pipeline(torch.zeros(4) if device == "cpu" else gpu.host(torch.zeros(4)))
+
+
+def test_an_input_that_the_device_still_computes_is_waited_for():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
+    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
+    assert find_races(gpu.operations) == []
+
+
+def test_a_stage_that_fails_leaves_nothing_in_flight():
+    gpu = PretendGPU()
+
+    def stage(x):
+        if (plain(x) == 3).any():
+            raise ZeroDivisionError
+        return x + 1
+
+    pipeline = StreamPipeline(stage, 4, device=gpu)
+    with pytest.raises(ZeroDivisionError):
+        pipeline(gpu.host(torch.arange(4.0)))
+    stops = [op.kind for op in gpu.operations if op.kind not in ("allocate", "free")][-6:]
+    assert stops == ["record", "synchronize"] * 3
+    assert plain(pipeline(gpu.host(torch.zeros(4)))).tolist() == [1.0] * 4
+    assert find_races(gpu.operations) == []
+
+
+@pytest.mark.parametrize("wrong", [{"chunks": 0}, {"chunks": 2, "depth": 0}])
+def test_counts_below_one_are_told_at_once(wrong):
+    with pytest.raises(ValueError, match="at least 1"):
+        StreamPipeline(abs, device="cpu", **wrong)
+
+
+def test_on_a_cpu_a_recorder_gets_a_span_a_chunk():
+    with Recorder() as recorder:
+        StreamPipeline(lambda x: x, 3, device="cpu")(torch.zeros(6))
+    trace = recorder.trace()
+    assert [(s.lane, s.label) for s in trace] == [("compute", f"F{i}") for i in range(3)]
+
+
+def test_no_gradients_are_kept():
+    model = nn.Linear(3, 2)
+    assert not StreamPipeline(model, 2, device="cpu")(torch.randn(4, 3)).requires_grad
+
+
+# ---- races
+
+
+def launch(lane, label, reads=(), writes=()):
+    regions = [tuple(Region(block, 0, 4) for block in blocks) for blocks in (reads, writes)]
+    return Operation("launch", lane, label, reads=regions[0], writes=regions[1])
+
+
+def test_one_stream_is_ordered_two_are_not():
+    assert find_races([launch("s", "a", writes="A"), launch("s", "b", reads="A")]) == []
+    (race,) = find_races([launch("s", "a", writes="A"), launch("t", "b", reads="A")])
+    assert str(race) == "b (t) reads A while a (s) may still write it: nothing lets b wait for a"
+
+
+def test_two_that_only_read_do_not_race():
+    assert find_races([launch("s", "a", reads="A"), launch("t", "b", reads="A")]) == []
+
+
+@pytest.mark.parametrize("through", ["event", "third stream", "host"])
+def test_what_orders_two_streams(through):
+    record, wait = Operation("record", "s", event=1), Operation("wait", "t", event=1)
+    between = {
+        "event": [record, wait],
+        "third stream": [
+            record,
+            Operation("wait", "u", event=1),
+            Operation("record", "u", event=2),
+            Operation("wait", "t", event=2),
+        ],
+        "host": [record, Operation("synchronize", HOST, event=1)],
+    }[through]
+    a, b = launch("s", "a", writes="A"), launch("t", "b", writes="A")
+    assert find_races([a, *between, b]) == []
+    assert len(find_races([a, *between[:-1], b])) == 1
+
+
+def test_an_event_that_was_recorded_too_early_orders_nothing_after_it():
+    early = [Operation("record", "s", event=1), launch("s", "a", writes="A"), Operation("wait", "t", event=1)]
+    assert len(find_races([*early, launch("t", "b", reads="A")])) == 1
+
+
+def test_parts_of_one_block_that_do_not_meet_do_not_race():
+    a = Operation("launch", "s", "a", writes=(Region("A", 0, 4),))
+    b = Operation("launch", "t", "b", writes=(Region("A", 4, 8),))
+    assert find_races([a, b]) == []
+
+
+@pytest.mark.parametrize(
+    "forgets, says",
+    [("wait_event", "F0 (compute) reads A while C0 (copy)"), ("record_stream", "writes A while F0")],
+)
+def test_the_two_famous_races_of_a_prefetcher(forgets, says):
+    gpu = PretendGPU([forgets])
+    seen = train(gpu, DevicePrefetcher(on_pretend(gpu), gpu))
+    assert [x[0].item() for x in seen] == list(range(7)), "a race is no error: here all went well"
+    assert says in " | ".join(map(str, find_races(gpu.operations)))
+
+
+def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_use():
+    def memory(forgets):
+        gpu = PretendGPU(forgets)
+        train(gpu, DevicePrefetcher(on_pretend(gpu), gpu))
+        return [op.writes[0].block for op in gpu.operations if op.kind == "launch" and op.lane == "copy"][:4]
+
+    first, second, third, fourth = memory(["record_stream"])
+    assert (third, fourth) == (first, second)
+    assert len(set(memory([]))) == 4
+
+
+def test_reading_a_result_that_is_still_being_copied_is_a_race_of_the_host():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    back = x.to("cpu", non_blocking=True)
+    back.sum()
+    assert "(host)" in str(find_races(gpu.operations)[0])
+    gpu = PretendGPU()
+    back = gpu.host(torch.ones(2)).to("cuda", non_blocking=True).to("cpu")
+    back.sum()
+    assert find_races(gpu.operations) == []
+
+
+def test_a_batch_that_is_overwritten_on_the_host_while_it_is_copied_is_a_race():
+    gpu = PretendGPU()
+    buffer = gpu.host(torch.ones(2), "buffer")
+    on_device = buffer.to("cuda", non_blocking=True)
+    buffer.fill_(3)
+    assert "writes buffer" in str(find_races(gpu.operations)[0])
+    del on_device
+
+
+def test_a_side_stream_needs_wait_stream_both_ways():
+    gpu = PretendGPU()
+    side, x = gpu.new_stream("side"), gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    with gpu.use_stream(side):
+        y = x + 1
+    assert find_races(gpu.operations)
+    gpu = PretendGPU()
+    side, x = gpu.new_stream("side"), gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    side.wait_stream(gpu.current_stream())
+    with gpu.use_stream(side):
+        y = x + 1
+    gpu.current_stream().wait_stream(side)
+    z = y * 2
+    assert find_races(gpu.operations) == []
+    assert plain(z).tolist() == [4.0, 4.0]
+
+
+def test_a_pretend_gpu_knows_what_it_can_forget():
+    with pytest.raises(ValueError, match="record_stream, wait_event, wait_stream"):
+        PretendGPU(["record_steam"])
+    with pytest.raises(IndexError):
+        without([], 0)
+
+
+# ---- the model
+
+
+def test_with_one_chunk_nothing_overlaps_and_with_many_the_slowest_lane_decides():
+    one = predict_chunks(1, 3, 4, 2)
+    assert one.makespan == 9 and overlap_share(one) == 0
+    many = predict_chunks(100, 3, 4, 2)
+    assert 4 < many.makespan < 4.2 and overlap_share(many) > 0.97
+
+
+def test_one_buffer_leaves_copy_in_and_computing_apart():
+    single = predict_chunks(8, 4, 4, 0, depth=1)
+    assert overlap_share(single) == 0
+    assert predict_chunks(8, 4, 4, 0, depth=2).makespan == pytest.approx(4 + 4 / 8)
+
+
+def test_the_model_waits_exactly_where_the_pipeline_does():
+    gpu = PretendGPU()
+    StreamPipeline(lambda x: x + 1, 6, device=gpu)(gpu.host(torch.zeros(6)))
+    trace = predict_chunks(6, 3, 5, 2)
+    start = {span.label: span.start for span in trace}
+    end = {span.label: span.end for span in trace}
+    lanes = {}
+    expected = {}
+    for op in gpu.operations:  # walk the real operations with the durations of the model
+        lane = lanes.setdefault(op.lane, {"clock": 0.0})
+        if op.kind == "launch":
+            expected[op.label] = lane["clock"]
+            lane["clock"] += end[op.label] - start[op.label]
+        elif op.kind == "record":
+            lanes.setdefault("events", {})[op.event] = lane["clock"]
+        elif op.kind == "wait":
+            lane["clock"] = max(lane["clock"], lanes["events"][op.event])
+    assert expected == pytest.approx(start)
+
+
+def test_too_many_chunks_cost_more_than_they_hide():
+    times = [predict_chunks(c, 4, 4, 4, overhead=0.1).makespan for c in (1, 4, 200)]
+    assert times[1] < times[0] < times[2]
+    best = best_chunks(4, 4, 4, 0.1)
+    assert best == min(range(1, 65), key=lambda c: predict_chunks(c, 4, 4, 4, overhead=0.1).makespan)
+    assert best_chunks(1, 100, 0, 5) == 1
+
+
+def test_uneven_chunks_take_their_share():
+    trace = predict_chunks(4, 10, 10, 0, rows=10)
+    assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
+    assert len(predict_chunks(8, 1, 1, 1, rows=3).only(lane="compute")) == 3
+
+
+def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
+    for copy, compute in ((2, 5), (5, 2), (3, 3)):
+        serial = predict_prefetch(50, copy, compute, ahead=False)
+        ahead = predict_prefetch(50, copy, compute)
+        assert serial.makespan == 50 * (copy + compute)
+        assert ahead.makespan == 50 * max(copy, compute) + min(copy, compute)
+
+
+def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
+    spans = [Span("copy", "C", 0, 4, "copy"), Span("compute", "F", 3, 5, "compute")]
+    assert overlap_share(Trace(spans)) == 0.5
+    assert overlap_share(Trace(spans[:1])) == 0.0
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+def test_seconds_that_are_none_are_told(seconds):
+    with pytest.raises(ValueError, match="number of seconds"):
+        predict_chunks(2, seconds, 1, 1)
+    with pytest.raises(ValueError, match="number of seconds"):
+        predict_prefetch(2, 1, seconds)
+
+
+# ---- spans of a stream, on a clock that the test holds
+
+
+class FakeDevice:
+    """A device whose stream does its work later than it is launched; its clock started 100 s before the host's."""
+
+    def __init__(self, monkeypatch):
+        self.host, self.stream, self.waited = 10.0, 10.0, 0
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self, stream):
+                self.at = max(device.host, device.stream)
+
+            def synchronize(self):
+                device.waited += 1
+                device.host = max(device.host, self.at) + 1e-6
+
+            def elapsed_time(self, later):
+                return 1e3 * ((later.at + 100) - (self.at + 100))
+
+        def synchronize(device_):
+            device.waited += 1
+            device.host = max(device.host, device.stream)
+
+        monkeypatch.setattr(spans, "get_device", lambda stream: torch.device("cuda", 0))
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+        monkeypatch.setattr(torch.cuda, "device", lambda device_: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device_: object())
+        monkeypatch.setattr(Recorder, "now", staticmethod(lambda: device.host))
+
+    def work(self, seconds):
+        self.stream = max(self.host, self.stream) + seconds
+
+
+def test_spans_are_read_at_the_end_and_lie_on_the_recorders_clock(monkeypatch):
+    gpu, stream = FakeDevice(monkeypatch), object()
+    recorder = Recorder()
+    with recorder:
+        for label, seconds in (("F0", 3.0), ("F1", 2.0)):
+            with spans.device_span(stream, "compute", label, "compute"):
+                gpu.work(seconds)
+            gpu.host += 0.5
+        assert gpu.waited == 0, "nothing waits while it runs"
+        assert len(recorder.trace()) == 0
+    found = {span.label: (span.start, span.end) for span in recorder.trace(from_zero=False)}
+    assert found["F0"] == pytest.approx((10.0, 13.0), abs=1e-3)
+    assert found["F1"] == pytest.approx((13.0, 15.0), abs=1e-3)
+
+
+def test_without_a_recorder_no_event_is_made(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", None)
+    with spans.device_span(object(), "compute", "F0", "compute"):
+        pass
+
+
+def test_a_span_of_work_that_raises_is_kept(monkeypatch):
+    gpu = FakeDevice(monkeypatch)
+
+    def fails():
+        with spans.device_span(object(), "compute", "F0", "compute"):
+            gpu.work(1.0)
+            raise ZeroDivisionError
+
+    recorder = Recorder()
+    with recorder, contextlib.suppress(ZeroDivisionError):
+        fails()
+    assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])

@@ -1,0 +1,93 @@
+"""`import lib` costs little, needs only torch and numpy, and changes nothing. (Who may import whom: test_borders.)"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import lib
+
+HEAVY = (
+    "matplotlib",
+    "IPython",
+    "ipywidgets",
+    "sklearn",
+    "scipy",
+    "PIL",
+    "psutil",
+    "jupyterlab",
+    "tqdm",
+    "pandas",
+)
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_the_public_names_need_only_torch_and_numpy():
+    code = f"""
+import sys
+class Forbid:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {HEAVY!r}:
+            raise ImportError(f'lib must not need {{name}}')
+sys.meta_path.insert(0, Forbid())
+import lib, lib.data.digits, lib.schedules.executor, lib.training.launch
+print('fine')
+"""
+    assert fresh(code) == "fine"
+
+
+def test_importing_starts_nothing_sets_no_seed_and_opens_no_cuda():
+    code = """
+import threading, torch
+state = torch.random.get_rng_state()
+import lib, lib.schedules.executor, lib.streams, lib.training.launch
+assert torch.equal(state, torch.random.get_rng_state()), 'a seed was set'
+assert not torch.distributed.is_initialized()
+assert not torch.cuda.is_initialized()
+assert threading.active_count() == 1
+assert not lib.pipeline.random_state._libraries, 'registered with the dispatcher before anything ran'
+print('fine')
+"""
+    assert fresh(code) == "fine"
+
+
+def test_importing_is_quick_where_torch_is_imported_already():
+    """Five imports, each in a process of its own, byte code as it is kept everywhere; the quickest counts."""
+    code = "import time, torch; start = time.process_time(); import lib; print(time.process_time() - start)"
+    kept = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    runs = [
+        float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=kept).stdout)
+        for _ in range(5)
+    ]
+    torch_itself = "import time; start = time.process_time(); import torch; print(time.process_time() - start)"
+    whole = float(fresh(torch_itself))
+    assert min(runs) < 0.1 * whole, f"import lib took {min(runs):.3f} s, import torch {whole:.3f} s"
+
+
+def test_an_unknown_name_is_an_attribute_error_and_the_known_ones_are_listed():
+    with pytest.raises(AttributeError, match="DistributedSamplr"):
+        _ = lib.DistributedSamplr
+    assert set(lib.__all__) <= set(dir(lib))
+
+
+@pytest.mark.parametrize("package", [lib, lib.data, lib.pipeline, lib.streams])
+def test_what_a_package_promises_is_there(package):
+    assert package.__all__ == sorted(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_names_of_lib_are_those_of_its_parts():
+    from lib import DistributedSampler, Permutation, RandomSampler, SequentialSampler
+    from lib.data import samplers
+
+    assert DistributedSampler is samplers.DistributedSampler
+    assert RandomSampler is samplers.RandomSampler
+    assert SequentialSampler is samplers.SequentialSampler
+    assert sorted(Permutation(5)) == list(range(5))

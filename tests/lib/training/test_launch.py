@@ -1,0 +1,396 @@
+"""torchrun() from a cell: what ranks say arrives, the right one is blamed, and no process is left, whatever happens."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lib.training.launch import (
+    REPOSITORY,
+    Failure,
+    RankError,
+    RankLogs,
+    RankTimeoutError,
+    Run,
+    _Family,
+    torchrun,
+)
+
+# Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
+START = """
+import os, signal, subprocess, sys, time
+rank, word = int(os.environ["RANK"]), sys.argv[1]
+"""
+CHILD = START + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word])\n'
+ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sleep(0.02)\n"
+GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "script.py"
+    path.write_text(text)
+    return path
+
+
+def processes_that_know(word: object) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if str(word) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ranks that wait for ALL_KNOWN go on when the launcher has seen the agent, both ranks and their children."""
+    call_the_roll = _Family.call_the_roll
+
+    def and_tell(family: _Family) -> None:
+        call_the_roll(family)
+        if len(family._known) >= 5:
+            (tmp_path / "all known").touch()
+
+    monkeypatch.setattr(_Family, "call_the_roll", and_tell)
+
+
+# ---- all goes well
+
+
+@pytest.mark.ranks
+def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that ends well, after a restart."""
+    text = START + (
+        "import lib\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    time.sleep(600)\n"
+        "print('argument', word, 'threads', os.environ['OMP_NUM_THREADS'], os.environ['MORE'])\n"
+        "print('imports from', *os.environ['PYTHONPATH'].split(os.pathsep)[:2])\n"
+        "print('to stderr', file=sys.stderr)\n"
+        "print('no newline', end='')\n"
+    )
+    run = torchrun(script(tmp_path, text), 3.5, max_restarts=1, timeout=60, environment={"MORE": "x"})
+    printed = capsys.readouterr().out.splitlines()
+    for rank in (0, 1):
+        mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
+        assert sorted(mine) == [
+            f"[rank {rank}] argument 3.5 threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
+            f"[rank {rank}] no newline",
+            f"[rank {rank}] to stderr",
+        ]
+    assert len(printed) == 8
+    assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
+    assert run.returncode == 0 and run.seconds > 0
+
+
+@dataclass
+class Ended:
+    error: RankError
+    printed: str
+    left: list[list[str]]  # processes
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Ranks that meet, say who listens, and lose rank 1; started again, they add, and rank 1 raises."""
+    folder = tmp_path_factory.mktemp("group")
+    text = CHILD + GROUP + (
+        "import psutil\n"
+        "dist.barrier()\n"
+        "for process in (psutil.Process(), psutil.Process(os.getppid())):\n"
+        "    for c in process.net_connections('inet'):\n"
+        "        if c.status == psutil.CONN_LISTEN: print('listens on', c.laddr.ip)\n"
+        "sys.stdout.flush()\n"
+        "dist.barrier()\n"
+        "if rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "x = torch.ones(1); dist.all_reduce(x)\n"
+        "print('sum', int(x), flush=True)\n"
+        "dist.barrier()\n"
+        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
+        "dist.barrier()\n"
+    )  # fmt: skip
+    with redirect_stdout(io.StringIO()) as printed, pytest.raises(RankError) as caught:
+        torchrun(script(folder, text), folder, max_restarts=1, timeout=100, quiet=True)
+    return Ended(caught.value, printed.getvalue(), [p.cmdline() for p in processes_that_know(folder)])
+
+
+@pytest.mark.ranks
+def test_nothing_listens_to_other_machines(group: Ended) -> None:
+    """As torchrun comes, its store listens on every interface."""
+    assert group.printed == ""
+    addresses = {line.split()[-1] for line in group.error.run.lines if "listens on" in line}
+    assert addresses == {"127.0.0.1"}
+
+
+@pytest.mark.ranks
+def test_a_restart_works_without_help_from_the_script(group: Ended) -> None:
+    """As torchrun comes, the dead ranks' addresses stay after a restart."""
+    sums = [line for line in group.error.run.lines if "sum" in line]
+    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
+
+
+# ---- a rank fails
+
+
+@pytest.mark.ranks
+def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group: Ended) -> None:
+    error = group.error
+    assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
+    assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
+    assert "script.py" in error.traceback and str(error).endswith(error.traceback)
+    assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
+    assert isinstance(error.run, Run) and error.run.returncode == 1
+    assert group.left == []
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
+def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_path: Path) -> None:
+    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
+        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
+    assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_words_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = CHILD + (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "if rank == 0: print('waiting for the others', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+
+    def until_it_waits(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+        while not any("waiting" in line for line in logs.lines) and time.monotonic() < deadline:
+            family.call_the_roll()
+            logs.read()
+            time.sleep(0.05)
+        return False
+
+    monkeypatch.setattr("lib.training.launch._watch", until_it_waits)
+    with pytest.raises(RankTimeoutError, match="not done after 60 s") as caught:
+        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
+    assert isinstance(caught.value, TimeoutError) and caught.value.rank is None
+    assert "rank 0 said last: waiting for the others; rank 1 said nothing" in str(caught.value)
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("there", [0, 2, 3])
+def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
+) -> None:
+    """When nothing is there yet; the agent and one process of a rank; one more. All of them: the test above."""
+
+    def until_so_many_are_there(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+        while len(processes_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
+            family.call_the_roll()
+        return False
+
+    if there:
+        monkeypatch.setattr("lib.training.launch._watch", until_so_many_are_there)
+    with pytest.raises(RankTimeoutError):
+        torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=0.05, quiet=True)
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> None:
+    """Rank 0 presses the reader's stop button."""
+    text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
+    with pytest.raises(KeyboardInterrupt):
+        torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path: Path) -> None:
+    class Impatient(_Family):
+        presses = 0
+
+        def _each(self, processes: set[Any], what: str) -> None:
+            if what == "kill" and not self.presses:
+                self.presses = 1
+                raise KeyboardInterrupt
+            super()._each(processes, what)
+
+    code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]); "
+    sleep = "import time; time.sleep(600)"
+    agent = subprocess.Popen([sys.executable, "-c", f"{code}{sleep}", str(tmp_path), sleep])
+    while len(processes_that_know(tmp_path)) < 2:
+        time.sleep(0.05)
+    with pytest.raises(KeyboardInterrupt):
+        Impatient(agent).end()
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("tell_when_all_are_known")
+def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path: Path) -> None:
+    text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
+        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
+    assert caught.value.rank is None
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.ranks
+def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None:
+    ranks = script(tmp_path, CHILD + "time.sleep(600)")
+    code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"
+    kernel = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
+    while len(processes_that_know(tmp_path)) < 5:  # the agent, two ranks and their children
+        assert kernel.poll() is None
+        time.sleep(0.05)
+    kernel.kill()
+    kernel.wait()
+    deadline = time.monotonic() + 60
+    while processes_that_know(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
+        ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
+        ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
+        ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_starts(
+    tmp_path: Path, arguments: dict[str, float], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        torchrun(script(tmp_path, ""), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_script_that_is_not_there_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="no script 'no_such.py'"):
+        torchrun("no_such.py")
+
+
+# ---- whose fault it was, from the logs alone
+
+TABLE = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 1)\n"
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer"
+HEAD = "Traceback (most recent call last):\n"
+TRACEBACK = "[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File x\n[rank{rank}]: {error}\n"
+
+
+def cause(folder: Path, codes: dict[int, int], errors: dict[int, str], attempt: int = 0) -> Failure:
+    """Write logs as torchrun does, and ask for the first failure."""
+    for rank in {0, 1, *codes, *errors}:
+        logs = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(rank)
+        logs.mkdir(parents=True)
+        (logs / "stdout.log").write_text("")
+        error = TRACEBACK.format(rank=rank, error=errors[rank]) if rank in errors else ""
+        (logs / "stderr.log").write_text(error)
+    table = "".join(TABLE.format(rank=rank, code=code) for rank, code in codes.items())
+    (folder / "torchrun.log").write_text(table)
+    return RankLogs(folder, show=False).cause(1)
+
+
+@pytest.mark.parametrize(
+    "codes, errors, expected",
+    [
+        ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+        ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
+        ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
+        ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
+        # torchrun saw the peer first, and ended the culprit while it was still printing its error
+        ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
+        ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
+        ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
+        # gloo's threads may abort a process that ends with an error, its own or an echo
+        ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+        ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
+        ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
+        ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
+        ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
+    ],
+)
+def test_the_first_failure_is_told_from_its_echoes(
+    tmp_path: Path, codes: dict[int, int], errors: dict[int, str], expected: str
+) -> None:
+    assert cause(tmp_path, codes, errors).message().startswith(expected)
+
+
+def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
+    cause(tmp_path, {0: 1}, {0: "ValueError: of attempt 9"}, attempt=9)
+    assert cause(tmp_path, {1: 1}, {1: "ValueError: of attempt 10"}, attempt=10).rank == 1
+
+
+def test_an_error_file_says_more_than_the_log(tmp_path: Path) -> None:
+    cause(tmp_path, {1: 1}, {1: "ValueError: from the log"})
+    where = tmp_path / "ranks" / "none_x" / "attempt_0" / "1" / "error.json"
+    where.write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "T"}}}))
+    assert RankLogs(tmp_path, show=False).cause(1) == Failure(1, 1, "ValueError: x", "T", "ValueError: from the log")
+    where.write_text('{"message": {"mess')  # killed while it wrote
+    assert RankLogs(tmp_path, show=False).cause(1).error == "ValueError: from the log"
+
+
+@pytest.mark.parametrize(
+    "stderr, expected",
+    [
+        ("usage: x\nx.py: error: unrecognized: --y\n", "exit code 2: x.py: error: unrecognized: --y"),
+        ('  File "x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
+        (f"{HEAD}  File x\nA: 1\n\nDuring …\n\n{HEAD}  File x\nB\n", "B"),
+        (f"{HEAD}  File x\n", "exit code 2: File x"),  # ended while it was printed
+        ("", "exit code 2"),
+    ],
+)  # fmt: skip
+def test_a_rank_is_quoted_whatever_it_left(tmp_path: Path, stderr: str, expected: str) -> None:
+    cause(tmp_path, {0: 2}, {})
+    (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)
+    assert RankLogs(tmp_path, show=False).cause(1).message().split("\n")[0] == f"rank 0 ended with {expected}"
+
+
+def test_where_no_rank_failed_torchrun_is_quoted(tmp_path: Path) -> None:
+    (tmp_path / "torchrun.log").write_text("usage: …\nrun.py: error: no such option\n\n")
+    failure = RankLogs(tmp_path).cause(2)
+    assert failure.message() == "torchrun itself ended with exit code 2: run.py: error: no such option"
+
+
+def test_a_line_is_taken_when_it_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "ranks" / "none_x" / "attempt_0" / "3"
+    folder.mkdir(parents=True)
+    (tmp_path / "torchrun.log").write_text("a warning\n")
+    logs = RankLogs(tmp_path)
+    with open(folder / "stdout.log", "wb", buffering=0) as file:
+        for part, expected in [
+            (b"ste", ""),
+            (b"p 1\nst", "[rank 3] step 1\n"),
+            (b"ep \xc3", ""),
+            (b"\xa9\n\n", "[rank 3] step é\n[rank 3] \n"),
+        ]:
+            file.write(part)
+            logs.read()
+            assert capsys.readouterr().out == expected
+        file.write(b"the end")
+    logs.read(to_the_end=True)
+    assert logs.lines == [
+        "[torchrun] a warning",
+        *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end")),
+    ]
+    assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]

@@ -1,0 +1,126 @@
+"""What autograd holds in every step is what was predicted, and the counters count what they say."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.n10.runs import MODES, measure, peak, predict, segments_of
+from torch import nn
+
+from lib.pipeline.checkpoint import checkpoint
+from lib.saved import LiveTensors, SavedTensors
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    layers=st.integers(1, 9),
+    cut=st.integers(1, 9),
+    micro_batches=st.integers(1, 4),
+    mode=st.sampled_from(MODES),
+)
+def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
+    segments = min(cut, layers)
+    steps = predict(layers, segments, micro_batches, mode)
+    assert measure(layers, segments, micro_batches, mode) == [
+        (step.kind, step.micro_batch, step.layer, len(step.held)) for step in steps
+    ]
+
+
+def test_the_peak_of_one_micro_batch_is_segments_plus_layers_over_segments():
+    for layers in range(1, 40):
+        for segments in range(1, layers + 1):
+            assert peak(predict(layers, segments)) == segments + layers // segments
+
+
+def test_except_last_holds_as_little_as_always_where_a_partition_is_one_segment():
+    for layers, micro_batches in itertools.product(range(1, 9), range(1, 6)):
+        last, always, never = (
+            peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
+        )
+        assert last == always == micro_batches + layers
+        assert never == micro_batches * (layers + 1)
+
+
+def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
+    for layers in range(1, 20):
+        for segments in range(1, layers + 1):
+            parts = segments_of(layers, segments)
+            assert [k for part in parts for k in part] == list(range(1, layers + 1))
+            lengths = list(map(len, parts))
+            assert lengths == sorted(lengths, reverse=True)
+            assert lengths[0] - lengths[-1] <= 1
+
+
+@pytest.mark.parametrize("arguments", [(0, 1), (3, 4), (3, 0)])
+def test_impossible_cuts_are_refused(arguments):
+    with pytest.raises(ValueError):
+        segments_of(*arguments)
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match="never, except_last, always, not 'sometimes'"):
+        predict(4, 2, 2, "sometimes")
+
+
+def test_saved_tensors_count_each_tensor_once_and_no_parameters():
+    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
+    with SavedTensors(layer.parameters()) as saved:
+        y = layer(x).tanh()
+        assert (saved.count, saved.bytes) == (2, 2 * 3 * 4 * 4)  # x and y
+        z = y.exp() * y  # exp's output, and y again
+        assert saved.count == 3
+        z.sum().backward()
+        assert saved.count == saved.bytes == 0
+    assert (saved.peak, saved.peak_bytes) == (3, 3 * 48)
+    with SavedTensors() as all_of_them:
+        nn.Sequential(layer, layer)(x)
+        assert all_of_them.peak == 3  # x, the first output, the weight
+    assert all_of_them.count == 0
+
+
+def test_a_graph_that_is_dropped_without_backward_is_no_longer_counted():
+    x = torch.ones(3, 4, requires_grad=True)
+    with SavedTensors() as saved:
+        y = x.exp()
+        assert saved.count == 1
+        del y
+        assert saved.count == 0
+
+
+def test_live_tensors_count_storages_until_they_die():
+    x = torch.ones(3, 4)
+    with LiveTensors() as live:
+        y = x + 1
+        y.add_(1)
+        view = y[1:]
+        x.mul_(2)
+        assert live.now == 48
+        del y
+        assert live.now == 48  # the view holds it
+        del view
+        assert live.now == 0
+    assert live.peak == 48
+    with LiveTensors(block=512) as live:
+        kept = [torch.ones(3, 4), torch.ones(129)]
+    assert live.now == 512 + 2 * 512, f"blocks of an allocator, for {len(kept)} tensors"
+
+
+def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(16)]
+
+    def most(segments):
+        with LiveTensors() as live:
+            x = torch.ones(64, 8)
+            for part in segments_of(16, segments) if segments else ():
+                x = checkpoint(nn.Sequential(*layers[part[0] - 1 : part[-1]]), x)
+            x = x if segments else nn.Sequential(*layers)(x)
+            loss = x.sum()
+            del x
+            loss.backward()
+        return live.peak
+
+    assert most(4) < 0.7 * most(0) < most(1)

@@ -1,0 +1,208 @@
+"""The autograd graph as a list, the engine's rule, and the order of a pipeline's backward: predicted and real."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import pytest
+import torch
+from support.n11.runs import (
+    MODES,
+    NAMES,
+    Untied,
+    alive,
+    backward_run,
+    below_each_other,
+    by_hand,
+    copies_traces,
+    measure_copies,
+    needs,
+    peaks,
+    predict,
+    predict_copies,
+    rule_order,
+    torchgpipe_orders,
+    torchgpipe_run,
+    walk,
+    watch,
+)
+
+from lib.pipeline.pipeline import Pipeline
+
+TIED = "R21 B21 R11 R20 B11 R01 B20 R10 B01 B10 R00 B00"
+UNTIED = "R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00"
+SIZES = [(1, 1), (1, 4), (6, 1), (3, 2), (4, 3), (6, 4)]
+needs_torchgpipe = pytest.mark.skipif(
+    importlib.util.find_spec("torchgpipe") is None, reason="torchgpipe is not installed"
+)
+
+
+def pipeline(dependencies):
+    return Pipeline if dependencies else Untied
+
+
+# ---- the graph
+
+
+def test_walk_lists_nodes_from_the_output_and_leaves_parameters_out():
+    w = torch.ones(3, requires_grad=True)
+    nodes = walk(torch.tanh(w * 2).sum())
+    assert [node.name for node in nodes] == ["Sum", "Tanh", "Mul"]
+    assert [node.next for node in nodes] == [(1,), (2,), (None, None)]
+    assert nodes[0].number > nodes[1].number > nodes[2].number
+
+
+def test_a_node_that_is_used_twice_is_listed_once_and_waits_for_both():
+    w = torch.ones(3, requires_grad=True)
+    a = w * 2
+    nodes = walk(a.sin() + a.cos())
+    assert sorted(node.name for node in nodes) == ["Add", "Cos", "Mul", "Sin"]
+    assert [nodes[k].name for k in rule_order(nodes)] == ["Add", "Cos", "Sin", "Mul"]
+
+
+def test_a_tensor_without_graph_is_refused():
+    with pytest.raises(ValueError, match="no autograd graph"):
+        walk(torch.ones(3))
+
+
+def test_watch_notes_the_order_that_the_rule_foretells():
+    w = torch.ones(3, requires_grad=True)
+    output = (w * 2).exp() + (w * 3).sin()
+    nodes = walk(output)
+    ran = watch(nodes)
+    assert ran == []
+    output.sum().backward()
+    assert ran == rule_order(nodes)
+
+
+def test_each_node_of_a_pipeline_knows_its_micro_batch_and_partition():
+    nodes = backward_run(3, 2).nodes
+    for name, count in {"Checkpoint": 6, "Recompute": 6, "Copy": 3, "Wait": 6}.items():
+        places = [node.place for node in nodes if node.name == name]
+        assert len(places) == count
+    copies = sorted(node.place for node in nodes if node.name == "Copy")
+    assert copies == [(0, 1), (1, 1), (2, 1)]
+    waits = sorted(node.place for node in nodes if node.name == "Wait")
+    assert waits == [(i, j) for i in range(3) for j in range(2)]
+
+
+# ---- the order
+
+
+def test_the_recorded_strings_hold():
+    assert str(backward_run(3, 2)) == TIED
+    assert str(backward_run(3, 2, pipeline=Untied)) == UNTIED
+
+
+@pytest.mark.parametrize("m, n", SIZES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dependencies", [True, False])
+def test_a_prediction_is_what_a_real_run_does(m, n, mode, dependencies):
+    run = backward_run(m, n, mode, pipeline(dependencies))
+    assert run.ops == predict(m, n, mode, dependencies).ops
+    waiting = {k: {user for user, node in enumerate(run.nodes) if k in node.next} for k in run.ran}
+    for step, k in enumerate(run.ran):  # node by node: the highest number of those that are ready
+        done = set(run.ran[:step])
+        ready = [other for other, users in waiting.items() if other not in done and users <= done]
+        assert k in ready
+        assert run.nodes[k].number == max(run.nodes[other].number for other in ready)
+
+
+@pytest.mark.parametrize("m, n", SIZES)
+@pytest.mark.parametrize("dependencies", [True, False])
+def test_four_lines_by_hand_give_the_real_order(m, n, dependencies):
+    assert tuple(by_hand(m, n, dependencies=dependencies)) == backward_run(m, n, pipeline=pipeline(dependencies)).ops
+
+
+@pytest.mark.parametrize("dependencies", [True, False])
+def test_a_real_run_keeps_every_need(dependencies):
+    ops = backward_run(4, 3, pipeline=pipeline(dependencies)).ops
+    for op, before in needs(4, 3, dependencies=dependencies).items():
+        assert all(ops.index(other) < ops.index(op) for other in before)
+
+
+def test_a_second_run_after_much_other_work_has_the_same_order():
+    x = torch.ones(1, requires_grad=True)
+    for _ in range(5000):
+        x * 1
+    assert str(backward_run(3, 2)) == TIED
+
+
+def test_forward_takes_a_thread_a_partition_and_backward_one():
+    assert backward_run(4, 3).threads == {"forward": 3, "backward": 1}
+
+
+def test_the_order_changes_no_gradient():
+    tied, untied = backward_run(5, 3), backward_run(5, 3, pipeline=Untied)
+    assert tied.ops != untied.ops
+    assert tied.gradient.any()
+    assert torch.equal(tied.gradient, untied.gradient)
+
+
+def test_it_draws_no_random_number_of_the_caller():
+    before = torch.get_rng_state()
+    backward_run(2, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# ---- what is alive
+
+
+@pytest.mark.parametrize("m, n", list(itertools.product((1, 2, 5), (1, 2, 4))))
+def test_with_dependencies_a_partition_holds_one_inside_without_the_last_holds_all(m, n):
+    assert peaks(predict(m, n).ops, m, n) == [1] * n
+    assert peaks(predict(m, n, "always", False).ops, m, n)[-1] == m
+
+
+@pytest.mark.parametrize("dependencies", [True, False])
+def test_the_tensors_counted_are_the_insides_alive(dependencies):
+    counted = backward_run(5, 3, pipeline=pipeline(dependencies)).held
+    foreseen = predict(5, 3, "always", dependencies).held
+    (tensors,) = {a / b for a, b in zip(counted, foreseen, strict=True)}
+    assert tensors == 3
+
+
+def test_what_is_not_recomputed_is_alive_from_the_start():
+    assert len(alive(predict(3, 2, "never").ops, 3, 2)[0]) == 6
+    assert alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
+
+
+@pytest.mark.parametrize("arguments", [(0, 2), (2, 0)])
+def test_counts_below_one_are_refused(arguments):
+    with pytest.raises(ValueError, match="0"):
+        backward_run(*arguments)
+
+
+# ---- torchgpipe, copies
+
+
+def test_the_recorded_or_live_orders_of_torchgpipe_are_ours():
+    orders, _ = torchgpipe_orders()
+    assert orders == {"with": TIED, "without": UNTIED}
+
+
+@needs_torchgpipe
+@pytest.mark.parametrize("m, n", [(2, 3), (4, 2), (5, 3)])
+def test_torchgpipe_run_here_goes_backward_as_we_do(m, n):
+    assert torchgpipe_run(m, n) == str(backward_run(m, n))
+    assert torchgpipe_run(m, n, dependencies=False) == str(backward_run(m, n, pipeline=Untied))
+
+
+def test_copies_on_their_own_stream_hide_behind_computing():
+    one, own = predict_copies(False), predict_copies(True)
+    assert one.overlap("copy", "compute") == 0
+    assert one.makespan == 4 * (1 + 1.5)
+    assert own.overlap("copy", "compute") == 3
+    assert own.makespan == 1 + 4 * 1.5
+    both = below_each_other({name: predict_copies(is_own) for is_own, name in NAMES.items()})
+    assert len(both.lanes) == 4
+    assert below_each_other({}) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_measured_and_nothing_invented():
+    with pytest.raises(RuntimeError, match="needs a CUDA device"):
+        measure_copies(True)
+    traces, origin = copies_traces()
+    assert bool(traces) == bool(origin)

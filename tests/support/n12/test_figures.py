@@ -1,0 +1,225 @@
+"""The figures of notebook 12 draw what the clocks, the balance and the published numbers say."""
+
+from __future__ import annotations
+
+import matplotlib
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from support import recordings
+from support.n12 import figures as n12
+from support.n12.runs import CHUNKS, MODES, predicted_rows
+
+from lib.show.explore import Explorer
+from lib.show.style import alt_text, png
+from lib.timeline import Span, Trace
+
+START = {name: control.value for name, control in n12.BALANCE_CONTROLS.items()}
+
+
+@pytest.fixture(scope="module")
+def record():
+    return recordings.load("published_gpipe")
+
+
+# --- balance
+
+
+def test_equal_partitions_take_m_plus_n_minus_1_clocks():
+    trace = n12.predicted_forward([2.0] * 3, chunks=4)
+    assert trace.makespan == 2.0 * (4 + 3 - 1)
+    assert trace.bubble == pytest.approx((3 - 1) / (4 + 3 - 1))
+    assert n12.most_at_once(trace) == 3
+
+
+def test_one_micro_batch_keeps_one_device_busy_at_a_time():
+    trace = n12.predicted_forward([1.0, 3.0, 2.0], chunks=1)
+    assert n12.most_at_once(trace) == 1
+    assert trace.makespan == 6.0
+
+
+def test_a_clock_ends_with_its_slowest_task():
+    starts = sorted({span.start for span in n12.predicted_forward([3.0, 1.0], chunks=2)})
+    assert starts == [0.0, 3.0, 6.0]
+
+
+def test_spans_that_touch_are_not_at_the_same_time():
+    assert n12.most_at_once(Trace([Span("a", "x", 0, 1), Span("b", "y", 1, 2)])) == 1
+    assert n12.most_at_once(Trace([Span("a", "x", 0, 1.5), Span("b", "y", 1, 2)])) == 2
+    assert n12.most_at_once(Trace()) == 0
+
+
+def test_work_renames_compute_and_leaves_copies_out():
+    spans = [
+        Span("a", "F0", 0, 1, "compute"),
+        Span("a", "C0", 1, 2, "copy"),
+        Span("a", "B0", 2, 3, "backward"),
+    ]
+    assert [span.kind for span in n12.work(Trace(spans))] == ["forward", "backward"]
+
+
+def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
+    text = alt_text(n12.draw_balance(**START))
+    assert "[4, 3, 3]: partition 0 decides" in text
+    assert "[2, 2, 6] gives" in text
+    best = alt_text(n12.draw_balance(**{**START, "first": 2, "second": 2}))
+    assert "the best there is" in best
+
+
+def bars(axes: Axes) -> list[float]:
+    """Return the widths of the bars that are not hatched: what is at work, not what is idle."""
+    drawn = [c for c in axes.collections if isinstance(c, PolyCollection) and not c.get_hatch()]
+    return [path.get_extents().width for c in drawn for path in c.get_paths()]
+
+
+def test_the_boxes_of_the_explorer_are_the_tasks():
+    figure = n12.draw_balance(**{**START, "overhead": 0.0})
+    layers = bars(figure.axes[0])
+    assert layers == pytest.approx(n12.COSTS["early layers dear"])
+    tasks = bars(figure.axes[1])
+    assert len(tasks) == 3 * START["chunks"]
+    assert sum(tasks) == pytest.approx(sum(layers))
+
+
+def test_too_many_micro_batches_lose_to_overhead():
+    at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
+    assert at[0] < at[1] > at[2]
+
+
+def test_every_corner_of_the_explorer_is_drawn():
+    titles = set()
+    for values in Explorer(n12.draw_balance, n12.BALANCE_CONTROLS).corners():
+        text = alt_text(n12.draw_balance(**values))
+        assert f"{values['chunks']} micro-batches" in text
+        titles.add(text)
+    assert len(titles) > 30
+
+
+def test_the_measured_run_is_compared_with_the_costs():
+    spans = [Span("partition 0", f"F{i}", 9.0 * i, 9.0 * i + 9, "forward") for i in range(2)]
+    spans += [Span("partition 1", f"F{i}", 9.0 * i + 9, 9.0 * i + 10, "forward") for i in range(2)]
+    text = alt_text(n12.draw_balance_run(Trace(spans), [5.0, 3.0, 2.0], [2, 1], chunks=2))
+    assert "partition 0 does 90 % of the work, predicted 80 %" in text
+
+
+# --- the cut model
+
+
+def test_the_skip_tensor_passes_the_partitions_between():
+    text = alt_text(n12.draw_cut("abcdef", [2, 2, 2], skip=(1, 4)))
+    assert "goes from 0 straight to 2, past 1" in text
+    assert "partition 1: c, d" in text
+    assert "stays in partition 0" in alt_text(n12.draw_cut("abcdef", [3, 3], skip=(0, 2)))
+
+
+def test_a_balance_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"balance \[2, 2\] is for 4 layers, there are 3"):
+        n12.draw_cut("abc", [2, 2])
+
+
+# --- training
+
+
+def test_the_title_compares_gpipe_with_seeds():
+    runs = [
+        {"seed": s, "partitions": n, "plain": ([2.0, 1.0], plain), "gpipe": ([2.0, 1.1], piped)}
+        for s, n, plain, piped in ((0, 2, 0.90, 0.91), (1, 4, 0.94, 0.94))
+    ]
+    assert n12.differences(runs) == pytest.approx([1.0, 0.0])
+    text = alt_text(n12.draw_training(runs))
+    assert "differs by +0.5 points in the mean; seeds differ by 4.0" in text
+    assert "seed 1: plain 94.0 %, GPipe with 4 partitions 94.0 %" in text
+
+
+# --- the GPU
+
+
+def test_predicted_memory_falls_with_checkpoints_and_micro_batches():
+    rows = {(row["mode"], row["chunks"]): row for row in predicted_rows()}
+    assert len(rows) == len(MODES) * len(CHUNKS)
+    for m in CHUNKS:
+        never, last, always = (rows[mode, m] for mode in MODES)
+        assert always["predicted_mib"] < never["predicted_mib"] >= last["predicted_mib"]
+        assert never["predicted_ratio"] == 1.0, "one device: no speed-up"
+        assert always["predicted_ratio"] == pytest.approx(4 / 3)
+    assert rows["except_last", 1]["predicted_mib"] == rows["never", 1]["predicted_mib"]
+    assert rows["except_last", 8]["predicted_ratio"] < rows["always", 8]["predicted_ratio"]
+
+
+def test_two_devices_are_predicted_to_be_faster():
+    one, two = (predicted_rows(devices)[3] for devices in (1, 2))  # never, 8 micro-batches
+    assert two["predicted_ratio"] == pytest.approx(one["predicted_ratio"] * 9 / 16)
+
+
+def test_the_gpu_figure_says_whether_it_was_measured():
+    rows = predicted_rows()
+    assert "should need" in alt_text(n12.draw_modes(rows, "Predicted"))
+    measured = [{**row, "mib": 10.0 * k + 10, "ms": 30.0, "plain_ms": 20.0} for k, row in enumerate(rows)]
+    text = alt_text(n12.draw_modes(measured, "Measured here"))
+    assert "never, m = 1 needs 100 % of the memory" in text
+    assert "m = 2 20 MiB" in text
+
+
+def test_what_is_kept_is_what_was_not_computed_again():
+    again = {"never": 0, "except_last": 3, "always": 4}
+    rows = [
+        {"mode": mode, "chunks": 4, "partitions": 2, "forward": 8, "again": 2 * number, "time": 1.5}
+        for mode, number in again.items()
+    ]
+    figure = n12.draw_kept(rows)
+    assert "Of 4 micro-batches never keeps 4, except_last keeps 1, always keeps 0" in alt_text(figure)
+    assert sum(text.get_text() == "R" for text in figure.axes[0].texts) == 0 + 3 + 4
+    assert "bubble 20 %" in " ".join(text.get_text() for text in figure.axes[0].texts)
+
+
+# --- what was published
+
+
+def test_the_published_speeds_follow_from_the_published_throughputs(record):
+    first = record["amoebanet"][0]["samples_per_second"]
+    for row in record["amoebanet"]:
+        assert row["samples_per_second"] / first == pytest.approx(row["torchgpipe"], abs=2e-3)
+    unet = record["speed"]["U-Net"]
+    assert [round(unet["partitions"][n] / unet["baseline"], 3) for n in "1248"] == [
+        0.858,
+        1.246,
+        2.352,
+        3.105,
+    ]
+
+
+def test_no_published_speed_is_above_what_the_clocks_allow(record):
+    for row in record["amoebanet"]:
+        assert row["torchgpipe"] <= 1.01 * n12.ideal(row["partitions"], row["micro_batches"])
+    assert n12.ideal(8, 1) == 1.0
+
+
+def test_the_published_figure_names_its_source_and_says_that_it_is_not_ours(record):
+    text = alt_text(n12.draw_published(record))
+    assert "not measured here" in text
+    assert "2004.09910" in text
+    assert "Tesla P40" in text
+    assert "21.99 ± 0.13" in text
+
+
+def test_the_line_of_descent_names_every_stop(record):
+    rows = record["descent"]
+    assert [row["name"] for row in rows if row["state"] == "gone"] == ["torch Pipe"]
+    assert {row["from"] for row in rows} - {None} <= {row["name"] for row in rows}
+    assert all(row["source"] for row in rows)
+    text = alt_text(n12.draw_descent(rows))
+    assert "torch Pipe (2021, gone) has its code from fairscale Pipe" in text
+
+
+@pytest.mark.parametrize("what", ["cut", "balance", "descent", "published"])
+def test_drawing_leaves_the_style_of_the_caller_alone(what, record):
+    before = dict(matplotlib.rcParams)
+    figure = {
+        "cut": lambda: n12.draw_cut("abcd", [2, 2], (0, 3)),
+        "balance": lambda: n12.draw_balance(**START),
+        "descent": lambda: n12.draw_descent(record["descent"]),
+        "published": lambda: n12.draw_published(record),
+    }[what]()
+    assert png(figure).startswith(b"\x89PNG")
+    assert dict(matplotlib.rcParams) == before
+    assert figure.get_size_inches()[0] == 9

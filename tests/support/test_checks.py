@@ -1,0 +1,185 @@
+"""A check speaks in one sentence, names the first counterexample, and leaves an untouched stub alone."""
+
+import numpy as np
+import pytest
+import torch
+from support.checks import Exercise, Guess, Verdict, cases, check_function, check_value, guess, letter, untouched
+
+
+def ellipsis_stub(n): ...
+
+
+def documented_stub(n):
+    """Return the first n squares; about one line."""
+
+
+def pass_stub(n):
+    pass
+
+
+def raising_stub(n):
+    raise NotImplementedError("about one line")
+
+
+def squares(n):
+    return [i * i for i in range(n)]
+
+
+CASES = [{"n": n} for n in range(6)]
+
+
+def verdict(answer, **more):
+    return check_function(answer, squares, CASES, what="squares", **more)
+
+
+@pytest.mark.parametrize("stub", [ellipsis_stub, documented_stub, pass_stub, raising_stub])
+def test_an_untouched_stub_is_neither_right_nor_wrong(stub):
+    assert untouched(stub)
+    assert verdict(stub).status == "open"
+    assert "Not attempted yet" in repr(verdict(stub))
+
+
+def test_a_started_answer_that_returns_nothing_is_wrong_and_told_so():
+    def forgot_return(n):
+        [i * i for i in range(n)]
+
+    assert verdict(forgot_return).status == "wrong"
+    assert "is a `return` missing?" in verdict(forgot_return).message
+
+
+@pytest.mark.parametrize(
+    "as_type",
+    [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)],
+)
+def test_any_kind_of_sequence_will_do(as_type):
+    assert verdict(lambda n: as_type(squares(n)))
+    assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
+        (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
+        (lambda n: squares(n + 1), "got more"),
+        (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
+        (lambda n: n, "for n = 0, expected"),
+        (lambda n: "squares", "for n = 0, expected"),
+    ],
+)
+def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
+    assert verdict(answer).status == "wrong"
+    assert says in verdict(answer).message
+
+
+def test_an_endless_generator_ends():
+    def endless(n):
+        while True:
+            yield 0
+
+    assert "got more" in verdict(endless).message
+
+
+def test_an_error_inside_a_generator_is_an_answer_too():
+    def breaks(n):
+        yield from squares(n)[:1]
+        raise KeyError("lost")
+
+    assert "your code raised KeyError" in verdict(breaks).message
+
+
+def test_a_famous_mistake_is_recognised_by_what_it_returns():
+    mistakes = {
+        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)],
+    }
+    assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
+    assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith("left out the zero.")
+    assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
+
+
+def test_a_check_without_cases_is_a_mistake_of_ours():
+    with pytest.raises(ValueError, match="at least one case"):
+        check_function(squares, squares, [], what="squares")
+
+
+def test_floats_are_compared_with_room_for_rounding():
+    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
+
+
+@pytest.mark.parametrize(
+    "my_guess", [None, ..., 3, 3.01, 40, "three", [3], np.zeros(2), torch.ones(3), object(), float("nan")]
+)
+def test_a_guess_is_commented_on_and_never_fails(my_guess):
+    said = guess(my_guess, 3, what="the length", unit="samples")
+    assert said.status == "note"
+    assert bool(said) is False
+
+
+def test_no_guess_does_not_give_the_answer_away():
+    assert "17" not in guess(None, 17, what="the length").message
+
+
+def test_a_guess_is_told_how_near_it_was():
+    assert "that is it" in guess(3, 3, what="x").message
+    assert "close" in guess(3.5, 3, what="x").message
+    assert "that is it" in guess(3.1, 3, what="x", tolerance=0.1).message
+    assert "Read on" in guess(9, 3, what="x").message
+    assert "that is it" in guess("rank 2", "rank 2", what="who").message
+
+
+def test_a_value_is_right_wrong_or_open():
+    assert check_value(None, 4, what="W").status == "open"
+    assert check_value(4, 4, what="W").status == "right"
+    assert check_value(5, 4, what="W").status == "wrong"
+    assert check_value(0.51, 0.5, what="share", tolerance=0.05).status == "right"
+    assert check_value(True, 1.5, what="W").status == "wrong"
+    known = {5: "That counts the padding."}
+    assert check_value(5, 4, what="W", wrong=known).message.endswith("That counts the padding.")
+    assert check_value(torch.ones(2), 4, what="W").status == "wrong"
+
+
+def test_the_html_of_a_verdict_escapes_what_the_reader_wrote():
+    assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
+
+
+def test_cases_are_named_once():
+    assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
+    assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
+    with pytest.raises(ValueError):
+        cases("m n", [(3, 2, 1)])
+
+
+def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
+    exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
+    assert exercise(6)
+    assert exercise(None).status == "open"
+    assert exercise(5).message == "the clocks is not 5. One too few: count the last."
+
+
+def test_an_exercise_may_accept_whatever_has_no_fault():
+    even = Exercise(
+        "an even number above n",
+        reference=lambda n: n + 2 - n % 2,
+        cases=cases("n", range(4)),
+        fault=lambda got, expected, case: "" if got % 2 == 0 and got > case["n"] else f"{got} will not do",
+        praise="even and large enough {count} times",
+        mistakes={"Above, not equal.": lambda n: n + n % 2},
+    )
+    assert even(lambda n: 10).message == "an even number above n: even and large enough 4 times."
+    assert even(lambda n: n + n % 2).message == "an even number above n: for n = 0, 0 will not do. Above, not equal."
+    assert "returned None" in even(lambda n: print(end="")).message
+
+
+def test_an_exercise_of_two_answers_is_open_until_both_are_there_and_refuses_another_number():
+    pair = Exercise("a pair", reference=(1, 2), answers=2, judge=lambda _, pair: Verdict("right", f"{sum(pair)}"))
+    assert pair(1, 2).message == "3"
+    assert pair(1, None).status == "open"
+    with pytest.raises(TypeError, match="2 answer"):
+        pair(1)
+
+
+def test_a_guess_reads_what_is_meant_and_gets_what_the_notebook_knows():
+    fastest = Guess(lambda ways: f"the best of {ways}", lambda ways: "AB"[ways - 1], read=letter)
+    assert fastest(" b", ways=2).message == "You said B: that is it, the best of 2 = B."
+    assert fastest(None, 2).message.startswith("No guess yet for the best of 2.")

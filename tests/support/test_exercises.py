@@ -1,0 +1,156 @@
+"""Every exercise knows its reference, its stub and its famous mistakes; every guess is only commented on."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+from support import checks as base
+from support.checks import Exercise
+from support.n06.figures import LANES
+
+from lib.timeline import Span, Trace
+
+ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n0{number}" for number in range(8)]}
+
+EXERCISES = {
+    f"{room}.{name}": value
+    for room, module in ROOMS.items()
+    for name, value in vars(module).items()
+    if name.startswith("check_") and not hasattr(base, name)
+}
+MISTAKES = [(name, sentence) for name, exercise in EXERCISES.items() for sentence in exercise.mistakes]
+
+TOLD_INSTEAD = {  # in the first case pool = batch_size, and the two mistakes give the same
+    "A pool holds pool × batch_size indices; yours holds pool.": (
+        "A pool holds pool × batch_size indices; yours holds batch_size."
+    )
+}
+
+
+def ask(exercise, answer):
+    return exercise(*answer) if exercise.answers > 1 else exercise(answer)
+
+
+def written_with(exercise, function):
+    """Make an answer of which every part that the reader writes is `function`; for a value, None."""
+    parts = exercise.reference if exercise.answers > 1 else (exercise.reference,)
+    if exercise.methods:
+        return [type("Answer", (part,), dict.fromkeys(exercise.methods, function)) for part in parts]
+    return [function if callable(part) else None for part in parts]
+
+
+def stub(*arguments, **named): ...
+
+
+def returns_nothing(*arguments, **named):
+    list(arguments)
+
+
+def raises(*arguments, **named):
+    raise ValueError("a parrot of the reader's")
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_reference_is_right_and_the_untouched_stub_is_open(name):
+    exercise = EXERCISES[name]
+    assert isinstance(exercise, Exercise)
+    assert ask(exercise, exercise.reference).status == "right"
+    assert exercise(*written_with(exercise, stub)).status == "open"
+
+
+@pytest.mark.parametrize("name, sentence", MISTAKES)
+def test_a_famous_mistake_is_wrong_and_told_by_its_sentence(name, sentence):
+    verdict = ask(EXERCISES[name], EXERCISES[name].mistakes[sentence])
+    assert verdict.status == "wrong"
+    assert TOLD_INSTEAD.get(sentence, sentence) in verdict.message
+
+
+@pytest.mark.parametrize("name", [name for name, exercise in EXERCISES.items() if callable(exercise.reference)])
+def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told(name):
+    exercise = EXERCISES[name]
+    verdict = exercise(*written_with(exercise, raises))
+    assert verdict.status == "wrong"
+    assert "ValueError: a parrot of the reader's" in verdict.message
+    assert exercise(*written_with(exercise, returns_nothing)).status == "wrong"
+
+
+TRACE = Trace(
+    [
+        Span(f"rank 0 {LANES[0]}", "layer 1", 0, 1, "backward"),
+        Span(f"rank 0 {LANES[0]}", "layer 0", 1, 4, "backward"),
+        Span("rank 0 bucket 0", "bucket 0", 1, 2, "transfer"),
+    ]
+)
+RESULTS = {
+    "full shuffle": [{"accuracy": 0.90}, {"accuracy": 0.92}],
+    "rank, E = 8": [{"accuracy": 0.89}, {"accuracy": 0.92}],
+}
+GUESSES = {  # right, wrong, and what the notebook tells beside the guess
+    "n00.guess_speedup": (2, 1, 2),
+    "n00.guess_python_speedup": (1, 2),
+    "n01.guess_pipeline": (43, 78, 6, [6, 1, 2, 4]),
+    "n01.guess_faster_device": (1.43, 10, 0.02, 0.01, 10),
+    "n01.guess_one_worker": (254, 1, 12, 0.02, 0.014),
+    "n01.guess_deeper_queue": (1, 4),
+    "n01.guess_who_gains": ("slow", "heavy"),
+    "n02.guess_asker": ("Sampler", "DataLoader"),
+    "n02.guess_obeyed": (2, 5),
+    "n02.guess_handed_out": (10, 2),
+    "n02.guess_loads": (0, 10),
+    "n02.guess_distinct": (632, 1000),
+    "n02.guess_second_epoch": (0, 5),
+    "n03.guess_share_length": (4, 3),
+    "n03.guess_holder": (1, 0),
+    "n03.guess_messages": (0, 3),
+    "n03.guess_first_index": (1, 2),
+    "n03.guess_epochs_until_all_seen": (4, 2),
+    "n03.guess_exact_gradient": ("A", "AB"),
+    "n03.guess_repeats": (4, 0),
+    "n03.guess_orders": (11, 36),
+    "n03.guess_missed_percent": (34.4, 0),
+    "n04.guess_page_reads": (229, 29),
+    "n04.guess_last_shard": ((8, 9, 0, 1), range(4)),
+    "n04.guess_rest": (4, 12),
+    "n04.guess_rounds": (5, 1),
+    "n04.guess_twice": (26.4, 0),
+    "n05.guess_list_megabytes": (208, 88, 2_000_000),
+    "n05.guess_peak_megabytes": (1248, 416, 2_000_000),
+    "n05.guess_copied_percent": (93, 6, 500_000),
+    "n05.guess_kept": ("slower", "faster"),
+    "n05.guess_rank_megabytes": (275, 2200),
+    "n05.guess_received": (0, 2),
+    "n06.guess_lone": (3, 1),
+    "n06.guess_ring": (1.75, 8),
+    "n06.guess_first_call": (25, 100, TRACE),
+    "n06.guess_redone": (4, 9),
+    "n06.guess_cost": (-0.5, 5, RESULTS),
+    "n06.guess_hang": ("b", "A"),
+    "n07.guess_chunks": (3, 4),
+    "n07.guess_lost": (2, 0),
+    "n07.guess_times": (8, 1),
+    "n07.guess_way": (34, 10),
+    "n07.guess_peak": (1, 0.125),
+}
+
+
+def test_the_table_has_every_guess():
+    assert set(GUESSES) == {
+        f"{room}.{name}" for room, module in ROOMS.items() for name in vars(module) if name.startswith("guess_")
+    }
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_a_guess_is_only_commented_on_and_none_is_told_nothing(name):
+    room, function = name.split(".")
+    right, wrong, *told = GUESSES[name]
+    comment = getattr(ROOMS[room], function)
+    missing, hit, missed, odd = (comment(guess, *told) for guess in (None, right, wrong, "forty-two"))
+    assert {verdict.status for verdict in (missing, hit, missed, odd)} == {"note"}
+    assert missing.message.startswith("No guess yet for ")
+    assert missing.message.endswith("Put one in place of None: a wrong guess teaches more than none.")
+    assert "that is it" in hit.message
+    assert "that is it" not in missed.message
+    assert odd.message.endswith("Read on for the reason.")
+    truth = hit.message.rsplit(" = ", 1)[1].rstrip(".")
+    assert f" = {truth}" not in missing.message

@@ -1,0 +1,216 @@
+"""Recordings: none is shown without its provenance, and `python -m support.recordings` makes whole ones or says why not."""
+
+import inspect
+import json
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+from support import recordings
+
+from lib.timeline import Span, Trace
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [file.stem for file in sorted((ROOT / "notebooks" / "recorded").glob("*.json"))]
+EVERY = {recording.name: recording for recording in recordings.RECORDINGS}
+GPU_PROVENANCE = (*recordings.PROVENANCE, "gpu", "driver", "cuda")
+KNOWN = dict.fromkeys(GPU_PROVENANCE, "known") | {"date": "2026-01-01"}
+
+
+def nothing_recorded(name):
+    raise FileNotFoundError("no recording")
+
+
+@pytest.fixture
+def save(tmp_path, monkeypatch):
+    """Save a recording `probe` in a reader's folder, away from the repository."""
+    monkeypatch.chdir(tmp_path)
+
+    def save(data, command="python -m probe", **more):
+        return recordings.save("probe", data, command=command, folder=tmp_path / "recorded", **more)
+
+    return save
+
+
+def test_what_is_saved_is_loaded_with_the_versions_it_was_measured_with(save):
+    save({"rows": [{"who": "ours", "seconds": 0.5}]})
+    record = recordings.load("probe")
+    assert record["rows"] == [{"who": "ours", "seconds": 0.5}]
+    expected = {"torch": torch.__version__, "numpy": version("numpy"), "command": "python -m probe"}
+    assert expected.items() <= record["provenance"].items()
+
+
+def test_the_lines_under_a_table_name_machine_date_versions_and_command(save):
+    save({}, gpu="GPU of the test", driver="1.2")
+    record = recordings.load("probe")
+    lines = recordings.provenance(record)
+    assert lines.count("\n") == 1 and "on GPU of the test, 1.2, " in lines
+    assert all(record["provenance"][name] in lines for name in recordings.PROVENANCE)
+
+
+GAPS = [({"provenance": KNOWN | {name: " "}}, f"lacks {name}$") for name in recordings.PROVENANCE]
+
+
+@pytest.mark.parametrize("content, says", [*GAPS, *((x, "no provenance") for x in ([], {}, {"provenance": "known"}))])
+def test_a_recording_with_a_gap_in_its_provenance_is_refused(save, content, says):
+    save({}).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=says):
+        recordings.load("probe")
+
+
+@pytest.mark.parametrize("name", ["../secret", "samplers.json", "", "a/b"])
+def test_a_name_is_a_bare_name_and_no_path(name):
+    with pytest.raises(ValueError, match="bare name"):
+        recordings.load(name)
+    with pytest.raises(FileNotFoundError, match="nobody_made_this"):
+        recordings.load("nobody_made_this")
+
+
+@pytest.mark.parametrize("data", [{"seconds": float("nan")}, {"seconds": object()}])
+def test_a_recording_that_fails_leaves_the_old_one_and_no_rubbish(save, data):
+    file = save({"seconds": 1.0})
+    with pytest.raises((TypeError, ValueError)):
+        save(data)
+    assert recordings.load("probe")["seconds"] == 1.0
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_data_cannot_bring_its_own_provenance_and_a_measurement_names_its_command(save):
+    with pytest.raises(ValueError, match="must not hold a 'provenance'"):
+        save({"provenance": {}})
+    with pytest.raises(ValueError, match="lacks command"):
+        save({}, command="")
+
+
+@pytest.mark.parametrize(
+    "gpu, data, says",
+    [
+        (True, {"rows": ["measured"]}, "Measured here, on a GPU"),
+        (False, {"rows": ["recorded"], "provenance": {}}, "Recorded"),
+        (False, None, "No GPU here, and no recording yet"),
+    ],
+)
+def test_what_is_best_is_shown_and_a_sentence_says_what_it_is(monkeypatch, gpu, data, says):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(recordings, "load", (lambda name: data) if data else nothing_recorded)
+    monkeypatch.setattr(recordings, "provenance", lambda record: "Recorded")
+    assert recordings.measured_or_recorded("probe", lambda: {"rows": ["measured"]}) == (data, says)
+    assert recordings.origin_of(data) == ("Recorded" if says == "Recorded" else None)
+    best = recordings.rows_and_source("probe", lambda: data, lambda: ["predicted"])
+    prediction = (["predicted"], "Predicted, not measured: no GPU here, and no recording yet")
+    assert best == ((data["rows"], says) if data else prediction)
+
+
+def test_a_trace_survives_json():
+    trace = Trace([Span("a", "x", 0.0, 0.1, "copy"), Span("b", "y", 0.1, 0.3)], ["b", "a", "idle"])
+    assert recordings.as_trace(json.loads(json.dumps(recordings.as_rows(trace))), trace.lanes) == trace
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_each_recording_has_a_function_that_measures_it_and_a_notebook_that_shows_it(name):
+    module, _, function = EVERY[name].measures.partition(":")
+    inspect.signature(getattr(import_module(module), function)).bind()  # it needs no argument
+    assert f'"{name}"' in inspect.getsource(import_module(module)), "the module finds this recording"
+    assert list((ROOT / "notebooks").glob(f"{EVERY[name].notebook}_*.ipynb"))
+
+
+def test_no_two_have_one_name_or_one_function():
+    assert len(EVERY) == len({r.measures for r in EVERY.values()}) == len(recordings.RECORDINGS)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_has_a_whole_provenance_and_its_data(name):
+    assert recordings.provenance(recordings.load(name))
+    if name in EVERY:
+        recordings.check(recordings.load(name), EVERY[name])
+
+
+def good(recording, **change):
+    values = {list: [1], dict: {"1": [1]}, None: 1.0}
+    data = {key: values[recordings.TYPES.get(key)] for key in recording.keys.split()}
+    return {"provenance": KNOWN | {"command": recording.command} | change, **data}
+
+
+def test_a_whole_recording_passes_and_each_gap_is_named():
+    recording, theirs = EVERY["stream_chunks"], EVERY["torchgpipe_order"]
+    recordings.check(good(recording), recording)
+    recordings.check(good(theirs, torchgpipe="0.0.7", gpu=""), theirs)  # a package instead of a GPU
+    faults = [(good(recording, **{name: " "}), f"lacks {name}") for name in GPU_PROVENANCE]
+    faults += [(good(recording, gpu=5), "lacks gpu"), (good(recording, command="by hand"), "record it again")]
+    for key in ("alone", "rows", "traces"):
+        faults.append((good(recording) | {key: []}, f"has no {key}"))
+        faults.append((good(recording) | {key: "text"}, f"{key} of stream_chunks is a str"))
+    for record, says in [*faults, ({}, "provenance")]:
+        with pytest.raises(ValueError, match=says):
+            recordings.check(record, recording)
+    with pytest.raises(ValueError, match="lacks torchgpipe"):
+        recordings.check(good(theirs), theirs)
+
+
+def test_a_recording_is_made_by_its_function_with_gpu_driver_and_cuda(tmp_path, monkeypatch):
+    monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
+    monkeypatch.setattr("support.n13.runs.measure_bandwidth", lambda: {"rows": [1]})
+    record = json.loads(recordings.make("bandwidth").read_text())
+    recordings.check(record, EVERY["bandwidth"])
+    assert record["rows"] == [1] and record["provenance"]["gpu"] == "some GPU"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_it_says_so_and_fails(capsys):
+    assert recordings.main([]) == recordings.main(["torchgpipe_order", "bandwidth"]) == 1
+    assert capsys.readouterr().out.count("no CUDA device") == 2
+
+
+def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
+    code = (
+        "import sys, support.recordings as r; r.main(['--list']); print({'IPython', 'matplotlib'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    *lines, loaded = done.stdout.splitlines()
+    assert loaded == "set()" and [line.split()[0] for line in lines] == list(EVERY)
+    assert all(line.endswith(f"python -m support.recordings {line.split()[0]}") for line in lines)
+    assert recordings.main(["--list", "bandwidth"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    with pytest.raises(SystemExit):
+        recordings.main(["bandwith"])
+    assert "there is no recording 'bandwith'" in capsys.readouterr().err
+
+
+FAILED = {
+    "late": "took more than 180 s",
+    "error": "failed: RuntimeError: broken",
+    "nothing": "failed: no rec",
+}
+
+
+@pytest.mark.parametrize("ends", [*FAILED, "well"])
+def test_what_fails_does_not_stop_the_others_and_all_end_within_eight_minutes(monkeypatch, capsys, ends):
+    now, limits = [0.0], []
+
+    def run(command, timeout, **kwargs):
+        limits.append(timeout)
+        if ends == "late":
+            now[0] += timeout
+            raise subprocess.TimeoutExpired(command, timeout)
+        return subprocess.CompletedProcess(command, ends == "error", "", "Traceback …\nRuntimeError: broken")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(recordings.subprocess, "run", run)
+    monkeypatch.setattr(recordings.time, "monotonic", lambda: now[0])
+    well = ends == "well"
+    found = (lambda name: good(EVERY[name])) if well else nothing_recorded
+    monkeypatch.setattr(recordings, "load", found)
+    assert recordings.main(["bandwidth", "preprocess"]) == (not well)
+    out = capsys.readouterr().out
+    assert f"{2 * well} of 2 recorded" in out and out.count(FAILED.get(ends, "2026-01-01, known")) == 2
+    assert recordings.main([]) == (not well)
+    out = capsys.readouterr().out
+    assert f"{11 * well} of 11 recorded" in out
+    assert out.count("not tried: no time was left") == 8 * (ends == "late")
+    assert limits == [180] * 2 + ([180, 180, 110] if ends == "late" else [180] * 11)

@@ -1,0 +1,186 @@
+"""The house keeps its shape: who may import whom, how large it may get, and one meaning for one name.
+
+What belongs where stands in README ("Where each thing goes"). A file that must grow past its budget needs a better cut
+or a reason here; the numbers for rooms are what they hold today, and may only go down.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tools.project import ROOT
+
+DRAWING = {"matplotlib", "ipywidgets", "IPython"}
+SHARED = {"support.built", "support.checks", "support.recordings", "support.runs", "support.setup"}
+
+#: Lines at most: of lib, of lib/show, of a file, of a room; below, the rooms whose notebooks wait to be rewritten.
+LIB, SHOW, FILE, ROOM = 10_500, 1_800, 450, 1_000
+LIB_FILES = 65
+LARGER_FILES: dict[str, int] = {}
+LARGER_ROOMS: dict[str, int] = {}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of lib, support and tools by its name."""
+    found = {}
+    for base, folder in (("lib", ROOT), ("support", ROOT / "notebooks"), ("tools", ROOT)):
+        for path in sorted((folder / base).rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text(encoding="utf-8"))
+
+
+def imports(name: str, *, only_at_import: bool = False) -> Iterator[str]:
+    """Yield the full names that a module imports: modules, or names in them."""
+
+    def nodes(parent: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(parent):
+            if only_at_import and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            if only_at_import and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            yield child
+            yield from nodes(child)
+
+    for node in nodes(tree(name)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"{name} imports relatively: write the full name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def arrows(name: str) -> set[str]:
+    """Return the modules of ours that a module imports, anywhere in its text."""
+    ours = modules()
+    found = (full if full in ours else full.rpartition(".")[0] for full in imports(name))
+    return {module for module in found if module in ours and module != name}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def room_of(name: str) -> str | None:
+    parts = name.split(".")
+    return (
+        parts[1] if parts[0] == "support" and len(parts) > 1 and parts[1][0] == "n" and parts[1][1:].isdigit() else None
+    )
+
+
+def test_lib_imports_itself_and_torch_and_numpy():
+    allowed = {"lib", "torch", "numpy", *sys.stdlib_module_names}
+    for name in modules():
+        if name.startswith("lib") and not name.startswith("lib.show"):
+            foreign = {full.partition(".")[0] for full in imports(name, only_at_import=True)} - allowed
+            assert not foreign, (
+                f"{name} needs {', '.join(foreign)} to be imported; `import lib` needs torch and numpy only"
+            )
+
+
+def test_only_lib_show_draws():
+    for name in modules():
+        if name.startswith("lib") and not name.startswith("lib.show"):
+            assert not {full.partition(".")[0] for full in imports(name)} & DRAWING, f"{name} draws"
+            assert not [full for full in imports(name) if full.startswith("lib.show")], f"{name} imports lib.show"
+
+
+def test_lib_knows_nothing_of_the_notebooks():
+    for name in modules():
+        if name.startswith("lib"):
+            outside = [full for full in imports(name) if full.split(".")[0] in ("support", "tools", "tests")]
+            assert not outside, f"{name} imports {outside[0]}"
+
+
+def test_a_room_imports_lib_and_what_all_rooms_share_and_no_other_room():
+    rooms = [name for name in modules() if room_of(name)]
+    assert len({room_of(name) for name in rooms}) == 16
+    for name in rooms:
+        for target in arrows(name):
+            at_home = room_of(target) == room_of(name)
+            assert at_home or target.partition(".")[0] == "lib" or target in SHARED, f"{name} imports {target}"
+
+
+def test_what_all_rooms_share_imports_no_room():
+    for name in SHARED & modules().keys():
+        # recordings names the functions that measure as text, and imports them only to record
+        assert not [target for target in arrows(name) if room_of(target)], name
+
+
+@pytest.mark.parametrize("base", ["lib", "support", "tools"])
+def test_imports_go_round_in_no_circle(base: str):
+    graph = {name: sorted(arrows(name)) for name in modules() if name.partition(".")[0] == base}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " imports ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for target in graph.get(name, ()):
+                visit(target, (*way, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_folders_of_lib_go_round_in_no_circle():
+    folders = defaultdict(set)
+    for name in modules():
+        if name.startswith("lib.") and name.count(".") > 1:
+            home = name.split(".")[1]
+            folders[home] |= {t.split(".")[1] for t in arrows(name) if t.count(".") > 1 and t.split(".")[1] != home}
+    order: list[str] = []
+    while folders:
+        free = sorted(folder for folder, needs in folders.items() if needs <= set(order))
+        assert free, f"a circle among the folders {', '.join(sorted(folders))}"
+        order += free
+        for folder in free:
+            del folders[folder]
+
+
+def test_lib_is_small():
+    sizes = {name: lines(path) for name, path in modules().items() if name.startswith("lib")}
+    assert sum(sizes.values()) <= LIB
+    assert len(sizes) <= LIB_FILES
+    assert sum(size for name, size in sizes.items() if name.startswith("lib.show")) <= SHOW
+
+
+def test_a_file_is_one_concept():
+    for name, path in modules().items():
+        if not room_of(name):
+            assert lines(path) <= LARGER_FILES.get(name, FILE), f"{name} has {lines(path)} lines"
+
+
+def test_rooms_keep_to_their_budgets():
+    sizes: dict[str, int] = defaultdict(int)
+    for name, path in modules().items():
+        if room := room_of(name):
+            sizes[room] += lines(path)
+    for room, size in sorted(sizes.items()):
+        assert size <= LARGER_ROOMS.get(room, ROOM), f"{room} has {size} lines"
+    for room, allowed in LARGER_ROOMS.items():
+        assert sizes[room] > ROOM, f"{room} keeps to the budget of all rooms now: take it off the list ({allowed})"
+
+
+def test_a_public_name_of_lib_means_one_thing():
+    """A type or function is defined in one module only; elsewhere its name may be imported, not used for another."""
+    homes = defaultdict(list)
+    for name in modules():
+        if name.startswith("lib"):
+            for node in tree(name).body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                    homes[node.name].append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}

@@ -1,0 +1,184 @@
+"""The files around the code agree with one another: requirements, pins, conda's environment, the Makefile."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution, distributions, packages_distributions
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from tools.hygiene import Page, has_alt_text, has_working_links
+from tools.project import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+FILES = ["requirements.txt", "requirements-test.txt"]
+
+
+def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
+    """The requirements of a file by name, each with its comment."""
+    found = {}
+    for line in (ROOT / name).read_text().splitlines():
+        code, _, comment = line.partition("#")
+        if code.strip():
+            requirement = Requirement(code.strip())
+            found[canonicalize_name(requirement.name)] = (requirement, comment.strip())
+    return found
+
+
+def pins() -> dict[str, str]:
+    """The versions of constraints.txt by name; a line that is no exact pin fails."""
+    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    pairs = [line.split("==") for line in lines if line]
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def installed() -> set[str]:
+    """The names of all distributions here."""
+    return {canonicalize_name(one.name) for one in distributions() if one.name}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_requirements_are_lower_bounds_so_that_a_machine_that_has_them_downloads_nothing(name: str) -> None:
+    for requirement, _ in requirements(name).values():
+        assert [part.operator for part in requirement.specifier] == [">="], f"{requirement} in {name}"
+        assert requirement.url is None and requirement.marker is None and not requirement.extras
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_requirement_is_pinned_inside_its_range(name: str) -> None:
+    for key, (requirement, _) in requirements(name).items():
+        assert key in pins(), f"{requirement} of {name} has no pin in constraints.txt"
+        assert requirement.specifier.contains(pins()[key]), f"{key}=={pins()[key]} is outside of {requirement}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_requirement_says_who_needs_it(name: str) -> None:
+    assert [key for key, (_, comment) in requirements(name).items() if not comment] == []
+
+
+def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
+    """Everything that pip would install here is pinned, so that two installations are equal."""
+    waiting, seen = [key for name in FILES for key in requirements(name)], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name.startswith(("nvidia-", "cuda-", "triton")):  # a CUDA torch pins these itself
+            continue
+        seen.add(name)
+        needs = [Requirement(text) for text in distribution(name).requires or []]
+        waiting += [canonicalize_name(r.name) for r in needs if r.marker is None or r.marker.evaluate({"extra": ""})]
+    assert seen - pins().keys() == set()
+    assert "torch" in seen and "jupyter-client" in seen
+
+
+@pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])  # the first is Debian 12's own
+def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> None:
+    metadata = {name: distribution(name).metadata for name in pins() if name in installed()}
+    assert len(metadata) > 100
+    allowed = {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
+    assert [name for name, versions in allowed.items() if not versions.contains(python)] == []
+
+
+def test_this_environment_has_the_pinned_versions() -> None:
+    if not (ROOT / ".venv").exists() or not sys.prefix.startswith(str(ROOT)):
+        pytest.skip("these tests run in another environment than .venv")
+    versions = {name: distribution(name).version.partition("+")[0] for name in requirements(FILES[0])}
+    assert versions == {name: pins()[name] for name in versions}
+
+
+def test_the_package_itself_needs_torch_and_numpy_in_the_same_ranges() -> None:
+    ours = {canonicalize_name(Requirement(text).name): Requirement(text) for text in PROJECT["project"]["dependencies"]}
+    theirs = requirements("requirements.txt")
+    assert ours.keys() == {"torch", "numpy"}
+    assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
+
+
+def imported(path: Path) -> set[str]:
+    """The top-level names of the packages that a file imports, anywhere in it."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in names}
+
+
+def test_whatever_lib_imports_is_required() -> None:
+    used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
+    used -= {*sys.stdlib_module_names, "lib", "google"}
+    owners = packages_distributions()
+    needed = {canonicalize_name(owners.get(name, [name])[0]) for name in used}
+    in_jupyterlab = {"ipython"}
+    assert needed - requirements("requirements.txt").keys() - in_jupyterlab == set()
+
+
+def test_condas_environment_is_python_pip_and_requirements_txt() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["name"] == PROJECT["project"]["name"]
+    python, pip, from_pip = environment["dependencies"]
+    assert pip == "pip"
+    assert from_pip == {"pip": ["-r requirements.txt"]}
+    name, _, versions = python.partition(" ")
+    assert name == "python"
+    assert SpecifierSet(versions) == SpecifierSet(PROJECT["project"]["requires-python"])
+
+
+@pytest.mark.parametrize("version", ["3.10.14", "3.11.0", "3.12.1", "3.13.0", "3.14.0", "2.7.18"])
+def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: str) -> None:
+    """Fake Pythons that only report a version: the script must agree with pyproject.toml."""
+    numbers = tuple(int(part) for part in version.split("."))
+    fake = tmp_path / "fakepython"
+    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = {numbers}; $2"\n')
+    fake.chmod(0o755)
+    for name in ["python3", "python3.13", "python3.12", "python3.11", "python"]:  # no other Python is found
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = ["/bin/sh", str(ROOT / "tools" / "find_python"), "fakepython"]
+    result = subprocess.run(command, env=path, capture_output=True, text=True)
+    if SpecifierSet(PROJECT["project"]["requires-python"]).contains(version):
+        assert result.stdout.strip() == "fakepython"
+    else:
+        assert result.returncode == 1
+        assert "make lab PYTHON=" in result.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+def test_make_help_explains_every_target() -> None:
+    shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for target in ["help", "lab", "test", "run", "save", "bench", "lint", "stamp", "readme"]:
+        assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
+
+
+def test_the_readmes_links_work_and_its_pictures_have_alt_text() -> None:
+    text = (ROOT / "README.md").read_text()
+    page = Page(ROOT / "README.md", {"cells": [{"cell_type": "markdown", "source": text}]})
+    assert has_working_links(page) == []
+    assert has_alt_text(page) == []
+
+
+def test_no_file_names_a_package_registrys_host() -> None:
+    hosts = [
+        "py" + "pi.org",
+        "files.python" + "hosted.org",
+        "conda.ana" + "conda.org",
+        "download.py" + "torch.org",
+    ]
+    tracked = [path for folder in ["lib", "tools", "tests", ".ci", "notebooks"] for path in (ROOT / folder).rglob("*")]
+    tracked += [
+        path for path in ROOT.iterdir() if path.suffix in {".txt", ".toml", ".md", ".yml"} or path.name == "Makefile"
+    ]
+    texts = {
+        path: path.read_text(errors="ignore")
+        for path in tracked
+        if path.is_file() and path.suffix not in {".png", ".pyc"}
+    }
+    assert len(texts) > 20
+    assert [f"{path}: {host}" for path, text in texts.items() for host in hosts if host in text] == []

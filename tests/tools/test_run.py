@@ -1,0 +1,167 @@
+"""`make run`, `make test` and `make bench` report what happened, and fail when something did."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.bench import __main__ as bench
+from tools import run_all
+from tools import test as suite
+
+
+def write(path: Path, source: str) -> Path:
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    return path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["run_all.py", *arguments])
+    return run_all.main()
+
+
+def test_run_reports_seconds_and_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "quick.ipynb", "x = 1")
+    before = path.read_bytes()
+    assert run(monkeypatch, str(path)) == 0
+    assert "quick.ipynb" in capsys.readouterr().out
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "verdict"),
+    [("x = 1", ["--limit=0"], "TOO SLOW: more than 0 s"), ("1 / 0", [], "FAILED")],
+)
+def test_run_fails_when_a_notebook_is_slow_or_broken(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    arguments: list[str],
+    verdict: str,
+) -> None:
+    good, bad = write(tmp_path / "good.ipynb", "1"), write(tmp_path / "bad.ipynb", source)
+    assert run(monkeypatch, str(bad), str(good), *arguments) == 1
+    assert f"s  {verdict}" in capsys.readouterr().out
+
+
+def report(folder: Path, *tests: str) -> tuple[int, int, int]:
+    """Run pytest over some test functions; return the counts that `make test` reads from its report."""
+    (folder / "test_it.py").write_text("import pytest\n" + "\n".join(tests))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=report.xml",
+        "test_it.py",
+    ]
+    subprocess.run(command, cwd=folder, capture_output=True)
+    return suite.counts(folder / "report.xml")
+
+
+def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
+    passes = "def test_a(): pass\n@pytest.mark.parametrize('x', [1, 2])\ndef test_b(x): pass"
+    fails = "def test_c(): assert False\n@pytest.fixture\ndef broken(): 1 / 0\ndef test_d(broken): pass"
+    skips = "def test_e(): pytest.skip()"
+    assert report(tmp_path, passes, fails, skips) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)],
+    ids=["ok", "failed", "none", "hung"],
+)
+def test_any_step_that_fails_fails_the_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: tuple[int, int], expected: int
+) -> None:
+    monkeypatch.setattr(suite, "steps", lambda *_: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
+    answers = iter(codes)
+    monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
+    assert suite.main([]) == expected
+    assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
+
+
+def test_a_step_that_hangs_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "test_hangs.py").write_text("import time\ndef test_it(): time.sleep(60)")
+    assert suite.run(suite.Step("hangs", [str(tmp_path / "test_hangs.py")], 2 / 60), tmp_path / "report.xml") == 124
+
+
+def test_every_suite_and_every_notebook_is_in_a_step() -> None:
+    arguments = {argument for step in suite.steps() for argument in step.arguments}
+    folders = {path.parent for path in (suite.ROOT / "tests").rglob("test_*.py")}
+    assert {folder.relative_to(suite.ROOT).as_posix() for folder in folders} <= arguments
+    assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
+
+
+def test_bench_runs_what_is_named_and_fails_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "tests" / "bench"
+    folder.mkdir(parents=True)
+    (folder / "bench_good.py").write_text("def main(): print('a table')")
+    (folder / "bench_bad.py").write_text("def main(): 1 / 0")
+    monkeypatch.setattr(bench, "FOLDER", folder)
+    assert bench.main(["good"]) == 0
+    assert "a table" in capfd.readouterr().out
+    assert bench.main([]) == 1
+    assert "Failed: bench_bad" in capfd.readouterr().err
+    assert bench.main(["unknown"]) == 2
+    assert "there are: bench_bad bench_good" in capfd.readouterr().err
+
+
+def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
+    first, *cells, widgets = suite.steps(["03"])
+    assert "tests/notebooks" in first.arguments and any("n03" in argument for argument in first.arguments)
+    files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
+    assert files == [
+        "notebooks/03_distributed_sampler.ipynb",
+        "notebooks/solutions/03_distributed_sampler.ipynb",
+    ]
+    assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
+
+
+def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
+    (step,) = suite.steps(fast=True)
+    assert step.arguments[-2:] == ["-m", "not ranks"]
+    assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
+    assert "tests/property" in step.arguments
+
+
+def test_notebooks_that_measure_run_alone_and_the_others_share_the_cores() -> None:
+    alone, shared = (step for step in suite.steps() if "--nbval" in step.arguments)
+    assert "-n" not in alone.arguments and "-n" in shared.arguments
+    assert "notebooks/01_loading_pipeline.ipynb" in alone.arguments
+    assert "notebooks/solutions/01_loading_pipeline.ipynb" in shared.arguments
+
+
+def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
+    for name, seconds in (("a", 3), ("b", 20)):
+        case = f'<testcase classname="tests.x" name="test_{name}" time="{seconds}"/>'
+        (tmp_path / name).write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    lines = suite.slowest([tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
+    assert [line.split() for line in lines] == [
+        ["20.0", "s", "tests.x::test_b"],
+        ["3.0", "s", "tests.x::test_a"],
+    ]
+    assert suite.slowest([tmp_path / "a", tmp_path / "b"], number=1) == lines[:1]
+
+
+@pytest.mark.parametrize(("found", "ci", "fetched"), [(None, "", True), (None, "true", False), ("/x", "", False)])
+def test_a_missing_browser_is_fetched_once_but_not_in_ci(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, ci: str, fetched: bool
+) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(suite.lab, "find_chromium", lambda: found)
+    monkeypatch.setattr(suite.subprocess, "run", lambda command, **_: commands.append(command))
+    suite.get_browser()
+    assert bool(commands) == fetched

@@ -1,0 +1,169 @@
+"""`make save`: an unchanged notebook gives the same file, a failed run leaves the old one, nothing random is stored."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import save
+from tools.execute import FAILURES
+from tools.kept import WIDGET
+
+SMALL = """
+# NBVAL_IGNORE_OUTPUT
+import time
+
+time.perf_counter()
+---
+object()
+---
+import sys
+
+print("a"); sys.stdout.flush(); print("b"); print("c", file=sys.stderr)
+---
+from lib.show.style import new_figure
+
+figure, axes = new_figure(3, 2)
+axes.plot([1, 2])
+figure
+---
+from lib.show.explore import explore, whole
+
+explore(lambda n: figure, n=whole(1, 3, 2, "n"))
+---
+1 / 0
+"""
+
+
+def write(path: Path, text: str, tags: dict[int, list[str]] | None = None) -> Path:
+    """Write a notebook of code cells, separated by lines of dashes."""
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in text.strip().split("---\n")]
+    for number, cell in enumerate(cells):
+        cell["id"] = f"cell-{number}"
+        cell["metadata"] = {"tags": (tags or {}).get(number, []), "scrolled": True}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+def outputs(path: Path) -> list:
+    return [cell.outputs for cell in nbformat.read(path, as_version=4).cells]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A small notebook, saved three times: its path, and what the file held after each time."""
+    path = write(tmp_path_factory.mktemp("save") / "small.ipynb", SMALL, {5: ["raises-exception"]})
+    texts = []
+    for _ in range(3):
+        save.save(path)
+        texts.append(path.read_text())
+    return path, texts
+
+
+def test_three_savings_of_an_unchanged_notebook_give_the_same_file(saved: tuple[Path, list[str]]) -> None:
+    _, (first, second, third) = saved
+    assert first == second == third
+
+
+def test_every_cell_has_run_and_shows_something(saved: tuple[Path, list[str]]) -> None:
+    cells = nbformat.read(saved[0], as_version=4).cells
+    assert [cell.execution_count for cell in cells] == [1, 2, 3, 4, 5, 6]
+    assert all(cell.outputs for cell in cells)
+
+
+def test_chunks_of_text_are_joined(saved: tuple[Path, list[str]]) -> None:
+    streams = {output.name: output.text for output in outputs(saved[0])[2]}
+    assert streams == {"stdout": "a\nb\n", "stderr": "c\n"}
+
+
+def test_an_interactive_figure_is_stored_as_its_first_frame(saved: tuple[Path, list[str]]) -> None:
+    (output,) = outputs(saved[0])[4]
+    assert set(output.data) == {"image/png", "text/plain"}
+    assert output.metadata["image/png"]["alt"] == output.data["text/plain"]
+
+
+def test_what_an_editor_remembers_is_not_stored(saved: tuple[Path, list[str]]) -> None:
+    notebook = nbformat.read(saved[0], as_version=4)
+    assert set(notebook.metadata) == {"kernelspec", "language_info", "idt"}
+    assert "version" not in notebook.metadata.language_info
+    assert {key for cell in notebook.cells for key in cell.metadata} == {"tags"}
+
+
+def test_measured_numbers_stay_until_code_changes_or_fresh_ones_are_wanted(tmp_path: Path) -> None:
+    path = write(tmp_path / "measured.ipynb", "# NBVAL_IGNORE_OUTPUT\nimport time\n\ntime.perf_counter()\n---\nx = 1")
+    save.save(path)
+    first = outputs(path)[0]
+    report = save.save(path)
+    assert "1 measured outputs kept" in report
+    assert outputs(path)[0] == first
+    save.save(path, fresh=True)
+    second = outputs(path)[0]
+    assert second != first
+    path.write_text(path.read_text().replace("x = 1", "x = 2"))
+    report = save.save(path)
+    assert "kept" not in report
+    assert outputs(path)[0] != second
+
+
+def test_a_changed_result_is_saved_and_reported(tmp_path: Path) -> None:
+    (tmp_path / "value.txt").write_text("1")
+    path = write(tmp_path / "reads.ipynb", 'print(open("value.txt").read())\n---\n"same"')
+    assert "cell 0: first output" in save.save(path)
+    (tmp_path / "value.txt").write_text("2")
+    report = save.save(path)
+    assert "cell 0: its output changed (stdout)" in report
+    assert "cell 1" not in report
+    assert outputs(path)[0][0].text == "2\n"
+
+
+def test_a_failed_run_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = write(tmp_path / "fails.ipynb", "1 / 0")
+    before = path.read_bytes()
+    with pytest.raises(FAILURES, match="ZeroDivisionError"):
+        save.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []
+
+
+def test_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "kept.ipynb", "x = 1")
+    before, notebook = path.read_bytes(), nbformat.read(path, as_version=4)
+    monkeypatch.setattr(save.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        save.write(notebook, path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_widget_without_a_picture_is_refused() -> None:
+    output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"})
+    with pytest.raises(ValueError, match=r"lib\.figures\.explore"):
+        save.tidy_outputs([output])
+
+
+def test_a_traceback_names_no_folder_of_this_machine() -> None:
+    line = f'File "{save.ROOT}/lib/data/samplers.py", in "/venv/lib/python3.11/site-packages/torch/x.py"'
+    assert save.without_paths(line) == 'File "lib/data/samplers.py", in "site-packages/torch/x.py"'
+
+
+@pytest.mark.timeout(30)
+def test_the_patterns_do_not_choke_on_a_picture_inside_a_page() -> None:
+    """A pattern that tries every position of a long word takes minutes here; the test's own time limit notices."""
+    picture = "data:image/png;base64," + "iVBOR/w0" * 50_000
+    assert save.sanitized(f"<img src={picture}>", save.sanitizers()) == f"<img src={picture}>"
+    warning = "File /x/ipykernel_12/34.py:1: UserWarning"
+    assert save.sanitized(warning, save.sanitizers()) == "File CELL.py:1: UserWarning"
+
+
+def test_text_that_differs_only_in_an_address_stays_as_it_was() -> None:
+    old = [nbformat.v4.new_output("execute_result", {"text/plain": "<object at 0x7f0000000001>"})]
+    new = [nbformat.v4.new_output("execute_result", {"text/plain": "<object at 0x7f0000000002>", "image/png": "new"})]
+    other = [nbformat.v4.new_output("execute_result", {"text/plain": "<Other at 0x7f0000000002>"})]
+    save.keep_equal_text(old, new, save.sanitizers())
+    assert new[0].data == {"text/plain": "<object at 0x7f0000000001>", "image/png": "new"}
+    before = copy.deepcopy(other)
+    save.keep_equal_text(old, other, save.sanitizers())
+    assert other == before

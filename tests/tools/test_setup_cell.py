@@ -1,0 +1,90 @@
+"""The set-up cell finds the project from a notebook's folder, and fetches it on Colab only, once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import setup_cell
+from tools.project import Address, address
+
+ADDRESS = Address("https://github.com/someone/somewhere", "v9.9")
+
+#: Runs the cell as a notebook would, with `!git …` taken down instead of executed: it makes the folder as git would.
+RUN = """
+import os, sys, types
+if sys.argv[1:] == ["colab"]:
+    sys.modules["google.colab"] = types.ModuleType("google.colab")
+source = sys.stdin.read()
+commands = []
+def shell(command):
+    commands.append(command)
+    project(command.split()[-1])
+def project(folder):
+    os.makedirs(os.path.join(folder, "notebooks"))
+    os.makedirs(os.path.join(folder, "lib"))
+    open(os.path.join(folder, "lib", "__init__.py"), "w").close()
+    with open(os.path.join(folder, "lib", "notebook.py"), "w") as file:
+        file.write("def setup(): print('set up')")
+lines = [line.replace("!git", "shell(f'''git") + "''')" if "!git" in line else line for line in source.splitlines()]
+exec("\\n".join(lines))
+print(os.getcwd(), sys.modules["lib"].__file__, *commands, sep="\\n")
+"""
+
+
+def run(folder: Path, colab: bool = False) -> list[str]:
+    """Run the cell in a new Python that starts in `folder`; return the lines that it printed."""
+    command = [sys.executable, "-c", RUN, *(["colab"] if colab else [])]
+    result = subprocess.run(command, cwd=folder, input=setup_cell.text(ADDRESS), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def project(folder: Path) -> Path:
+    """A project with a lib of its own that only says hello."""
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "__init__.py").touch()
+    (folder / "lib" / "notebook.py").write_text("def setup(): print('set up')")
+    (folder / "notebooks" / "solutions").mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("place", ["notebooks", "notebooks/solutions"])
+def test_a_notebook_uses_the_project_that_it_lies_in(tmp_path: Path, place: str) -> None:
+    root = project(tmp_path / "clone")
+    said, folder, module = run(root / place)
+    assert said == "set up"
+    assert Path(folder) == root / place
+    assert Path(module) == root / "lib" / "__init__.py"
+
+
+def test_colab_fetches_the_project_at_its_ref_and_goes_to_its_notebooks(tmp_path: Path) -> None:
+    said, folder, module, command = run(tmp_path, colab=True)
+    clone = tmp_path / "inside-distributed-training"
+    assert said == "set up"
+    assert Path(folder) == clone / "notebooks"
+    assert Path(module) == clone / "lib" / "__init__.py"
+    assert command.startswith("git clone --quiet --depth 1 --branch v9.9 https://github.com/someone/somewhere ")
+
+
+def test_colab_fetches_it_once(tmp_path: Path) -> None:
+    project(tmp_path / "inside-distributed-training")
+    said, _, module = run(tmp_path, colab=True)  # no fourth line: no command
+    assert said == "set up"
+    assert Path(module).is_relative_to(tmp_path)
+
+
+def test_a_notebook_away_from_the_project_uses_the_installed_one(tmp_path: Path) -> None:
+    _, module = run(tmp_path)[-2:]
+    assert os.path.exists(module)
+    assert not Path(module).is_relative_to(tmp_path)
+
+
+def test_the_cell_is_short_and_names_the_projects_address() -> None:
+    text = setup_cell.text(address())
+    assert len(text.splitlines()) <= 19
+    assert address().repository in text and address().ref in text

@@ -1,0 +1,94 @@
+"""`make stamp`: one address in pyproject.toml, the same in every badge, set-up cell and link."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import hygiene, stamp
+from tools.project import ROOT, address, find
+from tools.save import sources
+
+NEW = "https://github.com/someone/somewhere"
+OTHER_BADGE = (
+    "[![Open in Colab](b.svg)](https://colab.research.google.com/github/old/old/blob/main/notebooks/00_x.ipynb)"
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project of a README and one notebook, copied from another chapter: foreign badge, no set-up cell."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "README.md").write_text(f"[code]({address().repository}) {OTHER_BADGE}")
+    (tmp_path / "notebooks").mkdir()
+    markdown = nbformat.v4.new_markdown_cell(f"# A title\n\n{OTHER_BADGE}")
+    notebook = nbformat.v4.new_notebook(cells=[markdown, nbformat.v4.new_code_cell("x = 1")])
+    notebook.metadata["idt"] = {"sources": sources(notebook)}
+    nbformat.write(notebook, tmp_path / "notebooks" / "01_copied.ipynb")
+    return tmp_path
+
+
+def page(root: Path) -> hygiene.Page:
+    return hygiene.Page.read(root / "notebooks" / "01_copied.ipynb", root)
+
+
+def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell(root: Path) -> None:
+    assert hygiene.has_the_projects_badge(page(root))
+    assert hygiene.begins_with_the_setup_cell(page(root))
+    stamp.stamp(root, "someone/somewhere", "v9.9")
+    assert hygiene.has_the_projects_badge(page(root)) == []
+    assert hygiene.begins_with_the_setup_cell(page(root)) == []
+    assert address(root).repository == NEW
+    assert address(root).ref == "v9.9"
+    setup = "".join(page(root).raw["cells"][1]["source"])
+    assert f'repository = "{NEW}"' in setup
+    assert "--branch v9.9 " in setup
+
+
+def test_the_readme_follows_but_its_badges_keep_their_notebooks(root: Path) -> None:
+    stamp.stamp(root, NEW, "v9.9")
+    badge = "https://colab.research.google.com/github/someone/somewhere/blob/v9.9/notebooks/00_x.ipynb"
+    assert (root / "README.md").read_text() == f"[code]({NEW}) [![Open in Colab](b.svg)]({badge})"
+
+
+def test_stamping_twice_changes_nothing(root: Path) -> None:
+    assert stamp.stamp(root, NEW) != []
+    assert stamp.stamp(root) == []
+
+
+def test_stored_outputs_stay_valid(root: Path) -> None:
+    stamp.stamp(root, NEW)
+    assert hygiene.is_saved_from_these_sources(page(root)) == []
+
+
+def test_outputs_that_were_stale_stay_stale(root: Path) -> None:
+    path = root / "notebooks" / "01_copied.ipynb"
+    path.write_text(path.read_text().replace("x = 1", "x = 2"))
+    stamp.stamp(root, NEW)
+    assert hygiene.is_saved_from_these_sources(page(root)) != []
+
+
+@pytest.mark.parametrize("repository", ["owner", "http://github.com/a/b", "https://github.com/a", "a/b/c", 'a/b"'])
+def test_an_address_that_colab_cannot_open_is_refused_and_nothing_written(root: Path, repository: str) -> None:
+    before = (root / "pyproject.toml").read_text()
+    with pytest.raises(ValueError, match="neither owner/name nor"):
+        stamp.stamp(root, repository)
+    assert (root / "pyproject.toml").read_text() == before
+
+
+def test_a_ref_with_a_slash_is_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="'feature/x' must be"):
+        stamp.stamp(root, None, "feature/x")
+
+
+@pytest.mark.parametrize("name", ["1", "01", "01_copied", "all", "notebooks/01_copied"])
+def test_a_notebook_is_found_by_number_stem_or_all(root: Path, name: str) -> None:
+    assert [path.name for path in find([name, name], root)] == ["01_copied.ipynb"]
+
+
+def test_an_unknown_notebook_is_refused_with_the_list_of_known_ones(root: Path) -> None:
+    with pytest.raises(SystemExit, match=r"'17'.*there are: 01_copied"):
+        find(["17"], root)

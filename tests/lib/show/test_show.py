@@ -1,0 +1,132 @@
+"""The primitives of lib.show: what each puts on the canvas, and that its table of contents is true."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+
+import lib.show
+from lib.show import charts, sheet, style, timeline
+
+
+def pixels(figure):
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3]
+
+
+def shows(figure, color):
+    """Say whether a colour is anywhere in the picture."""
+    wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    return bool((pixels(figure) == wanted).all(axis=-1).any())
+
+
+def test_the_table_of_contents_names_what_is_there():
+    module, found, missing = "", [], []
+    for line in lib.show.__doc__.splitlines():
+        if match := re.match(r"([a-z_]+)  +\S", line):
+            module = match.group(1)
+        if module:
+            names = re.findall(r"\b[a-z0-9]+_\w+", line)
+            home = importlib.import_module(f"lib.show.{module}")
+            found += names
+            missing += [name for name in names if not hasattr(home, name)]
+    assert len(found) > 25
+    assert missing == []
+
+
+def test_the_script_and_the_style_sheet_are_files_of_the_package():
+    for name in ("timeline.js", "timeline.css"):
+        assert files("lib.show").joinpath(name).is_file(), name
+
+
+def test_a_mix_with_white_is_pale_and_the_ends_are_the_colours():
+    assert style.mixed(style.BLUE, style.RED, 0) == style.BLUE
+    assert style.mixed(style.BLUE, style.RED, 1) == style.RED
+    assert style.pale(style.BLUE, 0.3) == style.mixed(style.BLUE, style.PAPER, 0.7)
+
+
+def test_a_headline_is_wrapped_and_a_source_of_another_machine_is_framed():
+    figure, _ = style.new_figure(9, 3)
+    style.headline(figure, "word " * 30)
+    assert "\n" in figure.get_suptitle()
+    style.source_note(figure, "here")
+    assert figure._supxlabel.get_bbox_patch() is None
+    style.source_note(figure, "there", recorded=True)
+    assert figure._supxlabel.get_bbox_patch() is not None
+
+
+@pytest.mark.parametrize("track_first", [True, False])
+def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_first):
+    figure, axes = style.new_figure(9, 2)
+    if track_first:
+        timeline.lane_rows(axes, ["a"], 0, 2, track=True)
+    timeline.bar(axes, 0, 0, 1, style.ORANGE, "work")
+    if not track_first:
+        timeline.lane_rows(axes, ["a"], 0, 2, track=True)
+    assert shows(figure, style.ORANGE)
+    assert shows(figure, style.TRACK)
+
+
+def test_lanes_have_their_names_from_the_top():
+    _, axes = style.new_figure(9, 2)
+    timeline.lane_rows(axes, ["first", "second"], 1, 5)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
+    low, high = axes.get_ylim()
+    assert low > high, "the first lane is on top"
+    assert axes.get_xlim() == (1, 5)
+
+
+def test_the_sign_for_idle_is_the_same_in_a_lane_and_in_a_legend():
+    _, axes = style.new_figure(9, 2)
+    timeline.idle(axes, 0, [(0, 1), (2, 1)])
+    (drawn,) = axes.collections
+    assert len(drawn.get_paths()) == 2
+    assert drawn.get_hatch() == style.IDLE["hatch"]
+    assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]
+
+
+def test_the_text_of_a_box_can_be_read_on_it():
+    _, axes = sheet.inch_sheet(2)
+    for face in (style.INK, style.PAPER):
+        sheet.box(axes, 1, 1, 2, 1, "text", face=face)
+        assert axes.texts[-1].get_color() == style.ink_on(face)
+    assert sheet.box(axes, 3, 1, 2, 1).get_bbox().bounds == (2, 0.5, 2, 1)
+
+
+def test_a_strip_is_cells_side_by_side():
+    figure, axes = sheet.inch_sheet(1)
+    sheet.draw_strip(axes, 1.0, 0.5, [sheet.Cell(i) for i in range(3)], side=0.4)
+    places = [(round(x, 6), y) for x, y in (patch.at for patch in sheet.drawn_cells(figure))]
+    assert places == [(1.2, 0.5), (1.6, 0.5), (2.0, 0.5)]
+
+
+def test_an_axis_of_powers_of_two_writes_each_value():
+    _, axes = style.new_figure(9, 2)
+    charts.log2_axis(axes, (1, 2, 4), lambda value: f"m{value}")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["m1", "m2", "m4"]
+    assert axes.get_xscale() == "log"
+
+
+@pytest.mark.parametrize("across", [True, False])
+def test_a_prediction_inside_a_longer_measured_bar_is_seen_and_the_number_is_the_measured_one(across):
+    _, axes = style.new_figure(9, 3)
+    charts.bars(axes, [1.0], [3.0], style.BLUE, across=across)
+    measured, predicted = axes.patches
+    assert to_hex(predicted.get_edgecolor()) != to_hex(measured.get_facecolor())
+    assert predicted.get_zorder() > measured.get_zorder()
+    assert [text.get_text() for text in axes.texts] == ["3"]
+
+
+def test_where_nothing_was_measured_the_number_is_the_predicted_one_and_nothing_is_filled():
+    _, axes = style.new_figure(9, 3)
+    charts.bars(axes, [1.0, 2.0], None, style.BLUE)
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    assert not any(patch.get_facecolor()[3] for patch in axes.patches)
+    assert [entry.get_label() for entry in charts.legend_pair(False)] == ["predicted"]

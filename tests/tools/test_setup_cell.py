@@ -25,14 +25,16 @@ def shell(command):
     commands.append(command)
     project(command.split()[-1])
 def project(folder):
-    os.makedirs(os.path.join(folder, "notebooks"))
     os.makedirs(os.path.join(folder, "lib"))
-    open(os.path.join(folder, "lib", "__init__.py"), "w").close()
-    with open(os.path.join(folder, "lib", "notebook.py"), "w") as file:
+    os.makedirs(os.path.join(folder, "notebooks", "support"))
+    for package in ("lib", "notebooks/support"):
+        open(os.path.join(folder, package, "__init__.py"), "w").close()
+    with open(os.path.join(folder, "notebooks", "support", "setup.py"), "w") as file:
         file.write("def setup(): print('set up')")
 lines = [line.replace("!git", "shell(f'''git") + "''')" if "!git" in line else line for line in source.splitlines()]
 exec("\\n".join(lines))
-print(os.getcwd(), sys.modules["lib"].__file__, *commands, sep="\\n")
+import lib
+print(os.getcwd(), lib.__file__, sys.modules["support"].__file__, *commands, sep="\\n")
 """
 
 
@@ -46,42 +48,45 @@ def run(folder: Path, colab: bool = False) -> list[str]:
 
 def project(folder: Path) -> Path:
     """A project with a lib of its own that only says hello."""
-    (folder / "lib").mkdir(parents=True)
-    (folder / "lib" / "__init__.py").touch()
-    (folder / "lib" / "notebook.py").write_text("def setup(): print('set up')")
-    (folder / "notebooks" / "solutions").mkdir(parents=True)
+    for package in ("lib", "notebooks/support"):
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+    (folder / "notebooks" / "support" / "setup.py").write_text("def setup(): print('set up')")
+    (folder / "notebooks" / "solutions").mkdir()
     return folder
 
 
 @pytest.mark.parametrize("place", ["notebooks", "notebooks/solutions"])
 def test_a_notebook_uses_the_project_that_it_lies_in(tmp_path: Path, place: str) -> None:
     root = project(tmp_path / "clone")
-    said, folder, module = run(root / place)
+    said, folder, lib, support = run(root / place)
     assert said == "set up"
     assert Path(folder) == root / place
-    assert Path(module) == root / "lib" / "__init__.py"
+    assert Path(lib) == root / "lib" / "__init__.py"
+    assert Path(support) == root / "notebooks" / "support" / "__init__.py"
 
 
 def test_colab_fetches_the_project_at_its_ref_and_goes_to_its_notebooks(tmp_path: Path) -> None:
-    said, folder, module, command = run(tmp_path, colab=True)
+    said, folder, lib, support, command = run(tmp_path, colab=True)
     clone = tmp_path / "inside-distributed-training"
     assert said == "set up"
     assert Path(folder) == clone / "notebooks"
-    assert Path(module) == clone / "lib" / "__init__.py"
+    assert Path(lib) == clone / "lib" / "__init__.py"
+    assert Path(support) == clone / "notebooks" / "support" / "__init__.py"
     assert command.startswith("git clone --quiet --depth 1 --branch v9.9 https://github.com/someone/somewhere ")
 
 
 def test_colab_fetches_it_once(tmp_path: Path) -> None:
     project(tmp_path / "inside-distributed-training")
-    said, _, module = run(tmp_path, colab=True)  # no fourth line: no command
+    said, _, lib, support = run(tmp_path, colab=True)  # no fifth line: no command
     assert said == "set up"
-    assert Path(module).is_relative_to(tmp_path)
+    assert all(Path(module).is_relative_to(tmp_path) for module in (lib, support))
 
 
 def test_a_notebook_away_from_the_project_uses_the_installed_one(tmp_path: Path) -> None:
-    _, module = run(tmp_path)[-2:]
-    assert os.path.exists(module)
-    assert not Path(module).is_relative_to(tmp_path)
+    for module in run(tmp_path)[-2:]:
+        assert os.path.exists(module)
+        assert not Path(module).is_relative_to(tmp_path)
 
 
 def test_the_cell_is_short_and_names_the_projects_address() -> None:

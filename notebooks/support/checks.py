@@ -173,6 +173,14 @@ class Exercise:
         answer = answers if self.answers > 1 else answers[0]
         return self.judge(self, answer) if self.judge else self.compare(answer)
 
+    def right(self, said: str) -> Verdict:
+        """Return a judge's verdict that an answer is right."""
+        return Verdict("right", f"{self.what}: {said}")
+
+    def wrong(self, said: str) -> Verdict:
+        """Return a judge's verdict that an answer is wrong."""
+        return Verdict("wrong", f"{self.what}: {said}")
+
     def compare(self, answer: Any) -> Verdict:
         """Compare with the reference: in all cases, or, where there are none, the values themselves."""
         if self.cases == ():

@@ -295,7 +295,7 @@ def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
-    from support.n13.checks import true_prefetch
+    from support.n13.checks import one_ahead as true_prefetch
 
     from lib.streams.gpu import CUDA
 

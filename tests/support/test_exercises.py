@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
 import pytest
@@ -11,7 +12,7 @@ from support.n06.figures import LANES
 
 from lib.timeline import Span, Trace
 
-ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n0{number}" for number in range(8)]}
+ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n{number:02}" for number in range(16)]}
 
 EXERCISES = {
     f"{room}.{name}": value
@@ -26,6 +27,15 @@ TOLD_INSTEAD = {  # in the first case pool = batch_size, and the two mistakes gi
         "A pool holds pool × batch_size indices; yours holds batch_size."
     )
 }
+
+# run in threads: what is missing is told, not why
+SEEN_FROM_OUTSIDE = {"n09.check_worker", "n09.check_run_clock"}
+
+
+@pytest.fixture
+def patience(monkeypatch):
+    """Set how long a thread may take: wrong answers that hang are given up soon, right ones are left in peace."""
+    return partial(monkeypatch.setattr, ROOMS["n09"], "PATIENCE")
 
 
 def ask(exercise, answer):
@@ -52,7 +62,8 @@ def raises(*arguments, **named):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_the_reference_is_right_and_the_untouched_stub_is_open(name):
+def test_the_reference_is_right_and_the_untouched_stub_is_open(name, patience):
+    patience(10.0)
     exercise = EXERCISES[name]
     assert isinstance(exercise, Exercise)
     assert ask(exercise, exercise.reference).status == "right"
@@ -60,18 +71,20 @@ def test_the_reference_is_right_and_the_untouched_stub_is_open(name):
 
 
 @pytest.mark.parametrize("name, sentence", MISTAKES)
-def test_a_famous_mistake_is_wrong_and_told_by_its_sentence(name, sentence):
+def test_a_famous_mistake_is_wrong_and_told_by_its_sentence(name, sentence, patience):
+    patience(0.6)
     verdict = ask(EXERCISES[name], EXERCISES[name].mistakes[sentence])
     assert verdict.status == "wrong"
     assert TOLD_INSTEAD.get(sentence, sentence) in verdict.message
 
 
 @pytest.mark.parametrize("name", [name for name, exercise in EXERCISES.items() if callable(exercise.reference)])
-def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told(name):
+def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told(name, patience):
+    patience(0.6)
     exercise = EXERCISES[name]
     verdict = exercise(*written_with(exercise, raises))
     assert verdict.status == "wrong"
-    assert "ValueError: a parrot of the reader's" in verdict.message
+    assert "ValueError: a parrot of the reader's" in verdict.message or name in SEEN_FROM_OUTSIDE
     assert exercise(*written_with(exercise, returns_nothing)).status == "wrong"
 
 
@@ -131,6 +144,50 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n07.guess_times": (8, 1),
     "n07.guess_way": (34, 10),
     "n07.guess_peak": (1, 0.125),
+    "n08.guess_model_parallel": (1, 3, 3),
+    "n08.guess_clocks": (6, 12, 4, 3),
+    "n08.guess_idle": (43, 25, 4, 4),
+    "n08.guess_best": (16, 4, 16),
+    "n08.guess_slowest": (18, 10, [1, 1, 2], 8),
+    "n08.guess_with_backward": (43, 25, 4, 4),
+    "n08.guess_held": (4, 8, 8, 4),
+    "n09.guess_speed_up": (12 / 7, 4, 6, 2),
+    "n09.guess_size": (64, 512, {8: 0.8, 64: 1.3, 512: 1.9}),
+    "n09.guess_streams": (17, 25),
+    "n09.guess_finalize": ("scheduler", "worker"),
+    "n09.guess_answers": (3, 2),
+    "n09.guess_shared_worker": (1, 2),
+    "n10.guess_one_segment": (17, 9),
+    "n10.guess_least": (16, 64),
+    "n10.guess_ratio": (4 / 3, 2),
+    "n10.guess_fewer": (0, 3),
+    "n10.guess_sooner": (3, 1),
+    "n10.guess_differ": (50, 0),
+    "n10.guess_batches": (2, 1),
+    "n11.guess_first": ("a", "b"),
+    "n11.guess_threads": (1, 4),
+    "n11.guess_second": ("r11", "B21"),
+    "n11.guess_alive": (8, 1),
+    "n11.guess_changes": (0, 4),
+    "n12.guess_partitions": (17, 9, 17),
+    "n12.guess_idle": (75, 0),
+    "n12.guess_speed": (1.28, 3),
+    "n12.guess_counted": (7, 1),
+    "n12.guess_tasks": (28, 32),
+    "n13.guess_wait_stream": (15, 11),
+    "n13.guess_half": (250, 25),
+    "n13.guess_step": (6, 9),
+    "n13.guess_waits": (0, 4),
+    "n13.guess_chunks": (12, 52),
+    "n14.guess_last_rank": (1, 4, 8, 4),
+    "n14.guess_interleaved": (16, 27, 8, 4, 2),
+    "n14.guess_half": (50, 100, 0.5),
+    "n14.guess_zero_bubble": (3, 0, 8, 4),
+    "n15.guess_data_rank": (1, 5),
+    "n15.guess_rows": (40, 320),
+    "n15.guess_bubble": (20, 0),
+    "n15.guess_order": ("b", "A"),
+    "n15.guess_loss": (2.3, 0.0),
 }
 
 

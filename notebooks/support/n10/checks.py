@@ -11,27 +11,43 @@ import torch
 from lib.saved import SavedTensors
 from torch import Tensor, nn
 
-from support.checks import Verdict, check_function, guess, not_attempted, untouched
+from support.checks import Exercise, Guess, Verdict, cases
 from support.n10.runs import peak, predict, predict_early
 
-# ---- The check of notebook 10's exercise 1: a checkpoint written as one autograd function.
-#
-# The answer is run on a small model with dropout; every symptom that a known mistake shows has a sentence of its own.
+# ---- predictions
+
+
+def _fewer() -> int:
+    except_last, always = (peak(predict(8, 1, 4, mode)) for mode in ("except_last", "always"))
+    return except_last - always
+
+
+def _sooner() -> int:
+    late, early = (predict_early(4, 4, early=early).makespan for early in (False, True))
+    return round(late - early)
+
+
+guess_one_segment = Guess("the peak with one segment", lambda: peak(predict(16, 1)), unit="tensors")
+"""Section 2: the peak of 16 layers in one segment."""
+guess_least = Guess(
+    "the least peak of 64 layers", lambda: min(peak(predict(64, s)) for s in range(1, 65)), unit="tensors"
+)
+"""Section 3: the least peak of 64 layers, over all numbers of segments."""
+guess_ratio = Guess("the time with recompute", lambda: (1 + 2 + 1) / (1 + 2), unit="×", tolerance=0.03)
+"""Section 4: a step with recompute over one without, if backward costs two forwards."""
+guess_fewer = Guess("what 'always' saves over 'except_last'", _fewer, unit="tensors")
+"""Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
+guess_sooner = Guess("the time saved", _sooner, unit="forwards")
+"""Section 6: forwards saved by an early Recompute in 4 partitions."""
+guess_differ = Guess("the expected share of other units", lambda: 50, unit="%", tolerance=0.2)
+""" "Break it": per cent of units whose dropout mask differs by chance at p = 0.5."""
+guess_batches = Guess("num_batches_tracked after one step", lambda: 2)
+""" "Break it": what BatchNorm counts in one step with a checkpoint."""
+
+
+# ---- exercise 1: a checkpoint as one autograd function
 
 AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
-
-
-class _Draw(nn.Dropout):
-    """Dropout that remembers its masks."""
-
-    def __init__(self) -> None:
-        super().__init__(0.5)
-        self.masks: list[Tensor] = []
-
-    def forward(self, input: Tensor) -> Tensor:
-        output = super().forward(input)
-        self.masks.append(output.detach() != 0)
-        return output
 
 
 class _Case:
@@ -39,15 +55,15 @@ class _Case:
 
     def __init__(self, apply: Callable[[nn.Module, Tensor], Tensor] | None) -> None:
         torch.manual_seed(7)
-        self.first, self.draw = nn.Linear(6, 6), _Draw()
-        self.segment = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), self.draw, nn.Linear(6, 6), nn.Tanh())
+        self.first, draw, self.masks = nn.Linear(6, 6), nn.Dropout(0.5), list[Tensor]()
+        draw.register_forward_hook(lambda _, x, output: self.masks.append(output.detach() != 0))
+        self.segment = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), draw, nn.Linear(6, 6), nn.Tanh())
         self.second = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-        self.x = torch.randn(10, 6)
         apply = apply or (lambda function, x: function(x))
         with SavedTensors(
             p for part in (self.first, self.segment, self.second) for p in part.parameters()
         ) as saved:
-            start = self.first(self.x)
+            start = self.first(torch.randn(10, 6))
             before = saved.count
             self.y = apply(self.segment, start)
             self.kept = saved.count - before
@@ -59,28 +75,13 @@ class _Case:
         self.before_backward = torch.get_rng_state()
         (self.end**2).sum().backward()
 
-    def grads(self) -> dict[str, Tensor | None]:
+    def grads(self) -> dict[str, Any]:
         parts = {"the layer before": self.first, "the segment": self.segment, "a second segment": self.second}
         return {
             f"{where}'s {name}": p.grad
             for where, part in parts.items()
             for name, p in part.named_parameters()
         }
-
-
-def check_checkpoint(answer: AutogradFunction) -> Verdict:
-    """Check exercise 1: output, kept tensors, gradients, dropout mask and random state, against no checkpoint."""
-    if untouched(answer.forward) or untouched(answer.backward):
-        return not_attempted("forward and backward of MyCheckpoint")
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        problem = _problem(answer)
-    if problem:
-        return Verdict("wrong", f"MyCheckpoint: {problem}")
-    return Verdict(
-        "right",
-        "MyCheckpoint: output, gradients and random state as without checkpoint, and only the input is kept.",
-    )
 
 
 ERRORS = {  # what torch says: what is behind it
@@ -91,6 +92,14 @@ ERRORS = {  # what torch says: what is behind it
     "a second time": "The second forward must start at `x.detach()`: without that, backward runs on into the layers "
     "before.",
 }
+NONE_BEFORE = (
+    "x got none. A detached x requires no grad until you say .requires_grad_(), and backward must return its "
+    ".grad."
+)
+NONE_INSIDE = (
+    "the parameters are no arguments of forward. torch.autograd.backward(y, gradient) gives them theirs; "
+    "torch.autograd.grad(y, x, gradient) does not."
+)
 
 
 def _problem(answer: AutogradFunction) -> str:
@@ -118,7 +127,7 @@ def _problem(answer: AutogradFunction) -> str:
 
 
 def _problem_of_gradients(mine: _Case, plain: _Case) -> str:
-    masks = mine.draw.masks
+    masks = mine.masks
     if len(masks) != 2:
         return f"function ran {len(masks)} time{'s' * (len(masks) != 1)}; a checkpoint runs it twice."
     if not torch.equal(*masks):
@@ -128,25 +137,14 @@ def _problem_of_gradients(mine: _Case, plain: _Case) -> str:
             "torch.get_rng_state() in forward, and set it before the second one."
         )
     expected = plain.grads()
-    for name, got in mine.grads().items():
-        want = expected[name]
-        assert want is not None
+    gradients = [(name, got, expected[name]) for name, got in mine.grads().items()]
+    for name, got, want in gradients:
         if got is None or not got.any():
-            if name.startswith("the layer before"):
-                return (
-                    f"{name} has no gradient: x got none. A detached x requires no grad until you say "
-                    ".requires_grad_(), and backward must return its .grad."
-                )
-            return (
-                f"{name} has no gradient: the parameters are no arguments of forward. "
-                "torch.autograd.backward(y, gradient) gives them theirs; torch.autograd.grad(y, x, gradient) does not."
-            )
+            before = name.startswith("the layer before")
+            return f"{name} has no gradient: " + (NONE_BEFORE if before else NONE_INSIDE)
         if torch.allclose(got, 2 * want, atol=1e-6):
             return f"{name} has twice its gradient: backward went through the graph two times."
-    for name, got in mine.grads().items():
-        want = expected[name]
-        assert want is not None
-        assert got is not None
+    for name, got, want in gradients:
         if not torch.allclose(got, want, atol=1e-6):
             off = float((got - want).norm() / want.norm())
             return f"{name}: the gradient is off by {off:.0%}. Is the gradient that arrives passed on?"
@@ -159,7 +157,7 @@ def _problem_of_gradients(mine: _Case, plain: _Case) -> str:
 
 
 class TrueCheckpoint(torch.autograd.Function):
-    """The reference: one function that keeps the input and computes again when the gradient arrives."""
+    """The reference of exercise 1: one function that keeps the input and computes again when the gradient arrives."""
 
     @staticmethod
     def forward(ctx: Any, function: nn.Module, x: Tensor) -> Any:
@@ -179,150 +177,112 @@ class TrueCheckpoint(torch.autograd.Function):
         return None, x.grad
 
 
-# ---- Checks of notebook 10: a checkpoint as one autograd function, segments for a budget, the time of a step.
-
-# ---- predictions
-
-
-def guess_one_segment(my_guess: object) -> Verdict:
-    """Comment on the guess of section 2: the peak of 16 layers in one segment."""
-    return guess(my_guess, peak(predict(16, 1)), what="the peak with one segment", unit="tensors")
+def _check_checkpoint(exercise: Exercise, answer: AutogradFunction) -> Verdict:
+    """Run the answer on a small model with dropout; every symptom of a known mistake has a sentence of its own."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        problem = _problem(answer)
+    return exercise.wrong(problem) if problem else exercise.right(f"{exercise.praise}.")
 
 
-def guess_least(my_guess: object) -> Verdict:
-    """Comment on the guess of section 3: the least peak of 64 layers, over all numbers of segments."""
-    least = min(peak(predict(64, s)) for s in range(1, 65))
-    return guess(my_guess, least, what="the least peak of 64 layers", unit="tensors")
-
-
-def guess_ratio(my_guess: object) -> Verdict:
-    """Comment on the guess of section 4: a step with recompute over one without, if backward costs two forwards."""
-    return guess(my_guess, (1 + 2 + 1) / (1 + 2), what="the time with recompute", unit="×", tolerance=0.03)
-
-
-def guess_fewer(my_guess: object) -> Verdict:
-    """Comment on the guess of section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
-    fewer = peak(predict(8, 1, 4, "except_last")) - peak(predict(8, 1, 4, "always"))
-    return guess(my_guess, fewer, what="what 'always' saves over 'except_last'", unit="tensors")
-
-
-def guess_sooner(my_guess: object) -> Verdict:
-    """Comment on the guess of section 6: forwards saved by an early Recompute in 4 partitions."""
-    late, early = (predict_early(4, 4, early=early).makespan for early in (False, True))
-    return guess(my_guess, round(late - early), what="the time saved", unit="forwards")
-
-
-def guess_differ(my_guess: object) -> Verdict:
-    """Comment on the guess of "Break it": per cent of units whose dropout mask differs by chance at p = 0.5."""
-    return guess(my_guess, 50, what="the expected share of other units", unit="%", tolerance=0.2)
-
-
-def guess_batches(my_guess: object) -> Verdict:
-    """Comment on the guess of "Break it": what BatchNorm counts in one step with a checkpoint."""
-    return guess(my_guess, 2, what="num_batches_tracked after one step")
+check_checkpoint = Exercise(
+    "MyCheckpoint",
+    name="forward and backward of MyCheckpoint",
+    reference=TrueCheckpoint,
+    methods=("forward", "backward"),
+    judge=_check_checkpoint,
+    praise="output, gradients and random state as without checkpoint, and only the input is kept",
+)
+"""Exercise 1: output, kept tensors, gradients, dropout mask and random state, against no checkpoint."""
 
 
 # ---- exercise 2: segments for a budget
 
-
-def true_segments(layers: int, budget: int) -> int | None:
-    """Return the fewest segments whose peak fits: 0 if no checkpoint is needed, None if nothing fits."""
-    if layers + 1 <= budget:
-        return 0
-    return next((s for s in range(1, layers + 1) if s + layers // s <= budget), None)
+Segments: TypeAlias = Callable[[int, int], int | None]
 
 
-def square_root(layers: int, budget: int) -> int | None:
-    """Take the square root, whatever the budget (wrong)."""
-    return 0 if layers + 1 <= budget else round(math.sqrt(layers))
+def _segments(
+    held: Callable[[int, int], int] = lambda layers, s: s + layers // s,
+    *,
+    most: bool = False,
+    zero: bool = True,
+) -> Segments:
+    """Make an answer: the fewest segments whose peak `held` fits; 0 if none is needed, None if nothing fits."""
+
+    def segments(layers: int, budget: int) -> int | None:
+        if zero and layers + 1 <= budget:
+            return 0
+        numbers = range(1, layers + 1)[:: -1 if most else 1]
+        return next((s for s in numbers if held(layers, s) <= budget), None)
+
+    return segments
 
 
-def inside_only(layers: int, budget: int) -> int | None:
-    """Forget the inputs of the segments (wrong)."""
-    return (
-        0 if layers + 1 <= budget else next((s for s in range(1, layers + 1) if layers // s <= budget), None)
-    )
-
-
-def rounded_up(layers: int, budget: int) -> int | None:
-    """Take the longest segment together with all inputs (wrong: the longest come first)."""
-    if layers + 1 <= budget:
-        return 0
-    return next((s for s in range(1, layers + 1) if s - (-layers // s) <= budget), None)
-
-
-def never_zero(layers: int, budget: int) -> int | None:
-    """Always checkpoint (wrong)."""
-    return next((s for s in range(1, layers + 1) if s + layers // s <= budget), None)
-
-
-def most_segments(layers: int, budget: int) -> int | None:
-    """Return the most segments that fit (wrong)."""
-    if layers + 1 <= budget:
-        return 0
-    return next((s for s in range(layers, 0, -1) if s + layers // s <= budget), None)
-
-
-def check_segments(answer: Callable[[int, int], int | None]) -> Verdict:
-    """Check exercise 2 over layers 1..24 and budgets around the least and the largest peak."""
-    mistakes: dict[str, Callable[..., Any]] = {
-        "√layers needs least memory, but the budget may allow fewer segments, or not even that.": square_root,
-        "That counts one segment's inside only; the inputs of the segments are held as well.": inside_only,
-        "The longest segments come last in backward, when fewer inputs are left: s + layers // s.": rounded_up,
-        "If layers + 1 tensors fit, no checkpoint is needed: 0.": never_zero,
-        "These fit, but fewer segments do as well.": most_segments,
-    }
-    cases = [
-        {"layers": layers, "budget": budget}
-        for layers in (16, *range(1, 25))
-        for budget in (9, 10, 8, 17, 7, *range(2, layers + 3))
-    ]
-    return check_function(answer, true_segments, cases, what="fewest_segments", mistakes=mistakes)
+check_segments = Exercise(
+    "fewest_segments",
+    reference=_segments(),
+    cases=cases(
+        "layers budget",
+        (
+            (layers, budget)
+            for layers in (16, *range(1, 25))
+            for budget in (9, 10, 8, 17, 7, *range(2, layers + 3))
+        ),
+    ),
+    mistakes={
+        "√layers needs least memory, but the budget may allow fewer segments, or not even that.": (
+            lambda layers, budget: 0 if layers + 1 <= budget else round(math.sqrt(layers))
+        ),
+        "That counts one segment's inside only; the inputs of the segments are held as well.": _segments(
+            lambda layers, s: layers // s
+        ),
+        "The longest segments come last in backward, when fewer inputs are left: s + layers // s.": _segments(
+            lambda layers, s: s + math.ceil(layers / s)
+        ),
+        "If layers + 1 tensors fit, no checkpoint is needed: 0.": _segments(zero=False),
+        "These fit, but fewer segments do as well.": _segments(most=True),
+    },
+)
+"""Exercise 2 over layers 1..24 and budgets around the least and the largest peak."""
 
 
 # ---- exercise 3: the time of a step
 
 
-def true_time(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-    """Return the time of a step: every micro-batch once forward and back, the checkpointed ones forward again."""
-    again = {"never": 0, "except_last": micro_batches - 1, "always": micro_batches}[mode]
-    return micro_batches * (forward + backward) + again * forward
+def _step_time(
+    except_last: Callable[[int], int] = lambda m: m - 1,
+    recompute: Callable[[float, float], float] = lambda forward, backward: forward,
+) -> Callable[[float, float, int, str], float]:
+    """Make an answer: each micro-batch goes forward and back, and some are recomputed, at a price."""
+
+    def time(forward: float, backward: float, micro_batches: int, mode: str) -> float:
+        again = {"never": 0, "except_last": except_last(micro_batches), "always": micro_batches}[mode]
+        return micro_batches * (forward + backward) + again * recompute(forward, backward)
+
+    return time
 
 
-def all_again(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-    """Recompute the last micro-batch, too (wrong)."""
-    return micro_batches * (forward + backward) + (mode != "never") * micro_batches * forward
-
-
-def last_again(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-    """Recompute only the last one in except_last (wrong)."""
-    again = {"never": 0, "except_last": 1, "always": micro_batches}[mode]
-    return micro_batches * (forward + backward) + again * forward
-
-
-def backward_twice(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-    """Count a second backward with the second forward (wrong)."""
-    again = {"never": 0, "except_last": micro_batches - 1, "always": micro_batches}[mode]
-    return (micro_batches + again) * (forward + backward)
-
-
-def quarter(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-    """Add a quarter, whatever the numbers are (wrong)."""
-    return micro_batches * (forward + backward) * (1 if mode == "never" else 1.25)
-
-
-def check_step_time(answer: Callable[[float, float, int, str], float]) -> Verdict:
-    """Check exercise 3 over modes, micro-batches and several ratios of backward to forward."""
-    mistakes: dict[str, Callable[..., Any]] = {
-        "In except_last the last micro-batch is not recomputed.": all_again,
-        "except_last recomputes all but the last micro-batch, not only the last.": last_again,
-        "Recompute is a forward; backward still runs once.": backward_twice,
-        "A quarter is a rule of thumb: here are the numbers.": quarter,
-    }
-    cases = [
-        {"forward": forward, "backward": backward, "micro_batches": m, "mode": mode}
-        for forward, backward in ((1.0, 2.0), (2.0, 3.0), (1.5, 1.0))
-        for m in (4, 1, 8)
-        for mode in ("except_last", "always", "never")
-    ]
-    return check_function(answer, true_time, cases, what="step_time", mistakes=mistakes)
+check_step_time = Exercise(
+    "step_time",
+    reference=_step_time(),
+    cases=cases(
+        "forward backward micro_batches mode",
+        (
+            (*prices, m, mode)
+            for prices in ((1.0, 2.0), (2.0, 3.0), (1.5, 1.0))
+            for m in (4, 1, 8)
+            for mode in ("except_last", "always", "never")
+        ),
+    ),
+    mistakes={
+        "In except_last the last micro-batch is not recomputed.": _step_time(lambda m: m),
+        "except_last recomputes all but the last micro-batch, not only the last.": _step_time(lambda m: 1),
+        "Recompute is a forward; backward still runs once.": _step_time(
+            recompute=lambda forward, backward: forward + backward
+        ),
+        "A quarter is a rule of thumb: here are the numbers.": lambda forward, backward, micro_batches, mode: (
+            micro_batches * (forward + backward) * (1 if mode == "never" else 1.25)
+        ),
+    },
+)
+"""Exercise 3 over modes, micro-batches and several ratios of backward to forward."""

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
+from lib.pipeline.dependency import Fork, Join
 from lib.pipeline.pipeline import Clock as Schedule
 from lib.pipeline.pipeline import Pipeline
 from torch import Tensor
 
-from support.checks import Verdict, check_value, guess, not_attempted, untouched
+from support.checks import Exercise, Guess, Verdict, letter
 from support.n11.runs import Run, backward_run, by_hand, needs, peaks, predict, turn
 
 # ---- predictions
 
-
-def guess_first(my_guess: object) -> Verdict:
-    """Comment on the guess of section 2: which of the two chains goes backward first."""
-    said = my_guess.strip().lower() if isinstance(my_guess, str) else my_guess
-    return guess(said, "a", what="the chain that goes backward first")
-
-
-def guess_threads(my_guess: object) -> Verdict:
-    """Comment on the guess of section 2: threads in which four CPU partitions go backward."""
-    return guess(my_guess, 1, what="the number of threads in backward")
-
-
-def guess_second(my_guess: object) -> Verdict:
-    """Comment on the guess of section 4: what follows R21 where nothing ties the micro-batches."""
-    said = my_guess.strip().upper() if isinstance(my_guess, str) else my_guess
-    return guess(said, predict(3, 2, "always", False).ops[1], what="the operation after R21")
-
-
-def guess_alive(my_guess: object) -> Verdict:
-    """Comment on the guess of section 5: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
-    truth = peaks(predict(8, 2, "always", False).ops, 8, 2)[-1]
-    return guess(my_guess, truth, what="the most insides alive in partition 1")
-
-
-def guess_changes(my_guess: object) -> Verdict:
-    """Comment on the guess of "Break it": does a phony without gradient change the gradients?"""
-    return guess(my_guess, 0, what="the number of weights whose gradient changes")
+guess_first = Guess(
+    "the chain that goes backward first",
+    lambda: "a",
+    read=lambda said: said.strip().lower() if isinstance(said, str) else said,
+)
+"""Section 2: which of the two chains goes backward first."""
+guess_threads = Guess("the number of threads in backward", lambda: 1)
+"""Section 2: threads in which four CPU partitions go backward."""
+guess_second = Guess("the operation after R21", lambda: predict(3, 2, "always", False).ops[1], read=letter)
+"""Section 4: what follows R21 where nothing ties the micro-batches."""
+guess_alive = Guess(
+    "the most insides alive in partition 1", lambda: peaks(predict(8, 2, "always", False).ops, 8, 2)[-1]
+)
+"""Section 5: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
+guess_changes = Guess("the number of weights whose gradient changes", lambda: 0)
+""" "Break it": does a phony without gradient change the gradients?"""
 
 
 # ---- exercise 1: Fork and Join
@@ -78,44 +69,9 @@ def _far_ahead() -> None:
         x * 1
 
 
-class TrueFork(torch.autograd.Function):
-    """The reference: the tensor, and a phony that hangs on the same node."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return an alias, and a new tensor of no elements."""
-        return x.detach(), torch.empty(0)
-
-    @staticmethod
-    def backward(ctx: Any, grad_x: Tensor, grad_phony: Tensor) -> Tensor:
-        """Hand on the tensor's gradient."""
-        return grad_x
-
-
-class TrueJoin(torch.autograd.Function):
-    """The reference: the tensor, with an edge to where the phony comes from."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, phony: Tensor) -> Tensor:
-        """Return an alias."""
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Hand the gradient on, and none to the phony."""
-        return gradient, None
-
-
-def check_fork_join(fork: AutogradFunction, join: AutogradFunction) -> Verdict:
-    """Check exercise 1: the phony, the values, the gradients, and the order that the edge forces."""
-    if any(untouched(part) for function in (fork, join) for part in (function.forward, function.backward)):
-        return not_attempted("forward and backward of MyFork and MyJoin")
-    problem = _problem_of_fork(fork) or _problem_of_join(fork, join) or _problem_of_order(fork, join)
-    if problem:
-        return Verdict("wrong", problem)
-    return Verdict(
-        "right", "MyFork and MyJoin: values and gradients untouched, and b goes backward before a."
-    )
+def _check_fork_join(exercise: Exercise, answer: tuple[AutogradFunction, AutogradFunction]) -> Verdict:
+    problem = _problem_of_fork(answer[0]) or _problem_of_join(*answer) or _problem_of_order(*answer)
+    return Verdict("wrong", problem) if problem else exercise.right(f"{exercise.praise}.")
 
 
 def _problem_of_fork(fork: AutogradFunction) -> str:
@@ -201,58 +157,40 @@ def _problem_of_order(fork: AutogradFunction, join: AutogradFunction) -> str:
     return ""
 
 
+check_fork_join = Exercise(
+    "MyFork and MyJoin",
+    name="forward and backward of MyFork and MyJoin",
+    reference=(Fork, Join),
+    answers=2,
+    methods=("forward", "backward"),
+    judge=_check_fork_join,
+    praise="values and gradients untouched, and b goes backward before a",
+)
+"""Exercise 1: the phony, the values, the gradients, and the order that the edge forces."""
+
+
 # ---- exercise 2: the order by hand
 
 HAND = (2, 3)  # micro-batches, partitions
 
 
-def lazy(micro_batches: int, partitions: int) -> list[str]:
-    """Recompute only once the gradient has arrived, right before it is used (wrong)."""
-    order = [op for op in by_hand(micro_batches, partitions) if op[0] == "B"]
-    return [both for op in order for both in (f"R{op[1:]}", op)]
-
-
-def row_by_row(micro_batches: int, partitions: int) -> list[str]:
-    """Finish one micro-batch in all partitions before the next (wrong)."""
-    pairs = [f"{i}{j}" for i in reversed(range(micro_batches)) for j in reversed(range(partitions))]
-    return [op + pair for pair in pairs for op in "RB"]
-
-
-def forward_order(micro_batches: int, partitions: int) -> list[str]:
-    """Go through clocks as forward does (wrong)."""
-    pairs = sorted((i + j, j, i) for i in range(micro_batches) for j in range(partitions))
-    return [f"{op}{i}{j}" for _, j, i in pairs for op in "RB"]
-
-
-def check_by_hand(answer: object) -> Verdict:
-    """Check exercise 2: an order of 2 micro-batches in 3 partitions; says which edge or which turn it misses."""
-    what = "the order of backward for 2 micro-batches in 3 partitions"
-    if answer is None or answer is ...:
-        return not_attempted(what)
+def _check_by_hand(exercise: Exercise, answer: object) -> Verdict:
+    """Say which edge or which turn an order misses first."""
+    truth = exercise.reference
     words = answer.split() if isinstance(answer, str) else answer
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        return Verdict(
-            "wrong", f"{what}: a text such as 'R12 B12 …' is expected, not {type(answer).__name__}."
-        )
-    order, truth = [word.upper() for word in words], by_hand(*HAND)
+        return exercise.wrong(f"a text such as 'R12 B12 …' is expected, not {type(answer).__name__}.")
+    order = [word.upper() for word in words]
     if sorted(order) != sorted(truth):
         lost, strange = sorted(set(truth) - set(order)), sorted(set(order) - set(truth))
         twice = sorted({op for op in order if order.count(op) > 1})
         parts = [("missing", lost), ("unknown", strange), ("twice", twice)]
         said = "; ".join(f"{name}: {', '.join(ops)}" for name, ops in parts if ops)
-        return Verdict("wrong", f"{what} has {len(truth)} operations, each once; {said}.")
+        return Verdict("wrong", f"{exercise.what} has {len(truth)} operations, each once; {said}.")
     if order == truth:
-        return Verdict("right", f"{what}: {' '.join(truth)}.")
-    known = {
-        "This is the order without dependencies.": by_hand(*HAND, dependencies=False),
-        "This is the order of forward; backward starts at the end.": forward_order(*HAND),
-        "Here each R waits for its own gradient, as in torch.utils.checkpoint; ours runs once it is ready.": lazy(
-            *HAND
-        ),
-        "Here one micro-batch goes through all partitions first.": row_by_row(*HAND),
-    }
-    named = next((f" {why}" for why, wrong in known.items() if wrong == order), "")
-    return Verdict("wrong", f"{what}: {_first_fault(order)}{named}")
+        return exercise.right(f"{' '.join(truth)}.")
+    named = next((f" {why}" for why, wrong in exercise.mistakes.items() if wrong == order), "")
+    return exercise.wrong(f"{_first_fault(order)}{named}")
 
 
 def _first_fault(order: list[str]) -> str:
@@ -268,6 +206,31 @@ def _first_fault(order: list[str]) -> str:
             among = ", ".join(sorted(ready))
             return f"at position {k} ready are {among}: {best} has the highest number, not {op}."
     raise AssertionError("no fault")
+
+
+def _twice(pairs: Iterable[tuple[int, int]]) -> list[str]:
+    """Recompute each pair (i, j) and go through it at once."""
+    return [f"{op}{i}{j}" for i, j in pairs for op in "RB"]
+
+
+_ALL = list(product(range(HAND[0]), range(HAND[1])))
+
+check_by_hand = Exercise(
+    "the order of backward for 2 micro-batches in 3 partitions",
+    reference=by_hand(*HAND),
+    judge=_check_by_hand,
+    mistakes={
+        "This is the order without dependencies.": by_hand(*HAND, dependencies=False),
+        "This is the order of forward; backward starts at the end.": _twice(
+            sorted(_ALL, key=lambda pair: (sum(pair), pair[1]))
+        ),
+        "Here each R waits for its own gradient, as in torch.utils.checkpoint; ours runs once it is ready.": _twice(
+            (int(op[1]), int(op[2])) for op in by_hand(*HAND) if op[0] == "B"
+        ),
+        "Here one micro-batch goes through all partitions first.": _twice(_ALL[::-1]),
+    },
+)
+"""Exercise 2: an order of 2 micro-batches in 3 partitions, as a text or a list."""
 
 
 # ---- exercise 3: the missing edge
@@ -291,20 +254,15 @@ def damaged_run() -> Run:
     return backward_run(4, 2, pipeline=Damaged)
 
 
-def check_missing(answer: object) -> Verdict:
-    """Check exercise 3: the (i, j) whose fence forgot to depend."""
-    i, j = MISSING
-    wrong = {
-        (
-            i - 1,
-            j,
-        ): "That is where the edge should lead (its Fork); the fence of the later micro-batch makes it.",
-        (
-            i,
-            j - 1,
-        ): "The Join would stand behind partition 0, but it is made on the way into the next partition.",
-        (i + 1, j): "That edge is there. Look one row up.",
-        (j, i): "Micro-batch first, then partition.",
-    }
-    given = tuple(answer) if isinstance(answer, list) else answer
-    return check_value(given, MISSING, what="the fence (i, j) that forgot its dependency", wrong=wrong)
+check_missing = Exercise(
+    "the fence (i, j) that forgot its dependency",
+    reference=MISSING,
+    judge=lambda exercise, answer: exercise.compare(tuple(answer) if isinstance(answer, list) else answer),
+    mistakes={
+        "That is where the edge should lead (its Fork); the fence of the later micro-batch makes it.": (1, 1),
+        "The Join would stand behind partition 0, but it is made on the way into the next partition.": (2, 0),
+        "That edge is there. Look one row up.": (3, 1),
+        "Micro-batch first, then partition.": (1, 2),
+    },
+)
+"""Exercise 3: the (i, j) whose fence forgot to depend."""

@@ -2,60 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, TypeAlias
 
 from lib.pipeline.balance import partition
 from lib.pipeline.pipeline import clock_cycles
 
-from support.checks import Verdict, check_function, guess, not_attempted, untouched
-from support.n12 import checks as answers
+from support.checks import Exercise, Guess, cases
 from support.n12.figures import block_costs, predicted_forward
 
-# ---- Right answers and famous wrong ones to the exercises of notebook 12.
+# ---- predictions
 
-Balance: TypeAlias = Callable[[Sequence[float], int], Sequence[int]]
-Step: TypeAlias = Callable[[Any, Any, Any, Any], Any]
+guess_partitions = Guess("the most partitions after flattening", lambda layers: layers, unit="partitions")
+"""Section 1: partitions that the flattened model can be cut into."""
+guess_idle = Guess(
+    "the idle share with one micro-batch",
+    lambda: round(100 * predicted_forward([1, 1, 1, 1], 1).bubble),
+    unit="%",
+    tolerance=0.02,
+)
+"""Section 3: per cent of the lanes idle for 4 equal partitions and 1 micro-batch."""
+guess_speed = Guess(
+    "the speed of three devices",
+    lambda: round(8 * 8 / predicted_forward([6, 1, 1], 8).makespan, 2),
+    unit="× one device",
+    tolerance=0.05,
+)
+"""Section 4: the speed of three devices, costs 6, 1, 1, 8 micro-batches."""
+guess_counted = Guess("num_batches_tracked after one step", lambda: 4 + 3)
+"""Section 7: BatchNorms counted in one step, 4 micro-batches, except_last."""
+guess_tasks = Guess("the recomputes of a step", lambda: 4 * (8 - 1), unit="tasks")
+"""Section 5: recomputes of a step, 4 partitions, 8 micro-batches, except_last."""
+
 
 # ---- exercise 1: a balance for given costs
 
-
-def true_balance(costs: Sequence[float], partitions: int) -> list[int]:
-    """Return the balance whose slowest partition costs least."""
-    return partition(costs, partitions)
+Balance: TypeAlias = Callable[[Sequence[float], int], Sequence[int]]
 
 
-def same_layers(costs: Sequence[float], partitions: int) -> list[int]:
-    """Give every partition as many layers as the next (wrong: they are not equally dear)."""
+def _as_integers(answer: Balance) -> Callable[..., list[int] | None]:
+    def balance(costs: Sequence[float], partitions: int) -> list[int] | None:
+        sizes = answer(list(costs), partitions)
+        return None if sizes is None else [int(size) for size in sizes]
+
+    return balance
+
+
+def _too_slow(got: list[int], expected: list[int], case: Mapping[str, Any]) -> str:
+    costs, n = case["costs"], case["partitions"]
+    if len(got) != n or sum(got) != len(costs) or min(got) < 1:
+        return f"{got} is no balance: GPipe needs {n} numbers from 1 up whose sum is {len(costs)}"
+    slowest, least = (max(block_costs(costs, sizes)) for sizes in (got, expected))
+    if slowest <= least:
+        return ""
+    return f"the slowest partition of {got} costs {slowest:g}; {expected} has {least:g}"
+
+
+def _same_layers(costs: Sequence[float], partitions: int) -> list[int]:
     size, longer = divmod(len(costs), partitions)
     return [size + (j < longer) for j in range(partitions)]
 
 
-def greedy_below(costs: Sequence[float], partitions: int) -> list[int]:
-    """Fill a partition as long as it stays below the mean, the last one takes the rest (wrong)."""
-    mean, balance, k = sum(costs) / partitions, list[int](), 0
-    for j in range(partitions - 1):
-        size, filled = 1, costs[k]
-        while k + size < len(costs) - (partitions - 1 - j) and filled + costs[k + size] <= mean:
-            filled, size = filled + costs[k + size], size + 1
-        balance, k = [*balance, size], k + size
-    return [*balance, len(costs) - k]
+def _greedy(takes: Callable[[float, float, float], bool]) -> Balance:
+    """Fill a partition as long as takes(filled, next layer, mean); the last one gets the rest."""
+
+    def balance(costs: Sequence[float], partitions: int) -> list[int]:
+        mean, sizes, k = sum(costs) / partitions, list[int](), 0
+        for j in range(partitions - 1):
+            size, filled = 1, costs[k]
+            while k + size < len(costs) - (partitions - 1 - j) and takes(filled, costs[k + size], mean):
+                filled, size = filled + costs[k + size], size + 1
+            sizes, k = [*sizes, size], k + size
+        return [*sizes, len(costs) - k]
+
+    return balance
 
 
-def greedy_above(costs: Sequence[float], partitions: int) -> list[int]:
-    """Fill a partition until it reaches the mean, the last one takes the rest (wrong)."""
-    mean, balance, k = sum(costs) / partitions, list[int](), 0
-    for j in range(partitions - 1):
-        size, filled = 1, costs[k]
-        while k + size < len(costs) - (partitions - 1 - j) and filled < mean:
-            filled, size = filled + costs[k + size], size + 1
-        balance, k = [*balance, size], k + size
-    return [*balance, len(costs) - k]
-
-
-def near_the_marks(costs: Sequence[float], partitions: int) -> list[int]:
-    """Cut where the running sum is nearest to 1/n, 2/n … of the whole (wrong)."""
+def _near_the_marks(costs: Sequence[float], partitions: int) -> list[int]:
     sums, cuts = [0, *accumulate(costs)], [0]
     for j in range(1, partitions):
         allowed = range(cuts[-1] + 1, len(costs) - (partitions - j) + 1)
@@ -64,173 +88,44 @@ def near_the_marks(costs: Sequence[float], partitions: int) -> list[int]:
     return [b - a for a, b in zip(cuts, [*cuts[1:], len(costs)], strict=True)]
 
 
-# ---- exercise 2: a training step
-
-
-def true_step(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Bring the input to the first device, the target to the last."""
-    output = model(x.to(model.devices[0]))
-    loss = loss_function(output, y.to(model.devices[-1]))
-    loss.backward()
-    return loss
-
-
-def both_first(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Bring both to the first device (wrong)."""
-    loss = loss_function(model(x.to(model.devices[0])), y.to(model.devices[0]))
-    loss.backward()
-    return loss
-
-
-def both_last(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Bring both to the last device (wrong)."""
-    loss = loss_function(model(x.to(model.devices[-1])), y.to(model.devices[-1]))
-    loss.backward()
-    return loss
-
-
-def input_left(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Leave the input where it is (wrong)."""
-    loss = loss_function(model(x), y.to(model.devices[-1]))
-    loss.backward()
-    return loss
-
-
-def target_left(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Leave the target where it is (wrong)."""
-    loss = loss_function(model(x.to(model.devices[0])), y)
-    loss.backward()
-    return loss
-
-
-def output_back(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Bring the output back to the target (wrong: it is the larger one)."""
-    loss = loss_function(model(x.to(model.devices[0])).to(y.device), y)
-    loss.backward()
-    return loss
-
-
-def no_backward(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
-    """Compute the loss only (wrong)."""
-    return loss_function(model(x.to(model.devices[0])), y.to(model.devices[-1]))
-
-
-# ---- exercise 3: the makespan of unequal partitions
-
-
-def true_makespan(seconds: Sequence[float], micro_batches: int) -> float:
-    """Add up the slowest task of every clock."""
-    clocks = clock_cycles(micro_batches, len(seconds))
-    return float(sum(max(seconds[j] for _, j in clock) for clock in clocks))
-
-
-def slowest_always(seconds: Sequence[float], micro_batches: int) -> float:
-    """Take every clock to be as long as the slowest partition (wrong)."""
-    return float((micro_batches + len(seconds) - 1) * max(seconds))
-
-
-def no_barrier(seconds: Sequence[float], micro_batches: int) -> float:
-    """Let each task begin when its input is there (wrong: that is a queue without clocks)."""
-    return float(sum(seconds) + (micro_batches - 1) * max(seconds))
-
-
-def without_filling(seconds: Sequence[float], micro_batches: int) -> float:
-    """Count the slowest partition's work only (wrong)."""
-    return float(micro_batches * max(seconds))
-
-
-def mean_clock(seconds: Sequence[float], micro_batches: int) -> float:
-    """Take every clock to be as long as the mean partition (wrong)."""
-    return float((micro_batches + len(seconds) - 1) * sum(seconds) / len(seconds))
-
-
-def one_after_another(seconds: Sequence[float], micro_batches: int) -> float:
-    """Let nothing overlap (wrong)."""
-    return float(micro_batches * sum(seconds))
-
-
-# ---- Checks of notebook 12: a balance for given costs, the training step, the makespan of unequal partitions.
-
-# ---- predictions
-
-
-def guess_partitions(my_guess: object, layers: int) -> Verdict:
-    """Comment on the guess of section 1: partitions that the flattened model can be cut into."""
-    return guess(my_guess, layers, what="the most partitions after flattening", unit="partitions")
-
-
-def guess_idle(my_guess: object) -> Verdict:
-    """Comment on the guess of section 3: per cent of the lanes idle for 4 equal partitions and 1 micro-batch."""
-    truth = round(100 * predicted_forward([1, 1, 1, 1], 1).bubble)
-    return guess(my_guess, truth, what="the idle share with one micro-batch", unit="%", tolerance=0.02)
-
-
-def guess_speed(my_guess: object) -> Verdict:
-    """Comment on the guess of section 4: the speed of three devices, costs 6, 1, 1, 8 micro-batches."""
-    truth = round(8 * 8 / predicted_forward([6, 1, 1], 8).makespan, 2)
-    return guess(my_guess, truth, what="the speed of three devices", unit="× one device", tolerance=0.05)
-
-
-def guess_counted(my_guess: object) -> Verdict:
-    """Comment on the guess of section 7: BatchNorms counted in one step, 4 micro-batches, except_last."""
-    return guess(my_guess, 4 + 3, what="num_batches_tracked after one step")
-
-
-def guess_tasks(my_guess: object) -> Verdict:
-    """Comment on the guess of section 5: recomputes of a step, 4 partitions, 8 micro-batches, except_last."""
-    return guess(my_guess, 4 * (8 - 1), what="the recomputes of a step", unit="tasks")
-
-
-# ---- exercise 1: a balance for given costs
-
-BALANCE_CASES: tuple[tuple[tuple[float, ...], int], ...] = (
-    ((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3),
-    ((4, 4, 4), 3),
-    ((30, 25, 14, 21, 30), 3),
-    ((1, 2, 3, 4, 5, 6), 3),
-    ((1, 1, 1, 9), 2),
-    ((9, 1, 1, 1), 3),
-    ((2, 2, 2, 3, 3, 3), 2),
-    ((5, 3, 4, 1, 1, 6, 2), 4),
-    ((3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5), 4),
-    ((7,), 1),
+check_balance = Exercise(
+    "best_balance",
+    reference=partition,
+    view=_as_integers,
+    fault=_too_slow,
+    praise="none is slower than it must be in all {count} cases",
+    cases=cases(
+        "costs partitions",
+        [
+            ([6, 5, 4, 3, 2, 2, 1, 1, 1, 1], 3),
+            ([4, 4, 4], 3),
+            ([30, 25, 14, 21, 30], 3),
+            ([1, 2, 3, 4, 5, 6], 3),
+            ([1, 1, 1, 9], 2),
+            ([9, 1, 1, 1], 3),
+            ([2, 2, 2, 3, 3, 3], 2),
+            ([5, 3, 4, 1, 1, 6, 2], 4),
+            ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], 4),
+            ([7], 1),
+        ],
+    ),
+    mistakes={
+        "Equal numbers of layers are not equal costs.": _same_layers,
+        "Greedy, each partition below the mean: what is left over piles up in the last one.": _greedy(
+            lambda filled, layer, mean: filled + layer <= mean
+        ),
+        "Greedy, each until it reaches the mean: one dear layer too many.": _greedy(
+            lambda filled, layer, mean: filled < mean
+        ),
+        "Cuts near 1/n, 2/n … of the sum: each is near, their distances are not.": _near_the_marks,
+    },
 )
+"""Exercise 1: any balance is right whose slowest partition costs as little as it can."""
 
 
-def check_balance(answer: Balance) -> Verdict:
-    """Check exercise 1: any balance is right whose slowest partition costs as little as it can."""
-    what = "best_balance"
-    if untouched(answer):
-        return not_attempted(what)
-    mistakes: dict[str, Balance] = {
-        "Equal numbers of layers are not equal costs.": answers.same_layers,
-        "Greedy, each partition below the mean: what is left over piles up in the last one.": answers.greedy_below,
-        "Greedy, each until it reaches the mean: one dear layer too many.": answers.greedy_above,
-        "Cuts near 1/n, 2/n … of the sum: each is near, their distances are not.": answers.near_the_marks,
-    }
-    for costs, n in BALANCE_CASES:
-        where = f"{what}: for costs = {list(costs)}, partitions = {n}, "
-        try:
-            got = answer(list(costs), n)
-            balance = None if got is None else [int(size) for size in got]
-        except Exception as error:
-            return Verdict("wrong", f"{where}your code raised {type(error).__name__}: {error}")
-        if balance is None:
-            return Verdict("wrong", f"{where}your function returned None (is a `return` missing?).")
-        if len(balance) != n or sum(balance) != len(costs) or min(balance) < 1:
-            need = f"{n} numbers from 1 up whose sum is {len(costs)}"
-            return Verdict("wrong", f"{where}{balance} is no balance: GPipe needs {need}.")
-        mistakes = {text: wrong for text, wrong in mistakes.items() if list(wrong(costs, n)) == balance}
-        best = answers.true_balance(costs, n)
-        slowest, least = (max(block_costs(costs, cut)) for cut in (balance, best))
-        if slowest > least:
-            why = next(iter(mistakes), "")
-            text = f"the slowest partition of {balance} costs {slowest:g}; {best} has {least:g}. {why}"
-            return Verdict("wrong", where + text.strip())
-    return Verdict("right", f"{what}: none is slower than it must be in all {len(BALANCE_CASES)} cases.")
+# ---- exercise 2: the training step, with devices that are names: nothing has to be there
 
-
-# ---- exercise 2: the training step
+Step: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 
 
 class Parcel:
@@ -286,47 +181,59 @@ def _journey(answer: Step) -> Callable[..., str]:
     return journey
 
 
-def check_step(answer: Step) -> Verdict:
-    """Check exercise 2 with devices that are names: nothing has to be there."""
-    if untouched(answer):
-        return not_attempted("train_step")
-    mistakes: dict[str, Step] = {
-        "The output is on devices[-1], so the target must go there.": answers.both_first,
-        "Partition 0 takes the input, and it is on devices[0].": answers.both_last,
-        "The input stays where the loader put it: partition 0 is on devices[0].": answers.input_left,
-        "The target stays where the loader put it: the loss is computed on devices[-1].": answers.target_left,
-        "Move the target, not the output: that way its gradient travels, too.": answers.output_back,
-        "No backward, no gradients.": answers.no_backward,
-    }
-    cases: list[dict[str, Any]] = [
-        {"devices": devices}
-        for devices in (
-            ["cuda:0", "cuda:1", "cuda:2"],
-            ["cuda:1", "cuda:0"],
-            ["cuda:0"],
-            ["cpu", "cuda:0"],
-            ["cpu", "cpu"],
-        )
-    ]
-    told = {why: _journey(wrong) for why, wrong in mistakes.items()}
-    return check_function(
-        _journey(answer), _journey(answers.true_step), cases, what="train_step", mistakes=told
-    )
+def _step(input_to: int | None = 0, target_to: int | None = -1, *, backward: bool = True) -> Step:
+    """Make an answer that brings input and target to the devices with these indices; None: they stay."""
+
+    def step(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
+        output = model(x if input_to is None else x.to(model.devices[input_to]))
+        loss = loss_function(output, y if target_to is None else y.to(model.devices[target_to]))
+        if backward:
+            loss.backward()
+        return loss
+
+    return step
 
 
-# ---- exercise 3: the makespan
+def _output_back(model: Any, loss_function: Any, x: Any, y: Any) -> Any:
+    loss = loss_function(model(x.to(model.devices[0])).to(y.device), y)
+    loss.backward()
+    return loss
 
 
-def check_makespan(answer: Callable[[Sequence[float], int], float]) -> Verdict:
-    """Check exercise 3 for equal and unequal partitions, also for more of them than micro-batches."""
-    mistakes: dict[str, Callable[..., float]] = {
-        "The slowest is not in every clock: while the pipeline fills or drains, others decide.": answers.slowest_always,
-        "So it would be without clocks (as on CUDA): here a clock ends with its slowest task.": answers.no_barrier,
-        "The pipeline must be filled and drained, too.": answers.without_filling,
-        "A clock ends with its slowest task, not with the mean one.": answers.mean_clock,
-        "That is one task after another: nothing overlaps.": answers.one_after_another,
-    }
-    cases = [
+check_step = Exercise(
+    "train_step",
+    reference=_step(),
+    view=_journey,
+    cases=cases(
+        "devices",
+        [["cuda:0", "cuda:1", "cuda:2"], ["cuda:1", "cuda:0"], ["cuda:0"], ["cpu", "cuda:0"], ["cpu", "cpu"]],
+    ),
+    mistakes={
+        "The output is on devices[-1], so the target must go there.": _step(target_to=0),
+        "Partition 0 takes the input, and it is on devices[0].": _step(input_to=-1),
+        "The input stays where the loader put it: partition 0 is on devices[0].": _step(input_to=None),
+        "The target stays where the loader put it: the loss is computed on devices[-1].": _step(
+            target_to=None
+        ),
+        "Move the target, not the output: that way its gradient travels, too.": _output_back,
+        "No backward, no gradients.": _step(backward=False),
+    },
+)
+"""Exercise 2: where input and target go, and that backward is called."""
+
+
+# ---- exercise 3: the makespan of unequal partitions
+
+
+def _makespan(seconds: Sequence[float], micro_batches: int) -> float:
+    clocks = clock_cycles(micro_batches, len(seconds))
+    return sum(max(seconds[j] for _, j in clock) for clock in clocks)
+
+
+check_makespan = Exercise(
+    "makespan",
+    reference=_makespan,
+    cases=[
         {"seconds": seconds, "micro_batches": m}
         for seconds in (
             [3.0, 1.0, 2.0],
@@ -337,5 +244,23 @@ def check_makespan(answer: Callable[[Sequence[float], int], float]) -> Verdict:
             [1.0, 2.0, 3.0, 4.0],
         )
         for m in (3, 1, 2, 8)
-    ]
-    return check_function(answer, answers.true_makespan, cases, what="makespan", mistakes=mistakes)
+    ],
+    mistakes={
+        "The slowest is not in every clock: while the pipeline fills or drains, others decide.": (
+            lambda seconds, micro_batches: (micro_batches + len(seconds) - 1) * max(seconds)
+        ),
+        "So it would be without clocks (as on CUDA): here a clock ends with its slowest task.": (
+            lambda seconds, micro_batches: sum(seconds) + (micro_batches - 1) * max(seconds)
+        ),
+        "The pipeline must be filled and drained, too.": lambda seconds, micro_batches: (
+            micro_batches * max(seconds)
+        ),
+        "A clock ends with its slowest task, not with the mean one.": lambda seconds, micro_batches: (
+            (micro_batches + len(seconds) - 1) * sum(seconds) / len(seconds)
+        ),
+        "That is one task after another: nothing overlaps.": lambda seconds, micro_batches: (
+            micro_batches * sum(seconds)
+        ),
+    },
+)
+"""Exercise 3 for equal and unequal partitions, also for more of them than micro-batches."""

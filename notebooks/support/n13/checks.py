@@ -5,187 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from lib.streams.model import best_chunks, earliest, predict_chunks
 from lib.streams.pretend import PretendGPU, PretendTensor
 from lib.streams.races import Operation, find_races, happens_before
 
-from support.checks import Verdict, guess, not_attempted, untouched
-from support.n13 import checks as answers
+from support.checks import Exercise, Guess, Verdict
 from support.n13.runs import damaged, run_way
-
-# ---- Notebook 13: the reference answers, and the famous wrong ones.
-
-Prefetch = Callable[[Iterable[Any], Any], Iterator[Any]]
-ChunksFor = Callable[[float, float, float, float], float]
-
-# ---- exercise 2: how many chunks
-
-
-def true_chunks(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Return where the two parts that depend on the count are equal: what is not hidden, and the launches."""
-    lanes = (copy_in, compute, copy_out)
-    return max(1, round(math.sqrt((sum(lanes) - max(lanes)) / overhead)))
-
-
-def all_lanes(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Count the slowest lane among what is not hidden."""
-    return max(1, round(math.sqrt((copy_in + compute + copy_out) / overhead)))
-
-
-def only_copies(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Take for granted that computing is the slowest."""
-    return max(1, round(math.sqrt((copy_in + copy_out) / overhead)))
-
-
-def no_root(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Make a launch as long as what is not hidden: but there is a launch for each chunk."""
-    lanes = (copy_in, compute, copy_out)
-    return max(1, round((sum(lanes) - max(lanes)) / overhead))
-
-
-def one(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Overlap nothing."""
-    return 1
-
-
-def very_many(copy_in: float, compute: float, copy_out: float, overhead: float) -> int:
-    """Overlap all, at any price."""
-    return 256
-
-
-# ---- exercise 3: the prefetcher
-
-
-def _prefetch(
-    batches: Iterable[Any], gpu: Any, hand_over: Callable[[Any, Any, Any], Any], *, drop_last: bool = False
-) -> Iterator[Any]:
-    side, ready = gpu.new_stream("copy"), None
-    for x in batches:
-        with gpu.use_stream(side):
-            coming = x.to("cuda", non_blocking=True), side.record_event()
-        if ready is not None:
-            yield hand_over(gpu, side, ready)
-        ready = coming
-        del coming
-    if ready is not None and not drop_last:
-        yield hand_over(gpu, side, ready)
-
-
-def _wait_and_record(gpu: Any, side: Any, ready: tuple[Any, Any]) -> Any:
-    gpu.current_stream().wait_event(ready[1])
-    ready[0].record_stream(gpu.current_stream())
-    return ready[0]
-
-
-def true_prefetch(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Copy one ahead, wait for the batch's own event, tell the allocator."""
-    return _prefetch(batches, gpu, _wait_and_record)
-
-
-def no_wait(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Hand over what may still be on its way."""
-
-    def hand_over(gpu: Any, side: Any, ready: tuple[Any, Any]) -> Any:
-        ready[0].record_stream(gpu.current_stream())
-        return ready[0]
-
-    return _prefetch(batches, gpu, hand_over)
-
-
-def no_record(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Leave the allocator in the dark."""
-
-    def hand_over(gpu: Any, side: Any, ready: tuple[Any, Any]) -> Any:
-        gpu.current_stream().wait_event(ready[1])
-        return ready[0]
-
-    return _prefetch(batches, gpu, hand_over)
-
-
-def waits_for_all(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Wait for the stream, in which the next copy is already."""
-
-    def hand_over(gpu: Any, side: Any, ready: tuple[Any, Any]) -> Any:
-        gpu.current_stream().wait_stream(side)
-        ready[0].record_stream(gpu.current_stream())
-        return ready[0]
-
-    return _prefetch(batches, gpu, hand_over)
-
-
-def drops_last(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Stop when the loader does, with a batch in the hand."""
-    return _prefetch(batches, gpu, _wait_and_record, drop_last=True)
-
-
-def nothing_ahead(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Copy on a side stream, but only when the batch is asked for."""
-    side = gpu.new_stream("copy")
-    for x in batches:
-        with gpu.use_stream(side):
-            y = x.to("cuda", non_blocking=True)
-        gpu.current_stream().wait_stream(side)
-        y.record_stream(gpu.current_stream())
-        yield y
-
-
-def same_stream(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Copy ahead, in the stream that computes."""
-    ready = None
-    for x in batches:
-        coming = x.to("cuda", non_blocking=True)
-        if ready is not None:
-            yield ready
-        ready = coming
-    if ready is not None:
-        yield ready
-
-
-def host_waits(batches: Iterable[Any], gpu: Any) -> Iterator[Any]:
-    """Let the host wait for the copy."""
-
-    def hand_over(gpu: Any, side: Any, ready: tuple[Any, Any]) -> Any:
-        ready[1].synchronize()
-        ready[0].record_stream(gpu.current_stream())
-        return ready[0]
-
-    return _prefetch(batches, gpu, hand_over)
-
-
-# ---- Checks of notebook 13: a wait that is missing, how many chunks, a prefetcher by the operations that it issues.
 
 # ---- predictions
 
 
-def guess_wait_stream(my_guess: object, copy: float = 2, compute: float = 3) -> Verdict:
-    """Comment on the guess of section 1: when the third kernel ends, each behind wait_stream."""
+def _end_behind_wait_stream(copy: float = 2, compute: float = 3) -> float:
     spans = earliest(run_way("wait_stream"), lambda op: copy if op.label.startswith("C") else compute)
-    truth = max(span.end for span in spans.values())
-    return guess(my_guess, truth, what="the end of F2 behind wait_stream", unit="ticks")
+    return max(span.end for span in spans.values())
 
 
-def guess_half(my_guess: object, link: float = 25, latency: float = 10) -> Verdict:
-    """Comment on the guess of section 2: kB a copy for half the link's speed (link in GB/s, latency in µs)."""
-    return guess(my_guess, link * latency, what="the size for half the speed", unit="kB", tolerance=0.05)
-
-
-def guess_step(my_guess: object, copy: float = 3, compute: float = 6) -> Verdict:
-    """Comment on the guess of section 3: ticks of a step when copies go ahead."""
-    return guess(my_guess, max(copy, compute), what="a step with copies ahead", unit="ticks")
-
-
-def guess_waits(my_guess: object) -> Verdict:
-    """Comment on the guess of section 5: waits of the pipeline that could be left out."""
-    return guess(my_guess, 0, what="the number of waits that can go")
-
-
-def guess_chunks(my_guess: object, copy: float = 75, compute: float = 100, overhead: float = 1) -> Verdict:
-    """Comment on the guess of section 5: the number of chunks that is fastest."""
-    truth = best_chunks(copy, compute, copy, overhead)
-    return guess(my_guess, truth, what="the fastest number of chunks", unit="chunks", tolerance=0.1)
+guess_wait_stream = Guess("the end of F2 behind wait_stream", _end_behind_wait_stream, unit="ticks")
+"""Section 1: when the third kernel ends, each behind wait_stream."""
+guess_half = Guess("the size for half the speed", lambda: 25 * 10, unit="kB", tolerance=0.05)
+"""Section 2: kB a copy for half the speed of a link of 25 GB/s, with 10 µs of latency."""
+guess_step = Guess("a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks")
+"""Section 3: ticks of a step when copies go ahead."""
+guess_waits = Guess("the number of waits that can go", lambda: 0)
+"""Section 5: waits of the pipeline that could be left out."""
+guess_chunks = Guess(
+    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1
+)
+"""Section 5: the number of chunks that is fastest: 75 ticks of copies in and out, 100 of computing, 1 a launch."""
 
 
 # ---- exercise 1: the missing wait
@@ -199,41 +48,34 @@ def damaged_list() -> tuple[Operation, ...]:
     return tuple(damaged(DAMAGED, CHUNKS))
 
 
-def check_missing(answer: object) -> Verdict:
-    """Check exercise 1: a pair of labels, (who must wait, for whom)."""
-    what = "the missing wait"
-    if answer is None or answer is ...:
-        return not_attempted(what)
+def _check_missing(exercise: Exercise, answer: object) -> Verdict:
+    """Compare a pair of labels, (who must wait, for whom), with the race in the damaged list."""
     operations = damaged_list()
     labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
     example = "write it as a pair of labels such as ('F1', 'C1'): F1 waits for C1"
     if not (isinstance(answer, Sequence) and not isinstance(answer, str) and len(answer) == 2):
-        return Verdict("wrong", f"{what}: {answer!r} is no pair; {example}.")
+        return exercise.wrong(f"{answer!r} is no pair; {example}.")
     later, first = (str(label).strip().upper() for label in answer)
     if unknown := [label for label in (later, first) if label not in labels]:
-        return Verdict("wrong", f"{what}: there is no {unknown[0]!r} in the list; {example}.")
+        return exercise.wrong(f"there is no {unknown[0]!r} in the list; {example}.")
     (race,) = find_races(operations)
     if (later, first) == (race.later.label, race.earlier.label):
-        return Verdict("right", f"{what}: {later} must wait for {first}. {str(race).split(':')[0]}.")
+        return exercise.right(f"{later} must wait for {first}. {str(race).split(':')[0]}.")
     if (first, later) == (race.later.label, race.earlier.label):
-        return Verdict("wrong", f"{what}: these two, but {later} is launched before {first}. Who must wait?")
+        return exercise.wrong(f"these two, but {later} is launched before {first}. Who must wait?")
     a, b = labels[first], labels[later]
     if a >= b:
-        return Verdict("wrong", f"{what}: {first} is launched after {later}, so {later} can't wait for it.")
+        return exercise.wrong(f"{first} is launched after {later}, so {later} can't wait for it.")
     if (
         happens_before(operations)[b].get(operations[a].lane, 0)
         >= happens_before(operations)[a][operations[a].lane]
     ):
-        return Verdict("wrong", f"{what}: {later} already waits for {first}, by a stream or by events.")
+        return exercise.wrong(f"{later} already waits for {first}, by a stream or by events.")
     if not find_races(with_wait(operations, a, b)):
-        return Verdict(
-            "wrong", f"{what}: with it there is no race, but {later} would wait for more than it must."
-        )
+        return exercise.wrong(f"with it there is no race, but {later} would wait for more than it must.")
     blocks = [{r.block for r in (*operations[k].reads, *operations[k].writes)} for k in (a, b)]
     shared = ", ".join(sorted(blocks[0] & blocks[1])) or "no memory"
-    return Verdict(
-        "wrong", f"{what}: nothing orders {first} and {later}, but they share {shared}: no conflict there."
-    )
+    return exercise.wrong(f"nothing orders {first} and {later}, but they share {shared}: no conflict there.")
 
 
 def with_wait(operations: Sequence[Operation], first: int, later: int) -> list[Operation]:
@@ -242,6 +84,10 @@ def with_wait(operations: Sequence[Operation], first: int, later: int) -> list[O
     record = Operation("record", operations[first].lane, event=event)
     wait = Operation("wait", operations[later].lane, event=event)
     return [*operations[: first + 1], record, *operations[first + 1 : later], wait, *operations[later:]]
+
+
+check_missing = Exercise("the missing wait", reference=("F3", "D1"), judge=_check_missing)
+"""Exercise 1: a pair of labels, (who must wait, for whom)."""
 
 
 # ---- exercise 2: how many chunks
@@ -256,44 +102,72 @@ CASES = (
     (100.0, 2.0, 2.0, 1.0),
     (60.0, 60.0, 60.0, 0.1),
 )
+"""(copy_in, compute, copy_out, overhead)"""
 ALLOWED = 1.03
-MISTAKES: dict[str, ChunksFor] = {
-    "One chunk: nothing overlaps.": answers.one,
-    "Each chunk costs a launch in every lane: so many are too many.": answers.very_many,
-    "The slowest lane is never idle: only the others must be hidden.": answers.all_lanes,
-    "Is computing always the slowest lane?": answers.only_copies,
-    "There is a launch for each chunk: both sides depend on their number, hence a root.": answers.no_root,
-}
+
+ChunksFor: TypeAlias = Callable[[float, float, float, float], float]
 
 
-def check_chunks(answer: ChunksFor) -> Verdict:
-    """Check exercise 2 by the model's time, which may be 3 % above the best."""
-    what = "chunks_for"
-    if untouched(answer):
-        return not_attempted(what)
-    suspects = dict(MISTAKES)
+def _check_chunks(exercise: Exercise, answer: ChunksFor) -> Verdict:
+    """Judge by the model's time, which may be 3 % above the best."""
+    suspects = dict(exercise.mistakes)
     for case in CASES:
-        where = "{}: for copy_in {:g}, compute {:g}, copy_out {:g}, overhead {:g}, ".format(what, *case)
+        where = "for copy_in {:g}, compute {:g}, copy_out {:g}, overhead {:g}, ".format(*case)
         try:
             given = answer(*case)
             got = None if given is None else int(given)
         except Exception as error:
-            return Verdict("wrong", f"{where}your code raised {type(error).__name__}: {error}")
+            return exercise.wrong(f"{where}your code raised {type(error).__name__}: {error}")
         if got is None:
-            return Verdict("wrong", f"{where}your function returned None (is a `return` missing?).")
+            return exercise.wrong(f"{where}your function returned None (is a `return` missing?).")
         if got < 1 or got != given:
-            return Verdict("wrong", f"{where}{given!r} is no number of chunks: 1, 2, 3, …")
+            return exercise.wrong(f"{where}{given!r} is no number of chunks: 1, 2, 3, …")
         suspects = {why: wrong for why, wrong in suspects.items() if wrong(*case) == got}
         best = best_chunks(*case, most=128)
         mine, least = (predict_chunks(count, *case[:3], overhead=case[3]).makespan for count in (got, best))
         if mine > ALLOWED * least:
             why = next(iter(suspects), "")
             text = f"{got} chunks take {mine:.1f} ticks, {best} take {least:.1f}. {why}"
-            return Verdict("wrong", where + text.strip())
-    return Verdict("right", f"{what}: within 3 % of the best in all {len(CASES)} cases.")
+            return exercise.wrong(where + text.strip())
+    return exercise.right(f"{exercise.praise.format(count=len(CASES))}.")
+
+
+def _root_of(exposed: Callable[..., float], root: Callable[[float], float] = math.sqrt) -> ChunksFor:
+    """Make an answer from the ticks that are `exposed` without overlap; `root` balances them with the launches."""
+    return lambda copy_in, compute, copy_out, overhead: max(
+        1, round(root(exposed(copy_in, compute, copy_out) / overhead))
+    )
+
+
+def _all_but_slowest(*lanes: float) -> float:
+    return sum(lanes) - max(lanes)
+
+
+check_chunks = Exercise(
+    "chunks_for",
+    reference=_root_of(_all_but_slowest),
+    judge=_check_chunks,
+    praise="within 3 % of the best in all {count} cases",
+    mistakes={
+        "One chunk: nothing overlaps.": lambda *case: 1,
+        "Each chunk costs a launch in every lane: so many are too many.": lambda *case: 256,
+        "The slowest lane is never idle: only the others must be hidden.": _root_of(
+            lambda *lanes: sum(lanes)
+        ),
+        "Is computing always the slowest lane?": _root_of(
+            lambda copy_in, compute, copy_out: copy_in + copy_out
+        ),
+        "There is a launch for each chunk: both sides depend on their number, hence a root.": _root_of(
+            _all_but_slowest, root=float
+        ),
+    },
+)
+"""Exercise 2: the number of chunks."""
 
 
 # ---- exercise 3: the prefetcher
+
+Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
 
 
 def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[float], str]:
@@ -313,22 +187,17 @@ def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[floa
     return gpu.operations, seen, ""
 
 
-def check_prefetch(answer: Prefetch) -> Verdict:
-    """Check exercise 3: the items, then the order of the operations, by happens-before."""
-    what = "my_prefetch"
-    if untouched(answer):
-        return not_attempted(what)
+def _check_prefetch(exercise: Exercise, answer: Prefetch) -> Verdict:
+    """Look at the items, then at the order of the operations, by happens-before."""
     for batches in (6, 1, 0, 2):
         try:
             operations, seen, problem = issued(answer, batches)
         except Exception as error:
-            return Verdict(
-                "wrong", f"{what}: with {batches} batches your code raised {type(error).__name__}: {error}"
-            )
+            return exercise.wrong(f"with {batches} batches your code raised {type(error).__name__}: {error}")
         problem = problem or _items(seen, batches) or _order(operations, batches)
         if problem:
-            return Verdict("wrong", f"{what}, {batches} batches: {problem}")
-    return Verdict("right", f"{what}: all items, copied ahead, no race, and the host never waits.")
+            return Verdict("wrong", f"{exercise.what}, {batches} batches: {problem}")
+    return exercise.right(f"{exercise.praise}.")
 
 
 def _items(seen: list[float], batches: int) -> str:
@@ -368,3 +237,35 @@ def _order(operations: list[Operation], batches: int) -> str:
                 "Record an event behind each copy, or wait before the next copy is launched."
             )
     return ""
+
+
+def _wait_and_record(gpu: Any, side: Any, batch: Any, event: Any) -> None:
+    gpu.current_stream().wait_event(event)
+    batch.record_stream(gpu.current_stream())
+
+
+def one_ahead(
+    batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _wait_and_record
+) -> Iterator[Any]:
+    """Copy one ahead; before a batch is handed over, wait for its own event and tell the allocator."""
+    side, ready = gpu.new_stream("copy"), None
+    for x in batches:
+        with gpu.use_stream(side):
+            coming = x.to("cuda", non_blocking=True), side.record_event()
+        if ready is not None:
+            before(gpu, side, *ready)
+            yield ready[0]
+        ready = coming
+        del coming
+    if ready is not None:
+        before(gpu, side, *ready)
+        yield ready[0]
+
+
+check_prefetch = Exercise(
+    "my_prefetch",
+    reference=one_ahead,
+    judge=_check_prefetch,
+    praise="all items, copied ahead, no race, and the host never waits",
+)
+"""Exercise 3: what a prefetcher issues on a PretendGPU, with several numbers of batches."""

@@ -26,7 +26,7 @@ from tools.execute import ENVIRONMENT
 from tools.kept import MEASURED
 from tools.project import ROOT, find, notebooks
 
-FOLDERS = ["lib", "support", "tools", "unit", "property", "notebooks", "gpu"]
+FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 BOTH_CORES = ["-n", "2", "--dist", "loadfile"]
 SLOWEST = 10
 
@@ -51,10 +51,13 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     widgets = ["tests/browser", "-n", "2", "--dist", "worksteal"]
     if names:
         numbers = sorted({path.name[:2] for path in chosen})
-        ours = [path for number in numbers for path in rooms(number)]
-        first = Step("room and hygiene", [*ours, "tests/notebooks", "-k", selected(numbers, ours)], 10)
+        rooms = [path for number in numbers if (ROOT / (path := f"tests/support/n{number}")).exists()]
+        generic = ["tests/notebooks", "tests/support/test_exercises.py", "tests/support/test_explorers.py"]
+        asked = " or ".join(f"n{number} or {number}_" for number in numbers)
+        first = Step("room", [*rooms, *BOTH_CORES], 10)
+        obeys = Step("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10)
         widgets = ["tests/browser/test_widgets.py", "-k", " or ".join(f"{number}_" for number in numbers)]
-    planned = [first]
+    planned = [first, obeys] if names else [first]
     if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
         planned.append(Step("paired benchmarks", ["tests/bench"], 10))
     measuring = [path for path in chosen if measures(path)]
@@ -71,17 +74,6 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
 def measures(path: Path) -> bool:
     """Tell whether a notebook has a cell of measured numbers, besides the set-up cell with its machine card."""
     return path.read_text(encoding="utf-8").count(MEASURED) > 1
-
-
-def rooms(number: str) -> list[str]:
-    """Return the test files of a notebook's room."""
-    files = sorted((ROOT / "tests").glob(f"*/test_*n{number}*.py"))
-    return [path.relative_to(ROOT).as_posix() for path in files]
-
-
-def selected(numbers: list[str], files: list[str]) -> str:
-    """Return pytest's -k for the tests of these rooms and the notebooks' own cases of hygiene."""
-    return " or ".join([*(Path(name).stem for name in files), *(f"{number}_" for number in numbers)])
 
 
 def run(step: Step, report: Path) -> int:

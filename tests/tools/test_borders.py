@@ -7,6 +7,7 @@ or a reason here; the numbers for rooms are what they hold today, and may only g
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -178,9 +179,29 @@ def test_rooms_keep_to_their_budgets():
 def test_a_public_name_of_lib_means_one_thing():
     """A type or function is defined in one module only; elsewhere its name may be imported, not used for another."""
     homes = defaultdict(list)
-    for name in modules():
-        if name.startswith("lib"):
-            for node in tree(name).body:
-                if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-                    homes[node.name].append(name)
+    for module in modules():
+        if module.startswith("lib"):
+            for name in defined(tree(module)):
+                homes[name].append(module)
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def defined(module: ast.Module) -> Iterator[str]:
+    """Yield the public functions and types that a module defines: def, class, and names of types (Clock = …)."""
+    for node in module.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names = [node.name]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [t.id for t in targets if isinstance(t, ast.Name) and t.id[0].isupper() and not t.id.isupper()]
+        else:
+            names = []
+        yield from (name for name in names if not name.startswith("_"))
+
+
+def test_the_reading_path_takes_two_sittings():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    path = text[text.index("**Read it in two sittings.**") : text.index("## Where each thing goes")]
+    files = re.findall(r"\]\((lib/[a-z_/]+\.py)\)", path)
+    assert len(files) == 10
+    assert sum(lines(ROOT / file) for file in files) <= 1_900

@@ -97,8 +97,8 @@ def test_a_step_that_hangs_is_ended(tmp_path: Path) -> None:
 
 def test_every_suite_and_every_notebook_is_in_a_step() -> None:
     arguments = {argument for step in suite.steps() for argument in step.arguments}
-    folders = {path.parent for path in (suite.ROOT / "tests").rglob("test_*.py")}
-    assert {folder.relative_to(suite.ROOT).as_posix() for folder in folders} <= arguments
+    suites = {path.relative_to(suite.ROOT).parts[:2] for path in (suite.ROOT / "tests").rglob("test_*.py")}
+    assert {"/".join(parts) for parts in suites} <= arguments
     assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
 
 
@@ -119,8 +119,9 @@ def test_bench_runs_what_is_named_and_fails_with_it(
 
 
 def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
-    first, *cells, widgets = suite.steps(["03"])
-    assert "tests/notebooks" in first.arguments and any("n03" in argument for argument in first.arguments)
+    room, generic, *cells, widgets = suite.steps(["03"])
+    assert room.arguments[0] == "tests/support/n03"
+    assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
     assert files == [
         "notebooks/03_distributed_sampler.ipynb",

@@ -31,7 +31,7 @@ REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "requi
 def fingerprint(kind: str) -> str:
     """Return a hash of every file that decides what belongs in the environment of this kind ("lab" or "test")."""
     digest = hashlib.sha256()
-    for name in [*REQUIREMENTS[kind], "constraints.txt", "pyproject.toml"]:
+    for name in [*REQUIREMENTS[kind], "constraints.txt", "pyproject.toml", "tools/nbconvert_config.py"]:
         digest.update(name.encode() + b"\0" + (ROOT / name).read_bytes() + b"\0")
     return digest.hexdigest()
 

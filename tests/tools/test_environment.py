@@ -10,10 +10,14 @@ import pytest
 from tools import environment
 
 
+DECIDE = ["requirements.txt", "constraints.txt", "pyproject.toml", "tools/nbconvert_config.py"]
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose commands are taken down instead of executed: see `commands`."""
-    for name in ["requirements.txt", "requirements-test.txt", "constraints.txt", "pyproject.toml"]:
+    (tmp_path / "tools").mkdir()
+    for name in [*DECIDE, "requirements-test.txt"]:
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
@@ -47,7 +51,7 @@ def test_it_is_made_once(root: Path, commands: list[str], monkeypatch: pytest.Mo
     assert commands == ["create", *LAB]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt", "pyproject.toml"])
+@pytest.mark.parametrize("name", DECIDE)
 def test_a_changed_file_updates_it(root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     update(monkeypatch)
     (root / name).write_text("changed")

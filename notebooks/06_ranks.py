@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from support.runs import TinyClip, caption_loss, contrastive_loss
+from support.training import TinyClip, caption_loss, contrastive_loss
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 BATCH = 32  # rows of all ranks together

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from lib._values import format_bytes, format_time, integer, plural, table
+from lib._values import format_bytes, format_time, integer, plural, seconds_above_zero, table
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,8 @@ class MemoryWatch:
     """
 
     def __init__(self, interval: float = 0.01, children: bool = True) -> None:
-        if not interval > 0:
-            raise ValueError(f"interval must be a positive number of seconds, not {interval!r}")
         import_psutil("measuring memory")
-        self.interval, self.children = interval, children
+        self.interval, self.children = seconds_above_zero("interval", interval), children
         self.samples: list[tuple[float, Memory]] = []
         self._done = threading.Event()
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import NotAnIntegerError
+from lib._values import integers
 from lib.data.meta_index import NEWLINE, Bytes, Ids, open_index, read_into
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
@@ -56,9 +56,7 @@ class Packed:
 
     def rows(self, indices: Sequence[int] | Ids) -> list[str]:
         """Return many items, which is faster than one by one. Raises IndexError."""
-        index = np.asarray(indices) if len(indices) else np.empty(0, np.int64)
-        if index.dtype.kind not in "iu":
-            raise NotAnIntegerError(f"indices must be integers, not {index.dtype}")
+        index = integers("indices", indices)
         try:
             place = index if self.places is None else self.places[index]
             begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
@@ -136,11 +134,9 @@ class MetaFile:
 
     def packed(self, ids: Sequence[int] | Ids) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
-        array = np.asarray(ids)
+        array = integers("ids", ids)
         if array.ndim != 1:
             raise TypeError(f"ids must be a sequence of integers, not {ids!r}; one row is rows([i])[0]")
-        if array.size and array.dtype.kind not in "iu":
-            raise NotAnIntegerError(f"ids must be integers, not {array.dtype}")
         low, high = (int(array.min()), int(array.max())) if array.size else (0, -1)
         if low < 0 or high >= len(self):
             there = f"0..{len(self) - 1}" if len(self) else "none"

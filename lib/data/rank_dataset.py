@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -25,10 +24,9 @@ from lib._values import integer, rank_of
 from lib.data.meta import MetaFile, Packed
 from lib.data.meta_index import Ids, progress_bar
 from lib.data.permutation import Permutation
-from lib.data.samplers import Order, check_state, shuffled
+from lib.data.samplers import Order, check_state, deal, shuffled
 from lib.measure import return_freed
 
-BLOCK = 1 << 15  # places whose rows are looked up at a time
 STATE_VERSION = 1
 
 
@@ -114,17 +112,13 @@ class RankDataset(Dataset[Any]):
         return range(self.num_samples * part // parts, self.num_samples * (part + 1) // parts)
 
     def ids(self, mini_epoch: int) -> Iterator[Ids]:
-        """Yield the ids of a mini-epoch's rows in the order of its items, in blocks."""
-        turns, rest = self.turns(mini_epoch), self.size - self._consumed
+        """Return the ids of a mini-epoch's rows in the order of its items, in blocks."""
         lookup: Permutation | Ids
         if self.order == "torch":
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            lookup = shuffled(self.size, generator).numpy()
+            lookup = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch)).numpy()
         else:
             lookup = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch)
-        for start in range(turns.start, turns.stop, BLOCK):
-            turn = np.arange(start, min(turns.stop, start + BLOCK), dtype=np.int64)
-            yield lookup[self._consumed + (self.rank + turn * self.world_size) % rest]
+        return deal(lookup, self.turns(mini_epoch), self.rank, self.world_size, self._consumed, self.size)
 
     def __len__(self) -> int:
         return len(self.turns(self.mini_epoch))
@@ -294,12 +288,7 @@ def _loaders(
         for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
             if dataset.epoch != epoch:
                 raise RuntimeError(f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt")
-            packed = ahead.take()
-            if packed is None:
-                dataset.load(mini_epoch)
-            else:
-                dataset.swap(mini_epoch, packed)
-                del packed  # else the rows would stay until the next ones have come
+            ahead.load(mini_epoch)
             loader = make(ahead=ahead, following=following if prefetch else None)
             try:
                 yield loader
@@ -330,9 +319,13 @@ class _Ahead:
         if self._future is not None:
             self._future.exception()
 
-    def take(self) -> Packed | None:
+    def load(self, mini_epoch: int) -> None:
+        """Make the rows of a mini-epoch those in memory: the ones that were read ahead, if any were."""
         future, self._future = self._future, None
-        return None if future is None else future.result()
+        if future is None:
+            self._dataset.load(mini_epoch)
+        else:
+            self._dataset.swap(mini_epoch, future.result())
 
     def stop(self) -> None:
         self._stopped.set()

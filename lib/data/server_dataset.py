@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from lib._values import integer
+from lib._values import integer, seconds_above_zero
 from lib.data.server import MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each
@@ -53,9 +53,7 @@ class ServerDataset(Dataset[Any]):
         transform: Callable[[str], Any] | None = None,
     ) -> None:
         self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
-        self.timeout, self.retries = float(timeout), integer("retries", retries, at_least=0)
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        self.timeout, self.retries = seconds_above_zero("timeout", timeout), integer("retries", retries, at_least=0)
         self.transform = transform
         self._length: int | None = None
         self._idle: list[Wire] = []

@@ -1,8 +1,8 @@
 """What outlives a run whose process dies: the state that it goes on from. One file, whole or not at all, no pickle:
 
-    state.npz     model/words.weight            every tensor of the model
-                  optimizer/0/exp_avg           every tensor of the optimizer, by number of parameter
-                  json                          all else: where in the epoch, which step, learning rate, …
+state.npz     model/words.weight            every tensor of the model
+              optimizer/0/exp_avg           every tensor of the optimizer, by number of parameter
+              json                          all else: where in the epoch, which step, learning rate, …
 """
 
 from __future__ import annotations

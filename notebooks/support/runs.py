@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lib._values import integer
-from lib.data.digits import Digits
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
@@ -23,6 +22,7 @@ from lib.timeline import Recorder, Trace
 from torch import nn
 from torch.nn import functional as F
 
+from support.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
 from support.training import CAPTIONS, TinyClip
 

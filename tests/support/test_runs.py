@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.digits import Digits, write_digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
 from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, count, load_data, parts, run_in_processes, study
 from torch.utils.data import DataLoader
-
-from lib.data.digits import Digits, write_digits
 
 
 def test_every_task_leaves_a_span_in_its_processs_lane():

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
+from support.digits import write_digits
 from support.runs import Data, Deal, load_data, parts
 from support.training import (
     CAPTIONS,
@@ -34,7 +35,6 @@ from support.training import (
     surviving,
 )
 
-from lib.data.digits import write_digits
 from lib.training.launch import RankError, meet, torchrun
 from lib.training.state import load_state
 

@@ -144,7 +144,7 @@ class MetaFile:
         return self.pack(len(array), (array[start : start + CHUNK] for start in range(0, len(array), CHUNK)))
 
     def pack(
-        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], None] | None = None
+        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], object] = lambda rows: None
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
@@ -168,8 +168,7 @@ class MetaFile:
                 if filled >= 2**32:  # known only now: the ids may name a long row many times
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
-                if progress is not None:
-                    progress(len(ends))
+                progress(len(ends))
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)

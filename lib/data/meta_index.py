@@ -187,7 +187,7 @@ def open_index(text: int, name: Path, path: Path) -> Index:
     index = _open_existing(path, stamp)
     if index is None:
         with _one_at_a_time(text):
-            index = _open_existing(path, stamp)
+            index = _open_existing(path, stamp)  # another process may have written it meanwhile
             if index is None:
                 _build(text, name, path, stamp)
                 index = _open_existing(path, stamp)
@@ -198,17 +198,14 @@ def open_index(text: int, name: Path, path: Path) -> Index:
 
 def _open_existing(path: Path, stamp: Stamp) -> Index | None:
     """Open an index; None if there is none or it is that of another text."""
-    try:
+    with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as unless_it_fits:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    except FileNotFoundError:
-        return None
-    index = None
-    try:
+        unless_it_fits.callback(os.close, file)
         index = _checked(file, path, stamp)
-    finally:
-        if index is None:
-            os.close(file)
-    return index
+        if index is not None:
+            unless_it_fits.pop_all()
+        return index
+    return None
 
 
 def _checked(file: int, path: Path, stamp: Stamp) -> Index | None:
@@ -279,11 +276,8 @@ def _build(text: int, name: Path, path: Path, stamp: Stamp) -> None:
     except EOFError:
         raise RuntimeError(f"{name} has changed while it was read; open it again when nobody writes to it") from None
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; choose a place for it with index=…",
-            str(path),
-        ) from error
+        said = f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; choose a place for it with index=…"
+        raise OSError(error.errno, said, str(path)) from error
 
 
 def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> bool:

@@ -248,13 +248,7 @@ class RankDataset(Dataset[Any]):
 
 
 def mini_epoch_loaders(
-    dataset: RankDataset,
-    epoch: int,
-    *,
-    batch_size: int,
-    num_workers: int = 0,
-    prefetch: bool = False,
-    **loader_arguments: Any,
+    dataset: RankDataset, epoch: int, *, batch_size: int, num_workers: int = 0, prefetch: bool = False, **options: Any
 ) -> Iterator[DataLoader[Any]]:
     """Yield a DataLoader for each mini-epoch of an epoch that has rows; its rows are loaded, in this process, by then.
 
@@ -269,12 +263,12 @@ def mini_epoch_loaders(
     a state is right only at the start of a mini-epoch.
 
     prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
-    loader_arguments: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
+    options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
     epoch = integer("epoch", epoch, at_least=0)  # here, not in the generator: wrong arguments are refused at once
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)
-    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **loader_arguments)
+    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **options)
     return _loaders(dataset, epoch, make, prefetch)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from lib._values import integer, rank_of
@@ -41,11 +42,6 @@ def shuffled(size: int, generator: torch.Generator) -> torch.Tensor:
     The draws do not depend on the type of the result, so the order is the same and the memory is half.
     """
     return torch.randperm(size, generator=generator, dtype=torch.int32 if size < 2**31 else torch.int64)
-
-
-def _ints(order: torch.Tensor) -> Iterator[int]:
-    for block in torch.split(order, BLOCK):
-        yield from block.tolist()
 
 
 def check_state(owner: object, state: object, identity: Mapping[str, Any], more: Iterable[str]) -> Mapping[str, Any]:
@@ -120,7 +116,8 @@ class RandomSampler(Sampler[int]):
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             generator = torch.Generator().manual_seed(seed)
         size = len(self.dataset)
-        yield from _ints(shuffled(size, generator))
+        for block in torch.split(shuffled(size, generator), BLOCK):
+            yield from block.tolist()
         if self._generator is not None:
             # torch draws a second order for the zero samples that remain: without it, later passes would differ
             shuffled(size, generator)
@@ -271,8 +268,6 @@ class DistributedSampler(Sampler[int]):
 
 def _process_group() -> tuple[int, int]:
     """Return (world size, rank) of the default process group; raises as torch does where there is none."""
-    import torch.distributed as dist
-
     if not dist.is_available():
         raise RuntimeError("this torch has no distributed package: pass num_replicas and rank")
     return dist.get_world_size(), dist.get_rank()

@@ -48,7 +48,9 @@ POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
 _TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # from torch, before a traceback, once there is a process group
+_RANK_PREFIX = re.compile(
+    r"^\[rank\d+\]: ?", re.MULTILINE
+)  # from torch, before a traceback, once there is a process group
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|connectFullMesh|gloo/transport|ncclRemoteError"
@@ -313,7 +315,7 @@ class RankLogs:
             failure = Failure(rank, exitcodes.get(rank, 1), *_last_error(folder))
             if rank in exitcodes or failure.traceback:
                 failures.append(failure)
-        own = Failure(None, returncode, said=_last(text.splitlines()))
+        own = Failure(None, returncode, said=_last_line(text))
         return min(failures, key=lambda failure: (failure.order, failure.rank), default=own)
 
 
@@ -321,19 +323,17 @@ def _attempt(folder: Path) -> int:
     return int(folder.name.removeprefix("attempt_"))
 
 
-def _last(lines: list[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _last_error(folder: Path) -> tuple[str, str, str]:
     """Return the error that a rank ended with, in one line, its traceback, and the last line of stderr; "" for none."""
     log = folder / "stderr.log"
-    text = log.read_text("utf-8", "replace") if log.exists() else ""
-    lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
-    said = _last(lines)
-    with contextlib.suppress(
-        OSError, ValueError, LookupError, TypeError, AttributeError
-    ):  # no such file, or half of one
+    text = _RANK_PREFIX.sub("", log.read_text("utf-8", "replace") if log.exists() else "")
+    lines, said = text.splitlines(), _last_line(text)
+    # @record of torch writes the error to a file too; there may be none, or half of one
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         message = json.loads((folder / "error.json").read_text("utf-8"))["message"]
         return message["message"].splitlines()[0], message["extraInfo"]["py_callstack"].rstrip(), said
     heads = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]

@@ -454,9 +454,9 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import rank_dataset
+    from lib.data import samplers
 
-    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
+    monkeypatch.setattr(samplers, "BLOCK", 10)
     path = tmp_path / "many.txt"
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:

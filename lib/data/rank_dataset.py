@@ -34,11 +34,9 @@ class NaiveDataset(Dataset[str]):
     """Hold all rows of a meta file as a list of strings, as one would write it first: `rows`."""
 
     def __init__(self, meta_file: MetaFile) -> None:
-        self.rows: list[str] = []
         with open(meta_file.path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-            for line in file:
-                if not line.startswith("#") and line.strip(" \t\r\n\v\f"):
-                    self.rows.append(line.removesuffix("\n").removesuffix("\r"))
+            kept = (line for line in file if not line.startswith("#") and line.strip(" \t\r\n\v\f"))
+            self.rows = [line.removesuffix("\n").removesuffix("\r") for line in kept]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -209,13 +207,8 @@ class RankDataset(Dataset[Any]):
         begun = range(self._first, self.mini_epochs)
         ends = (self._consumed + self.turns(k).stop * self.world_size for k in begun)
         mini_epoch = next((k for k, end in zip(begun, ends, strict=True) if consumed < end), self.mini_epochs)
-        return {
-            **self._identity(),
-            "mini_epochs": self.mini_epochs,
-            "epoch": self.epoch,
-            "mini_epoch": mini_epoch,
-            "consumed": min(consumed, self.size),
-        }
+        place = {"epoch": self.epoch, "mini_epoch": mini_epoch, "consumed": min(consumed, self.size)}
+        return {**self._identity(), "mini_epochs": self.mini_epochs, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken: what was left of the epoch is dealt anew over this dataset's ranks.
@@ -272,9 +265,7 @@ def mini_epoch_loaders(
     return _loaders(dataset, epoch, make, prefetch)
 
 
-def _loaders(
-    dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool
-) -> Iterator[DataLoader[Any]]:
+def _loaders(dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool) -> Iterator[_Loader]:
     dataset.set_epoch(epoch)
     todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
     ahead = _Ahead(dataset)

@@ -22,7 +22,7 @@ from lib.data.permutation import Ids, Permutation
 
 Order: TypeAlias = Literal["torch", "feistel"]
 
-BLOCK = 16_384  # indices turned into Python ints at a time
+BLOCK = 1 << 15  # indices that are computed, and turned into Python ints, at a time
 STATE_VERSION = 1
 
 

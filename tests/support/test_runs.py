@@ -10,7 +10,19 @@ import torch
 from support.digits import Digits, write_digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
-from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, count, load_data, parts, run_in_processes, study
+from support.runs import (
+    DEALS,
+    MISTAKES,
+    REPAIRED,
+    Data,
+    Deal,
+    chunk_speed,
+    count,
+    load_data,
+    parts,
+    run_in_processes,
+    study,
+)
 from torch.utils.data import DataLoader
 
 
@@ -33,6 +45,14 @@ def test_a_process_that_dies_is_an_error_not_a_wait():
 def test_counts_below_one_are_refused():
     with pytest.raises(ValueError, match="processes must be at least 1, not 0"):
         run_in_processes(count, processes=0)
+
+
+def test_speed_is_measured_for_every_size_down_to_the_smallest():
+    record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
+    assert record["size"] == [8, 4, 2]
+    assert len(record["rows_per_second"]) == 3
+    assert min(record["rows_per_second"]) > 0
+    assert record["device"] == "CPU"
 
 
 # ---- the study of accuracy

@@ -511,11 +511,6 @@ def meta(tmp_path):
     return path
 
 
-def test_a_server_does_without_torch(meta):
-    code = "import sys, lib.data.server as s; s.MetaServer(sys.argv[1]).start().close(); print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code, str(meta)], cwd=ROOT, text=True) == "False\n"
-
-
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("number, options", [(signal.SIGINT, []), (signal.SIGTERM, ["--in-memory"])])
 def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number, options):

@@ -368,7 +368,7 @@ def compare(
     for turn in range(warmup + repeats):
         for name, function in functions.items():
             took = seconds(function)
-            if turn >= warmup:
+            if turn >= warmup:  # the turns before fill caches, and start threads
                 samples[name].append(took)
     return Comparison({name: Timing(tuple(times), where, clock) for name, times in samples.items()})
 

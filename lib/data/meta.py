@@ -231,7 +231,7 @@ def _sorted_with_places(
     ids = np.empty(count, np.int64 if wide else np.uint32)
     places = None if in_order else np.empty(count, np.uint32)
     for start in range(0, count, CHUNK):
-        part = keys[start : start + CHUNK]
+        part = keys[start : start + CHUNK]  # and apart again: the upper bits are the id, the lower ones its item
         ids[start : start + CHUNK] = part >> np.uint64(bits)
         if places is not None:
             items = part & np.uint64(2**bits - 1)

@@ -125,13 +125,14 @@ class Index:
         """
         groups = ids // GROUP
         places = ids - GROUP * groups
-        if int(groups[-1] - groups[0]) >= 64 * len(ids):
+        if int(groups[-1] - groups[0]) >= 64 * len(ids):  # far apart: only the records that are wanted
             wanted, at = np.unique(groups, return_inverse=True)
             records, size = np.empty(len(wanted), self.record), self.record.itemsize
             raw = records.view(np.uint8).data
             for k, group in enumerate(wanted.tolist()):
                 self._read(raw[k * size : (k + 1) * size], group)
             return self._decode(records, at, places)
+        # near each other: all records between them, in sweeps that need little memory
         begin, end, a = np.empty_like(ids), np.empty_like(ids), 0
         while a < len(ids):
             first = int(groups[a])

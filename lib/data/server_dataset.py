@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import Dataset
 
 from lib._values import integer, seconds_above_zero
-from lib.data.server import MAX_IDS, RefusedError, Wire, seconds_left
+from lib.data.meta_server import MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each
 Transform: TypeAlias = Callable[[str], Any]

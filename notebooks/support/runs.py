@@ -1,4 +1,4 @@
-"""What two notebooks run: tasks in processes (00, 09), chunks of several sizes (07, 08), a study of accuracy (06, 15)."""
+"""What two notebooks run: tasks in processes (00, 09), chunks of several sizes (07, 08), a study (06, 15)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lib._values import integer
-from lib.data.digits import Digits
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 from lib.measure import compare, measure
 from lib.pipeline.microbatch import gather, scatter
 from lib.timeline import Recorder, Trace
-from lib.training.clip import CAPTIONS, TinyClip
 from torch import nn
 from torch.nn import functional as F
 
+from support.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
+from support.training import CAPTIONS, TinyClip
 
 # ---- The same tasks in several processes, with a span for each: the companion of the thread loop in notebook 00.
 

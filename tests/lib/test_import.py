@@ -10,18 +10,7 @@ import pytest
 
 import lib
 
-HEAVY = (
-    "matplotlib",
-    "IPython",
-    "ipywidgets",
-    "sklearn",
-    "scipy",
-    "PIL",
-    "psutil",
-    "jupyterlab",
-    "tqdm",
-    "pandas",
-)
+HEAVY = ("matplotlib", "IPython", "ipywidgets", "sklearn", "scipy", "PIL", "psutil", "jupyterlab", "tqdm", "pandas")
 
 
 def fresh(code: str) -> str:
@@ -37,7 +26,7 @@ class Forbid:
         if name.partition('.')[0] in {HEAVY!r}:
             raise ImportError(f'lib must not need {{name}}')
 sys.meta_path.insert(0, Forbid())
-import lib, lib.data.digits, lib.schedules.executor, lib.training.launch
+import lib, lib.data, lib.schedules.executor, lib.training.launch
 print('fine')
 """
     assert fresh(code) == "fine"
@@ -81,13 +70,5 @@ def test_an_unknown_name_is_an_attribute_error_and_the_known_ones_are_listed():
 def test_what_a_package_promises_is_there(package):
     assert package.__all__ == sorted(package.__all__)
     assert all(hasattr(package, name) for name in package.__all__)
-
-
-def test_names_of_lib_are_those_of_its_parts():
-    from lib import DistributedSampler, Permutation, RandomSampler, SequentialSampler
-    from lib.data import samplers
-
-    assert DistributedSampler is samplers.DistributedSampler
-    assert RandomSampler is samplers.RandomSampler
-    assert SequentialSampler is samplers.SequentialSampler
-    assert sorted(Permutation(5)) == list(range(5))
+    if package is not lib:  # a name means the same thing in lib and in its part
+        assert all(getattr(lib, name) is getattr(package, name) for name in {*lib.__all__} & {*package.__all__})

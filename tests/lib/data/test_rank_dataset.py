@@ -96,14 +96,6 @@ def test_every_epoch_and_seed_deals_the_rows_anew(meta):
     assert set(first[0][0]) != set(other_epoch[0][0])
 
 
-def test_the_order_of_torch_is_there_on_request(meta):
-    from torch.utils.data.distributed import DistributedSampler
-
-    theirs = [list(DistributedSampler(range(N), 3, rank, seed=2)) for rank in range(3)]
-    ours = dealt(meta, 3, seed=2, mini_epochs=4, order="torch")
-    assert [sum(parts, []) for parts in ours] == theirs
-
-
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
     (tmp_path / "empty.txt").write_text("# nothing yet\n")
     with MetaFile(tmp_path / "empty.txt") as empty:
@@ -132,12 +124,15 @@ def test_wrong_arguments_are_refused_by_the_constructor(meta, change, message):
         RankDataset(**{"meta_file": meta, "world_size": 8, "rank": 0, **change})
 
 
-def test_a_mini_epoch_that_is_none_is_refused(meta):
+def test_a_mini_epoch_an_epoch_and_loader_arguments_that_are_none_are_refused_at_once(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     with pytest.raises(ValueError, match="mini_epoch must be below 4, not 4"):
         dataset.load(4)
     with pytest.raises(ValueError, match="at least 0"):
         dataset.set_epoch(-1)
+    for change in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}):
+        with pytest.raises(ValueError):
+            mini_epoch_loaders(dataset, **{"epoch": 0, "batch_size": 5, **change})
 
 
 # --- items
@@ -151,12 +146,8 @@ def test_items_one_by_one_in_batches_and_iterated_are_the_same(meta):
     assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
     with pytest.raises(IndexError, match=f"there are {len(dataset)}"):
         dataset[len(dataset)]
-
-
-def test_transform_is_applied_to_the_row(meta):
-    plain, transformed = (RankDataset(meta, 3, 1, transform=function) for function in (None, str.upper))
-    assert [row.upper() for row in plain] == list(transformed)
-    assert transformed.__getitems__([4, 2]) == [plain[4].upper(), plain[2].upper()]
+    dataset.transform = str.upper
+    assert list(dataset) == dataset.__getitems__(range(len(dataset))) == [row.upper() for row in one_by_one]
 
 
 def test_first_use_loads_the_first_mini_epoch(meta):
@@ -348,10 +339,10 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
 def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
     dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=number)
     for epoch in (0, 1):
-        seen = [
-            batches(loader)
-            for loader in mini_epoch_loaders(dataset, epoch, batch_size=50, prefetch=prefetch, **workers)
-        ]
+        seen = []
+        for loader in mini_epoch_loaders(dataset, epoch, batch_size=50, prefetch=prefetch, **workers):
+            seen.append(batches(loader))
+            assert batches(loader) == seen[-1], "a loader may be iterated twice"
         assert seen == dealt(meta, 2, epoch, mini_epochs=3)[0]
     assert nothing_left_behind()
 
@@ -405,14 +396,6 @@ def test_loaders_that_are_collected_first_and_used_later_say_so(meta):
             batches(loader)
 
 
-def test_a_loader_may_be_iterated_twice(meta):
-    for prefetch in (False, True):
-        for loader in mini_epoch_loaders(
-            RankDataset(meta, 2, 0, mini_epochs=2), 0, batch_size=50, num_workers=1, prefetch=prefetch
-        ):
-            assert batches(loader) == batches(loader)
-
-
 def test_prefetch_reads_the_next_rows_while_these_are_used(meta, monkeypatch):
     dataset = RankDataset(meta, 2, 0, mini_epochs=3)
     read, reads = RankDataset.read, []
@@ -454,9 +437,9 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import rank_dataset
+    from lib.data import samplers
 
-    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
+    monkeypatch.setattr(samplers, "BLOCK", 10)
     path = tmp_path / "many.txt"
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:
@@ -485,12 +468,6 @@ def test_the_epoch_must_not_change_under_the_loop(meta):
     dataset.set_epoch(1)
     with pytest.raises(RuntimeError, match="set to epoch 1 while epoch 0"):
         next(loaders)
-
-
-@pytest.mark.parametrize("change", [{"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}])
-def test_wrong_loader_arguments_are_refused_at_once(meta, change):
-    with pytest.raises(ValueError):
-        mini_epoch_loaders(RankDataset(meta, 2, 0), **{"epoch": 0, "batch_size": 5, **change})
 
 
 def test_a_file_that_changes_between_mini_epochs_is_an_error(tmp_path):

@@ -17,16 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lib.training.launch import (
-    REPOSITORY,
-    Failure,
-    RankError,
-    RankLogs,
-    RankTimeoutError,
-    Run,
-    _Family,
-    torchrun,
-)
+from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, torchrun
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -44,12 +35,10 @@ def script(folder: Path, text: str) -> Path:
     return path
 
 
-def processes_that_know(word: object) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if str(word) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+def commands_that_know(word: object) -> list[list[str]]:
+    """Return the command lines of all living processes that were told this word."""
+    alive = (p.info for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
+    return [info["cmdline"] for info in alive if str(word) in (info["cmdline"] or [])]
 
 
 @pytest.fixture
@@ -126,7 +115,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     )  # fmt: skip
     with redirect_stdout(io.StringIO()) as printed, pytest.raises(RankError) as caught:
         torchrun(script(folder, text), folder, max_restarts=1, timeout=100, quiet=True)
-    return Ended(caught.value, printed.getvalue(), [p.cmdline() for p in processes_that_know(folder)])
+    return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
 @pytest.mark.ranks
@@ -165,7 +154,7 @@ def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_
     with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -190,7 +179,7 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert isinstance(caught.value, TimeoutError) and caught.value.rank is None
     assert "rank 0 said last: waiting for the others; rank 1 said nothing" in str(caught.value)
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -201,7 +190,7 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
     """When nothing is there yet; the agent and one process of a rank; one more. All of them: the test above."""
 
     def until_so_many_are_there(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
-        while len(processes_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
+        while len(commands_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
             family.call_the_roll()
         return False
 
@@ -209,7 +198,7 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
         monkeypatch.setattr("lib.training.launch._watch", until_so_many_are_there)
     with pytest.raises(RankTimeoutError):
         torchrun(script(tmp_path, CHILD + "time.sleep(600)"), tmp_path, timeout=0.05, quiet=True)
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -218,7 +207,7 @@ def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> N
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -226,20 +215,20 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     class Impatient(_Family):
         presses = 0
 
-        def _each(self, processes: set[Any], what: str) -> None:
+        def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
             if what == "kill" and not self.presses:
                 self.presses = 1
                 raise KeyboardInterrupt
-            super()._each(processes, what)
+            return super()._each(processes, what, **how)
 
     code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]); "
     sleep = "import time; time.sleep(600)"
     agent = subprocess.Popen([sys.executable, "-c", f"{code}{sleep}", str(tmp_path), sleep])
-    while len(processes_that_know(tmp_path)) < 2:
+    while len(commands_that_know(tmp_path)) < 2:
         time.sleep(0.05)
     with pytest.raises(KeyboardInterrupt):
         Impatient(agent).end()
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -249,7 +238,7 @@ def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert caught.value.rank is None
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
@@ -257,15 +246,15 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
     code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"
     kernel = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
-    while len(processes_that_know(tmp_path)) < 5:  # the agent, two ranks and their children
+    while len(commands_that_know(tmp_path)) < 5:  # the agent, two ranks and their children
         assert kernel.poll() is None
         time.sleep(0.05)
     kernel.kill()
     kernel.wait()
     deadline = time.monotonic() + 60
-    while processes_that_know(tmp_path) and time.monotonic() < deadline:
+    while commands_that_know(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert [p.cmdline() for p in processes_that_know(tmp_path)] == []
+    assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -283,11 +272,8 @@ def test_wrong_arguments_are_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(error, match=message):
         torchrun(script(tmp_path, ""), **arguments)  # type: ignore[arg-type]
-
-
-def test_a_script_that_is_not_there_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="no script 'no_such.py'"):
-        torchrun("no_such.py")
+        torchrun("no_such.py", **arguments)  # type: ignore[arg-type]
 
 
 # ---- whose fault it was, from the logs alone
@@ -333,12 +319,8 @@ def cause(folder: Path, codes: dict[int, int], errors: dict[int, str], attempt: 
 def test_the_first_failure_is_told_from_its_echoes(
     tmp_path: Path, codes: dict[int, int], errors: dict[int, str], expected: str
 ) -> None:
-    assert cause(tmp_path, codes, errors).message().startswith(expected)
-
-
-def test_only_the_last_attempt_counts(tmp_path: Path) -> None:
-    cause(tmp_path, {0: 1}, {0: "ValueError: of attempt 9"}, attempt=9)
-    assert cause(tmp_path, {1: 1}, {1: "ValueError: of attempt 10"}, attempt=10).rank == 1
+    cause(tmp_path, {0: 1, 1: 1}, {0: "KeyError: of attempt 9", 1: LOST}, attempt=9)  # only the last attempt counts
+    assert cause(tmp_path, codes, errors, attempt=10).message().startswith(expected)
 
 
 def test_an_error_file_says_more_than_the_log(tmp_path: Path) -> None:
@@ -389,8 +371,5 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path: Path, capsys: pytest.Capt
             assert capsys.readouterr().out == expected
         file.write(b"the end")
     logs.read(to_the_end=True)
-    assert logs.lines == [
-        "[torchrun] a warning",
-        *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end")),
-    ]
+    assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]

@@ -31,11 +31,7 @@ class Task:
     """
 
     def __init__(
-        self,
-        stream: AbstractStream,
-        *,
-        compute: Callable[[], Batch],
-        finalize: Callable[[Batch], None] | None,
+        self, stream: AbstractStream, *, compute: Callable[[], Batch], finalize: Callable[[Batch], None] | None
     ) -> None:
         self.stream, self.modes, self._compute, self._finalize = stream, Modes.current(), compute, finalize
 

@@ -327,11 +327,7 @@ class Executor:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        stages: Sequence[nn.Module],
-        *,
-        devices: Sequence[torch.device | str] | None = None,
+        self, schedule: Schedule, stages: Sequence[nn.Module], *, devices: Sequence[torch.device | str] | None = None
     ) -> None:
         validate(schedule)
         self.schedule, self.stages = schedule, list(stages)

@@ -36,11 +36,7 @@ def _tasks(schedule: Schedule, cost: Callable[[Action], float], communicate: flo
 
 
 def simulate(
-    schedule: Schedule,
-    forward: Cost = 1.0,
-    backward: Cost = 2.0,
-    weight: Cost | None = None,
-    communicate: float = 0.0,
+    schedule: Schedule, forward: Cost = 1.0, backward: Cost = 2.0, weight: Cost | None = None, communicate: float = 0.0
 ) -> Trace:
     """Predict the timeline: each rank does its actions in order, each as soon as its inputs are there.
 
@@ -60,11 +56,7 @@ def simulate(
 
 
 def waits_for(
-    schedule: Schedule,
-    forward: Cost = 1.0,
-    backward: Cost = 2.0,
-    weight: Cost | None = None,
-    communicate: float = 0.0,
+    schedule: Schedule, forward: Cost = 1.0, backward: Cost = 2.0, weight: Cost | None = None, communicate: float = 0.0
 ) -> list[Idle]:
     """Return all idle times of the timeline that `simulate` predicts, and what each waits for; its arguments."""
     trace = simulate(schedule, forward, backward, weight, communicate)
@@ -76,8 +68,7 @@ def waits_for(
         if span.start > free[rank]:
             # what came last; a message from the same rank takes no time
             last = max(
-                needed,
-                key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank),
+                needed, key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank)
             )
             waits.append(Idle(rank, free[rank], span.start, action, last))
         free[rank] = span.end

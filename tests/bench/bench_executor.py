@@ -112,9 +112,7 @@ def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], 
         print(f"(without torchgpipe: {error}; see --peer)")
     for name, library in libraries.items():
         piped = library(
-            copy.deepcopy(nn.Sequential(*[layer for stage in stages() for layer in stage])),
-            [LAYERS] * 2,
-            **options,
+            copy.deepcopy(nn.Sequential(*[layer for stage in stages() for layer in stage])), [LAYERS] * 2, **options
         )
         ways[name] = lambda piped=piped: mse_loss(piped(x), target).backward()
     return ways, executors

@@ -98,11 +98,7 @@ def overhead(rounds: int) -> None:
     ways["forward + backward", "always", "torch checkpoint"] = backward(lambda: plain(loop, x, chunks, again=True))
     for (library, module), mode in itertools.product(libraries().items(), MODES):
         model = module.GPipe(
-            linears(partitions, 8),
-            [1] * partitions,
-            devices=["cpu"] * partitions,
-            chunks=chunks,
-            checkpoint=mode,
+            linears(partitions, 8), [1] * partitions, devices=["cpu"] * partitions, chunks=chunks, checkpoint=mode
         )
         for name, wrap in passes.items():
             ways[name, mode, library] = wrap(lambda model=model: model(x))

@@ -294,12 +294,7 @@ def workers_list(path: Path) -> Result:
 
 
 FLOOR = {"wc -l": wc, "plain read": plain_read, "count newlines, memchr": count_newlines}
-OURS = {
-    "index": index,
-    "RankDataset": build,
-    "RankDataset, E = 4": build_quarter,
-    "the next mini-epoch": rebuild,
-}
+OURS = {"index": index, "RankDataset": build, "RankDataset, E = 4": build_quarter, "the next mini-epoch": rebuild}
 OTHERS = {
     "article, line by line": line_by_line,
     "Naive": naive,
@@ -315,11 +310,7 @@ ACCESS = {
 WORKERS = {"RankDataset": workers_packed, "list of str": workers_list}
 ALL = {
     f"{section}/{name}": function
-    for section, functions in (
-        ("build", {**FLOOR, **OURS, **OTHERS}),
-        ("access", ACCESS),
-        ("workers", WORKERS),
-    )
+    for section, functions in (("build", {**FLOOR, **OURS, **OTHERS}), ("access", ACCESS), ("workers", WORKERS))
     for name, function in functions.items()
 }
 
@@ -335,11 +326,9 @@ def in_own_process(name: str, path: Path) -> Result:
 
 def available(name: str) -> bool:
     """Whether what a measurement needs is there."""
-    needs = {
-        "build/pyarrow take": "pyarrow",
-        "workers/RankDataset": "psutil",
-        "workers/list of str": "psutil",
-    }.get(name)
+    needs = {"build/pyarrow take": "pyarrow", "workers/RankDataset": "psutil", "workers/list of str": "psutil"}.get(
+        name
+    )
     if name.startswith("workers/") and not hasattr(os, "fork"):
         return False
     if name == "build/wc -l" and shutil.which("wc") is None:

@@ -79,10 +79,7 @@ def in_own_process(who: str, size: int) -> dict[str, float]:
 
 
 def compare(
-    contenders: tuple[str, ...],
-    sizes: tuple[int, ...],
-    measure: Callable[[str, int], dict[str, float]],
-    rounds: int,
+    contenders: tuple[str, ...], sizes: tuple[int, ...], measure: Callable[[str, int], dict[str, float]], rounds: int
 ) -> list[dict[str, Any]]:
     """Measure all contenders in turn, `rounds` times; the first one is what the ratios refer to."""
     table = []

@@ -180,11 +180,7 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
         "predicted_text_bytes": size / (WORLD_SIZE * MINI_EPOCHS),
         "make_seconds": made,
         "wc_seconds": counted,
-        "index": {
-            "seconds": indexed["seconds"],
-            "peak_bytes": indexed["bytes"],
-            "file_bytes": indexed["payload"],
-        },
+        "index": {"seconds": indexed["seconds"], "peak_bytes": indexed["bytes"], "file_bytes": indexed["payload"]},
         "alone": alone,
         "together": together,
     }

@@ -175,10 +175,7 @@ def test_spans_do_not_hold_up_the_run():
 def test_spans_of_host_and_device_are_on_one_clock():
     torch.cuda.synchronize()
     with Recorder() as recorder:
-        with (
-            device_span(torch.cuda.current_stream(), "device", "sleep", "compute"),
-            recorder.span("host", "launch"),
-        ):
+        with device_span(torch.cuda.current_stream(), "device", "sleep", "compute"), recorder.span("host", "launch"):
             torch.cuda._sleep(LONG)
         with recorder.span("host", "wait"):
             torch.cuda.synchronize()

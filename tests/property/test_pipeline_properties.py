@@ -47,12 +47,7 @@ class Use(nn.Module):
 
     def forward(self, inputs):
         index, x, mask, y = inputs
-        return (
-            index,
-            self.linear(x * mask),
-            mask,
-            y,
-        )  # continuous where the mask changes: rounding may flip it
+        return (index, self.linear(x * mask), mask, y)  # continuous where the mask changes: rounding may flip it
 
 
 class Unpair(nn.Module):
@@ -125,12 +120,7 @@ def test_deferred_batch_norm_has_the_buffers_of_the_plain_one(rows_a_chunk, chun
     rows = max(2, rows_a_chunk) * chunks + min(more, chunks - 1)
     plain = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
     piped = GPipe(
-        copy.deepcopy(plain),
-        [1, 1],
-        devices=["cpu"] * 2,
-        chunks=chunks,
-        checkpoint=mode,
-        deferred_batch_norm=True,
+        copy.deepcopy(plain), [1, 1], devices=["cpu"] * 2, chunks=chunks, checkpoint=mode, deferred_batch_norm=True
     )
     x = 1e3 + torch.linspace(-2, 2, rows * 4).reshape(rows, 4)
     piped(x).sum().backward()

@@ -45,12 +45,7 @@ def inputs(action: Action, schedule: Schedule) -> set[Action]:
     op, stage, i = action
     every = {other for _, other in schedule}
     after = {Action(other, stage + 1, i) for other in ("B", "I")} if op in "BI" else set()
-    own = {
-        "F": set(),
-        "B": {Action("F", stage, i)},
-        "I": {Action("F", stage, i)},
-        "W": {Action("I", stage, i)},
-    }[op]
+    own = {"F": set(), "B": {Action("F", stage, i)}, "I": {Action("F", stage, i)}, "W": {Action("I", stage, i)}}[op]
     before = {Action("F", stage - 1, i)} if op == "F" and stage > 0 else set()
     return (after | own | before) & every
 
@@ -88,9 +83,7 @@ def test_text_and_csv_bring_back_the_table(schedule: Schedule) -> None:
 
 
 @given(schedules)
-def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_needed(
-    schedule: Schedule,
-) -> None:
+def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_needed(schedule: Schedule) -> None:
     slot = {cell: k for row in schedule.ranks for k, cell in enumerate(row) if cell is not None}
     for action, before in graph(schedule).items():
         assert slot[action] == max((slot[other] + 1 for other in before), default=0)
@@ -177,8 +170,7 @@ def test_no_rank_holds_more_than_all_its_activations(schedule: Schedule) -> None
 @given(
     st.lists(
         st.lists(
-            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)),
-            max_size=6,
+            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)), max_size=6
         ),
         min_size=1,
         max_size=4,

@@ -102,11 +102,7 @@ def test_nested_sequentials_are_flattened_on_request():
         nn.Sequential(nn.Linear(2, 2), shared), Own(nn.Linear(2, 2)), nn.Sequential(nn.Sequential(shared))
     )
     flat = flatten_sequential(nested)
-    assert [name for name, _ in flat.named_children()] == [
-        "0_0",
-        "0_1",
-        "1",
-    ]  # named_children skips the repeated
+    assert [name for name, _ in flat.named_children()] == ["0_0", "0_1", "1"]  # named_children skips the repeated
     assert len(flat) == 4 and flat[1] is flat[3] is shared and type(flat[2]) is Own
     x = torch.randn(3, 2)
     assert torch.equal(flat(x), nested(x))
@@ -575,8 +571,7 @@ def test_the_number_of_chunks_may_be_changed():
 def test_no_micro_batch_is_kept_after_a_run():
     seen = []
     model = gpipe(
-        nn.Sequential(Function(lambda x: x * 2), Function(lambda x: seen.append(weakref.ref(x)) or x + 1)),
-        chunks=2,
+        nn.Sequential(Function(lambda x: x * 2), Function(lambda x: seen.append(weakref.ref(x)) or x + 1)), chunks=2
     )
     with torch.no_grad():
         y = model(torch.ones(4, 1))

@@ -69,11 +69,7 @@ def masks_of(model):
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     model = GPipe(
-        nn.Sequential(*[Masks(draw) for _ in range(3)]),
-        [1, 1, 1],
-        devices=CPU,
-        chunks=4,
-        checkpoint="always",
+        nn.Sequential(*[Masks(draw) for _ in range(3)]), [1, 1, 1], devices=CPU, chunks=4, checkpoint="always"
     )
     x = torch.ones(40, 3, requires_grad=True)
     runs = []

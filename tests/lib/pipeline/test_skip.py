@@ -264,11 +264,7 @@ def test_none_and_masks_go_through(checkpoint):
         assert mask.dtype == torch.bool and not mask.requires_grad
         return torch.where(mask, x, 2 * x)
 
-    layers = (
-        layer(stashes=["none", "mask"], forward=put),
-        nn.Tanh(),
-        layer(pops=["none", "mask"], forward=get),
-    )
+    layers = (layer(stashes=["none", "mask"], forward=put), nn.Tanh(), layer(pops=["none", "mask"], forward=get))
     same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 

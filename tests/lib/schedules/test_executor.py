@@ -475,8 +475,7 @@ def test_ctrl_c_ends_all_ranks():
 
 
 @pytest.mark.parametrize(
-    ("loss_fn", "found"),
-    [(lambda y, t: y, "shape (2, 4)"), (lambda y, t: y.sum().item(), "float")],
+    ("loss_fn", "found"), [(lambda y, t: y, "shape (2, 4)"), (lambda y, t: y.sum().item(), "float")]
 )
 def test_a_loss_is_one_number(loss_fn, found):
     with pytest.raises(TypeError, match="one number") as caught:

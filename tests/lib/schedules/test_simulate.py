@@ -148,10 +148,7 @@ def test_a_split_backward_holds_its_activation_until_the_weight_half():
 def test_backward_in_the_opposite_order_changes_nothing_that_is_counted_here():
     m, n = 5, 3
     fifo = gpipe(m, n)
-    lifo = Schedule(
-        "as autograd does it",
-        [[*fifo.actions(j)[:m], *reversed(fifo.actions(j)[m:])] for j in range(n)],
-    )
+    lifo = Schedule("as autograd does it", [[*fifo.actions(j)[:m], *reversed(fifo.actions(j)[m:])] for j in range(n)])
     assert simulate(lifo).bubble == simulate(fifo).bubble and live_activations(lifo) == live_activations(fifo)
 
 

@@ -191,10 +191,7 @@ def executed(engine, m, n, rank):
 
 @pytest.mark.parametrize(
     "make, engine, smallest",
-    [
-        (gpipe, torch_pipelining.ScheduleGPipe, lambda n: 1),
-        (one_f_one_b, torch_pipelining.Schedule1F1B, lambda n: n),
-    ],
+    [(gpipe, torch_pipelining.ScheduleGPipe, lambda n: 1), (one_f_one_b, torch_pipelining.Schedule1F1B, lambda n: n)],
 )
 def test_the_order_is_the_one_that_torch_executes(make, engine, smallest):
     for m, n in SIZES:
@@ -205,8 +202,7 @@ def test_the_order_is_the_one_that_torch_executes(make, engine, smallest):
 
 
 @pytest.mark.parametrize(
-    "make, engine",
-    [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)],
+    "make, engine", [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)]
 )
 def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
     if not hasattr(engine, "_get_pipeline_order"):
@@ -246,10 +242,7 @@ def test_a_split_backward_updates_at_its_weight_half():
     "text, why",
     [
         ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
-        (
-            "0F0\n. 1F0 1B0 0B0",
-            "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank",
-        ),
+        ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
         ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
         ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
         ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),

@@ -414,8 +414,7 @@ def test_parts_of_one_block_that_do_not_meet_do_not_race():
 
 
 @pytest.mark.parametrize(
-    "forgets, says",
-    [("wait_event", "F0 (compute) reads A while C0 (copy)"), ("record_stream", "writes A while F0")],
+    "forgets, says", [("wait_event", "F0 (compute) reads A while C0 (copy)"), ("record_stream", "writes A while F0")]
 )
 def test_the_two_famous_races_of_a_prefetcher(forgets, says):
     gpu = PretendGPU([forgets])

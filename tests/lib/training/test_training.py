@@ -23,12 +23,26 @@ import numpy as np
 import pytest
 import torch
 from support.n06.runs import against_first, t_975
-from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, load_data, parts, study
+from support.runs import (
+    CAPTIONS,
+    DEALS,
+    MISTAKES,
+    REPAIRED,
+    Data,
+    Deal,
+    TinyClip,
+    accuracy,
+    caption_loss,
+    contrastive_loss,
+    load_data,
+    parts,
+    study,
+    tokens,
+)
 from torch.utils.data import DataLoader
 
 from lib.data import DistributedSampler
 from lib.data.digits import Digits, write_digits
-from lib.training.clip import CAPTIONS, TinyClip, accuracy, caption_loss, contrastive_loss, tokens
 from lib.training.launch import RankError, meet, torchrun
 from lib.training.state import (
     Step,
@@ -180,7 +194,7 @@ def of_three(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactor
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from lib.training.clip import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
+from support.runs import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
 from lib.training.launch import leave
 dist.init_process_group("gloo")
 rank = dist.get_rank()

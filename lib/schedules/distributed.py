@@ -126,7 +126,7 @@ def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[
     return runtime
 
 
-# ---- The pipeline: stages, table and DDP over a mesh of ranks.
+# ---- the pipeline
 
 SHORTER = "A shorter batch at the end of an epoch is left out by DataLoader(…, drop_last=True)"
 

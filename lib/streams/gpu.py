@@ -39,6 +39,8 @@ class GPU(Protocol):
 class CUDA:
     """A CUDA device: the streams of lib.pipeline, and memory from torch's allocators."""
 
+    use_stream, span = staticmethod(use_stream), staticmethod(device_span)  # a span: two events, if something records
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
@@ -49,14 +51,6 @@ class CUDA:
     def current_stream(self) -> Any:
         """Return this thread's stream of the device."""
         return current_stream(self.device)
-
-    def use_stream(self, stream: Any) -> AbstractContextManager[object]:
-        """Switch to the stream, and to its device."""
-        return use_stream(stream)
-
-    def span(self, stream: Any, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
-        """Put two events around the body, if something is recorded."""
-        return device_span(stream, lane, label, kind)
 
     def empty_like(self, x: Tensor) -> Tensor:
         """Return uninitialised memory."""

@@ -1,4 +1,6 @@
-"""Operation: what the host puts into streams, one after the other; the list of them is the whole truth about order.
+"""Operations, and the data races among them: two launches that touch the same memory, and nothing orders them.
+
+An operation is what the host puts into a stream; the list of them is the whole truth about order.
 
 kind          what it is
 launch        a kernel or a copy in a stream (or work of the host itself, lane "host"): it reads and writes memory
@@ -73,11 +75,10 @@ def waits(operations: Sequence[Operation]) -> list[int]:
     return [number for number, op in enumerate(operations) if op.kind == "wait"]
 
 
-# ---- Find data races in a list of stream operations, without running them: happens-before, by vector clocks.
+# ---- happens-before, by vector clocks
 #
 # Two launches race if both touch the same memory, one of them writes, and nothing orders them. Order comes from: the
-# stream that both are in; an event recorded after the first and waited for before the second; the host, which
-# launches
+# stream that both are in; an event recorded after the first and waited for before the second; the host, which launches
 # nothing before it has stopped waiting. A clock of a lane says how many launches of each lane are known to be done.
 
 VectorClock = dict[str, int]

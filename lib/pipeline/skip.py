@@ -227,6 +227,11 @@ def inspect_skip_layout(partitions: Iterable[nn.Sequential]) -> SkipLayout:
 class _Step(torch.autograd.Function):
     """Call `there` in forward and `back` in backward, which has the gradient of what `there` has returned."""
 
+    @classmethod
+    def run(cls, there: Callable[[], Any], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
+        output: Tensor = cls.apply(there, back, input)  # type: ignore[no-untyped-call]
+        return output
+
     @staticmethod
     def forward(ctx: Any, there: Callable[[], Tensor], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
         ctx.back = back
@@ -289,7 +294,7 @@ class Portal:
         if tensor is None:
             return None
         phony = partial(get_phony, tensor.device, requires_grad=False)
-        tied = _step(PortalBlue, phony, lambda _: None if self.grad is None else self.use_grad(), tensor)
+        tied = PortalBlue.run(phony, lambda _: None if self.grad is None else self.use_grad(), tensor)
         self.hides_grad = tied.requires_grad
         return tied
 
@@ -306,16 +311,11 @@ class Portal:
                 with recording.span("copy", place, next):
                     (self.grad,) = Copy.apply(next, prev, self.grad)  # type: ignore[no-untyped-call]
 
-        return None if self.tensor is None else _step(PortalCopy, there, back, phony)
+        return None if self.tensor is None else PortalCopy.run(there, back, phony)
 
     def orange(self, phony: Tensor | None) -> Tensor | None:
         """Show the tensor again; `phony` is forked from the micro-batch."""
-        return self.use_tensor() if self.tensor is None else _step(PortalOrange, self.use_tensor, self.put_grad, phony)
-
-
-def _step(kind: type[_Step], there: Callable[[], Any], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
-    output: Tensor = kind.apply(there, back, input)  # type: ignore[no-untyped-call]
-    return output
+        return self.use_tensor() if self.tensor is None else PortalOrange.run(self.use_tensor, self.put_grad, phony)
 
 
 # ---- trackers: tensors wait in a dictionary, or in portals

@@ -61,7 +61,7 @@ def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None
     try:
         with use_device(device), listening():
             while (task := in_queue.get()) is not None:
-                out_queue.put(_attempt(task))
+                out_queue.put(_attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
                 del task  # else it would keep its micro-batch alive until the next one comes
     finally:
         out_queue.put((False, None))

@@ -28,7 +28,7 @@ from lib.pipeline.random_state import Seeds
 from lib.pipeline.recording import device_span, read
 from lib.pipeline.thread_state import Modes
 from lib.schedules.simulate import KINDS
-from lib.schedules.split_backward import backward_input
+from lib.schedules.split_backward import Grads, backward_input
 from lib.schedules.table import Action, Schedule, validate
 from lib.timeline import Recorder, Trace
 
@@ -105,9 +105,8 @@ class Stage:
         """Do the rest: W."""
         self._later.pop(i)()
 
-    def _used(  # a stage that needs no gradients, or whose output is not used, has nothing to do
-        self, outputs: Sequence[Tensor], grads: Sequence[Tensor | None]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def _used(self, outputs: Sequence[Tensor], grads: Grads) -> list[tuple[Tensor, Tensor | None]]:
+        # none, where a stage needs no gradients or nothing of its output is used: then it has nothing to do
         if self.loss is not None:
             return [(outputs[0], None)]
         return [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad and g is not None]

@@ -129,6 +129,7 @@ def _copy(x: Tensor, buffer: Tensor) -> Tensor:
 
 
 def _fetch(outputs: Batch, results: Sequence[Tensor], row: int) -> None:
+    # a function, so that no name of the loop above keeps an output alive: the next one takes its memory
     for y, result in zip(outputs, results, strict=True):
         result[row : row + len(y)].copy_(y, non_blocking=True)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 import torch
@@ -149,28 +150,26 @@ def _conflict(a: Operation, b: Operation) -> Region | None:
 def find_races(operations: Sequence[Operation]) -> list[Race]:
     """Return all pairs of launches that race, in the order of the list."""
     known, races = happens_before(operations), []
-    numbers = list(known)
-    for place, b in enumerate(numbers):
-        for a in numbers[:place]:
-            first, second = operations[a], operations[b]
-            if known[b].get(first.lane, 0) >= known[a][first.lane]:
-                continue
-            if region := _conflict(first, second):
-                races.append(Race(a, b, first, second, region.block))
-    return sorted(races, key=lambda race: (race.first, race.second))
+    for a, b in combinations(known, 2):
+        first, second = operations[a], operations[b]
+        ordered = known[b].get(first.lane, 0) >= known[a][first.lane]
+        if not ordered and (region := _conflict(first, second)):
+            races.append(Race(a, b, first, second, region.block))
+    return races
 
 
 def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
     """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
     known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
-    lane = {number: operations[number].lane for number in known}
-    before = {
-        b: {a for a in known if a != b and known[b].get(lane[a], 0) >= known[a][lane[a]] and a < b} for b in known
-    }
+    before: dict[int, set[int]] = {number: set() for number in known}
+    for a, b in combinations(known, 2):
+        lane = operations[a].lane
+        if known[b].get(lane, 0) >= known[a][lane]:
+            before[b].add(a)
     while True:
         order: list[int] = []
         left = list(known)
-        while left:
+        while left:  # take one of those that wait for nothing any more
             ready = [number for number in left if before[number].isdisjoint(left)]
             order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
             left.remove(order[-1])

@@ -25,10 +25,6 @@ from lib.pipeline.streams import (
 )
 from lib.timeline import Recorder
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
-]
 MODES = ["always", "except_last", "never"]
 GPU = torch.device("cuda", 0)
 LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms

@@ -25,10 +25,6 @@ from lib.measure import measure
 from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
 from lib.timeline import Recorder, Trace
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
-]
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
 

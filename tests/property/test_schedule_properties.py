@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib import schedules as package
-from lib.schedules import Action, Schedule, ScheduleError, live_activations, simulate, validate, waits_for
+from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
 from lib.schedules.table import slotted
 
 ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
@@ -71,15 +71,7 @@ def test_every_table_is_legal_and_complete_and_the_same_each_time(drawn: tuple[s
     schedule, (_, m, n, v) = made(*drawn), drawn
     assert len(schedule.ranks) == n
     validate(schedule, stages=n * v, micro_batches=m)
-    assert schedule == made(*drawn)
-
-
-@given(schedules)
-def test_text_and_csv_bring_back_the_table(schedule: Schedule) -> None:
-    assert Schedule.from_text(schedule.name, schedule.to_text()) == schedule
-    with tempfile.TemporaryDirectory() as folder:
-        schedule.to_csv(Path(folder) / "table.csv")
-        assert Schedule.from_csv(schedule.name, Path(folder) / "table.csv") == schedule
+    assert schedule == made(*drawn) and schedule.name == drawn[0]
 
 
 @given(schedules)
@@ -159,12 +151,6 @@ def test_a_rank_works_or_waits(schedule: Schedule, costs: dict[str, int]) -> Non
 def test_dearer_communication_never_helps(schedule: Schedule, costs: dict[str, int]) -> None:
     dearer = {**costs, "communicate": costs["communicate"] + 1}
     assert simulate(schedule, **costs).makespan <= simulate(schedule, **dearer).makespan
-
-
-@given(schedules)
-def test_no_rank_holds_more_than_all_its_activations(schedule: Schedule) -> None:
-    for rank, peak in enumerate(live_activations(schedule)):
-        assert 1 <= peak <= sum(action.op == "F" for action in schedule.actions(rank))
 
 
 @given(

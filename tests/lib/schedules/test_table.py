@@ -152,22 +152,6 @@ def test_how_they_look():
     ]
 
 
-@pytest.mark.parametrize("make", [model_parallel, gpipe, one_f_one_b, pipedream])
-def test_every_size_from_1_on_makes_a_legal_table(make):
-    for m, n in SIZES:
-        schedule = make(m, n)
-        validate(schedule, stages=n, micro_batches=m)
-        assert schedule.name == make.__name__ and len(schedule.ranks) == n
-    for m, n in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="must be at least 1, not 0"):
-            make(m, n)
-
-
-def test_in_model_parallelism_one_rank_works_at_a_time():
-    schedule = model_parallel(3, 4)
-    assert [sum(cell is not None for cell in column) for column in zip(*schedule.ranks, strict=True)] == [1] * 24
-
-
 def mock_stage(rank, stages, ranks=None, index=None):
     """Stand in for a torch PipelineStage, so that schedules can be made without a process group."""
     stage = mock.create_autospec(torch_pipelining.PipelineStage, instance=True)

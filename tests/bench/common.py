@@ -21,8 +21,8 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def main_of(doc: str | None, measure: Callable[[int], None], rounds: int, given: list[str] | None) -> None:
-    """Run a benchmark that compares with torchgpipe: `--peer` finds it, `--rounds`; one intra-op thread throughout."""
+def run_beside_a_peer(doc: str | None, measure: Callable[[int], None], rounds: int, given: list[str] | None) -> None:
+    """Measure in one intra-op thread, beside torchgpipe if it is there: `--peer` says where, `--rounds` how often."""
     import torch
 
     parser = arguments(doc)
@@ -39,7 +39,7 @@ def main_of(doc: str | None, measure: Callable[[int], None], rounds: int, given:
         torch.set_num_threads(before)
 
 
-def torchgpipe() -> dict[str, Any]:
+def peer() -> dict[str, Any]:
     """Return {"torchgpipe": the module}, or nothing if it can't be imported."""
     try:
         import torchgpipe
@@ -50,7 +50,7 @@ def torchgpipe() -> dict[str, Any]:
 
 
 def in_own_process(module: str, *arguments: object) -> Any:
-    """Run `python -m module arguments` and return the JSON that it prints; RuntimeError with the last line if it fails."""
+    """Run `python -m module arguments`; return the JSON that it prints, or raise RuntimeError with its last line."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:

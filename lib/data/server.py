@@ -9,9 +9,9 @@ r"""One process holds the meta file, everyone else asks it for rows: the "server
 
 Answers are JSON in plain ASCII: a byte of the file that is no UTF-8 travels as the escape of the surrogate that stands
 for it (\udc80 … \udcff), so every row arrives as `MetaFile.rows` gives it. An error is a 4xx or 5xx with
-{"error": kind, "message": text}. Threads and accept loop are the standard library's. Its
-http.server and http.client are not used: they read a head line by line and with the e-mail parser, and gave 0.44 times
-as many single rows a second, measured side by side (in batches of 256: 0.84 times).
+{"error": kind, "message": text}. Threads and accept loop are the standard library's; its http.server and http.client
+are not used: they read a head line by line and with the e-mail parser, and gave 0.44 times as many single rows a
+second, measured side by side (in batches of 256: 0.84 times).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from lib._values import integer
+from lib.data.meta import MetaFile
 
 MAX_HEAD = 8192  # bytes that a start line and its headers may take
 MAX_BODY = 1 << 20  # bytes of a request's body: room for MAX_IDS ids of 15 digits
@@ -292,8 +293,6 @@ class MetaServer:
         port = integer("port", port, at_least=0, below=65_536)
         self._stack = contextlib.ExitStack()  # what must be closed: a file of our own, the socket
         if isinstance(meta_file, str | os.PathLike):
-            from lib.data.meta import MetaFile
-
             meta_file = self._stack.enter_context(MetaFile(meta_file))
         self._listener = _Listener((host, port), meta_file)
         self._stack.callback(self._listener.server_close)
@@ -325,7 +324,7 @@ class MetaServer:
         """Serve until another thread calls `close`, or an exception such as Ctrl-C ends the wait."""
         thread = self.start()._thread
         while thread is not None and thread.is_alive():
-            thread.join(0.5)
+            thread.join(0.5)  # Windows hears Ctrl-C only between two waits
 
     def close(self) -> None:
         """Stop: take no more connections, let answers under way finish, hang up. Takes 4 s at the very most."""
@@ -359,32 +358,27 @@ class MetaServer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: serve until SIGINT or SIGTERM."""
-    about = "Serve the rows of a meta file over HTTP."
-    parser = argparse.ArgumentParser(prog="python -m lib.data.server", description=about)
-    add = parser.add_argument
-    add("meta", metavar="META", help="text file with one row a line")
-    add("--in-memory", action="store_true", help="hold all rows: faster, takes the file's size")
-    add("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    add("--port", type=int, default=0, help="port to listen on (default: a free one)")
+    parser = argparse.ArgumentParser(
+        "python -m lib.data.server", description="Serve the rows of a meta file over HTTP."
+    )
+    parser.add_argument("meta", metavar="META", help="text file with one row a line")
+    parser.add_argument("--in-memory", action="store_true", help="hold all rows: faster, takes the file's size")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
     options = parser.parse_args(arguments)
-    stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    rows: Any = options.meta
+        signal.signal(number, lambda *_: sys.exit())  # out of serve_forever; the `with` closes
     try:
+        rows: Any = MetaFile(options.meta)
         if options.in_memory:
-            from lib.data.meta import MetaFile
-
-            with MetaFile(options.meta) as meta_file:
-                rows = meta_file.packed(range(len(meta_file)))
+            rows = rows.packed(range(len(rows)))
         server = MetaServer(rows, options.host, options.port)
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
     with server:
         print(f"serving {len(server)} rows of {options.meta} at {server.url}", flush=True)
-        while not stop.wait(0.5):  # Windows hears Ctrl-C only between two waits
-            pass
+        server.serve_forever()
     return 0
 
 

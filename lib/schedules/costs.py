@@ -73,13 +73,12 @@ def _unchanged(stages: Sequence[nn.Module]) -> Iterator[None]:
     parameters = [parameter for stage in stages for parameter in stage.parameters()]
     grads = [parameter.grad for parameter in parameters]
     buffers = [(buffer, buffer.clone()) for stage in stages for buffer in stage.buffers()]
-    state = torch.get_rng_state()
     for parameter in parameters:
         parameter.grad = None
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
-        torch.set_rng_state(state)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         with torch.no_grad():

@@ -177,7 +177,7 @@ class Ranks:
             for _ in threads:
                 if (error := self.ended.get()) is not None:
                     raise error
-        finally:
+        finally:  # also when this thread is interrupted: no rank may go on, or wait for one that has ended
             del error  # its traceback holds this frame: no circle
             self.stop()
             for thread in threads:
@@ -228,7 +228,7 @@ class Ranks:
             else:
                 backward = stage.backward if op == "B" else stage.backward_input
                 made, needed_by = backward(i, parcel.tensors), ("B", s - 1, i)
-        if op == "F":
+        if op == "F":  # only now it holds one more
             mine = (stage for t, stage in enumerate(self.stages) if self.schedule.rank_of[t] == rank)
             self.live[rank] = max(self.live[rank], sum(stage.live for stage in mine))
         if op != "W":

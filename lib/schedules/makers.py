@@ -56,7 +56,6 @@ def gpipe(micro_batches: int, partitions: int) -> Schedule:
 
     The bubble is (n-1)/(m+n-1); each rank holds all m activations. torchgpipe and `lib.pipeline.GPipe` go back in the
     opposite order, last micro-batch first, as autograd does: with equal stages that changes neither number.
-
     Source: Huang et al. 2019, "GPipe: Efficient training of giant neural networks using pipeline parallelism".
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -70,7 +69,6 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     The bubble is GPipe's, (n-1)/(m+n-1); rank j holds at most min(m, n-j) activations. Orders are what torch's
     Schedule1F1B executes wherever it takes the sizes; it wants m >= n, here every m >= 1 will do. (The table that torch
     builds for it is wrong: it counts the last rank's forwards from 1, so that 2F0 is missing for n = 3.)
-
     Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training" (there PipeDream-Flush).
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -98,7 +96,6 @@ def pipedream(micro_batches: int, partitions: int) -> Schedule:
     The orders are those of `one_f_one_b`, but nothing ends with the table: a stream has one start and one end, so its
     bubble (n-1)/(m+n-1) goes to 0. Schedules that flush pay it for every batch: compare pipedream(k·m, n) with k times
     one_f_one_b(m, n). It is made to be simulated; the executor leaves updates to its caller.
-
     Source: Narayanan et al. 2019, "PipeDream: Generalized pipeline parallelism for DNN training" (SOSP).
     """
     return Schedule("pipedream", one_f_one_b(micro_batches, partitions).ranks)
@@ -141,7 +138,6 @@ def interleaved_one_f_one_b(micro_batches: int, partitions: int, stages_per_rank
     Rank j holds up to (v-1)·k + 2(n-1-j) + 1 activations of a stage in rounds of k: v·n + n - 1 at rank 0 if k = n,
     where 1F1B holds n that are v times as large. Orders are torch's ScheduleInterleaved1F1B wherever it takes the
     sizes; it refuses rounds that can't be even (m = 7, n = 3), here every m >= 1 will do.
-
     Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", 2.2.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -155,7 +151,6 @@ def looped_bfs(micro_batches: int, partitions: int, stages_per_rank: int) -> Sch
     at once. What it is for: a stage has all its forwards in one run and all its backwards in another, so that weights
     which are sharded over data ranks are gathered twice a step, not for every round, and the gradient is summed once.
     Orders are torch's ScheduleLoopedBFS, whose backward starts at the last micro-batch.
-
     Source: Lamy-Poirier 2022, "Breadth-first pipeline parallelism".
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -223,7 +218,6 @@ def zero_bubble_h1(micro_batches: int, partitions: int) -> Schedule:
     is a third. (In general it is (n-1)·max(F+I-W, F, I): a W that is larger than the gap does not fit.) A W needs its
     activation too, so each rank holds up to n: n - j ahead of their I, as in 1F1B, and j that wait for their W. So the
     peak is that of 1F1B, n at rank 0; but here the ranks after it hold as many.
-
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 2.1 (there B is what I is here).
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -241,7 +235,6 @@ def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank
     idles as in ZB-H1, for stages that are v times smaller, and holds up to (v-1)·k + n activations in rounds of k.
     With one stage a rank it is ZB-H1. Orders are torch's ScheduleInterleavedZeroBubble wherever it takes the sizes; it
     refuses rounds that can't be even (m = 7, n = 3), here every m >= 1 will do.
-
     Source: torch; ideas as for `zero_bubble_h1` and `interleaved_one_f_one_b`.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -280,7 +273,6 @@ def zbv(micro_batches: int, partitions: int) -> Schedule:
     large, idles for 6(n-1) such slots.) Every rank holds up to 2n activations of half a stage: as much as rank 0 does
     in 1F1B. Unequal costs leave gaps, and so do fewer than 2n - 1 micro-batches: they can't fill the V, and the table
     is the one for 2n - 1 with the missing ones struck out. Orders are torch's ScheduleZBVZeroBubble.
-
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 6 (there B is what I is here); Qi et al. 2024,
     "Pipeline parallelism with controllable memory".
     """
@@ -311,7 +303,6 @@ def dualpipe_v(micro_batches: int, partitions: int) -> Schedule:
     is its F and then its B, so the simulator knows nothing of what is hidden. Backwards are whole but where a W fills
     a gap: while the V fills, and in the second half of the drain. With F = I = W and free sending a rank idles for
     n - 1 slots, as in ZB-V, and holds up to 2n + 1 activations of half a stage. Orders are torch's ScheduleDualPipeV.
-
     Raises ValueError, as torch, for fewer than 2n micro-batches.
     Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", 3.2.1 (DualPipe), and its code for DualPipeV; the cut into
     halves is by Sea AI Lab, "DualPipe could be better without the dual", 2025.

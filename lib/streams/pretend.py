@@ -128,8 +128,6 @@ class PretendGPU:
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
 
-    # ---- what lib.streams asks for
-
     def new_stream(self, name: str = "side") -> PretendStream:
         """Return a stream of that name."""
         return PretendStream(self, name)
@@ -170,8 +168,6 @@ class PretendGPU:
     def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> Tensor:
         """Return the tensor of the CPU as one that this GPU knows, in pinned memory unless told otherwise."""
         return self._new(x, on_device=False, name=name, pinned=pinned)
-
-    # ---- what PretendTensor and PretendStream tell it
 
     def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
         size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512

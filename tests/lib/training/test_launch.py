@@ -17,16 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lib.training.launch import (
-    REPOSITORY,
-    Failure,
-    RankError,
-    RankLogs,
-    RankTimeoutError,
-    Run,
-    _Family,
-    torchrun,
-)
+from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, torchrun
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -226,11 +217,11 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     class Impatient(_Family):
         presses = 0
 
-        def _each(self, processes: set[Any], what: str) -> None:
+        def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
             if what == "kill" and not self.presses:
                 self.presses = 1
                 raise KeyboardInterrupt
-            super()._each(processes, what)
+            return super()._each(processes, what, **how)
 
     code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]); "
     sleep = "import time; time.sleep(600)"
@@ -389,8 +380,5 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path: Path, capsys: pytest.Capt
             assert capsys.readouterr().out == expected
         file.write(b"the end")
     logs.read(to_the_end=True)
-    assert logs.lines == [
-        "[torchrun] a warning",
-        *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end")),
-    ]
+    assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]

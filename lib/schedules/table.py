@@ -286,7 +286,8 @@ def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) 
     micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
     places: dict[Action, Cell] = {}
     home: dict[int, int] = {}
-    for place, action in _cells(schedule):
+    columns = enumerate(zip(*schedule.ranks, strict=True))  # slot by slot, so that what comes first is found first
+    for place, action in [((r, slot), a) for slot, column in columns for r, a in enumerate(column) if a is not None]:
         op, stage, i = action
         rank = home.setdefault(stage, place[0])
         others: tuple[Op, ...] = () if op == "F" else ("I", "W") if op == "B" else ("B",)
@@ -311,14 +312,6 @@ def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) 
             reason = f"{turn.action} needs {absent[0]}, which stands nowhere in the table"
             raise ScheduleError(reason, turn[:2], turn.action)
     return turns
-
-
-def _cells(schedule: Schedule) -> Iterator[tuple[Cell, Action]]:
-    """Yield (place, action) slot by slot, so that what comes first is found first."""
-    for slot, column in enumerate(zip(*schedule.ranks, strict=True)):
-        for rank, action in enumerate(column):
-            if action is not None:
-                yield (rank, slot), action
 
 
 def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleError:

@@ -82,7 +82,8 @@ class StreamPipeline:
         return gather(outputs)
 
     def _streamed(self, gpu: GPU, batches: Sequence[Batch]) -> TensorOrTensors:
-        compute, slots, results, row = gpu.current_stream(), list[_Slot](), list[Tensor](), 0
+        compute: Any = gpu.current_stream()
+        slots, results, row = list[_Slot](), list[Tensor](), 0
         rows = sum(len(batch[0]) for batch in batches)
         try:
             with gpu.use_stream(self._in):  # the first chunk is the largest

@@ -6,7 +6,7 @@ import copy
 import itertools
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -87,7 +87,6 @@ def models(draw):
 
 
 @given(models(), st.integers(1, 9), st.integers(1, 6), st.sampled_from(MODES), st.booleans())
-@settings(deadline=None)
 def test_outputs_gradients_and_input_gradients_are_equal(model, rows, chunks, mode, input_requires_grad):
     plain, balance = model
     piped = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=mode)
@@ -105,7 +104,6 @@ def test_outputs_gradients_and_input_gradients_are_equal(model, rows, chunks, mo
 
 
 @given(models(), st.integers(1, 9), st.integers(1, 6))
-@settings(deadline=None)
 def test_eval_is_equal_too(model, rows, chunks):
     plain, balance = model
     piped = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks).eval()

@@ -1,4 +1,4 @@
-"""Balance: how many layers each partition gets, by measured time or by memory."""
+"""Balance: how many layers each partition gets, by measured time or by memory; the module itself is left alone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def solve(sequence: Sequence[float], partitions: int = 1) -> list[list[float]]:
     return [list(sequence[a:b]) for a, b in pairwise(ends)]
 
 
-# ---- What each layer of a sequential module costs, in time and in memory; the module itself is left alone.
+# ---- what each layer costs
 
 BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes
 
@@ -138,7 +138,7 @@ def _now(device: torch.device) -> float:
     return time.perf_counter()
 
 
-# ---- Find a balance for GPipe, how many layers each partition gets, by measured time or by memory.
+# ---- a balance for GPipe
 
 
 def balance_by_time(

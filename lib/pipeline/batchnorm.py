@@ -33,12 +33,7 @@ class DeferredBatchNorm(_BatchNorm):
     num_batches_tracked: Tensor
 
     def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        chunks: int = 1,
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True, chunks: int = 1
     ) -> None:
         super().__init__(num_features, eps, momentum, affine)
         self._begin(chunks)
@@ -75,10 +70,7 @@ class DeferredBatchNorm(_BatchNorm):
         size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
         mean = (size * mean_of).sum(0) / size.sum()
         squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
-        for running, found in (
-            (self.running_mean, mean),
-            (self.running_var, squares.sum(0) / (size.sum() - 1)),
-        ):
+        for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
             running.copy_(running + share * (found - running))
 
     @property

@@ -12,30 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline import recording
-from lib.pipeline import streams as stream
-from lib.pipeline.streams import AbstractStream, is_cuda, use_stream
+from lib.pipeline import recording, streams
+from lib.pipeline.streams import AbstractStream
 
 
 def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:
-    if not is_cuda(source) and not is_cuda(target):
+    if not streams.is_cuda(source) and not streams.is_cuda(target):
         return tensors
-    device = stream.get_device(target)
-    user = stream.current_stream(device)
-    with use_stream(source), use_stream(target):
+    device = streams.get_device(target)
+    user = streams.current_stream(device)
+    with streams.use_stream(source), streams.use_stream(target):
         moved: list[Any] = [None if x is None else x.to(device) for x in tensors]
     for x, y in zip(tensors, moved, strict=True):
         if x is not None:
-            stream.record_stream(x, source)  # which reads it, and did not allocate it
-            stream.record_stream(y, user)  # as y was allocated on the copy stream
+            streams.record_stream(x, source)  # which reads it, and did not allocate it
+            streams.record_stream(y, user)  # as y was allocated on the copy stream
     return moved
 
 
 def _pass_on(
-    ctx: Any, streams: tuple[AbstractStream, ...], input: Sequence[Tensor], output: Sequence[Tensor]
+    ctx: Any, way: tuple[AbstractStream, AbstractStream], input: Sequence[Tensor], output: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     ctx.set_materialize_grads(False)
-    ctx.streams, ctx.place = streams, recording.here()
+    ctx.way, ctx.place = way, recording.here()
     aliases = tuple(y.detach() for y in output)
     # else a mask or an index that travels with a tensor that requires grad would seem to require it as well
     ctx.mark_non_differentiable(*(y for x, y in zip(input, aliases, strict=True) if not x.requires_grad))
@@ -55,7 +54,7 @@ class Copy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
         """Copy the gradients that there are."""
-        prev_stream, next_stream = ctx.streams
+        prev_stream, next_stream = ctx.way
         with recording.span("copy", ctx.place, next_stream):
             return None, None, *_move(grad_output, next_stream, prev_stream)
 
@@ -68,12 +67,12 @@ class Wait(torch.autograd.Function):
         ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor
     ) -> tuple[Tensor, ...]:
         """Return aliases of the inputs."""
-        stream.wait_stream(next_stream, prev_stream)
+        streams.wait_stream(next_stream, prev_stream)
         return _pass_on(ctx, (prev_stream, next_stream), input, input)
 
     @staticmethod
     def backward(ctx: Any, *grad_input: Tensor | None) -> tuple[Tensor | None, ...]:
         """Hand the gradients on once the other stream is done."""
-        prev_stream, next_stream = ctx.streams
-        stream.wait_stream(prev_stream, next_stream)
+        prev_stream, next_stream = ctx.way
+        streams.wait_stream(prev_stream, next_stream)
         return None, None, *grad_input

@@ -205,6 +205,7 @@ class GPipe(nn.Module):
         if not (self.training and torch.is_grad_enabled()):
             stop = 0
         runtime, partitions = self._runtime, cast(list[nn.Sequential], self.partitions)
+        # a stream for each micro-batch on each device, kept for the next forward
         if not runtime.copy_streams or len(runtime.copy_streams[0]) < len(batches):
             runtime.copy_streams = [[new_stream(device) for _ in batches] for device in self.devices]
         pipeline = self._pipeline(batches, partitions, self.devices, runtime.copy_streams, self._skip_layout, stop)

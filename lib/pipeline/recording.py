@@ -108,7 +108,7 @@ def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[Any, fl
     return event, seconds
 
 
-# ---- Spans of a pipeline run: what computes, is copied, recomputed and goes backward, per partition and micro-batch.
+# ---- spans of a pipeline run
 
 LETTER = {"compute": "F", "copy": "C", "recompute": "R", "backward": "B"}
 

@@ -1,11 +1,15 @@
-"""Layers that stash and pop: `yield stash("name", tensor)` in one, `tensor = yield pop("name")` in a later one."""
+"""Layers that stash and pop: `yield stash("name", tensor)` in one, `tensor = yield pop("name")` in a later one.
+
+Which partition stashes and which one pops a tensor, a SkipLayout knows before anything runs. Where the two differ, a
+Portal hides the tensor from the autograd graph on the one and shows it again on the other: the partitions between
+neither see nor keep it, and its gradient goes back through the portal. A SkipTracker holds what waits to be popped.
+"""
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
@@ -21,6 +25,7 @@ from lib.pipeline.copy import Copy
 from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.streams import AbstractStream, get_device
+from lib.pipeline.thread_state import during, this_thread
 
 
 class stash(NamedTuple):
@@ -80,6 +85,7 @@ class Skippable(nn.Module):
         Raises RuntimeError for a name that is not declared, or declared and not used, or popped and not stashed.
         """
         tracker, batch = current_skip_tracker(), Batch(input)
+        # Popped before the layer asks, stashed after it has ended: a portal ties them to the layer's input and output.
         to_pop = {name: tracker.load(batch, ns, name) for ns, name in self.poppable()}
         stashed: dict[str, Tensor | None] = {}
         output = super().forward(batch.value)
@@ -174,7 +180,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 
-# ---- Which partition stashes and which one pops each skip tensor, known before anything runs.
+# ---- the layout
 
 
 class SkipLayout:
@@ -210,10 +216,9 @@ def inspect_skip_layout(partitions: Iterable[nn.Sequential]) -> SkipLayout:
     return SkipLayout(len(partitions), routes)
 
 
-# ---- A portal hides a tensor from the autograd graph on one partition and shows it again on another.
+# ---- portals
 #
-# The partitions between neither see nor keep it, and its gradient goes back through the portal. Phonies tie the three
-# functions to the way of the micro-batch itself, so that they run in this order:
+# Phonies tie the three functions to the way of the micro-batch itself, so that they run in this order:
 #
 #     forward     Blue  ->  Copy  ->  Orange          Blue: hide.  Copy: to the other device.  Orange: show.
 #     backward    Blue  <-  Copy  <-  Orange          Orange puts the gradient into the portal, Blue takes it out.
@@ -221,6 +226,11 @@ def inspect_skip_layout(partitions: Iterable[nn.Sequential]) -> SkipLayout:
 
 class _Step(torch.autograd.Function):
     """Call `there` in forward and `back` in backward, which has the gradient of what `there` has returned."""
+
+    @classmethod
+    def run(cls, there: Callable[[], Any], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
+        output: Tensor = cls.apply(there, back, input)  # type: ignore[no-untyped-call]
+        return output
 
     @staticmethod
     def forward(ctx: Any, there: Callable[[], Tensor], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
@@ -259,14 +269,10 @@ class Portal:
         """Hold `tensor` for `tensor_life` uses."""
         self.tensor, self.tensor_life = tensor if tensor_life > 0 else None, tensor_life
 
-    def check_tensor_life(self) -> None:
-        """Raise RuntimeError if the tensor has been used up."""
+    def use_tensor(self) -> Tensor | None:
+        """Return the tensor, and let it go if this was the last use. Raises RuntimeError if it has been used up."""
         if self.tensor_life <= 0:
             raise RuntimeError("tensor in portal has been removed")
-
-    def use_tensor(self) -> Tensor | None:
-        """Return the tensor, and let it go if this was the last use."""
-        self.check_tensor_life()
         tensor = self.tensor
         self.put_tensor(tensor, self.tensor_life - 1)
         return tensor
@@ -288,7 +294,7 @@ class Portal:
         if tensor is None:
             return None
         phony = partial(get_phony, tensor.device, requires_grad=False)
-        tied = _step(PortalBlue, phony, lambda _: None if self.grad is None else self.use_grad(), tensor)
+        tied = PortalBlue.run(phony, lambda _: None if self.grad is None else self.use_grad(), tensor)
         self.hides_grad = tied.requires_grad
         return tied
 
@@ -305,19 +311,14 @@ class Portal:
                 with recording.span("copy", place, next):
                     (self.grad,) = Copy.apply(next, prev, self.grad)  # type: ignore[no-untyped-call]
 
-        return None if self.tensor is None else _step(PortalCopy, there, back, phony)
+        return None if self.tensor is None else PortalCopy.run(there, back, phony)
 
     def orange(self, phony: Tensor | None) -> Tensor | None:
         """Show the tensor again; `phony` is forked from the micro-batch."""
-        return self.use_tensor() if self.tensor is None else _step(PortalOrange, self.use_tensor, self.put_grad, phony)
+        return self.use_tensor() if self.tensor is None else PortalOrange.run(self.use_tensor, self.put_grad, phony)
 
 
-def _step(kind: type[_Step], there: Callable[[], Any], back: Callable[[Tensor], Any], input: Tensor | None) -> Tensor:
-    output: Tensor = kind.apply(there, back, input)  # type: ignore[no-untyped-call]
-    return output
-
-
-# ---- Where stashed tensors wait to be popped: in a dictionary, or in portals that lead to another partition.
+# ---- trackers: tensors wait in a dictionary, or in portals
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +355,8 @@ class SkipTracker:
 class SkipTrackerThroughPortals(SkipTracker):
     """Lead a skip tensor that changes partition through a portal; one tracker for each micro-batch of a pipeline.
 
-    Phonies tie a portal to all tensors of the micro-batch that require grad: the first one
-    may be an integer mask, which can't hold a tie.
+    Phonies tie a portal to all tensors of the micro-batch that require grad: the first one may be an integer mask,
+    which can't hold a tie.
     """
 
     def __init__(self, skip_layout: SkipLayout) -> None:
@@ -406,24 +407,14 @@ def _no_way_back(name: str, layer: str) -> RuntimeError:
     )
 
 
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.tracker = SkipTracker()  # outside of a pipeline each thread has a plain one of its own
-
-
-_of_thread = _OfThread()
-
-
-@contextmanager
-def use_skip_tracker(skip_tracker: SkipTracker) -> Iterator[None]:
+def use_skip_tracker(skip_tracker: SkipTracker) -> AbstractContextManager[None]:
     """Make `skip_tracker` the one of the current thread inside the block."""
-    before, _of_thread.tracker = _of_thread.tracker, skip_tracker
-    try:
-        yield
-    finally:
-        _of_thread.tracker = before
+    return during(skip_tracker=skip_tracker)
 
 
 def current_skip_tracker() -> SkipTracker:
-    """Return the tracker of the current thread."""
-    return _of_thread.tracker
+    """Return the tracker of the current thread; outside of a pipeline each thread has a plain one of its own."""
+    if this_thread.skip_tracker is None:
+        this_thread.skip_tracker = SkipTracker()
+    tracker: SkipTracker = this_thread.skip_tracker
+    return tracker

@@ -67,6 +67,11 @@ def get_device(stream: AbstractStream) -> torch.device:
     return as_cuda(stream).device if is_cuda(stream) else torch.device("cpu")
 
 
+def with_index(device: torch.device) -> torch.device:
+    """Return the device with its number: "cuda" is one of several, and of one only."""
+    return get_device(current_stream(device)) if device.type == "cuda" else device
+
+
 def wait_stream(source: AbstractStream, target: AbstractStream) -> None:
     """Let `source` wait until `target` has done what is queued in it now.
 

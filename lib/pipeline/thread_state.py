@@ -63,6 +63,7 @@ class _ThisThread(threading.local):
     end_backward: Callable[[], None] | None = None
     generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.pipeline.random_state
     listening = False  # to operations that draw random numbers: likewise
+    skip_tracker: Any = None  # lib.pipeline.skip
 
 
 this_thread = _ThisThread()

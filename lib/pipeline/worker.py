@@ -20,7 +20,7 @@ import torch
 
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.random_state import listening
-from lib.pipeline.streams import AbstractStream, current_stream, get_device, use_device, use_stream
+from lib.pipeline.streams import AbstractStream, use_device, use_stream, with_index
 from lib.pipeline.thread_state import Modes
 
 
@@ -31,11 +31,7 @@ class Task:
     """
 
     def __init__(
-        self,
-        stream: AbstractStream,
-        *,
-        compute: Callable[[], Batch],
-        finalize: Callable[[Batch], None] | None,
+        self, stream: AbstractStream, *, compute: Callable[[], Batch], finalize: Callable[[Batch], None] | None
     ) -> None:
         self.stream, self.modes, self._compute, self._finalize = stream, Modes.current(), compute, finalize
 
@@ -65,7 +61,7 @@ def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None
     try:
         with use_device(device), listening():
             while (task := in_queue.get()) is not None:
-                out_queue.put(_attempt(task))
+                out_queue.put(_attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
                 del task  # else it would keep its micro-batch alive until the next one comes
     finally:
         out_queue.put((False, None))
@@ -78,15 +74,11 @@ def _attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
-def _named(device: torch.device) -> torch.device:
-    return get_device(current_stream(device)) if device.type == "cuda" else device  # "cuda" is one of them
-
-
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        keys = [j if device.type == "cpu" else _named(device) for j, device in enumerate(devices)]
+        keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]
         queues: dict[object, tuple[InQueue, OutQueue]] = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
         self.in_queues, self.out_queues = [queues[key][0] for key in keys], [queues[key][1] for key in keys]
         self.threads = [

@@ -45,16 +45,12 @@ def measure_costs(
     first, target = Batch(executor.cut("inputs", inputs)[0]), executor.cut("targets", targets)[0]
     first[:] = tuple(x.detach().requires_grad_(x.requires_grad) for x in first)  # off the caller's graph
     split = any(action.op == "I" for _, action in schedule)
-    every, last = range(schedule.stages), schedule.stages - 1
+    every = range(schedule.stages)
     backward: tuple[Op, ...] = ("I", "W") if split else ("B",)
-    order = [
-        action
-        for i in range(runs)
-        for action in (
-            *(Action("F", s, i) for s in every),
-            *(Action(op, last - s, i) for s in every for op in backward),
-        )
-    ]
+    order = []  # of all actions, whatever rank they are on
+    for i in range(runs):
+        order += [Action("F", s, i) for s in every]
+        order += [Action(op, s, i) for s in reversed(every) for op in backward]
     home = [executor.devices[schedule.rank_of[s]] for s in every]
     homes = list(dict.fromkeys(home))  # a rank for each device, so that its actions run one by one
     alone = Schedule("costs", [[a for a in order if home[a.stage] == device] for device in homes])
@@ -77,13 +73,12 @@ def _unchanged(stages: Sequence[nn.Module]) -> Iterator[None]:
     parameters = [parameter for stage in stages for parameter in stage.parameters()]
     grads = [parameter.grad for parameter in parameters]
     buffers = [(buffer, buffer.clone()) for stage in stages for buffer in stage.buffers()]
-    state = torch.get_rng_state()
     for parameter in parameters:
         parameter.grad = None
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
-        torch.set_rng_state(state)
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.grad = grad
         with torch.no_grad():

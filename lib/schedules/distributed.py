@@ -126,7 +126,7 @@ def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[
     return runtime
 
 
-# ---- The pipeline: stages, table and DDP over a mesh of ranks.
+# ---- the pipeline
 
 SHORTER = "A shorter batch at the end of an epoch is left out by DataLoader(…, drop_last=True)"
 
@@ -184,7 +184,7 @@ class DistributedPipeline:
         ends = [0, *accumulate(balance)]
         self._splits = any(action.op == "W" for _, action in schedule)
         trained = [any(p.requires_grad for p in module[i:j].parameters()) for i, j in pairwise(ends)]
-        if self._splits and any(trained) and not trained[0]:
+        if self._splits and any(trained) and not trained[0]:  # 5 of the list above
             raise ValueError(
                 f"{schedule.name} splits the backward, and torch's engine loses gradients there if stage 0 has nothing "
                 "to train: take a schedule with whole backwards (one_f_one_b), or give stage 0 the first layer to train"

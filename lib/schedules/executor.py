@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -22,27 +21,18 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
+from lib.pipeline import streams
 from lib.pipeline.dependency import get_phony, join
 from lib.pipeline.microbatch import Batch, TensorOrTensors, check, scatter
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.recording import device_span, read
-from lib.pipeline.streams import (
-    AbstractStream,
-    as_cuda,
-    current_stream,
-    is_cuda,
-    new_stream,
-    use_device,
-    use_stream,
-    wait_stream,
-)
 from lib.pipeline.thread_state import Modes
 from lib.schedules.simulate import KINDS
-from lib.schedules.split_backward import backward_input
+from lib.schedules.split_backward import Grads, backward_input
 from lib.schedules.table import Action, Schedule, validate
 from lib.timeline import Recorder, Trace
 
-# ---- One stage: a small graph for each micro-batch, and whoever asks for its backward walks it.
+# ---- a stage
 #
 # activation ── detach ──> input ── module ──> output ── detach ──> activation of the next stage
 # gradient  <───────────── input.grad <─────── output <──────────── gradient from the next stage
@@ -115,15 +105,14 @@ class Stage:
         """Do the rest: W."""
         self._later.pop(i)()
 
-    def _used(  # a stage that needs no gradients, or whose output is not used, has nothing to do
-        self, outputs: Sequence[Tensor], grads: Sequence[Tensor | None]
-    ) -> list[tuple[Tensor, Tensor | None]]:
+    def _used(self, outputs: Sequence[Tensor], grads: Grads) -> list[tuple[Tensor, Tensor | None]]:
+        # none, where a stage needs no gradients or nothing of its output is used: then it has nothing to do
         if self.loss is not None:
             return [(outputs[0], None)]
         return [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad and g is not None]
 
 
-# ---- The ranks of one run: a thread each.
+# ---- the ranks of one run
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
 Queue: TypeAlias = "SimpleQueue[tuple[Parcel, Any] | None]"  # with the CUDA event after which the parcel is ready
@@ -133,46 +122,38 @@ class _StoppedError(Exception):
     """Another rank has failed: end without a word."""
 
 
-@dataclass(frozen=True)
-class _Loss:
-    """What the last stage makes of its output: what micro-batch i adds to the loss of the batch."""
+def _part_of_loss(
+    function: LossFunction, targets: Sequence[Any], shares: Sequence[float], device: torch.device
+) -> Callable[[Any, int], Tensor]:
+    """Return what the last stage makes of its output: what micro-batch i adds to the loss of the batch."""
 
-    function: LossFunction
-    targets: Sequence[Any]
-    shares: Sequence[float]
-    device: torch.device
-
-    def __call__(self, output: Any, i: int) -> Tensor:
-        target = self.targets[i]
+    def loss_of(output: Any, i: int) -> Tensor:
+        target = targets[i]
         if isinstance(target, Tensor):
-            target = _move(target, self.device)
+            target = _move(target, device)
         elif isinstance(target, tuple):
-            target = tuple(_move(x, self.device) if isinstance(x, Tensor) else x for x in target)
-        loss = self.function(output, target)
+            target = tuple(_move(x, device) if isinstance(x, Tensor) else x for x in target)
+        loss = function(output, target)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor with one number, not {found}")
-        return loss * self.shares[i]
+        return loss * shares[i]
+
+    return loss_of
 
 
 class Ranks:
     """The threads of one run, and what they share. `live`: the most micro-batches x stages that each rank held."""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        modules: Sequence[nn.Module],
-        devices: Sequence[torch.device],
-        streams: Sequence[AbstractStream],
-        loss_fn: LossFunction,
+        self, schedule: Schedule, stages: list[Stage], devices: list[torch.device], lanes: list[streams.AbstractStream]
     ) -> None:
-        self.schedule, self.devices, self.streams, self.loss_fn = schedule, devices, streams, loss_fn
+        self.schedule, self.stages, self.devices, self.streams = schedule, stages, devices, lanes
         self.live = [0] * len(devices)
         self.modes, m, n = Modes.current(), schedule.micro_batches, schedule.stages
         self.seeds = Seeds(m, n)
         self.generators = {device: Lock() for device in devices}
         self.recorder = Recorder()
-        self.stages = [Stage(module) for module in modules]
         self.queues: dict[tuple[str, int, int], Queue] = {  # by who needs it: F or B, stage, micro-batch
             (op, s, i): SimpleQueue() for op in "FB" for s in range(n) for i in range(m)
         }
@@ -180,18 +161,14 @@ class Ranks:
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         self.stopped = False
 
-    def run(
-        self, batches: Sequence[Batch], targets: Sequence[Any], shares: Sequence[float]
-    ) -> tuple[list[Tensor], Trace]:
-        """Start a thread for each rank, wait for all; once only. shares: what the loss of a micro-batch counts."""
+    def run(self, batches: Sequence[Batch]) -> tuple[list[Tensor], Trace]:
+        """Start a thread for each rank, wait for all; once only."""
         n, ranks = len(self.stages), range(len(self.devices))
-        device = self.devices[self.schedule.rank_of[n - 1]]
-        self.stages[-1].loss = _Loss(self.loss_fn, targets, shares, device)
         for i, batch in enumerate(batches):
             self.queues["F", 0, i].put((Parcel.of(batch), _event(batch[0].device)))
             self.queues["B", n - 1, i].put((Parcel([]), None))  # the loss waits for nobody's gradient
         for device, stream in zip(self.devices, self.streams, strict=True):
-            wait_stream(stream, current_stream(device))
+            streams.wait_stream(stream, streams.current_stream(device))  # inputs may still be on their way
         threads = [Thread(target=self.rank, args=(r,), name=f"rank {r}", daemon=True) for r in ranks]
         error: BaseException | None = None
         try:
@@ -200,14 +177,14 @@ class Ranks:
             for _ in threads:
                 if (error := self.ended.get()) is not None:
                     raise error
-        finally:
+        finally:  # also when this thread is interrupted: no rank may go on, or wait for one that has ended
             del error  # its traceback holds this frame: no circle
             self.stop()
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
         for device, stream in zip(self.devices, self.streams, strict=True):
-            wait_stream(current_stream(device), stream)
+            streams.wait_stream(streams.current_stream(device), stream)
         self.back_to_inputs(batches)
         read(self.recorder)
         losses = [self.made["F", n, i].tensors[0] for i in range(len(batches))]
@@ -224,7 +201,7 @@ class Ranks:
         # Backward of what autocast did is not autocast again; autograd looks at this thread's mode.
         modes = self.modes._replace(autocast=tuple(None for _ in self.modes.autocast))
         try:
-            with use_device(self.devices[rank]), use_stream(self.streams[rank]), modes.use():
+            with streams.use_device(self.devices[rank]), streams.use_stream(self.streams[rank]), modes.use():
                 for action in self.schedule.actions(rank):
                     try:
                         self.act(rank, action)
@@ -251,7 +228,7 @@ class Ranks:
             else:
                 backward = stage.backward if op == "B" else stage.backward_input
                 made, needed_by = backward(i, parcel.tensors), ("B", s - 1, i)
-        if op == "F":
+        if op == "F":  # only now it holds one more
             mine = (stage for t, stage in enumerate(self.stages) if self.schedule.rank_of[t] == rank)
             self.live[rank] = max(self.live[rank], sum(stage.live for stage in mine))
         if op != "W":
@@ -267,8 +244,8 @@ class Ranks:
             raise _StoppedError
         parcel, ready = item
         if ready is not None:
-            stream = current_stream(device)
-            as_cuda(stream).wait_event(ready) if is_cuda(stream) else ready.synchronize()
+            stream = streams.current_stream(device)
+            streams.as_cuda(stream).wait_event(ready) if streams.is_cuda(stream) else ready.synchronize()
         return parcel._replace(tensors=[x if x is None else _move(x, device) for x in parcel.tensors])
 
     @contextmanager
@@ -311,7 +288,7 @@ def _move(x: Tensor, device: torch.device) -> Tensor:
     return x.to(device, non_blocking=device.type == "cuda")
 
 
-# ---- The executor: checks what it is given, cuts the mini-batch, and starts a run.
+# ---- the executor
 
 
 class Executor:
@@ -327,11 +304,7 @@ class Executor:
     """
 
     def __init__(
-        self,
-        schedule: Schedule,
-        stages: Sequence[nn.Module],
-        *,
-        devices: Sequence[torch.device | str] | None = None,
+        self, schedule: Schedule, stages: Sequence[nn.Module], *, devices: Sequence[torch.device | str] | None = None
     ) -> None:
         validate(schedule)
         self.schedule, self.stages = schedule, list(stages)
@@ -344,14 +317,16 @@ class Executor:
         for s, stage in enumerate(self.stages):
             if not isinstance(stage, nn.Module):
                 raise TypeError(f"a stage must be an nn.Module; stage {s} is a {type(stage).__name__}")
+            rank = schedule.rank_of[s]
             for name, parameter in stage.named_parameters():
-                pair = owners.setdefault(parameter, schedule.rank_of[s]), schedule.rank_of[s]
-                if pair[0] != pair[1]:
-                    raise ValueError(f"parameter {name!r} of stage {s} is on ranks {pair[0]} and {pair[1]}: share none")
-        self.devices = [self._home(r) if devices is None else _device(devices[r]) for r in range(ranks)]
+                owner = owners.setdefault(parameter, rank)
+                if owner != rank:
+                    raise ValueError(f"parameter {name!r} of stage {s} is on ranks {owner} and {rank}: share none")
+        wanted = [self._home(r) for r in range(ranks)] if devices is None else map(torch.device, devices)
+        self.devices = [streams.with_index(device) for device in wanted]
         for s, stage in enumerate(self.stages):
             stage.to(self.devices[schedule.rank_of[s]])
-        self.streams = [new_stream(device) for device in self.devices]
+        self.streams = [streams.new_stream(device) for device in self.devices]
         self.live = [0] * ranks
 
     def _home(self, rank: int) -> torch.device:
@@ -393,9 +368,11 @@ class Executor:
             if found != rows:
                 raise ValueError(f"the micro-batches have {rows} rows of inputs, but {found} of targets")
         total = sum(rows) if reduction == "mean" else 0
-        ranks = Ranks(self.schedule, self.stages, self.devices, self.streams, loss_fn)
         shares = [count / total if total else 1.0 for count in rows]
-        result = ranks.run(batches, wanted, shares)
+        stages = [Stage(module) for module in self.stages]
+        stages[-1].loss = _part_of_loss(loss_fn, wanted, shares, self.devices[self.schedule.rank_of[len(stages) - 1]])
+        ranks = Ranks(self.schedule, stages, self.devices, self.streams)
+        result = ranks.run(batches)
         self.live = ranks.live
         return result
 
@@ -420,10 +397,3 @@ def run(
 ) -> tuple[list[Tensor], Trace]:
     """Run a schedule once; see Executor and its `run`."""
     return Executor(schedule, stages, devices=devices).run(inputs, targets, loss_fn, reduction=reduction)
-
-
-def _device(name: torch.device | str) -> torch.device:
-    device = torch.device(name)
-    if device.type == "cuda" and device.index is None:
-        return torch.device("cuda", torch.cuda.current_device())
-    return device

@@ -1,5 +1,8 @@
 """The makers: ten schedules as tables, from model parallelism to DualPipeV, each with its source.
 
+micro_batches: how many, m. partitions: how many ranks, n; with a stage each, or stages_per_rank, v, where a maker takes
+it. Every maker raises ValueError for a size below 1 and NotAnIntegerError for one that is no whole number.
+
 3 micro-batches, 2 partitions, every action one slot
 
 model_parallel   0F0  .   .  0B0 0F1  .   .  0B1 0F2  .   .  0B2        one rank works at a time
@@ -17,7 +20,14 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from lib.schedules.table import Action, Op, Schedule, sizes, slotted
+from lib._values import integer
+from lib.schedules.table import Action, Op, Schedule, slotted
+
+
+def sizes(micro_batches: object, partitions: object, stages_per_rank: object = 1) -> tuple[int, int, int]:
+    """Return the sizes of a schedule as integers, m, n and v; raises ValueError for one that is below 1."""
+    m, n = integer("micro_batches", micro_batches, at_least=1), integer("partitions", partitions, at_least=1)
+    return m, n, integer("stages_per_rank", stages_per_rank, at_least=1)
 
 
 def bubble_share(micro_batches: int, partitions: int, stages_per_rank: int = 1) -> float:
@@ -35,8 +45,6 @@ def model_parallel(micro_batches: int, partitions: int) -> Schedule:
 
     One rank works at a time, so the bubble is (n-1)/n, and one activation lives on each. micro_batches=1 is the plain
     model, cut over devices; more add up their gradients, which changes the memory and not the bubble.
-
-    partitions: how many ranks, a stage each. Raises ValueError for a size below 1.
     """
     m, n, _ = sizes(micro_batches, partitions)
     orders = [[Action(op, j, i) for i in range(m) for op in ("F", "B")] for j in range(n)]
@@ -48,8 +56,6 @@ def gpipe(micro_batches: int, partitions: int) -> Schedule:
 
     The bubble is (n-1)/(m+n-1); each rank holds all m activations. torchgpipe and `lib.pipeline.GPipe` go back in the
     opposite order, last micro-batch first, as autograd does: with equal stages that changes neither number.
-
-    partitions: how many ranks, a stage each. Raises ValueError for a size below 1.
     Source: Huang et al. 2019, "GPipe: Efficient training of giant neural networks using pipeline parallelism".
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -63,8 +69,6 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     The bubble is GPipe's, (n-1)/(m+n-1); rank j holds at most min(m, n-j) activations. Orders are what torch's
     Schedule1F1B executes wherever it takes the sizes; it wants m >= n, here every m >= 1 will do. (The table that torch
     builds for it is wrong: it counts the last rank's forwards from 1, so that 2F0 is missing for n = 3.)
-
-    partitions: how many ranks, a stage each. Raises ValueError for a size below 1.
     Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training" (there PipeDream-Flush).
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -79,12 +83,11 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     return slotted(Schedule("one_f_one_b", orders))
 
 
-# ---- PipeDream: 1F1B that never flushes. No bubble once it is full; the price is counted in updates: staleness.
+# ---- PipeDream: 1F1B that never flushes
 #
-# A rank updates its weights after each of its backwards, and goes on to the next batch at once. So between the
-# forward
-# of a batch and its backward the weights move, and the rank has to keep the old ones (weight stashing) for the
-# gradient to be one of the function that the forward computed.
+# A rank updates its weights after each of its backwards, and goes on to the next batch at once: no bubble once it is
+# full. But between the forward of a batch and its backward the weights move (staleness), and the rank has to keep the
+# old ones (weight stashing) for the gradient to be one of the function that the forward computed.
 
 
 def pipedream(micro_batches: int, partitions: int) -> Schedule:
@@ -93,8 +96,6 @@ def pipedream(micro_batches: int, partitions: int) -> Schedule:
     The orders are those of `one_f_one_b`, but nothing ends with the table: a stream has one start and one end, so its
     bubble (n-1)/(m+n-1) goes to 0. Schedules that flush pay it for every batch: compare pipedream(k·m, n) with k times
     one_f_one_b(m, n). It is made to be simulated; the executor leaves updates to its caller.
-
-    partitions: how many ranks, a stage each. Raises ValueError for a size below 1.
     Source: Narayanan et al. 2019, "PipeDream: Generalized pipeline parallelism for DNN training" (SOSP).
     """
     return Schedule("pipedream", one_f_one_b(micro_batches, partitions).ranks)
@@ -119,7 +120,7 @@ def staleness(schedule: Schedule) -> Mapping[Action, int]:
     return found
 
 
-# ---- Several stages a rank, in a loop: interleaved 1F1B (depth first) and looped BFS (breadth first).
+# ---- several stages a rank, in a loop: depth first or breadth first
 #
 #     n = 2 ranks, v = 2 stages a rank          rank 0: stages 0 and 2          rank 1: stages 1 and 3
 #
@@ -137,8 +138,6 @@ def interleaved_one_f_one_b(micro_batches: int, partitions: int, stages_per_rank
     Rank j holds up to (v-1)·k + 2(n-1-j) + 1 activations of a stage in rounds of k: v·n + n - 1 at rank 0 if k = n,
     where 1F1B holds n that are v times as large. Orders are torch's ScheduleInterleaved1F1B wherever it takes the
     sizes; it refuses rounds that can't be even (m = 7, n = 3), here every m >= 1 will do.
-
-    partitions: how many ranks. Raises ValueError for a size below 1.
     Source: Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", 2.2.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -152,8 +151,6 @@ def looped_bfs(micro_batches: int, partitions: int, stages_per_rank: int) -> Sch
     at once. What it is for: a stage has all its forwards in one run and all its backwards in another, so that weights
     which are sharded over data ranks are gathered twice a step, not for every round, and the gradient is summed once.
     Orders are torch's ScheduleLoopedBFS, whose backward starts at the last micro-batch.
-
-    partitions: how many ranks. Raises ValueError for a size below 1.
     Source: Lamy-Poirier 2022, "Breadth-first pipeline parallelism".
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -205,7 +202,7 @@ def alternate(forwards: list[Action], backwards: list[Action], warm_up: int) -> 
     return order
 
 
-# ---- Backward in two halves, so that the weights' half fills the bubble: ZB-H1, and its interleaved form.
+# ---- backward in two halves, so that the weights' half fills the bubble
 #
 # B = I + W       I: the gradient of the input, for which the rank before is waiting
 #                 W: the gradient of the weights, for which only the optimizer is waiting
@@ -221,8 +218,6 @@ def zero_bubble_h1(micro_batches: int, partitions: int) -> Schedule:
     is a third. (In general it is (n-1)·max(F+I-W, F, I): a W that is larger than the gap does not fit.) A W needs its
     activation too, so each rank holds up to n: n - j ahead of their I, as in 1F1B, and j that wait for their W. So the
     peak is that of 1F1B, n at rank 0; but here the ranks after it hold as many.
-
-    partitions: how many ranks, a stage each. Raises ValueError for a size below 1.
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 2.1 (there B is what I is here).
     """
     m, n, _ = sizes(micro_batches, partitions)
@@ -240,9 +235,7 @@ def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank
     idles as in ZB-H1, for stages that are v times smaller, and holds up to (v-1)·k + n activations in rounds of k.
     With one stage a rank it is ZB-H1. Orders are torch's ScheduleInterleavedZeroBubble wherever it takes the sizes; it
     refuses rounds that can't be even (m = 7, n = 3), here every m >= 1 will do.
-
-    partitions: how many ranks. Raises ValueError for a size below 1. Source: torch; ideas as for `zero_bubble_h1` and
-    `interleaved_one_f_one_b`.
+    Source: torch; ideas as for `zero_bubble_h1` and `interleaved_one_f_one_b`.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
     orders = enumerate(looped(m, n, v, backward="I", hop=1))
@@ -262,7 +255,7 @@ def weights_behind(order: list[Action], at_most: int) -> list[Action]:
     return [*result, *owed]
 
 
-# ---- Two stages a rank, laid out as a V: ZB-V and DualPipeV.
+# ---- two stages a rank, laid out as a V
 #
 #     stage   0   1   2   3       rank j has stage j on the way down (a) and stage 2n - 1 - j on the way up (b), so
 #     stage   7   6   5   4       the last rank turns round without sending, and rank 0 has the first gradient. Rank 0
@@ -280,8 +273,6 @@ def zbv(micro_batches: int, partitions: int) -> Schedule:
     large, idles for 6(n-1) such slots.) Every rank holds up to 2n activations of half a stage: as much as rank 0 does
     in 1F1B. Unequal costs leave gaps, and so do fewer than 2n - 1 micro-batches: they can't fill the V, and the table
     is the one for 2n - 1 with the missing ones struck out. Orders are torch's ScheduleZBVZeroBubble.
-
-    partitions: how many ranks. Raises ValueError for a size below 1.
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 6 (there B is what I is here); Qi et al. 2024,
     "Pipeline parallelism with controllable memory".
     """
@@ -312,8 +303,7 @@ def dualpipe_v(micro_batches: int, partitions: int) -> Schedule:
     is its F and then its B, so the simulator knows nothing of what is hidden. Backwards are whole but where a W fills
     a gap: while the V fills, and in the second half of the drain. With F = I = W and free sending a rank idles for
     n - 1 slots, as in ZB-V, and holds up to 2n + 1 activations of half a stage. Orders are torch's ScheduleDualPipeV.
-
-    partitions: how many ranks. Raises ValueError for a size below 1, and, as torch, for fewer than 2n micro-batches.
+    Raises ValueError, as torch, for fewer than 2n micro-batches.
     Source: DeepSeek-AI 2024, "DeepSeek-V3 technical report", 3.2.1 (DualPipe), and its code for DualPipeV; the cut into
     halves is by Sea AI Lab, "DualPipe could be better without the dual", 2025.
     """
@@ -342,7 +332,7 @@ def dualpipe_v(micro_batches: int, partitions: int) -> Schedule:
 
 
 def in_phases(a: int, b: int, phases: Sequence[tuple[int, str]]) -> list[Action]:
-    """Return the order that (times, steps) describe for a rank with stages a and b; see the top of this file."""
+    """Return the order that (times, steps) describe for a rank with stages a and b; see above."""
     stage_of = {"a": a, "b": b}
     count: Counter[tuple[bool, int]] = Counter()  # (is it a forward, stage): how many there have been
     owed: list[Action] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from lib.schedules.table import Action, Schedule, in_order
@@ -28,19 +28,8 @@ class Idle(NamedTuple):
         return f"rank {self.rank} waits for {self.needed}, to do {self.action}"
 
 
-def _tasks(schedule: Schedule, cost: Callable[[Action], float], communicate: float) -> Iterator[Work]:
-    """Yield the actions as `play` takes them: in an order that can run, each with what it needs."""
-    for rank, _, action, needed in in_order(schedule):
-        after = [str(need) for need in needed]
-        yield Work(f"rank {rank}", str(action), cost(action), after, KINDS[action.op], communicate)
-
-
 def simulate(
-    schedule: Schedule,
-    forward: Cost = 1.0,
-    backward: Cost = 2.0,
-    weight: Cost | None = None,
-    communicate: float = 0.0,
+    schedule: Schedule, forward: Cost = 1.0, backward: Cost = 2.0, weight: Cost | None = None, communicate: float = 0.0
 ) -> Trace:
     """Predict the timeline: each rank does its actions in order, each as soon as its inputs are there.
 
@@ -52,19 +41,16 @@ def simulate(
     Raises ScheduleError for a table that can't run (it need not be complete), ValueError for a cost that is negative,
     not finite, or not one a stage.
     """
-    cost = _cost(schedule, forward, backward, weight)
-    return play(
-        _tasks(schedule, cost, _number("communicate", communicate)),
-        [f"rank {rank}" for rank in range(len(schedule.ranks))],
+    cost, message = _cost(schedule, forward, backward, weight), _number("communicate", communicate)
+    tasks = (  # in an order that can run, each with what it needs
+        Work(f"rank {rank}", str(action), cost(action), [str(need) for need in needed], KINDS[action.op], message)
+        for rank, _, action, needed in in_order(schedule)
     )
+    return play(tasks, [f"rank {rank}" for rank in range(len(schedule.ranks))])
 
 
 def waits_for(
-    schedule: Schedule,
-    forward: Cost = 1.0,
-    backward: Cost = 2.0,
-    weight: Cost | None = None,
-    communicate: float = 0.0,
+    schedule: Schedule, forward: Cost = 1.0, backward: Cost = 2.0, weight: Cost | None = None, communicate: float = 0.0
 ) -> list[Idle]:
     """Return all idle times of the timeline that `simulate` predicts, and what each waits for; its arguments."""
     trace = simulate(schedule, forward, backward, weight, communicate)
@@ -76,8 +62,7 @@ def waits_for(
         if span.start > free[rank]:
             # what came last; a message from the same rank takes no time
             last = max(
-                needed,
-                key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank),
+                needed, key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank)
             )
             waits.append(Idle(rank, free[rank], span.start, action, last))
         free[rank] = span.end

@@ -198,8 +198,7 @@ class Schedule:
         return cls(name, rows)
 
 
-# ---- What an action needs before it can start, and whether a table can run at all: the first illegal action, and
-# why.
+# ---- can a table run?
 #
 # F at stage s      needs F at stage s-1
 # B (or I) at s     needs F at s, and B (or I) at stage s+1
@@ -252,13 +251,10 @@ def validate(
     stages, micro_batches: how many there should be; by default as many as the table names. complete=False lets
     actions be missing that no other needs: a table that is still being filled.
     """
-    stages = schedule.stages if stages is None else integer("stages", stages, at_least=1)
-    if micro_batches is None:
-        micro_batches = schedule.micro_batches
-    else:
-        micro_batches = integer("micro_batches", micro_batches, at_least=1)
-    found = {step.action for step in in_order(schedule, stages, micro_batches)}
-    if complete and (missing := _missing(found, stages, micro_batches)):
+    n = schedule.stages if stages is None else integer("stages", stages, at_least=1)
+    m = schedule.micro_batches if micro_batches is None else integer("micro_batches", micro_batches, at_least=1)
+    found = {turn.action for turn in in_order(schedule, n, m)}
+    if complete and (missing := _missing(found, n, m)):
         more = f" and {len(missing) - 5} more" if missing[5:] else ""
         raise ScheduleError(f"schedule {schedule.name!r} lacks {', '.join(map(str, missing[:5]))}{more}")
     if complete and not found:
@@ -267,30 +263,31 @@ def validate(
 
 def in_order(schedule: Schedule, stages: int | None = None, micro_batches: int | None = None) -> Iterator[Turn]:
     """Yield all actions, each after what it needs. Raises ScheduleError as `validate` does, a deadlock at the end."""
-    stages = schedule.stages if stages is None else stages
-    micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
     rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
-    for step in _checked(schedule, stages, micro_batches):
-        rows[step.rank].append(step)
+    for turn in _checked(schedule, stages, micro_batches):
+        rows[turn.rank].append(turn)
     done: set[Action] = set()
     going = True
-    while going:
+    while going:  # until no rank can do its next action
         going = False
         for row in rows:
             while row and done.issuperset(row[0].needs):
-                step = row.popleft()
-                yield step
-                done.add(step.action)
+                turn = row.popleft()
+                yield turn
+                done.add(turn.action)
                 going = True
     if any(rows):
         raise _deadlock(rows, done)
 
 
-def _checked(schedule: Schedule, stages: int, micro_batches: int) -> list[Turn]:
-    """Return the steps slot by slot, without the order among ranks; refuse what is wrong in any order."""
+def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) -> list[Turn]:
+    """Return the turns slot by slot, without the order among ranks; refuse what is wrong in any order."""
+    stages = schedule.stages if stages is None else stages
+    micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
     places: dict[Action, Cell] = {}
     home: dict[int, int] = {}
-    for place, action in _cells(schedule):
+    columns = enumerate(zip(*schedule.ranks, strict=True))  # slot by slot, so that what comes first is found first
+    for place, action in [((r, slot), a) for slot, column in columns for r, a in enumerate(column) if a is not None]:
         op, stage, i = action
         rank = home.setdefault(stage, place[0])
         others: tuple[Op, ...] = () if op == "F" else ("I", "W") if op == "B" else ("B",)
@@ -309,30 +306,22 @@ def _checked(schedule: Schedule, stages: int, micro_batches: int) -> list[Turn]:
             places[action] = place
             continue
         raise ScheduleError(f"{action} {reason}", place, action)
-    steps = [Turn(*place, action, needs(action, stages, places)) for action, place in places.items()]
-    for rank, slot, action, needed in steps:
-        for need in needed:
-            if need not in places:
-                reason = f"{action} needs {need}, which stands nowhere in the table"
-                raise ScheduleError(reason, (rank, slot), action)
-    return steps
-
-
-def _cells(schedule: Schedule) -> Iterator[tuple[Cell, Action]]:
-    """Yield (place, action) slot by slot, so that what comes first is found first."""
-    for slot, column in enumerate(zip(*schedule.ranks, strict=True)):
-        for rank, action in enumerate(column):
-            if action is not None:
-                yield (rank, slot), action
+    turns = [Turn(*place, action, needs(action, stages, places)) for action, place in places.items()]
+    for turn in turns:
+        if absent := [need for need in turn.needs if need not in places]:
+            reason = f"{turn.action} needs {absent[0]}, which stands nowhere in the table"
+            raise ScheduleError(reason, turn[:2], turn.action)
+    return turns
 
 
 def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleError:
     """Follow who waits for whom until a rank comes again; tell that circle from its first slot on."""
-    at = {step.action: step for row in rows for step in row}
+    at = {turn.action: turn for row in rows for turn in row}
 
-    def missing(step: Turn) -> Turn:
-        return next(at[need] for need in step.needs if need not in done)
+    def missing(turn: Turn) -> Turn:
+        return next(at[need] for need in turn.needs if need not in done)
 
+    # From the first rank that waits, on to the first action of the rank that has what it lacks, until one comes again.
     head = min((row[0] for row in rows if row), key=_when)
     circle: list[Turn] = []
     while head not in circle:
@@ -342,10 +331,10 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
     first = circle.index(min(circle, key=_when))
     circle = circle[first:] + circle[:first]
     told = f"{circle[0].action} needs "
-    for step, following in zip(circle, circle[1:] + circle[:1], strict=True):
-        need = missing(step)
+    for turn, following in zip(circle, circle[1:] + circle[:1], strict=True):
+        need = missing(turn)
         told += str(need.action)
-        if need.rank == step.rank:
+        if need.rank == turn.rank:
             told += f", which the same rank does only later, in slot {need.slot}"
         elif need != following:
             told += f", which rank {need.rank} does only after {following.action}"
@@ -354,26 +343,22 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
     return ScheduleError(told, circle[0][:2], circle[0].action)
 
 
-def _when(step: Turn) -> Cell:
-    return step.slot, step.rank
+def _when(turn: Turn) -> Cell:
+    return turn.slot, turn.rank
 
 
 def _missing(found: set[Action], stages: int, micro_batches: int) -> list[Action]:
-    missing: list[Action] = []
-    for i in range(micro_batches):
-        for stage in range(stages):
-            split: tuple[Op, ...] = ("F", "I", "W") if Action("I", stage, i) in found else ("F", "B")
-            missing += [action for op in split if (action := Action(op, stage, i)) not in found]
-    return missing
-
-
-# ---- From orders to a table that can be drawn: put every action into the first slot in which it can run.
+    whole: tuple[Op, ...] = ("F", "B")
+    split: tuple[Op, ...] = ("F", "I", "W")
+    places = [(s, i) for i in range(micro_batches) for s in range(stages)]
+    every = [Action(op, s, i) for s, i in places for op in (split if Action("I", s, i) in found else whole)]
+    return [action for action in every if action not in found]
 
 
 def slotted(schedule: Schedule) -> Schedule:
     """Return the same orders with None wherever a rank has to wait, if an action takes one slot and sending none.
 
-    Rows come out equally long: column k is what all ranks do at clock k. Idle slots in `schedule` are ignored.
+    Every action stands in the first slot in which it can run. Idle slots in `schedule` are ignored.
     Raises ScheduleError for orders that can't run, as `validate` does.
     """
     rows: list[list[Action | None]] = [[] for _ in schedule.ranks]
@@ -383,14 +368,4 @@ def slotted(schedule: Schedule) -> Schedule:
         start = max([len(row), *(ready[need] for need in needed)])
         row += [None] * (start - len(row)) + [action]
         ready[action] = start + 1
-    length = max(map(len, rows))
-    return Schedule(schedule.name, [row + [None] * (length - len(row)) for row in rows])
-
-
-def sizes(micro_batches: object, partitions: object, stages_per_rank: object = 1) -> tuple[int, int, int]:
-    """Return the sizes of a schedule as integers, m, n and v; raises ValueError for one that is below 1."""
-    return (
-        integer("micro_batches", micro_batches, at_least=1),
-        integer("partitions", partitions, at_least=1),
-        integer("stages_per_rank", stages_per_rank, at_least=1),
-    )
+    return Schedule(schedule.name, rows)

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lib.pipeline.recording import device_span
 from lib.pipeline.streams import current_stream, new_stream, use_stream
-
-
-class GPU(Protocol):
-    """Streams are torch.cuda.Stream or look like it: record_event, wait_event, wait_stream, synchronize."""
-
-    device: torch.device
-
-    def new_stream(self, name: str) -> Any:
-        """Return a stream of its own; the name is for those who read the record."""
-
-    def current_stream(self) -> Any:
-        """Return the stream that the caller uses now."""
-
-    def use_stream(self, stream: Any) -> AbstractContextManager[object]:
-        """Make it the current one within a `with`."""
-
-    def span(self, stream: Any, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
-        """Record what a `with` puts into `stream`."""
-
-    def empty_like(self, x: Tensor) -> Tensor:
-        """Return memory of the device, of the current stream's pool."""
-
-    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return pinned memory of the host."""
+from lib.streams.pretend import PretendGPU
 
 
 class CUDA:
     """A CUDA device: the streams of lib.pipeline, and memory from torch's allocators."""
+
+    use_stream, span = staticmethod(use_stream), staticmethod(device_span)  # a span: two events, if something records
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -50,14 +28,6 @@ class CUDA:
         """Return this thread's stream of the device."""
         return current_stream(self.device)
 
-    def use_stream(self, stream: Any) -> AbstractContextManager[object]:
-        """Switch to the stream, and to its device."""
-        return use_stream(stream)
-
-    def span(self, stream: Any, lane: str, label: str, kind: str) -> AbstractContextManager[None]:
-        """Put two events around the body, if something is recorded."""
-        return device_span(stream, lane, label, kind)
-
     def empty_like(self, x: Tensor) -> Tensor:
         """Return uninitialised memory."""
         return torch.empty(x.shape, dtype=x.dtype, device=self.device)
@@ -65,6 +35,11 @@ class CUDA:
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return memory that the copy engine can write to by itself."""
         return torch.empty(shape, dtype=dtype, pin_memory=True)
+
+
+GPU: TypeAlias = CUDA | PretendGPU
+"""What lib.streams computes on. Streams are torch.cuda.Stream or look like it; a stream's name is for those who read
+the record of a PretendGPU."""
 
 
 def find_gpu(device: str | int | torch.device | GPU) -> GPU | None:

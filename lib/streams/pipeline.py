@@ -82,7 +82,8 @@ class StreamPipeline:
         return gather(outputs)
 
     def _streamed(self, gpu: GPU, batches: Sequence[Batch]) -> TensorOrTensors:
-        compute, slots, results, row = gpu.current_stream(), list[_Slot](), list[Tensor](), 0
+        compute: Any = gpu.current_stream()
+        slots, results, row = list[_Slot](), list[Tensor](), 0
         rows = sum(len(batch[0]) for batch in batches)
         try:
             with gpu.use_stream(self._in):  # the first chunk is the largest
@@ -129,6 +130,7 @@ def _copy(x: Tensor, buffer: Tensor) -> Tensor:
 
 
 def _fetch(outputs: Batch, results: Sequence[Tensor], row: int) -> None:
+    # a function, so that no name of the loop above keeps an output alive: the next one takes its memory
     for y, result in zip(outputs, results, strict=True):
         result[row : row + len(y)].copy_(y, non_blocking=True)
 

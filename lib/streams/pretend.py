@@ -88,7 +88,7 @@ class PretendStream:
     def wait_stream(self, stream: PretendStream) -> None:
         """Let this stream wait for what is in the other one now."""
         if "wait_stream" not in self.gpu.forgets:
-            event = stream.record_event()
+            event = stream.record_event()  # waited for here, as only calls of wait_event itself may be forgotten
             self.gpu.issue(Operation("wait", self.name, event.label, event.number))
 
     def synchronize(self) -> None:
@@ -99,7 +99,7 @@ class PretendStream:
         return f"PretendStream({self.name!r})"
 
 
-# ---- The GPU itself.
+# ---- the GPU itself
 
 _READERS = {"item", "tolist", "numpy", "equal", "allclose", "__bool__", "__float__", "__int__", "__repr__"}
 _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
@@ -127,8 +127,6 @@ class PretendGPU:
         self._free: list[tuple[Block, VectorClock]] = []
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
-
-    # ---- what lib.streams asks for
 
     def new_stream(self, name: str = "side") -> PretendStream:
         """Return a stream of that name."""
@@ -170,8 +168,6 @@ class PretendGPU:
     def host(self, x: Tensor, name: str = "input", *, pinned: bool = True) -> Tensor:
         """Return the tensor of the CPU as one that this GPU knows, in pinned memory unless told otherwise."""
         return self._new(x, on_device=False, name=name, pinned=pinned)
-
-    # ---- what PretendTensor and PretendStream tell it
 
     def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
         size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
@@ -222,8 +218,7 @@ class PretendGPU:
         label = self._labels[-1] if self._labels else label
         if self._open is not None and self.operations[self._open].lane == lane:  # more of the same launch
             op = self.operations[self._open]
-            inside = [*op.writes]
-            reads = [r for r in reads if not any(r.meets(w) for w in inside)]
+            reads = [r for r in reads if not any(r.meets(w) for w in op.writes)]  # its own results are no input
             self.operations[self._open] = replace(op, reads=_once(*op.reads, *reads), writes=_once(*op.writes, *writes))
             return
         self.issue(Operation("launch", lane, label, reads=_once(*reads), writes=_once(*writes)))
@@ -269,22 +264,19 @@ class PretendGPU:
         blocks = {x.untyped_storage().data_ptr(): x.block for x in ours}
         written = [args[0]] if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) else []
         writes = [_region(x) for x in written if isinstance(x, PretendTensor)]
-        fresh = False
 
         def wrap(y: Any) -> Any:
-            nonlocal fresh
             if not isinstance(y, Tensor) or isinstance(y, PretendTensor):
                 return y
             block = blocks.get(y.untyped_storage().data_ptr())
             if block is not None:
                 return self._wrap(y, block)  # a view: no memory is touched
-            fresh = True
             new = self._new(y, on_device=lane != HOST)
             writes.append(_region(new))
             return new
 
         result = tree_map(wrap, result)
-        if writes or fresh or name in _READERS:
+        if writes or name in _READERS:  # the others only made views
             self._access(lane, name.strip("_") or "kernel", [_region(x) for x in ours], writes)
         return result
 

@@ -1,4 +1,6 @@
-"""Operation: what the host puts into streams, one after the other; the list of them is the whole truth about order.
+"""Operations, and the data races among them: two launches that touch the same memory, and nothing orders them.
+
+An operation is what the host puts into a stream; the list of them is the whole truth about order.
 
 kind          what it is
 launch        a kernel or a copy in a stream (or work of the host itself, lane "host"): it reads and writes memory
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, NamedTuple
 
 import torch
@@ -73,11 +76,10 @@ def waits(operations: Sequence[Operation]) -> list[int]:
     return [number for number, op in enumerate(operations) if op.kind == "wait"]
 
 
-# ---- Find data races in a list of stream operations, without running them: happens-before, by vector clocks.
+# ---- happens-before, by vector clocks
 #
 # Two launches race if both touch the same memory, one of them writes, and nothing orders them. Order comes from: the
-# stream that both are in; an event recorded after the first and waited for before the second; the host, which
-# launches
+# stream that both are in; an event recorded after the first and waited for before the second; the host, which launches
 # nothing before it has stopped waiting. A clock of a lane says how many launches of each lane are known to be done.
 
 VectorClock = dict[str, int]
@@ -148,28 +150,26 @@ def _conflict(a: Operation, b: Operation) -> Region | None:
 def find_races(operations: Sequence[Operation]) -> list[Race]:
     """Return all pairs of launches that race, in the order of the list."""
     known, races = happens_before(operations), []
-    numbers = list(known)
-    for place, b in enumerate(numbers):
-        for a in numbers[:place]:
-            first, second = operations[a], operations[b]
-            if known[b].get(first.lane, 0) >= known[a][first.lane]:
-                continue
-            if region := _conflict(first, second):
-                races.append(Race(a, b, first, second, region.block))
-    return sorted(races, key=lambda race: (race.first, race.second))
+    for a, b in combinations(known, 2):
+        first, second = operations[a], operations[b]
+        ordered = known[b].get(first.lane, 0) >= known[a][first.lane]
+        if not ordered and (region := _conflict(first, second)):
+            races.append(Race(a, b, first, second, region.block))
+    return races
 
 
 def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
     """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
     known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
-    lane = {number: operations[number].lane for number in known}
-    before = {
-        b: {a for a in known if a != b and known[b].get(lane[a], 0) >= known[a][lane[a]] and a < b} for b in known
-    }
+    before: dict[int, set[int]] = {number: set() for number in known}
+    for a, b in combinations(known, 2):
+        lane = operations[a].lane
+        if known[b].get(lane, 0) >= known[a][lane]:
+            before[b].add(a)
     while True:
         order: list[int] = []
         left = list(known)
-        while left:
+        while left:  # take one of those that wait for nothing any more
             ready = [number for number in left if before[number].isdisjoint(left)]
             order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
             left.remove(order[-1])

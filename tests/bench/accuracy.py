@@ -8,7 +8,6 @@ The test rows are 360, so one of them is 0.28 points: no difference below that s
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -20,13 +19,15 @@ from support.digits import write_digits
 from support.n06.runs import against_first
 from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
 
+from tests.bench.common import arguments
+
 NAME = "rank_accuracy"
 SEEDS = 100
 SETTINGS = {"epochs": 8, "world_size": 2, "batch_size": 64, "learning_rate": 0.005}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--record", action="store_true")
     args = parser.parse_args()

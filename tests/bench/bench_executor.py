@@ -11,8 +11,6 @@ of the ratio to the plain model in the same round: what slows the machine for a 
 
 from __future__ import annotations
 
-import argparse
-import copy
 import statistics
 import sys
 import tempfile
@@ -25,6 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+
+from lib._values import table
+from tests.bench.common import peer, run_beside_a_peer
 
 MICRO_BATCHES, LAYERS, WIDTH, ROWS = 8, 4, 512, 8192
 POLL = 0.01
@@ -103,19 +104,9 @@ def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], 
         executors[executor.schedule.name] = executor
         ways[f"executor, {executor.schedule.name}"] = lambda executor=executor: executor.run(x, target, mse_loss)
     options: dict[str, Any] = {"devices": ["cpu"] * 2, "chunks": MICRO_BATCHES, "checkpoint": "never"}
-    libraries = {"lib.pipeline.GPipe": GPipe}
-    try:
-        import torchgpipe
-
-        libraries["torchgpipe"] = torchgpipe.GPipe
-    except ImportError as error:
-        print(f"(without torchgpipe: {error}; see --peer)")
+    libraries = {"lib.pipeline.GPipe": GPipe, **{name: module.GPipe for name, module in peer().items()}}
     for name, library in libraries.items():
-        piped = library(
-            copy.deepcopy(nn.Sequential(*[layer for stage in stages() for layer in stage])),
-            [LAYERS] * 2,
-            **options,
-        )
+        piped = library(nn.Sequential(*[layer for stage in stages() for layer in stage]), [LAYERS] * 2, **options)
         ways[name] = lambda piped=piped: mse_loss(piped(x), target).backward()
     return ways, executors
 
@@ -153,30 +144,20 @@ def measure(rounds: int) -> None:
                 seconds.setdefault(name, []).extend([value] if round else [])
     finally:
         processes.end()
-    print(f"{'8 x Linear(512), batch 8192, m = 8':<40} {'median s':>9} {'speed':>7}      ({rounds} rounds)")
+    rows = [("8 x Linear(512), batch 8192, m = 8", "median s", "speed")]
     for name, each in seconds.items():
         speed = statistics.median(base / value for base, value in zip(seconds[PLAIN], each, strict=False))
-        print(f"{name:<40} {statistics.median(each):>9.2f} {speed:>6.2f} x")
-    print(f"\n{'idle share of the two ranks':<40} {'measured':>9} {'simulated with measured costs':>30}")
+        rows.append((name, f"{statistics.median(each):.2f}", f"{speed:.2f} x"))
+    idle = [("idle share of the two ranks", "measured", "simulated with measured costs")]
     for name, pairs in bubbles.items():
-        measured, simulated = (statistics.median(values) for values in zip(*pairs, strict=True))
-        print(f"{name:<40} {measured:>9.3f} {simulated:>30.3f}")
+        measured, simulated = (f"{statistics.median(values):.3f}" for values in zip(*pairs, strict=True))
+        idle.append((name, measured, simulated))
+    print(f"medians of {rounds} rounds", table(rows), "", table(idle), sep="\n")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
-    parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args([] if arguments is None else arguments)
-    if chosen.peer:
-        sys.path.insert(0, chosen.peer)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        measure(chosen.rounds)
-    finally:
-        torch.set_num_threads(before)
+    run_beside_a_peer(__doc__, measure, 5, arguments)
 
 
 if __name__ == "__main__":

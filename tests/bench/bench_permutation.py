@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import TypedDict
 
-ROOT = Path(__file__).parents[2]
+from lib._values import table
+from tests.bench.common import in_own_process, timed
+
 SIZES = (1_000_000, 20_000_000)
 REPEATS = 3
 BLOCK = 65_536  # ids that the consumer takes at a time
@@ -30,14 +29,14 @@ class Row(TypedDict):
 
 def rows(sizes: tuple[int, ...] = SIZES, repeats: int = REPEATS) -> list[Row]:
     """Measure both ways at each size in turn, `repeats` times; return a row of medians for each way and size."""
-    table: list[Row] = []
+    found: list[Row] = []
     for n in sizes:
-        runs = [{way: _measure_apart(way, n) for way in WAYS} for _ in range(repeats)]
+        runs = [{way: in_own_process("tests.bench.bench_permutation", way, n) for way in WAYS} for _ in range(repeats)]
         for way in WAYS:
-            seconds = statistics.median(run[way][0] for run in runs)
-            extra = statistics.median(run[way][1] for run in runs)
-            table.append(Row(n=n, way=way, seconds=seconds, ids_per_second=n / seconds, extra_peak_mb=extra))
-    return table
+            seconds = statistics.median(run[way]["seconds"] for run in runs)
+            extra = statistics.median(run[way]["bytes"] for run in runs) / 1e6
+            found.append(Row(n=n, way=way, seconds=seconds, ids_per_second=n / seconds, extra_peak_mb=extra))
+    return found
 
 
 def stream_permutation(n: int) -> int:
@@ -59,44 +58,26 @@ def stream_randperm(n: int) -> int:
 WAYS = {"Permutation": stream_permutation, "torch.randperm": stream_randperm}
 
 
-def _measure_apart(way: str, n: int) -> tuple[float, float]:
-    command = [sys.executable, "-m", "tests.bench.bench_permutation", way, str(n)]
-    run = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    seconds, extra = json.loads(run.stdout)
-    return seconds, extra
-
-
-def _measure_here(way: str, n: int) -> tuple[float, float]:
+def measure_here(way: str, n: int) -> dict[str, float]:
+    """Measure one way in this process."""
     WAYS[way](1000)  # imports, and the first call of everything
-    before = _peak_mb()
-    start = time.perf_counter()
-    total = WAYS[way](n)
-    seconds = time.perf_counter() - start
-    assert total == n * (n - 1) // 2, "every id once"
-    return seconds, _peak_mb() - before
-
-
-def _peak_mb() -> float:
-    """Peak resident memory of this process, in MB."""
-    try:  # a child begins with its parent's ru_maxrss, so on Linux ask for the peak of this program alone
-        with open("/proc/self/status") as status:
-            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / 1e6
-    except FileNotFoundError:  # macOS, where ru_maxrss is in bytes
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    totals: list[int] = []
+    found = timed(lambda: totals.append(WAYS[way](n)))
+    assert totals == [n * (n - 1) // 2], "every id once"
+    return found
 
 
 def main() -> None:
     """Print the table."""
-    print(f"{'N':>12}  {'way':<15} {'seconds':>8} {'M ids/s':>8} {'extra peak MB':>14}")
+    lines = [("way", "N", "seconds", "M ids/s", "extra peak MB")]
     for row in rows():
-        rate = row["ids_per_second"] / 1e6
-        print(f"{row['n']:>12,}  {row['way']:<15} {row['seconds']:>8.3f} {rate:>8.1f} {row['extra_peak_mb']:>14.1f}")
+        measured = f"{row['seconds']:.3f}", f"{row['ids_per_second'] / 1e6:.1f}", f"{row['extra_peak_mb']:.1f}"
+        lines.append((row["way"], f"{row['n']:,}", *measured))
+    print(table(lines))
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        print(json.dumps(_measure_here(sys.argv[1], int(sys.argv[2]))))
+        print(json.dumps(measure_here(sys.argv[1], int(sys.argv[2]))))
     else:
         main()

@@ -10,9 +10,7 @@ counts: the one that neighbours on a shared machine disturbed least. Only number
 
 from __future__ import annotations
 
-import argparse
 import functools
-import importlib
 import itertools
 import sys
 import time
@@ -23,6 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from lib import pipeline
+from lib._values import table
+from tests.bench.common import peer, run_beside_a_peer
+
 MODES = ("never", "except_last", "always")
 Work = Callable[[], Any]
 
@@ -30,12 +32,7 @@ Work = Callable[[], Any]
 @functools.cache
 def libraries() -> dict[str, Any]:
     """The two that have a GPipe; torchgpipe only if it can be imported."""
-    found = {"ours": importlib.import_module("lib.pipeline")}
-    try:
-        found["torchgpipe"] = importlib.import_module("torchgpipe")
-    except ImportError as error:
-        print(f"(without torchgpipe: {error}; see --peer)")
-    return found
+    return {"ours": pipeline, **peer()}
 
 
 def fastest(ways: dict[Any, Work], rounds: int) -> dict[Any, float]:
@@ -98,40 +95,31 @@ def overhead(rounds: int) -> None:
     ways["forward + backward", "always", "torch checkpoint"] = backward(lambda: plain(loop, x, chunks, again=True))
     for (library, module), mode in itertools.product(libraries().items(), MODES):
         model = module.GPipe(
-            linears(partitions, 8),
-            [1] * partitions,
-            devices=["cpu"] * partitions,
-            chunks=chunks,
-            checkpoint=mode,
+            linears(partitions, 8), [1] * partitions, devices=["cpu"] * partitions, chunks=chunks, checkpoint=mode
         )
         for name, wrap in passes.items():
             ways[name, mode, library] = wrap(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
-    print(f"{'µs a task above the plain loop':<34} {'ours':>8} {'torchgpipe':>11} {'ratio':>6}")
+    rows = [("µs a task above the plain loop", "ours", "torchgpipe", "ratio")]
     for name, mode in itertools.product(passes, MODES):
-        base = seconds[name, "", "plain"]
-        each = [
-            (seconds[name, mode, library] - base) / (partitions * chunks) * 1e6
-            if (name, mode, library) in ways
-            else None
-            for library in ("ours", "torchgpipe")
-        ]
-        _line(f"{name}, {mode}", each, "8.0f")
+        base, tasks = seconds[name, "", "plain"], partitions * chunks
+        rows.append(row(f"{name}, {mode}", [1e6 * (seconds[name, mode, x] - base) / tasks for x in libraries()], ".0f"))
+    print(table(rows))
     again = seconds["forward + backward", "always", "torch checkpoint"] - seconds["forward + backward", "", "plain"]
     print(f"(torch.utils.checkpoint in the loop: {again / chunks * 1e6:.0f} µs a micro-batch of 4 layers)")
 
 
-def _line(name: str, pair: list[float | None], form: str) -> None:
-    ours, theirs = pair
-    other = f"{theirs:>{form}}   {ours / theirs:>6.2f}" if theirs and ours is not None else "       –"
-    print(f"{name:<34} {ours:>{form}} {other}")
+def row(name: str, values: list[float], form: str) -> tuple[str, str, str, str]:
+    """Return the cells of a line: ours, torchgpipe's if it is there, and their ratio."""
+    ours, *theirs = values
+    return name, f"{ours:{form}}", *((f"{theirs[0]:{form}}", f"{ours / theirs[0]:.2f}") if theirs else ("-", "-"))
 
 
 def real_work(rounds: int) -> None:
     """Speed over the plain loop of 8 × (Linear(1024) + ReLU), batch 512, in 4 partitions."""
     x = torch.randn(512, 1024, generator=torch.Generator().manual_seed(0))
     loop = linears(8, 1024, relu=True)
-    print(f"\n{'speed over the plain loop':<34} {'ours':>8} {'torchgpipe':>11} {'ratio':>6}")
+    rows = [("speed over the plain loop", "ours", "torchgpipe", "ratio")]
     for chunks in (1, 4, 8):
         for name, wrap in (("forward", without_grad), ("forward + backward", backward)):
             ways: dict[Any, Work] = {"plain": wrap(functools.partial(plain, loop, x, chunks))}
@@ -143,11 +131,9 @@ def real_work(rounds: int) -> None:
                 ways[mode, library] = wrap(lambda model=model: model(x))
             seconds = fastest(ways, rounds)
             for mode in modes:
-                speeds = [
-                    seconds["plain"] / seconds[mode, library] if (mode, library) in ways else None
-                    for library in ("ours", "torchgpipe")
-                ]
-                _line(f"{name}, {mode}, {chunks} chunks", speeds, "8.2f")
+                speeds = [seconds["plain"] / seconds[mode, library] for library in libraries()]
+                rows.append(row(f"{name}, {mode}, {chunks} chunks", speeds, ".2f"))
+    print(f"\n{table(rows)}")
 
 
 def overlap(rounds: int) -> None:
@@ -160,29 +146,20 @@ def overlap(rounds: int) -> None:
         ways[library] = without_grad(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
     print("\nforward in 2 CPU partitions, 8 chunks: at best 2 × 8/9 = 1.78 times the speed of one thread")
-    _line(
-        "speed over the plain loop",
-        [seconds["plain"] / seconds[x] if x in seconds else None for x in ("ours", "torchgpipe")],
-        "8.2f",
-    )
+    speeds = [seconds["plain"] / seconds[library] for library in libraries()]
+    print(table([("", "ours", "torchgpipe", "ratio"), row("speed over the plain loop", speeds, ".2f")]))
+
+
+def measure(rounds: int) -> None:
+    """Print the tables: the more a round does, the fewer there are."""
+    overhead(rounds)
+    overlap(max(2, rounds // 4))
+    real_work(max(2, rounds // 8))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
-    parser.add_argument("--rounds", type=int, default=40)
-    chosen = parser.parse_args([] if arguments is None else arguments)
-    if chosen.peer:
-        sys.path.insert(0, chosen.peer)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        overhead(chosen.rounds)
-        overlap(max(2, chosen.rounds // 4))
-        real_work(max(2, chosen.rounds // 8))
-    finally:
-        torch.set_num_threads(before)
+    run_beside_a_peer(__doc__, measure, 40, arguments)
 
 
 if __name__ == "__main__":

@@ -27,30 +27,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bench_samplers import peak_bytes
+from lib._values import table
+from tests.bench.common import arguments, in_own_process, timed
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS, ROUNDS, WORLD_SIZE = 5_000_000, 3, 8
 READ = 1 << 20
 ACCESSES = 500_000
 
 Result = dict[str, float]
-
-
-def start_of_peak() -> int:
-    """Forget the peak so far and return the bytes that the process holds now."""
-    gc.collect()
-    with contextlib.suppress(OSError):  # Linux: the high-water mark starts anew
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return peak_bytes()
-
-
-def timed(work: Callable[[], Any]) -> Result:
-    """Run `work` once; seconds, extra peak bytes, and nbytes of what it returns if that has any."""
-    before, began = start_of_peak(), time.perf_counter()
-    kept = work()
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "bytes": peak_bytes() - before, "payload": float(getattr(kept, "nbytes", 0))}
 
 
 # ---- how fast the file can be read at all
@@ -294,12 +278,7 @@ def workers_list(path: Path) -> Result:
 
 
 FLOOR = {"wc -l": wc, "plain read": plain_read, "count newlines, memchr": count_newlines}
-OURS = {
-    "index": index,
-    "RankDataset": build,
-    "RankDataset, E = 4": build_quarter,
-    "the next mini-epoch": rebuild,
-}
+OURS = {"index": index, "RankDataset": build, "RankDataset, E = 4": build_quarter, "the next mini-epoch": rebuild}
 OTHERS = {
     "article, line by line": line_by_line,
     "Naive": naive,
@@ -315,31 +294,21 @@ ACCESS = {
 WORKERS = {"RankDataset": workers_packed, "list of str": workers_list}
 ALL = {
     f"{section}/{name}": function
-    for section, functions in (
-        ("build", {**FLOOR, **OURS, **OTHERS}),
-        ("access", ACCESS),
-        ("workers", WORKERS),
-    )
+    for section, functions in (("build", {**FLOOR, **OURS, **OTHERS}), ("access", ACCESS), ("workers", WORKERS))
     for name, function in functions.items()
 }
 
 
-def in_own_process(name: str, path: Path) -> Result:
-    """Run one measurement in a fresh Python; an empty result where a package is missing."""
-    command = [sys.executable, "-m", "tests.bench.bench_rank_dataset", "--one", name, str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr.strip().splitlines()[-1]}")
-    return dict(json.loads(done.stdout))
+def apart(name: str, path: Path) -> Result:
+    """Run one measurement in a process of its own."""
+    return dict(in_own_process("tests.bench.bench_rank_dataset", "--one", name, path))
 
 
 def available(name: str) -> bool:
     """Whether what a measurement needs is there."""
-    needs = {
-        "build/pyarrow take": "pyarrow",
-        "workers/RankDataset": "psutil",
-        "workers/list of str": "psutil",
-    }.get(name)
+    needs = {"build/pyarrow take": "pyarrow", "workers/RankDataset": "psutil", "workers/list of str": "psutil"}.get(
+        name
+    )
     if name.startswith("workers/") and not hasattr(os, "fork"):
         return False
     if name == "build/wc -l" and shutil.which("wc") is None:
@@ -349,68 +318,60 @@ def available(name: str) -> bool:
 
 def measure(path: Path, rounds: int = ROUNDS) -> dict[str, list[Result]]:
     """Run every measurement once a round, in turn; the reference is run again before each, so that pairs are close."""
-    table: dict[str, list[Result]] = {name: [] for name in ALL}
+    found: dict[str, list[Result]] = {name: [] for name in ALL}
     for turn in range(rounds):
         for name in ALL:
             slow = name.startswith(("build/Naive", "workers/")) or name == "access/list of str [i]"
             if available(name) and not (slow and turn):
                 references = {
-                    kind: in_own_process(f"build/{kind}", path)["seconds"]
+                    kind: apart(f"build/{kind}", path)["seconds"]
                     for kind in ("wc -l", "count newlines, memchr")
                     if name.startswith("build/") and available(f"build/{kind}")
                 }
-                result = in_own_process(name, path)
+                result = apart(name, path)
                 ratios = {f"x {kind}": result["seconds"] / seconds for kind, seconds in references.items()}
-                table[name].append({**result, **ratios})
-    return table
+                found[name].append({**result, **ratios})
+    return found
 
 
-def median(results: list[Result], quantity: str) -> float | None:
-    """Return the median over the rounds, None where it was not measured."""
+COLUMNS = {  # by section: title, what was measured, what it is divided by, digits
+    "build": (
+        ("seconds", "seconds", 1, 3),
+        ("x wc -l", "x wc -l", 1, 2),
+        ("x memchr", "x count newlines, memchr", 1, 2),
+        ("payload MB", "payload", 1e6, 1),
+        ("extra MB", "bytes", 1e6, 1),
+    ),
+    "access": (("M rows/s", "rows per second", 1e6, 2),),
+    "workers": (("MB private to each of 2", "private", 1e6, 1),),
+}
+
+
+def cell(results: list[Result], quantity: str, scale: float, digits: int) -> str:
+    """Return the median over the rounds; a dash where it was not measured: a package, or `wc`, is missing."""
     values = [result[quantity] for result in results if quantity in result]
-    return statistics.median(values) if values else None
+    return f"{statistics.median(values) / scale:.{digits}f}" if values else "-"
 
 
-def _cell(value: float | None, scale: float, digits: int) -> str:
-    return f"{'-':>10}" if value is None else f"{value / scale:>10.{digits}f}"
-
-
-def as_text(table: dict[str, list[Result]], path: Path, rows: int) -> str:
+def as_text(found: dict[str, list[Result]], path: Path, rows: int) -> str:
     """Lay the results out as three tables."""
-    size = path.stat().st_size
-    titles = ("seconds", "x wc -l", "x memchr", "payload MB", "extra MB")
-    lines = [
-        f"{rows:,} rows, {size / 1e6:.0f} MB, rank 3 of {WORLD_SIZE}",
-        f"{'':<28}" + "".join(f"{t:>11}" for t in titles),
-    ]
-    for name, results in table.items():
-        section, _, label = name.partition("/")
-        if not results:
-            lines.append(f"{label:<28}   not installed")
-        elif section == "build":
-            cells = (
-                ("seconds", 1, 3),
-                ("x wc -l", 1, 2),
-                ("x count newlines, memchr", 1, 2),
-                ("payload", 1e6, 1),
-                ("bytes", 1e6, 1),
-            )
-            lines.append(f"{label:<28}" + "".join(" " + _cell(median(results, q), s, d) for q, s, d in cells))
-        elif section == "access":
-            lines.append(f"{label:<28} {_cell(median(results, 'rows per second'), 1e6, 2)} M rows/s")
-        else:
-            lines.append(f"2 workers, {label:<17} {_cell(median(results, 'private'), 1e6, 1)} MB private each")
-    return "\n".join(lines)
+    parts = [f"{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB, rank 3 of {WORLD_SIZE}"]
+    for section, columns in COLUMNS.items():
+        lines = [(section, *(title for title, *_ in columns))]
+        for name in (name for name in found if name.startswith(f"{section}/")):
+            lines.append((name.partition("/")[2], *(cell(found[name], *what) for _, *what in columns)))
+        parts.append(table(lines))
+    return "\n\n".join(parts)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(given: list[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", help="where the file is made (and deleted); a temporary folder by default")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "PATH"), help=argparse.SUPPRESS)
-    options = parser.parse_args([] if arguments is None else arguments)
+    options = parser.parse_args([] if given is None else given)
     if options.one:
         print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
         return

@@ -24,10 +24,11 @@ from typing import Any
 
 from support.n05.runs import PlainClient, plain_handler
 
+from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.server_dataset import ServerDataset
+from tests.bench.common import ROOT, arguments
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6
 PLAIN = ("http.server as it comes (HTTP/1.0)", "the same, HTTP/1.1", "the same, one write, no Nagle")
 OURS = ("MetaServer", "MetaServer --in-memory")
@@ -104,17 +105,16 @@ def rows(rounds: int = ROUNDS, seconds: float = SECONDS) -> list[dict[str, Any]]
     return [{"who": who, **{how: statistics.median(run[who][how] for run in runs) for how in HOW}} for who in ports]
 
 
-def as_text(table: list[dict[str, Any]]) -> str:
+def as_text(found: list[dict[str, Any]]) -> str:
     """Lay the rows out as a table."""
-    lines = [" " * 36 + "".join(f"{how:>28}" for how in HOW)]
-    lines += [f"{row['who']:<36}" + "".join(f"{row[how]:>28,.0f}" for how in HOW) for row in table]
+    lines = [("", *HOW), *((row["who"], *(f"{row[how]:,.0f}" for how in HOW)) for row in found)]
     note = "HTTP/1.0 has no kept-alive connections; HTTP/1.1 without its own buffer waits 40 ms for an acknowledgement"
-    return "\n".join([*lines, note])
+    return f"{table(lines)}\n{note}"
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--serve", nargs=2, metavar=("META", "STEP"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

@@ -22,9 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.bench.bench_rank_dataset import index, peak_bytes, start_of_peak
+from tests.bench.common import ROOT, arguments, in_own_process, peak_bytes, start_of_peak
 
-ROOT = Path(__file__).resolve().parents[2]
 ROWS, WORLD_SIZE, MINI_EPOCHS = 400_000_000, 8, 8
 DISK_MARGIN = 2_000_000_000  # bytes that stay free
 INDEX_BYTES = 2.25  # a row
@@ -156,14 +155,7 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
     subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
     counted = time.perf_counter() - began
     say(f"{counted:.1f} s; index")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.headline", "--index", "--file", str(path)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    indexed = json.loads(done.stdout)
+    indexed = in_own_process("tests.bench.bench_rank_dataset", "--one", "build/index", path)
     with MetaFile(path) as meta:  # the index that stays: that of the measurement was elsewhere
         assert len(meta) == rows
     say(f"{indexed['seconds']:.1f} s; rank 0 alone")
@@ -180,11 +172,7 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
         "predicted_text_bytes": size / (WORLD_SIZE * MINI_EPOCHS),
         "make_seconds": made,
         "wc_seconds": counted,
-        "index": {
-            "seconds": indexed["seconds"],
-            "peak_bytes": indexed["bytes"],
-            "file_bytes": indexed["payload"],
-        },
+        "index": {"seconds": indexed["seconds"], "peak_bytes": indexed["bytes"], "file_bytes": indexed["payload"]},
         "alone": alone,
         "together": together,
     }
@@ -211,20 +199,16 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
+def main(given: list[str]) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where there is room for the file")
     parser.add_argument("--keep", action="store_true", help="leave the file and its index there")
     parser.add_argument("--record", action="store_true", help="write notebooks/recorded/headline.json")
     for hidden in ("--rank", "--file", "--mini-epochs"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--index", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.index:
-        print(json.dumps(index(Path(options.file))))
-        return 0
+    options = parser.parse_args(given)
     if options.rank is not None:
         rank_main(Path(options.file), int(options.rank), [int(k) for k in options.mini_epochs.split(",")])
         return 0

@@ -3,19 +3,13 @@
 import copy
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
-torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
-]
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from lib import schedules  # noqa: E402
-from lib.schedules.costs import measure_costs  # noqa: E402
-from lib.schedules.executor import Executor, run  # noqa: E402
+from lib import schedules
+from lib.schedules.costs import measure_costs
+from lib.schedules.executor import Executor, run
 
 MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
 LONG = 20_000_000  # cycles

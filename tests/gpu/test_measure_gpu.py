@@ -9,11 +9,6 @@ import torch
 
 from lib.measure import compare, cuda_peak, machine_card, measure
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
-]
-
 
 def product(size: int) -> torch.Tensor:
     generator = torch.Generator("cuda").manual_seed(0)

@@ -20,7 +20,7 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import mse_loss
-from lib.pipeline import schedule as tables
+from lib import schedules as tables
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
 from lib.training.launch import leave

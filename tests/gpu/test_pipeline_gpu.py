@@ -25,10 +25,6 @@ from lib.pipeline.streams import (
 )
 from lib.timeline import Recorder
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch sees none here"),
-]
 MODES = ["always", "except_last", "never"]
 GPU = torch.device("cuda", 0)
 LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms
@@ -111,11 +107,7 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
 
     for devices in places():
         model = GPipe(
-            nn.Sequential(*[Dropouts() for _ in range(3)]),
-            [1, 1, 1],
-            devices=devices,
-            chunks=4,
-            checkpoint=mode,
+            nn.Sequential(*[Dropouts() for _ in range(3)]), [1, 1, 1], devices=devices, chunks=4, checkpoint=mode
         )
         outputs = []
         for _ in range(3):
@@ -131,11 +123,7 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
 @pytest.mark.parametrize("mode", MODES)
 def test_autocast_of_the_device_reaches_the_workers(mode):
     model = GPipe(
-        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)),
-        [1, 1],
-        devices=["cuda:0"] * 2,
-        chunks=2,
-        checkpoint=mode,
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint=mode
     )
     with torch.autocast("cuda", dtype=torch.bfloat16):
         y = model(torch.ones(4, 8, device=GPU))

@@ -6,15 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import (
-    GPipe,
-    balance_by_size,
-    balance_by_time,
-    convert_deferred_batch_norm,
-    pop,
-    skippable,
-    stash,
-)
+from lib.pipeline import GPipe, balance_by_size, balance_by_time, convert_deferred_batch_norm, pop, skippable, stash
 from lib.pipeline.balance import profile_sizes
 from lib.pipeline.skip import Portal
 from lib.pipeline.streams import default_stream

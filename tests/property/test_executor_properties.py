@@ -65,6 +65,7 @@ def check(schedule, kinds, rows, seed, reduction):
     executor = Executor(schedule, stages)
     losses, trace = executor.run(x, target, loss_fn, reduction=reduction)
     torch.testing.assert_close(sum(losses), loss.detach())
+    assert len(losses) == schedule.micro_batches and not any(part.requires_grad for part in losses)
     for ours, theirs in zip(nn.Sequential(*stages).parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
     assert executor.live == schedules.live_activations(schedule)

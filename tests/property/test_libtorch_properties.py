@@ -22,7 +22,7 @@ def in_epoch(kind: type[Sampler], size: int, world: int, rank: int, duplicates: 
     return sampler
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
 def test_together_the_ranks_deal_every_position_once(
     kind: type[Sampler], size: int, world: int, duplicates: bool, epoch: int
@@ -33,7 +33,7 @@ def test_together_the_ranks_deal_every_position_once(
     assert sorted(sum(ranks, [])) == sorted(position % size for position in range(local * world))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
 def test_batches_of_any_sizes_and_restarts_between_them_give_the_pass(
     data: st.DataObject, kind: type[Sampler], size: int, world: int, duplicates: bool, epoch: int

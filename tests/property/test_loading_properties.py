@@ -1,12 +1,11 @@
 """What must hold for every epoch of the model, whatever the times: limits from below, order, places in the queue."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.n01.runs import TRAINER, moments, queue_depth, simulate_loading, simulate_path
 
 ticks = st.integers(0, 9)
-unhurried = settings(deadline=None)  # a busy machine is no error
 
 
 @st.composite
@@ -24,7 +23,6 @@ def epochs(draw):
     )
 
 
-@unhurried
 @given(epochs())
 def test_no_epoch_beats_the_trainer_the_workers_or_the_cores(epoch):
     span = simulate_loading(**epoch).makespan + 1e-6
@@ -34,14 +32,12 @@ def test_no_epoch_beats_the_trainer_the_workers_or_the_cores(epoch):
     assert span >= (work + epoch["batches"] * epoch["step"]) / (epoch["cores"] or 99)
 
 
-@unhurried
 @given(epochs())
 def test_no_epoch_is_slower_than_the_serial_one(epoch):
     serial = simulate_loading(epoch["batches"], epoch["load"], epoch["step"])
     assert simulate_loading(**epoch).makespan <= serial.makespan + 1e-6
 
 
-@unhurried
 @given(epochs())
 def test_every_batch_is_loaded_and_trained_once_and_in_order(epoch):
     trace = simulate_loading(**epoch)
@@ -53,7 +49,6 @@ def test_every_batch_is_loaded_and_trained_once_and_in_order(epoch):
     ]
 
 
-@unhurried
 @given(epochs())
 def test_a_lane_does_one_thing_at_a_time(epoch):
     trace = simulate_loading(**epoch)
@@ -61,7 +56,6 @@ def test_a_lane_does_one_thing_at_a_time(epoch):
         assert sum(span.duration for span in trace.only(lane=lane)) == pytest.approx(trace.busy(lane))
 
 
-@unhurried
 @given(epochs())
 def test_no_more_batches_are_under_way_than_the_queue_has_places(epoch):
     trace, places = simulate_loading(**epoch), epoch["num_workers"] * epoch["prefetch_factor"]
@@ -72,7 +66,6 @@ def test_no_more_batches_are_under_way_than_the_queue_has_places(epoch):
     assert depths[-1] == 0 and min(depths) == 0 and max(depths) <= places
 
 
-@unhurried
 @given(epochs(), st.sampled_from(["step", "load"]))
 def test_with_enough_cores_slower_parts_never_make_a_faster_epoch(epoch, which):
     epoch["cores"] = None
@@ -82,14 +75,12 @@ def test_with_enough_cores_slower_parts_never_make_a_faster_epoch(epoch, which):
     assert simulate_loading(**slower).makespan >= simulate_loading(**epoch).makespan
 
 
-@unhurried
 @given(st.integers(1, 20), st.integers(1, 9), ticks, st.integers(2, 3))
 def test_with_enough_cores_and_even_batches_more_workers_are_never_slower(batches, load, step, prefetch):
     spans = [simulate_loading(batches, load, step, workers, prefetch).makespan for workers in range(6)]
     assert spans == sorted(spans, reverse=True)
 
 
-@unhurried
 @given(epochs())
 def test_with_enough_cores_more_places_are_never_slower(epoch):
     epoch["cores"] = None
@@ -97,7 +88,6 @@ def test_with_enough_cores_more_places_are_never_slower(epoch):
     assert simulate_loading(**deeper).makespan <= simulate_loading(**epoch).makespan
 
 
-@unhurried
 @given(st.integers(1, 9), st.dictionaries(st.sampled_from("abcde"), ticks, min_size=1))
 def test_a_pipeline_costs_one_pass_and_then_its_slowest_hop(batches, hops):
     pipeline = simulate_path(batches, hops)

@@ -12,7 +12,7 @@ KEYS = st.integers(0, 2**80)
 ROUNDS = st.integers(1, 16)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(n=st.integers(1, 5000), seed=KEYS, epoch=KEYS, rounds=ROUNDS)
 def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, epoch: int, rounds: int) -> None:
     p = Permutation(n, seed, epoch, rounds)
@@ -21,7 +21,7 @@ def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, ep
     assert (p.inverse(ids) == np.arange(n)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.integers(1, 2**48), KEYS, ROUNDS)
 def test_ints_arrays_and_inverses_agree_at_any_position(data: st.DataObject, n: int, seed: int, rounds: int) -> None:
     p = Permutation(n, seed, rounds=rounds)

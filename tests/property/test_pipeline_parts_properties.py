@@ -31,7 +31,6 @@ def test_no_cut_is_better_than_ours(costs, data):
     spare=st.integers(0, 2),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None)
 def test_statistics_are_those_of_the_whole_batch(sizes, mean, std, momentum, spare, seed):
     batch = torch.randn(sum(sizes), 2, generator=torch.Generator().manual_seed(seed)) * std + mean
     whole, parts = (
@@ -72,7 +71,7 @@ def block(stashes, pops, namespace):
 
 
 @given(st.data(), st.sampled_from(["always", "except_last", "never"]), st.integers(1, 4), st.integers(1, 7))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_skips_in_any_balance_equal_the_plain_model(data, checkpoint, chunks, rows):
     layers = data.draw(st.integers(2, 5), label="layers")
     ends = st.lists(st.integers(0, layers - 1), min_size=2, max_size=2, unique=True).map(sorted)

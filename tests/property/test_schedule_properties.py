@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib import schedules as package
-from lib.schedules import Action, Schedule, ScheduleError, live_activations, simulate, validate, waits_for
+from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
 from lib.schedules.table import slotted
 
 ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
@@ -45,12 +45,7 @@ def inputs(action: Action, schedule: Schedule) -> set[Action]:
     op, stage, i = action
     every = {other for _, other in schedule}
     after = {Action(other, stage + 1, i) for other in ("B", "I")} if op in "BI" else set()
-    own = {
-        "F": set(),
-        "B": {Action("F", stage, i)},
-        "I": {Action("F", stage, i)},
-        "W": {Action("I", stage, i)},
-    }[op]
+    own = {"F": set(), "B": {Action("F", stage, i)}, "I": {Action("F", stage, i)}, "W": {Action("I", stage, i)}}[op]
     before = {Action("F", stage - 1, i)} if op == "F" and stage > 0 else set()
     return (after | own | before) & every
 
@@ -76,21 +71,11 @@ def test_every_table_is_legal_and_complete_and_the_same_each_time(drawn: tuple[s
     schedule, (_, m, n, v) = made(*drawn), drawn
     assert len(schedule.ranks) == n
     validate(schedule, stages=n * v, micro_batches=m)
-    assert schedule == made(*drawn)
+    assert schedule == made(*drawn) and schedule.name == drawn[0]
 
 
 @given(schedules)
-def test_text_and_csv_bring_back_the_table(schedule: Schedule) -> None:
-    assert Schedule.from_text(schedule.name, schedule.to_text()) == schedule
-    with tempfile.TemporaryDirectory() as folder:
-        schedule.to_csv(Path(folder) / "table.csv")
-        assert Schedule.from_csv(schedule.name, Path(folder) / "table.csv") == schedule
-
-
-@given(schedules)
-def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_needed(
-    schedule: Schedule,
-) -> None:
+def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_needed(schedule: Schedule) -> None:
     slot = {cell: k for row in schedule.ranks for k, cell in enumerate(row) if cell is not None}
     for action, before in graph(schedule).items():
         assert slot[action] == max((slot[other] + 1 for other in before), default=0)
@@ -168,17 +153,10 @@ def test_dearer_communication_never_helps(schedule: Schedule, costs: dict[str, i
     assert simulate(schedule, **costs).makespan <= simulate(schedule, **dearer).makespan
 
 
-@given(schedules)
-def test_no_rank_holds_more_than_all_its_activations(schedule: Schedule) -> None:
-    for rank, peak in enumerate(live_activations(schedule)):
-        assert 1 <= peak <= sum(action.op == "F" for action in schedule.actions(rank))
-
-
 @given(
     st.lists(
         st.lists(
-            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)),
-            max_size=6,
+            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)), max_size=6
         ),
         min_size=1,
         max_size=4,

@@ -20,12 +20,9 @@ from lib.streams.races import waits, without
 def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinned):
     def stage(x):
         for layer in layers:
-            x = {
-                "add": lambda x: x + 1,
-                "relu_": torch.relu_,
-                "view": lambda x: x[:, :2],
-                "pair": lambda x: x,
-            }[layer](x)
+            x = {"add": lambda x: x + 1, "relu_": torch.relu_, "view": lambda x: x[:, :2], "pair": lambda x: x}[layer](
+                x
+            )
         return (x, x.sum(1)) if "pair" in layers else x
 
     x = torch.arange(3.0 * rows).reshape(rows, 3) - 5

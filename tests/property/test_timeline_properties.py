@@ -21,11 +21,7 @@ def spans(draw: st.DrawFn) -> Span:
     return Span(draw(st.sampled_from(LANES)), "x", start, end, draw(st.sampled_from(KINDS)))
 
 
-traces = st.builds(
-    Trace,
-    st.lists(spans(), max_size=12),
-    st.lists(st.sampled_from((*LANES, "idle")), unique=True),
-)
+traces = st.builds(Trace, st.lists(spans(), max_size=12), st.lists(st.sampled_from((*LANES, "idle")), unique=True))
 
 
 def painted(trace: Trace, *, lane: str | None = None, kind: str | None = None) -> set[int]:

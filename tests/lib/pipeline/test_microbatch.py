@@ -8,36 +8,6 @@ import torch
 from lib.pipeline.microbatch import Batch, check, gather, scatter
 
 
-def sizes(rows, chunks):
-    return [len(batch.tensor) for batch in scatter(torch.zeros(rows, 2), chunks)]
-
-
-@pytest.mark.parametrize(
-    "rows, chunks, expected",
-    [
-        (8, 4, [2, 2, 2, 2]),
-        (7, 4, [2, 2, 2, 1]),
-        (5, 4, [2, 1, 1, 1]),  # torch.chunk: 2, 2, 1, one micro-batch short
-        (9, 4, [3, 2, 2, 2]),  # torch.chunk: 3, 3, 3
-        (3, 4, [1, 1, 1]),
-        (1, 4, [1]),
-        (0, 4, [0]),
-        (6, 1, [6]),
-    ],
-)
-def test_sizes_are_as_even_as_can_be_and_never_empty(rows, chunks, expected):
-    assert sizes(rows, chunks) == expected
-
-
-def test_gather_is_the_inverse_of_scatter():
-    for rows in range(1, 12):
-        for chunks in range(1, 12):
-            x = torch.arange(rows * 2).reshape(rows, 2)
-            pair = (x, x[:, :1] > 3)
-            assert torch.equal(gather(scatter(x, chunks)), x)
-            assert all(map(torch.equal, gather(scatter(pair, chunks)), pair))
-
-
 def test_the_tensors_of_a_tuple_are_cut_alike():
     batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
     assert [[tuple(x.shape) for x in batch] for batch in batches] == [

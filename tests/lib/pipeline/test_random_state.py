@@ -69,11 +69,7 @@ def masks_of(model):
 @pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     model = GPipe(
-        nn.Sequential(*[Masks(draw) for _ in range(3)]),
-        [1, 1, 1],
-        devices=CPU,
-        chunks=4,
-        checkpoint="always",
+        nn.Sequential(*[Masks(draw) for _ in range(3)]), [1, 1, 1], devices=CPU, chunks=4, checkpoint="always"
     )
     x = torch.ones(40, 3, requires_grad=True)
     runs = []
@@ -87,23 +83,6 @@ def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     assert all(torch.equal(runs[0], other) for other in runs)
     first, second = (layer[0] for layer in masks_of(model)[:2])
     assert not torch.equal(first, second), "and each partition"
-
-
-def test_a_hundred_runs_of_a_hundred():
-    model = GPipe(
-        nn.Sequential(*[Masks(lambda x: F.dropout(x, 0.5)) for _ in range(2)]),
-        [1, 1],
-        devices=CPU,
-        chunks=2,
-        checkpoint="always",
-    )
-    equal, outputs = 0, set()
-    for _ in range(100):
-        torch.manual_seed(1)
-        y = run(model, torch.ones(4, 16, requires_grad=True))
-        outputs.add(tuple(y.flatten().tolist()))
-        equal += all(torch.equal(seen[i], seen[3 - i]) for seen in masks_of(model) for i in range(2))
-    assert (equal, len(outputs)) == (100, 1)
 
 
 def test_the_gradient_is_zero_where_the_output_is():

@@ -22,11 +22,7 @@ class Untied(Pipeline):
 
 def recorded(checkpoint, pipeline=Pipeline, m=3, n=2, **arguments):
     model = GPipe(
-        nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)]),
-        [1] * n,
-        devices=CPU,
-        chunks=m,
-        checkpoint=checkpoint,
+        nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)]), [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint
     )
     model._pipeline = pipeline
     recorder = Recorder()
@@ -132,14 +128,7 @@ def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
     model = GPipe(nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), [1, 1], devices=CPU, chunks=2, checkpoint="always")
     with Recorder():
         drawn = names(model(torch.ones(2, 1)).grad_fn, set())
-    ours = {
-        "CopyBackward",
-        "WaitBackward",
-        "CheckpointBackward",
-        "RecomputeBackward",
-        "ForkBackward",
-        "JoinBackward",
-    }
+    ours = {"CopyBackward", "WaitBackward", "CheckpointBackward", "RecomputeBackward", "ForkBackward", "JoinBackward"}
     assert ours <= drawn
     assert ours - names(model(torch.ones(2, 1)).grad_fn, set()) == {"CopyBackward", "WaitBackward"}
 

@@ -13,6 +13,8 @@ from lib.pipeline.microbatch import Batch
 from lib.pipeline.skip import (
     Namespace,
     SkipLayout,
+    SkipTrackerThroughPortals,
+    SkipTrackerThroughPotals,
     current_skip_tracker,
     inspect_skip_layout,
     pop,
@@ -20,7 +22,6 @@ from lib.pipeline.skip import (
     stash,
     verify_skippables,
 )
-from lib.pipeline.skip import SkipTrackerThroughPortals as SkipTrackerThroughPotals
 
 CHECKPOINTS = ("always", "except_last", "never")
 
@@ -198,14 +199,6 @@ def test_skippables_inside_a_layer_are_found():
 # --- in a pipeline
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 4])
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-@pytest.mark.parametrize("balance", [[5], [2, 3], [4, 1], [1, 1, 1, 1, 1], [1, 2, 2]], ids=str)
-def test_it_equals_the_plain_model(balance, checkpoint, chunks):
-    grads = same_as_plain(passed_on(Encode(), nn.Tanh(), Decode()), balance, chunks=chunks, checkpoint=checkpoint)
-    assert all(grad.abs().sum() > 0 for grad in grads)
-
-
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
@@ -264,11 +257,7 @@ def test_none_and_masks_go_through(checkpoint):
         assert mask.dtype == torch.bool and not mask.requires_grad
         return torch.where(mask, x, 2 * x)
 
-    layers = (
-        layer(stashes=["none", "mask"], forward=put),
-        nn.Tanh(),
-        layer(pops=["none", "mask"], forward=get),
-    )
+    layers = (layer(stashes=["none", "mask"], forward=put), nn.Tanh(), layer(pops=["none", "mask"], forward=get))
     same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
@@ -334,7 +323,8 @@ def test_eval_and_no_grad_leave_nothing_behind():
 
 
 def test_the_uses_of_a_portal_are_counted():
-    tracker = SkipTrackerThroughPotals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    assert SkipTrackerThroughPotals is SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = SkipTrackerThroughPortals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))

@@ -259,10 +259,7 @@ def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, make
     for seen in two.seen:
         assert seen[maker]["gradients"] < 1e-6 and seen[maker]["weights"] < 1e-6
         assert all(off < 1e-6 for off in seen[maker]["losses"])
-    assert sorted(len(seen[maker]["losses"]) for seen in two.seen) == [
-        0,
-        3,
-    ]  # the loss is where the last stage is
+    assert sorted(len(seen[maker]["losses"]) for seen in two.seen) == [0, 3]  # the loss is where the last stage is
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -295,12 +292,7 @@ def test_the_clock_is_one_for_all_ranks(two: Launch) -> None:
 def test_layers_keep_the_names_that_they_have_in_the_whole_model(two: Launch) -> None:
     looped = [seen["looped_bfs"] for seen in two.seen]
     assert [seen["stages"] for seen in looped] == [[0, 2], [1, 3]]
-    assert looped[0]["names"] == [
-        "0.weight",
-        "0.bias",
-        "2.weight",
-        "2.bias",
-    ]  # stage 2, layer 5, has no parameters
+    assert looped[0]["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]  # stage 2, layer 5, has no parameters
     assert looped[1]["names"] == ["4.weight", "4.bias", "6.weight", "6.bias"]
     assert [seen["zbv"]["stages"] for seen in two.seen] == [[0, 3], [1, 2]]
 

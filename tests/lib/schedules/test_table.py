@@ -152,22 +152,6 @@ def test_how_they_look():
     ]
 
 
-@pytest.mark.parametrize("make", [model_parallel, gpipe, one_f_one_b, pipedream])
-def test_every_size_from_1_on_makes_a_legal_table(make):
-    for m, n in SIZES:
-        schedule = make(m, n)
-        validate(schedule, stages=n, micro_batches=m)
-        assert schedule.name == make.__name__ and len(schedule.ranks) == n
-    for m, n in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="must be at least 1, not 0"):
-            make(m, n)
-
-
-def test_in_model_parallelism_one_rank_works_at_a_time():
-    schedule = model_parallel(3, 4)
-    assert [sum(cell is not None for cell in column) for column in zip(*schedule.ranks, strict=True)] == [1] * 24
-
-
 def mock_stage(rank, stages, ranks=None, index=None):
     """Stand in for a torch PipelineStage, so that schedules can be made without a process group."""
     stage = mock.create_autospec(torch_pipelining.PipelineStage, instance=True)
@@ -191,10 +175,7 @@ def executed(engine, m, n, rank):
 
 @pytest.mark.parametrize(
     "make, engine, smallest",
-    [
-        (gpipe, torch_pipelining.ScheduleGPipe, lambda n: 1),
-        (one_f_one_b, torch_pipelining.Schedule1F1B, lambda n: n),
-    ],
+    [(gpipe, torch_pipelining.ScheduleGPipe, lambda n: 1), (one_f_one_b, torch_pipelining.Schedule1F1B, lambda n: n)],
 )
 def test_the_order_is_the_one_that_torch_executes(make, engine, smallest):
     for m, n in SIZES:
@@ -205,8 +186,7 @@ def test_the_order_is_the_one_that_torch_executes(make, engine, smallest):
 
 
 @pytest.mark.parametrize(
-    "make, engine",
-    [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)],
+    "make, engine", [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)]
 )
 def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
     if not hasattr(engine, "_get_pipeline_order"):
@@ -246,10 +226,7 @@ def test_a_split_backward_updates_at_its_weight_half():
     "text, why",
     [
         ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
-        (
-            "0F0\n. 1F0 1B0 0B0",
-            "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank",
-        ),
+        ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
         ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
         ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
         ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),

@@ -25,6 +25,7 @@ from lib.streams import (
     predict_chunks,
     predict_prefetch,
 )
+from lib.streams.model import earliest
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, as_text, orders, replay, waits, without
 from lib.timeline import Recorder, Span, Trace
@@ -414,8 +415,7 @@ def test_parts_of_one_block_that_do_not_meet_do_not_race():
 
 
 @pytest.mark.parametrize(
-    "forgets, says",
-    [("wait_event", "F0 (compute) reads A while C0 (copy)"), ("record_stream", "writes A while F0")],
+    "forgets, says", [("wait_event", "F0 (compute) reads A while C0 (copy)"), ("record_stream", "writes A while F0")]
 )
 def test_the_two_famous_races_of_a_prefetcher(forgets, says):
     gpu = PretendGPU([forgets])
@@ -499,21 +499,10 @@ def test_one_buffer_leaves_copy_in_and_computing_apart():
 def test_the_model_waits_exactly_where_the_pipeline_does():
     gpu = PretendGPU()
     StreamPipeline(lambda x: x + 1, 6, device=gpu)(gpu.host(torch.zeros(6)))
-    trace = predict_chunks(6, 3, 5, 2)
-    start = {span.label: span.start for span in trace}
-    end = {span.label: span.end for span in trace}
-    lanes = {}
-    expected = {}
-    for op in gpu.operations:  # walk the real operations with the durations of the model
-        lane = lanes.setdefault(op.lane, {"clock": 0.0})
-        if op.kind == "launch":
-            expected[op.label] = lane["clock"]
-            lane["clock"] += end[op.label] - start[op.label]
-        elif op.kind == "record":
-            lanes.setdefault("events", {})[op.event] = lane["clock"]
-        elif op.kind == "wait":
-            lane["clock"] = max(lane["clock"], lanes["events"][op.event])
-    assert expected == pytest.approx(start)
+    model = {span.label: span for span in predict_chunks(6, 3, 5, 2)}
+    walked = earliest(gpu.operations, lambda op: model[op.label].duration)  # the real operations, the model's seconds
+    starts = {span.label: span.start for span in walked.values() if span.kind != "wait"}
+    assert starts == pytest.approx({label: span.start for label, span in model.items()})
 
 
 def test_too_many_chunks_cost_more_than_they_hide():

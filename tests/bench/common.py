@@ -1,0 +1,85 @@
+"""What benchmarks share: the repository, one process a measurement, its peak of memory, and arguments."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser whose help is the docstring of the benchmark."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def run_beside_a_peer(doc: str | None, measure: Callable[[int], None], rounds: int, given: list[str] | None) -> None:
+    """Measure in one intra-op thread, beside torchgpipe if it is there: `--peer` says where, `--rounds` how often."""
+    import torch
+
+    parser = arguments(doc)
+    parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    chosen = parser.parse_args([] if given is None else given)
+    if chosen.peer:
+        sys.path.insert(0, chosen.peer)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        measure(chosen.rounds)
+    finally:
+        torch.set_num_threads(before)
+
+
+def peer() -> dict[str, Any]:
+    """Return {"torchgpipe": the module}, or nothing if it can't be imported."""
+    try:
+        import torchgpipe
+    except ImportError as error:
+        print(f"(without torchgpipe: {error}; see --peer)")
+        return {}
+    return {"torchgpipe": torchgpipe}
+
+
+def in_own_process(module: str, *arguments: object) -> Any:
+    """Run `python -m module arguments`; return the JSON that it prints, or raise RuntimeError with its last line."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, arguments))}: {done.stderr.strip().splitlines()[-1]}")
+    return json.loads(done.stdout)
+
+
+def start_of_peak() -> int:
+    """Forget the peak so far and return the bytes that the process holds now."""
+    gc.collect()
+    with contextlib.suppress(OSError):  # Linux only: the high-water mark starts anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the most bytes of memory that this process ever held."""
+    status = Path("/proc/self/status")
+    if status.exists():  # not ru_maxrss, which on Linux also remembers the process that started this one
+        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def timed(work: Callable[[], Any]) -> dict[str, float]:
+    """Run `work` once; seconds, extra peak bytes, and nbytes of what it returns if that has any."""
+    before, began = start_of_peak(), time.perf_counter()
+    kept = work()
+    seconds = time.perf_counter() - began
+    return {"seconds": seconds, "bytes": peak_bytes() - before, "payload": float(getattr(kept, "nbytes", 0))}

@@ -29,7 +29,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from support.digits import decode_image, parse_row, write_digits
+from lib.data.digits import decode_image, parse_row, write_digits
 from support.training import (
     Step,
     StepLog,

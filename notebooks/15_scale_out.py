@@ -29,7 +29,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
-from support.digits import decode_image, digit_of, parse_row, write_digits
+from lib.data.digits import decode_image, digit_of, parse_row, write_digits
 from support.n15.runs import even_balance, tower
 from support.training import Step, StepLog
 

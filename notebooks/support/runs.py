@@ -22,7 +22,7 @@ from lib.timeline import Recorder, Trace
 from torch import nn
 from torch.nn import functional as F
 
-from support.digits import Digits
+from lib.data.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
 from support.training import CAPTIONS, TinyClip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.digits import write_digits
+from lib.data.digits import write_digits
 from support.training import TinyClip, read_steps, surviving
 
 from lib.training.launch import RankError, torchrun

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.digits import Digits, write_digits
+from lib.data.digits import Digits, write_digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
 from support.runs import (

@@ -22,7 +22,7 @@ DRAWING = {"matplotlib", "ipywidgets", "IPython"}
 SHARED = {
     "support.built",
     "support.checks",
-    "support.digits",
+    "lib.data.digits",
     "support.recordings",
     "support.runs",
     "support.setup",

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from support.digits import write_digits
+from lib.data.digits import write_digits
 from support.runs import Data, Deal, load_data, parts
 from support.training import (
     CAPTIONS,

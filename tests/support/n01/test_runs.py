@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.digits import Digits, write_digits
+from lib.data.digits import Digits, write_digits
 from support.n01.runs import (
     TRAINER,
     TimedDataset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Sequence
 
 PER_SECOND = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
 BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -26,7 +27,7 @@ def format_time(seconds: float, unit: str | None = None) -> str:
     """Write a time: "1.25 s", "80.0 ms". A unit that is no part of a second ("clock") takes it as it is."""
     unit = unit or unit_for(seconds)
     if unit not in PER_SECOND:
-        return f"{seconds:g} {unit}{'s' * (seconds != 1)}"
+        return plural(float(seconds), unit)
     return f"{_three_digits(seconds * PER_SECOND[unit])} {unit}"
 
 
@@ -39,6 +40,20 @@ def format_bytes(size: float) -> str:
     """Write a number of bytes in decimal units: "1.25 GB"."""
     unit = next((unit for unit, factor in BYTES.items() if abs(size) >= 0.9995 * factor), "B")
     return f"{size:.0f} B" if unit == "B" else f"{_three_digits(size / BYTES[unit])} {unit}"
+
+
+def plural(count: float, noun: str, many: str | None = None) -> str:
+    """Write a number of things: "1 rank", "2 ranks", "1.5 clocks"; `many` where it is not the noun with an s."""
+    number = f"{count:g}" if isinstance(count, float) else str(count)
+    return f"{number} {noun if count == 1 else many or f'{noun}s'}"
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Write rows of equal length as aligned columns: the first to the left, the others to the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
+    return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 # ---- Argument checks that every module of `lib` shares: the value, what is wrong with it, and the way out.

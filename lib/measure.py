@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lib._values import format_bytes, format_time, integer
+from lib._values import format_bytes, format_time, integer, plural, table
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MachineCard:
         if self.gpu:
             gpu.append(format_bytes(self.gpu_memory or 0))
             gpu += [f"driver {self.driver}"] * bool(self.driver) + [f"CUDA {self.cuda}"] * bool(self.cuda)
-        threads = f"{self.threads} thread{'s' * (self.threads != 1)} an operator"
+        threads = f"{plural(self.threads, 'thread')} an operator"
         return "\n".join(
             f"{name:<6} {', '.join(part for part in parts if part)}"
             for name, parts in (
@@ -329,8 +329,7 @@ class Timing:
         return upper - lower
 
     def __str__(self) -> str:
-        runs = f"{len(self.samples)} run{'s' * (len(self.samples) != 1)}"
-        how = f"{runs}, {self.device}, {self.clock}"
+        how = f"{plural(len(self.samples), 'run')}, {self.device}, {self.clock}"
         return f"{format_time(self.median)}, spread {format_time(self.spread)} ({how})"
 
 
@@ -366,13 +365,8 @@ class Comparison(Mapping[str, Timing]):
         for name, timing in self.timings.items():
             ratio = f"{self.ratio(name, names[0]):.2f}"
             rows.append((name, format_time(timing.median), format_time(timing.spread), ratio))
-        width = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            f"{name:<{width[0]}}  {median:>{width[1]}}  {spread:>{width[2]}}  {ratio:>{width[3]}}".rstrip()
-            for name, median, spread, ratio in rows
-        ]
         first = self.timings[names[0]]
-        return "\n".join((*lines, f"{len(first.samples)} rounds in turn, {first.device}, {first.clock}"))
+        return f"{table(rows)}\n{len(first.samples)} rounds in turn, {first.device}, {first.clock}"
 
 
 def measure(

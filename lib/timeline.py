@@ -25,7 +25,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from lib._values import format_share, format_time, unit_for
+from lib._values import format_share, format_time, plural, table, unit_for
 
 Interval = tuple[float, float]
 
@@ -198,7 +198,7 @@ class Trace(Sequence[Span]):
 
     def headline(self, unit: str | None = None) -> str:
         """Say it in one line: "2 lanes, 1.25 s, 20 % idle"."""
-        lanes = f"{len(self.lanes)} lane{'s' * (len(self.lanes) != 1)}"
+        lanes = plural(len(self.lanes), "lane")
         return f"{lanes}, {format_time(self.makespan, unit)}, {format_share(self.bubble)} idle"
 
     def to_text(self, unit: str | None = None) -> str:
@@ -208,12 +208,7 @@ class Trace(Sequence[Span]):
             busy, count = self.busy(lane), len(self.only(lane=lane))
             idle = max(0.0, 1 - busy / self.makespan) if self.makespan else 0.0
             rows.append((lane, str(count), format_time(busy, unit), format_share(idle)))
-        width = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            f"{lane:<{width[0]}}  {count:>{width[1]}}  {busy:>{width[2]}}  {idle:>{width[3]}}"
-            for lane, count, busy, idle in rows
-        ]
-        return "\n".join((self.headline(unit), *lines))
+        return f"{self.headline(unit)}\n{table(rows)}"
 
     def __str__(self) -> str:
         return self.to_text()

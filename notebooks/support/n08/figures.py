@@ -446,7 +446,7 @@ def draw_board(board: Board) -> Figure:
     lower.axis("off")
     columns = lower.get_subplotspec().subgridspec(1, 3, wspace=0.1)
     names = ["yours so far" if board.left else "yours", "GPipe", "1F1B"]
-    numbers = (
+    numbers: tuple[tuple[str, list[tuple[float, str]]], ...] = (
         ("ticks", [(score.ticks, f"{score.ticks:g}") for score in scores]),
         ("idle", [(100 * score.idle, format_share(score.idle)) for score in scores]),
         ("activations held", [(score.held, str(score.held)) for score in scores]),

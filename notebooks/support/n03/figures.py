@@ -407,9 +407,9 @@ def _letters(number: int) -> str:
 
 def _work(axes: Axes, left: float, y: float, width: float, text: str, kind: str, height: float = 0.4) -> None:
     """Draw a piece of work in the pale colour of its kind, from `left` on."""
-    color, look = color_of(kind), {"line": 1.3, "radius": 0.07, "zorder": 3, "ink": INK}
-    look |= {"face": pale(color, 0.3), "edge": color, "writing": {"linespacing": 1.4}}
-    box(axes, left + width / 2, y, width, height, text, **look)
+    look: Any = {"face": pale(color_of(kind), 0.3), "edge": color_of(kind), "line": 1.3, "radius": 0.07}
+    writing = {"linespacing": 1.4}
+    box(axes, left + width / 2, y, width, height, text, ink=INK, zorder=3, writing=writing, **look)
 
 
 @styled

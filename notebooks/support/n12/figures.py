@@ -466,7 +466,8 @@ def draw_descent(rows: Sequence[Row]) -> Figure:
     figure, axes = new_figure(9, 3.7)
     for row in rows:
         (x, y), color = PLACES[row["name"]], STATE[row["state"]]
-        face, hatch, behind = pale(color, 0.18), None, {}
+        behind: dict[str, Any] = {}
+        face, hatch = pale(color, 0.18), None
         if row["state"] == "gone":
             face, hatch = PAPER, HATCH["dropped"]
             behind = {"bbox": {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none"}}

@@ -6,8 +6,9 @@ One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, 
 picture beside it. The live picture is an HTML widget, not an Output widget: so it has alt text, nothing is captured.
 
     mark(axes, (0, 1, -0.4, 0.4), "waits for 1B0")     while drawing, in the coordinates of the axes
+    explore_hover(draw_schedules, **CONTROLS)          as `explore`, and the marked regions answer the pointer
 
-Then that region answers the pointer: in a live notebook an invisible box lies over it, in shares of the figure.
+In a live notebook an invisible box lies over each marked region, in shares of the figure; the still picture stays.
 """
 
 from __future__ import annotations
@@ -106,34 +107,42 @@ class Explorer:
         return self.figure
 
     def _frame(self) -> str:
-        return live(self.figure)
+        return frame(self.figure)
 
     @cached_property
     def widget(self) -> Any:
         """The ipywidgets box: a row of controls over the figure. Made once."""
         import ipywidgets
 
-        frame = ipywidgets.HTML(self._frame())
+        shown = ipywidgets.HTML(self._frame())
 
         def changed(name: str, change: Mapping[str, Any]) -> None:
             try:
                 self.update(**{name: change["new"]})
-                frame.value = self._frame()
+                shown.value = self._frame()
             except Exception as error:
                 text = html.escape(f"{type(error).__name__}: {error}")
-                frame.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'
+                shown.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'
                 raise
 
         widgets = {name: _make_widget(control) for name, control in self.controls.items()}
         for name, widget in widgets.items():
             widget.observe(partial(changed, name), names="value")
         row = ipywidgets.HBox(list(widgets.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
-        box = ipywidgets.VBox([row, frame])
+        box = ipywidgets.VBox([row, shown])
         box.add_class("idt-explore")
         return box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return bundle(self.figure, self.widget)
+
+
+def frame(figure: Figure) -> str:
+    """Return a figure as HTML for a live notebook: an `<img>` with its alt text."""
+    picture = base64.b64encode(png(figure, colors=None)).decode()  # all colours are faster, and nothing stores them
+    look = f"width:{shown_size(figure)[0]}px;max-width:100%;background:white"
+    words, source = html.escape(alt_text(figure)), f"data:image/png;base64,{picture}"
+    return f'<img class="idt-frame" alt="{words}" src="{source}" style="{look}">'
 
 
 def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,9 +178,6 @@ def explore(draw: Callable[..., Figure], /, **controls: Control) -> Explorer:
     draw: a pure function from keyword values to a Figure. controls: `whole`, `steps`, `choice` or `switch` by name.
     """
     return Explorer(draw, controls)
-
-
-explore_hover = explore  # says to the reader that this figure has marked what the pointer may ask
 
 
 # --- words that appear where the pointer is
@@ -222,15 +228,23 @@ def spots(figure: Figure) -> list[Spot]:
     return found
 
 
-def live(figure: Figure) -> str:
-    """Return a figure as HTML for a live notebook: an `<img>` with its alt text, its marked regions over it."""
-    picture = base64.b64encode(png(figure, colors=None)).decode()  # all colours are faster, and nothing stores them
-    look = f"width:{shown_size(figure)[0]}px;max-width:100%;background:white"
-    words, source = html.escape(alt_text(figure)), f"data:image/png;base64,{picture}"
-    image = f'<img class="idt-frame" alt="{words}" src="{source}" style="{look}">'
+def hovering(figure: Figure) -> str:
+    """Return a figure as HTML for a live notebook, as `frame` does, with its marked regions over it."""
     areas = "".join(
         f'<span class="idt-spot{" idt-end" if spot.left > 0.6 else ""}" data-tip="{html.escape(spot.words)}" '
         f'style="left:{spot.left:.2%};top:{spot.top:.2%};width:{spot.width:.2%};height:{spot.height:.2%}"></span>'
         for spot in spots(figure)
     )
-    return f'<style>{STYLE}</style><div class="idt-hover">{image}{areas}</div>' if areas else image
+    return f'<style>{STYLE}</style><div class="idt-hover">{frame(figure)}{areas}</div>'
+
+
+class HoverExplorer(Explorer):
+    """An Explorer whose live picture answers the pointer."""
+
+    def _frame(self) -> str:
+        return hovering(self.figure)
+
+
+def explore_hover(draw: Callable[..., Figure], /, **controls: Control) -> HoverExplorer:
+    """Show `draw(**values)` as `explore` does; what its figure has marked is told where the pointer is."""
+    return HoverExplorer(draw, controls)

@@ -13,7 +13,7 @@ from lib.pipeline import clock_cycles
 from lib.schedules import Action, waits_for
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
-from lib.show.explore import bundle, live, steps, whole
+from lib.show.explore import bundle, hovering, steps, whole
 from lib.show.schedules import draw_ranks
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
@@ -399,7 +399,7 @@ class PlaceIt:
             made.on_click(lambda _: click())
             return made
 
-        frame, answer = ipywidgets.HTML(live(self.figure)), ipywidgets.HTML(self._said())
+        frame, answer = ipywidgets.HTML(hovering(self.figure)), ipywidgets.HTML(self._said())
         buttons: dict[Action, Any] = {}
         rows = []
         for rank in range(self.board.partitions):
@@ -415,7 +415,7 @@ class PlaceIt:
 
         def show(changed: bool) -> None:
             if changed:
-                frame.value = live(self.figure)
+                frame.value = hovering(self.figure)
             answer.value = self._said()  # last: who reads it, may look at the picture
             for action, made in buttons.items():  # the colour of its kind, until the action is placed
                 placed = action in self.board.moves

@@ -26,7 +26,7 @@ from support.n08.figures import (
 from lib import schedules
 from lib.pipeline import clock_cycles
 from lib.schedules import Schedule, gpipe, live_activations, one_f_one_b, simulate, waits_for
-from lib.show.explore import explore, explore_hover, live, mark, spots
+from lib.show.explore import explore, explore_hover, hovering, mark, spots
 from lib.show.schedules import (
     MAKERS,
     NAMES,
@@ -223,7 +223,7 @@ def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
     box = axes.get_position()
     assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
     assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
-    html = live(figure)
+    html = hovering(figure)
     assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
     assert spots(new_figure(4, 2)[0]) == []
 

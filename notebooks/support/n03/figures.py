@@ -151,8 +151,8 @@ def draw_mechanism(
         x = at(position)
         thread: Any = {"color": cell.hue or GREY, "zorder": 1}
         if position < size:
-            ends = [at(int(cell.index)), x], [data_y + side / 2, order_y - side / 2]
-            axes.plot(*ends, linewidth=1.2, alpha=0.6, **thread)
+            tops = [data_y + side / 2, order_y - side / 2]
+            axes.plot([at(int(cell.index)), x], tops, linewidth=1.2, alpha=0.6, **thread)
         if cell.rank is not None:
             y = ranks_y + cell.rank * pitch
             axes.plot([x, x], [order_y + side / 2, y - side / 2], linewidth=1.0, alpha=0.45, **thread)
@@ -280,16 +280,16 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
         for level, cell in enumerate(tower):
             draw_strip(axes, LEFT + index * side, end_y - level * side, [cell], side)
     right = LEFT + size * side + 0.45
-    signs = ("computed and kept", Cell("", 0)), ("computed, left to others", Cell(""))
-    for line, (meaning, cell) in enumerate((*signs, ("nobody keeps it", Cell("", mark="dropped")))):
+    meanings = ("computed and kept", "computed, left to others", "nobody keeps it")
+    for line, cell in enumerate((Cell("", 0), Cell(""), Cell("", mark="dropped"))):
         draw_strip(axes, right - 0.15, 0.3 + 0.4 * line, [cell], 0.3)
-        note(axes, right + 0.28, 0.3 + 0.4 * line, meaning)
+        note(axes, right + 0.28, 0.3 + 0.4 * line, meanings[line])
     missed = [index for index in range(size) if not holders[index]]
     twice = sum(len(ranks) > 1 for ranks in holders.values())
-    if len({tuple(one.order) for one in deals}) == 1:
-        title(axes, "Equal seeds: each index has one holder, without a word between the ranks")
-    else:
-        title(axes, f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several")
+    finding = "Equal seeds: each index has one holder, without a word between the ranks"
+    if len({tuple(one.order) for one in deals}) > 1:
+        finding = f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several"
+    title(axes, finding)
     shares = listed([one.shares[rank] for rank, one in enumerate(deals)])
     said = f"{world} ranks shuffle with seeds {words(seeds)}. {shares} Held by nobody: {words(missed)}."
     return describe(figure, said)

@@ -47,7 +47,7 @@ Point = tuple[float, float]
 
 COSTS: dict[str, tuple[int, ...]] = {
     "early layers dear": (6, 5, 4, 3, 2, 2, 1, 1, 1, 1),
-    "all alike": (3, 3, 3, 3, 3, 3, 3, 3, 3, 3),
+    "all alike": (3,) * 10,
     "one heavy layer": (1, 1, 1, 1, 12, 2, 2, 2, 2, 2),
 }
 
@@ -259,7 +259,7 @@ def draw_modes(rows: Sequence[Row], source: str) -> Figure:
     source_note(figure, source)
     said = []
     for mode in MODES:
-        peaks = [f"m = {row['chunks']} {row[memory]:.0f} MiB" for row in rows if row["mode"] == mode]
+        peaks = (f"m = {row['chunks']} {row[memory]:.0f} MiB" for row in rows if row["mode"] == mode)
         said.append(f"{mode}: {', '.join(peaks)}")
     return describe(figure, f"{finding}. {source}. Peak by mode, {'; '.join(said)}.")
 
@@ -277,11 +277,10 @@ def draw_kept(rows: Sequence[Row]) -> Figure:
         x, y, m = chunks.index(row["chunks"]), modes.index(row["mode"]) + 0.2, row["chunks"]
         look: Any = {"height": 0.4, "linewidth": 1.4, "size": 10}
         for i in range(m):
-            place = x + 0.86 * i / m + 0.01, 0.86 / m - 0.02
-            if i < row["again"] // n:
-                bar(axes, y, *place, PAPER, "R", edgecolor=PINK, **look)
-            else:
-                bar(axes, y, *place, BLUE, **look)
+            kind: Any = (
+                {"color": PAPER, "text": "R", "edgecolor": PINK} if i < row["again"] // n else {"color": BLUE}
+            )
+            bar(axes, y, x + 0.86 * i / m + 0.01, 0.86 / m - 0.02, **kind, **look)
         write(axes, x + 0.43, y + 0.3, f"{row['time']:.1f} × the time", color=MUTED, va="top")
     for x, m in enumerate(chunks):
         text = f"m = {m}\nbubble {100 * (n - 1) / (m + n - 1):.0f} %"
@@ -299,11 +298,8 @@ def draw_kept(rows: Sequence[Row]) -> Figure:
     insides = [f"{row['mode']} keeps {most - row['again'] // n}" for row in rows if row["chunks"] == most]
     finding = f"Of {most} micro-batches {', '.join(insides)}"
     title(axes, finding)
-    said = "; ".join(
-        f"{r['mode']}, m = {r['chunks']}: {r['again']} of {r['forward']} tasks again, {r['time']:.1f} × the time"
-        for r in rows
-    )
-    return describe(figure, f"{finding}. {said}.")
+    one = "{mode}, m = {chunks}: {again} of {forward} tasks again, {time:.1f} × the time".format_map
+    return describe(figure, f"{finding}. {'; '.join(map(one, rows))}.")
 
 
 # --- training
@@ -390,13 +386,9 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
         range(len(rows)),
     )
     axes.hlines(places, theirs, limits, color=GREY, lw=1, zorder=1)
-    marks: dict[str, tuple[list[float], dict[str, Any]]] = {
-        "n·m / (m+n−1)": (limits, {"marker": "|", "color": INK, "ms": 15, "mew": 2}),
-        "torchgpipe": (ours, {"marker": "o", "color": BLUE, "ms": 8}),
-        "GPipe's paper": (theirs, {"marker": "s", "mfc": PAPER, "mec": MUTED, "ms": 7}),
-    }
-    for name, (values, look) in marks.items():
-        axes.plot(values, places, ls="", label=name, **look)
+    axes.plot(limits, places, "|", color=INK, ms=15, mew=2, label="n·m / (m+n−1)")
+    axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
+    axes.plot(theirs, places, "s", mfc=PAPER, mec=MUTED, ms=7, label="GPipe's paper")
     axes.legend(loc="upper right", handletextpad=0.2, borderaxespad=0)
     axes.set_yticks(places, [f"n = {row['partitions']}, m = {row['micro_batches']}" for row in rows])
     axes.set(xlim=(0.5, 7), ylim=(len(rows) - 0.4, -0.6))
@@ -406,17 +398,16 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
 
 
 def _draw_ablation(axes: Axes, rows: Sequence[Row]) -> str:
-    said = []
-    for y, row in enumerate(rows):
-        value, busy = row["samples_per_second"], f"{row['busy'] * 100:.0f} % busy"
-        axes.barh(y, value, height=0.62, color=BLUE, lw=0)
-        beside(axes, (value, y), f"{value}", (-4, 0), ha="right", color=PAPER)
-        beside(axes, (value, y), busy, (5, 0))
-        said.append(f"{row['with']} {value} samples/s {busy}")
-    axes.set_yticks(range(len(rows)), [row["with"] for row in rows])
+    speeds, said = [row["samples_per_second"] for row in rows], []
+    axes.barh([row["with"] for row in rows], speeds, height=0.62, color=BLUE, lw=0)
+    for y, (row, speed) in enumerate(zip(rows, speeds, strict=True)):
+        busy = f"{row['busy'] * 100:.0f} % busy"
+        beside(axes, (speed, y), f"{speed}", (-4, 0), ha="right", color=PAPER)
+        beside(axes, (speed, y), busy, (5, 0))
+        said.append(f"{row['with']} {speed} samples/s {busy}")
     axes.set(xlim=(0, 80), xlabel="samples/s (4 GPUs)")
     axes.invert_yaxis()
-    gain = rows[-1]["samples_per_second"] / rows[0]["samples_per_second"]
+    gain = speeds[-1] / speeds[0]
     axes.set_title(f"U-Net: all parts together, {gain:.1f} ×", fontsize=11)
     return f"U-Net on 4 GPUs: {', '.join(said)}"
 
@@ -497,8 +488,6 @@ def draw_descent(rows: Sequence[Row]) -> Figure:
 def _draw_heritage(axes: Axes, parent: Point, child: Point, *, code: bool) -> None:
     (x0, y0), (x1, y1), half = parent, child, WIDE / 2 + 0.02
     start, bend = (x0 + half, y0), 0.0
-    if y1 < y0:
-        start, bend = (x0, y0 - 0.36), 0.18
-    elif y1 > y0:
-        start, bend = (x0, y0 + 0.62), -0.18
+    if y1 != y0:
+        start, bend = ((x0, y0 - 0.36), 0.18) if y1 < y0 else ((x0, y0 + 0.62), -0.18)
     arrow(axes, start, (x1 - half, y1), head=14, bend=bend, gap=2, linestyle="-" if code else (0, (4, 3)))

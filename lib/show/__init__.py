@@ -19,8 +19,12 @@ timeline       draw_timeline  traces as lanes, predicted and measured   lay_out 
 timeline_html  timeline_html  the same as HTML: hover, zoom, no kernel
 charts         log2_axis      1, 2, 4 … written at their places         beside       words beside a point
                bars           filled measured, outlined predicted       legend_pair  the legend of the two
+               row_bars       lying bars with words at their ends
 schedules      draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
-               draw_ranks     the rows of one run, on your own Axes     held, facts, name_of, NAMES   words for them
+               draw_ranks     the rows of one run, on your own Axes     draw_refused   a table that can't run
+               MAKERS, make   any schedule by its name, as              draw_schedule_explorer   shows them
+               held, facts, name_of, NAMES   words for them
 explore        explore        sliders over a `draw_*`                   whole, steps, choice, switch   its controls
                mark           a region that tells something             explore_hover   …where the pointer is
+               frame          a live picture as HTML                    hovering, bundle   …with its regions; an output
 """

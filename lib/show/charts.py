@@ -1,9 +1,10 @@
-"""What curves and bars have in common: an axis of powers of two, words beside a point, predicted against measured.
+"""What curves and bars have in common: powers of two, words beside a point, predicted against measured, bars in rows.
 
 log2_axis     1, 2, 4, 8 …, each written at its place
 beside        words a few points away from a place in the data
 bars          filled where measured, outlined where predicted
 legend_pair   the legend of both signs
+row_bars      a lying bar a row with words at its end, and no axes around it
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.patches import Patch
 
 from lib.show.style import INK, MUTED, PAPER
@@ -58,3 +60,20 @@ def legend_pair(measured: bool, color: str = MUTED) -> list[Patch]:
     """Return the legend's entries: an outline is predicted, and (if anything was `measured`) filled is measured."""
     entries = [Patch(facecolor=PAPER, edgecolor=color, linewidth=1.6, label="predicted")]
     return [*entries, Patch(facecolor=color, label="measured")] if measured else entries
+
+
+def row_bars(
+    axes: Axes, values: Sequence[float], words: Sequence[str], names: Sequence[str] = (), color: Any = MUTED
+) -> BarContainer:
+    """Draw a lying bar for each row, the first on top, words at its end, its name before it; return the bars.
+
+    No ticks, no spines: the words are the numbers. color: of all bars, or a list of them.
+    """
+    drawn = axes.barh(range(len(values)), values, height=0.62, color=color)
+    for row, (value, text) in enumerate(zip(values, words, strict=True)):
+        beside(axes, (value, row), text, (3, 0), va="center_baseline")
+    axes.set(xticks=[], ylim=(max(1, len(values)) - 0.5, -0.5))
+    axes.set_yticks(range(len(names)), names, color=INK)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return drawn

@@ -19,6 +19,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -40,16 +41,13 @@ class Control:
 
     def __post_init__(self) -> None:
         if self.value not in self.options:
-            raise ValueError(
-                f"control {self.label!r} starts at {self.value!r}, which is not one of {self.options[:10]}"
-            )
+            known = f"not one of {self.options[:10]}"
+            raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is {known}")
 
     @property
     def corners(self) -> tuple[Any, ...]:
         """The settings worth trying: the ends of a slider, every choice of anything else."""
-        if isinstance(self, Slider):
-            return (self.options[0], self.options[-1])
-        return self.options
+        return (self.options[0], self.options[-1]) if isinstance(self, Slider) else self.options
 
 
 class Slider(Control):
@@ -90,21 +88,17 @@ class Explorer:
         self.draw, self.controls = draw, dict(controls)
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
-        self._box: Any = None
 
     def corners(self) -> Iterator[dict[str, Any]]:
         """Yield the settings a test should draw: all combinations of ends, and each control swept on its own."""
-        seen = set()
-        combinations = itertools.product(*(control.corners for control in self.controls.values()))
+        corners = itertools.product(*(control.corners for control in self.controls.values()))
         swept = (
             tuple({**self.values, name: option}.values())
             for name, control in self.controls.items()
             for option in control.options
         )
-        for values in itertools.chain(combinations, swept):
-            if values not in seen:
-                seen.add(values)
-                yield dict(zip(self.controls, values, strict=True))
+        for values in dict.fromkeys(itertools.chain(corners, swept)):
+            yield dict(zip(self.controls, values, strict=True))
 
     def update(self, **values: Any) -> Figure:
         """Draw with changed settings, as moving a control does."""
@@ -113,47 +107,42 @@ class Explorer:
         return self.figure
 
     def _frame(self) -> str:
-        width, _ = shown_size(self.figure)
-        picture = base64.b64encode(png(self.figure, colors=None)).decode()  # live: the faster way
-        alt = html.escape(alt_text(self.figure), quote=True)
-        return (
-            f'<img class="idt-frame" alt="{alt}" src="data:image/png;base64,{picture}" '
-            f'style="width:{width}px;max-width:100%;background:white">'
-        )
+        return frame(self.figure)
 
-    def _widget(self) -> Any:
+    @cached_property
+    def widget(self) -> Any:
+        """The ipywidgets box: a row of controls over the figure. Made once."""
         import ipywidgets
 
-        frame = ipywidgets.HTML(self._frame())
-        widgets = []
-        for name, control in self.controls.items():
-            widget = _make_widget(ipywidgets, control)
+        shown = ipywidgets.HTML(self._frame())
 
-            def changed(change: Mapping[str, Any], name: str = name) -> None:
-                try:
-                    self.update(**{name: change["new"]})
-                    frame.value = self._frame()
-                except Exception as error:
-                    text = html.escape(f"{type(error).__name__}: {error}")
-                    frame.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'
-                    raise
+        def changed(name: str, change: Mapping[str, Any]) -> None:
+            try:
+                self.update(**{name: change["new"]})
+                shown.value = self._frame()
+            except Exception as error:
+                text = html.escape(f"{type(error).__name__}: {error}")
+                shown.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'
+                raise
 
-            widget.observe(changed, names="value")
-            widgets.append(widget)
-        row = ipywidgets.HBox(widgets, layout=ipywidgets.Layout(flex_flow="row wrap"))
-        box = ipywidgets.VBox([row, frame])
+        widgets = {name: _make_widget(control) for name, control in self.controls.items()}
+        for name, widget in widgets.items():
+            widget.observe(partial(changed, name), names="value")
+        row = ipywidgets.HBox(list(widgets.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
+        box = ipywidgets.VBox([row, shown])
         box.add_class("idt-explore")
         return box
 
-    @property
-    def widget(self) -> Any:
-        """The ipywidgets box: a row of controls over the figure. Made once."""
-        if self._box is None:
-            self._box = self._widget()
-        return self._box
-
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         return bundle(self.figure, self.widget)
+
+
+def frame(figure: Figure) -> str:
+    """Return a figure as HTML for a live notebook: an `<img>` with its alt text."""
+    picture = base64.b64encode(png(figure, colors=None)).decode()  # all colours are faster, and nothing stores them
+    look = f"width:{shown_size(figure)[0]}px;max-width:100%;background:white"
+    words, source = html.escape(alt_text(figure)), f"data:image/png;base64,{picture}"
+    return f'<img class="idt-frame" alt="{words}" src="{source}" style="{look}">'
 
 
 def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -166,29 +155,21 @@ def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]
     return data, {"image/png": {"alt": alt, "width": width, "height": height}}
 
 
-def _make_widget(ipywidgets: Any, control: Control) -> Any:
-    wide = {"description_width": "initial"}
+def _make_widget(control: Control) -> Any:
+    import ipywidgets
+
     if isinstance(control, Switch):
         return ipywidgets.Checkbox(control.value, description=control.label, indent=False)
-    if not isinstance(control, Slider):
-        layout = ipywidgets.Layout(margin="2px 24px 2px 0")
-        return ipywidgets.Dropdown(
-            options=control.options,
-            value=control.value,
-            description=control.label,
-            style=wide,
-            layout=layout,
-        )
-    layout = ipywidgets.Layout(width="340px", margin="2px 24px 2px 0")
-    numbers = control.options
-    if all(type(number) is int for number in numbers) and len({b - a for a, b in itertools.pairwise(numbers)}) <= 1:
-        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
-        return ipywidgets.IntSlider(
-            control.value, numbers[0], numbers[-1], step, description=control.label, style=wide, layout=layout
-        )
-    return ipywidgets.SelectionSlider(
-        options=numbers, value=control.value, description=control.label, style=wide, layout=layout
-    )
+    options, slides = control.options, isinstance(control, Slider)
+    layout = ipywidgets.Layout(width="340px" if slides else None, margin="2px 24px 2px 0")
+    look = {"description": control.label, "style": {"description_width": "initial"}, "layout": layout}
+    if not slides:
+        return ipywidgets.Dropdown(options=options, value=control.value, **look)
+    if all(type(number) is int for number in options):
+        gaps = {after - before for before, after in itertools.pairwise(options)} or {1}
+        if len(gaps) == 1:
+            return ipywidgets.IntSlider(control.value, options[0], options[-1], *gaps, **look)
+    return ipywidgets.SelectionSlider(options=options, value=control.value, **look)
 
 
 def explore(draw: Callable[..., Figure], /, **controls: Control) -> Explorer:
@@ -247,21 +228,21 @@ def spots(figure: Figure) -> list[Spot]:
     return found
 
 
-def hovering(picture: str, figure: Figure) -> str:
-    """Return the HTML of a figure's `<img>` with its regions over it."""
+def hovering(figure: Figure) -> str:
+    """Return a figure as HTML for a live notebook, as `frame` does, with its marked regions over it."""
     areas = "".join(
-        f'<span class="idt-spot{" idt-end" * (spot.left > 0.6)}" data-tip="{html.escape(spot.words)}" '
+        f'<span class="idt-spot{" idt-end" if spot.left > 0.6 else ""}" data-tip="{html.escape(spot.words)}" '
         f'style="left:{spot.left:.2%};top:{spot.top:.2%};width:{spot.width:.2%};height:{spot.height:.2%}"></span>'
         for spot in spots(figure)
     )
-    return f'<style>{STYLE}</style><div class="idt-hover">{picture}{areas}</div>'
+    return f'<style>{STYLE}</style><div class="idt-hover">{frame(figure)}{areas}</div>'
 
 
 class HoverExplorer(Explorer):
     """An Explorer whose live picture answers the pointer."""
 
     def _frame(self) -> str:
-        return hovering(super()._frame(), self.figure)
+        return hovering(self.figure)
 
 
 def explore_hover(draw: Callable[..., Figure], /, **controls: Control) -> HoverExplorer:

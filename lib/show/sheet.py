@@ -136,27 +136,25 @@ def arrow(
 
 def label_row(axes: Axes, y: float, text: str, *, color: str = INK) -> None:
     """Write the name of a row of cells to its left."""
-    axes.text(-0.75, y, text, ha="right", va="center_baseline", fontsize=10, color=color)
+    write(axes, -0.75, y, text, color=color, ha="right", va="center_baseline")
 
 
 def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:
     """Write the name of a row, and a smaller detail under it, at the left edge of a sheet of inches."""
-    up = 0.08 if detail else 0
-    axes.text(0.05, y - up, name, va="center", fontsize=10.5, fontweight="bold", color=color)
-    axes.text(EDGE, y + 0.11, detail, va="center", fontsize=9, color=MUTED)
+    write(axes, 0.05, y - 0.08 if detail else y, name, size=10.5, color=color, ha="left", weight="bold")
+    write(axes, EDGE, y + 0.11, detail, size=9, color=MUTED, ha="left")
 
 
 def name_rank(axes: Axes, y: float, rank: int, detail: str = "") -> None:
     """Write "rank r" beside a bar of its colour, and a smaller detail under it."""
     axes.plot([0.1, 0.1], [y - 0.13, y + 0.13], color=rank_color(rank), linewidth=5, solid_capstyle="butt")
-    up = 0.08 if detail else 0
-    axes.text(0.22, y - up, f"rank {rank}", va="center", fontsize=10.5, fontweight="bold")
-    axes.text(0.22, y + 0.11, detail, va="center", fontsize=9, color=MUTED, family="monospace")
+    write(axes, 0.22, y - 0.08 if detail else y, f"rank {rank}", size=10.5, ha="left", weight="bold")
+    write(axes, 0.22, y + 0.11, detail, size=9, color=MUTED, ha="left", family="monospace")
 
 
 def note(axes: Axes, x: float, y: float, text: str, align: str = "center") -> None:
     """Write a remark into the drawing, from x on."""
-    axes.text(x, y, text, fontsize=9.5, color=MUTED, va=align, linespacing=1.35)
+    write(axes, x, y, text, size=9.5, color=MUTED, ha="left", va=align, linespacing=1.35)
 
 
 # --- cells
@@ -173,72 +171,45 @@ def cell_font(axes: Axes, largest: float = 12) -> float:
 
 def draw_cell(axes: Axes, x: float, y: float, cell: Cell, *, size: float = 0.88, font: float = 12) -> CellPatch:
     """Draw one cell with its centre at (x, y); `size` is the side of the square, `font` in points."""
-    hue = cell.hue
+    hue, plain, dropped = cell.hue, cell.mark == "plain", cell.mark == "dropped"
     face = PAPER
-    if hue is not None and cell.mark != "dropped":
-        face = {"plain": hue, "faded": pale(hue)}.get(cell.mark, pale(hue, 0.22))
+    if hue and not dropped:
+        face = hue if plain else pale(hue, 0.15 if cell.mark == "faded" else 0.22)
+    edge: Any = {"edgecolor": GREY, "linestyle": (0, (2, 1.5))} if dropped else {"edgecolor": hue or MUTED}
     patch = CellPatch(
-        (x - size / 2, y - size / 2),
-        size,
-        size,
-        boxstyle=f"round,pad=0,rounding_size={0.18 * size}",
-        facecolor=face,
-        edgecolor=GREY if cell.mark == "dropped" else hue or MUTED,
-        linestyle=(0, (2, 1.5)) if cell.mark == "dropped" else "-",
-        linewidth=1.2,
-        hatch=HATCH["padding"] if cell.mark == "padding" else None,
-        zorder=2,
-    )
+        (x - size / 2, y - size / 2), size, size, boxstyle=f"round,pad=0,rounding_size={0.18 * size}",
+        facecolor=face, linewidth=1.2, hatch=HATCH["padding"] if cell.mark == "padding" else None, zorder=2, **edge,
+    )  # fmt: skip
     patch.cell, patch.at = cell, (x, y)
     axes.add_patch(patch)
-    if cell.mark == "dropped":
+    if dropped:
         arms = np.array([-0.4, 0.4]) * size
         for sign in (1, -1):
             axes.plot(x + arms, y + sign * arms, color=GREY, linewidth=1.2, zorder=2.5)
     if cell.index != "":
-        outline = [
-            withStroke(linewidth=2.6, foreground=PAPER)
-        ]  # keeps the text readable on a hatch, and the hatch visible
-        ink = MUTED if cell.mark == "dropped" else ink_on(hue) if hue and cell.mark == "plain" else INK
-        axes.text(
-            x,
-            y,
-            str(cell.index),
-            ha="center",
-            va="center_baseline",
-            fontsize=font,
-            fontweight="bold" if hue and cell.mark == "plain" else "normal",
-            color=ink,
-            path_effects=outline if cell.mark in ("padding", "dropped") else [],
-            zorder=3,
-        )
+        look: Any = {"va": "center_baseline", "zorder": 3, "fontweight": "bold" if hue and plain else "normal"}
+        if cell.mark in ("padding", "dropped"):  # the text stays readable on the hatch, and the hatch visible
+            look["path_effects"] = [withStroke(linewidth=2.6, foreground=PAPER)]
+        ink = MUTED if dropped else ink_on(face) if plain else INK
+        write(axes, x, y, str(cell.index), size=font, color=ink, **look)
     return patch
 
 
 def draw_strip(axes: Axes, x: float, y: float, cells: Iterable[Cell], side: float = 0.34) -> None:
     """Draw cells side by side on a sheet of inches, each `side` wide; the first one begins at x."""
+    font = max(9.0, min(11.0, 31 * side))
     for place, cell in enumerate(cells):
-        font = max(9.0, min(11.0, 31 * side))
         draw_cell(axes, x + (place + 0.5) * side, y, cell, size=0.88 * side, font=font)
 
 
 def draw_cells(
-    axes: Axes,
-    cells: Iterable[Cell],
-    *,
-    x: float = 0,
-    y: float = 0,
-    columns: int | None = None,
-    size: float = 0.88,
+    axes: Axes, cells: Iterable[Cell], *, x: float = 0, y: float = 0, columns: int | None = None, size: float = 0.88,
     font: float | None = None,
-) -> list[CellPatch]:
+) -> list[CellPatch]:  # fmt: skip
     """Draw cells side by side from (x, y) on; with `columns` a new row begins after so many."""
     font = cell_font(axes) if font is None else font
-    drawn = []
-    for number, cell in enumerate(cells):
-        row, column = divmod(number, columns) if columns else (0, number)
-        drawn.append(draw_cell(axes, x + column, y + row, cell, size=size, font=font))
-    return drawn
+    places = ((cell, divmod(number, columns) if columns else (0, number)) for number, cell in enumerate(cells))
+    return [draw_cell(axes, x + column, y + row, cell, size=size, font=font) for cell, (row, column) in places]
 
 
 def draw_legend(
@@ -246,9 +217,8 @@ def draw_legend(
 ) -> None:
     """Draw a sample cell and its meaning for each entry, `step` columns apart."""
     for number, (cell, meaning) in enumerate(entries):
-        left = x + number * step
-        draw_cell(axes, left, y, cell, font=font)
-        axes.text(left + 0.7, y, meaning, va="center_baseline", fontsize=font, color=MUTED)
+        draw_cell(axes, x + number * step, y, cell, font=font)
+        write(axes, x + number * step + 0.7, y, meaning, size=font, color=MUTED, ha="left", va="center_baseline")
 
 
 def drawn_cells(figure: Figure) -> list[CellPatch]:

@@ -18,8 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import PER_SECOND, format_share, format_time, unit_for
+from lib._values import PER_SECOND, format_share, format_time, plural, unit_for
 from lib.show import style
+from lib.show.charts import beside
+from lib.show.sheet import write
 from lib.show.style import IDLE, INK, MUTED, PAPER, RECORDED, TRACK, color_of, ink_on, mixed
 from lib.timeline import Span, Trace, union
 
@@ -47,8 +49,8 @@ def bar(
     look = {"facecolor": color, "edgecolor": PAPER, "linewidth": 0.7, **look}
     axes.broken_barh([(start, width)], (row - height / 2, height), **look)
     if text:
-        middle: Any = {"ha": "center", "va": "center_baseline", "zorder": look.get("zorder", 1) + 2}
-        axes.text(start + width / 2, row, text, fontsize=size, color=ink or ink_on(color), **middle)
+        above: Any = {"va": "center_baseline", "zorder": look.get("zorder", 1) + 2}
+        write(axes, start + width / 2, row, text, size=size, color=ink or ink_on(color), **above)
 
 
 def idle(axes: Axes, row: float, gaps: Sequence[tuple[float, float]], *, height: float = LANE[1]) -> None:
@@ -59,15 +61,9 @@ def idle(axes: Axes, row: float, gaps: Sequence[tuple[float, float]], *, height:
 @style.styled
 @matplotlib.rc_context({"text.parse_math": False})  # a label is a name, also with dollar signs in it
 def draw_timeline(
-    measured: Trace | None = None,
-    predicted: Trace | None = None,
-    *,
-    title: str | None = None,
-    unit: str | None = None,
-    recorded: str | None = None,
-    lanes: Sequence[str] | None = None,
-    bubbles: bool = False,
-) -> Figure:
+    measured: Trace | None = None, predicted: Trace | None = None, *, title: str | None = None, unit: str | None = None,
+    recorded: str | None = None, lanes: Sequence[str] | None = None, bubbles: bool = False,
+) -> Figure:  # fmt: skip
     """Draw one trace, or what was predicted (outlines) above what was measured (filled), lane by lane.
 
     title: the finding; by default makespan and idle share. unit: of the time axis, chosen to fit; "clock" for a
@@ -84,7 +80,6 @@ def draw_timeline(
     points = (72 * WIDTH - names - 90) / (layout.end - layout.start)  # about how wide one unit of time comes out
     margin = 0.004 * (layout.end - layout.start)
     for row, lane in enumerate(layout.rows):
-        axes.broken_barh([(layout.start, layout.end - layout.start)], (row + LANE[0], LANE[1]), color=TRACK, lw=0)
         if bubbles:
             idle(axes, row, _gaps(layout, lane))
         for name, trace in layout.traces.items():
@@ -92,11 +87,12 @@ def draw_timeline(
             spans, place = trace.only(lane=lane).spans, (row + offset, tall)
             _draw_bars(axes, layout, spans, place, name, points)
             share, middle = f"{layout.busy_share(lane, name)} busy", (1.0, row + offset + tall / 2)
-            _beside(axes, share, middle, ("axes fraction", "data"), (8, 0), va="center", color=MUTED)
+            beside(axes, middle, share, xycoords=("axes fraction", "data"), fontsize=FONT + 0.5, color=MUTED)
             if tall * row_height * 72 > FONT + 1:
                 _write_labels(axes, layout, spans, row + offset + tall / 2, name, points)
 
-    lane_rows(axes, layout.rows, layout.start - margin, layout.end + margin)
+    lane_rows(axes, layout.rows, layout.start, layout.end, track=True)
+    axes.set_xlim(layout.start - margin, layout.end + margin)
     marks = ticks(layout.start, layout.end, whole=layout.unit not in PER_SECOND)
     axes.set_xticks([value for value, _ in marks], [text for _, text in marks])
     axes.set_xlabel(layout.axis_label)
@@ -104,8 +100,8 @@ def draw_timeline(
     with matplotlib.rc_context({"axes.titlepad": 12.0 + 18 * lines}):  # the legend stands between title and lanes
         style.title(axes, title or layout.finding)
     if recorded:
-        text = f"Recorded on another machine: {recorded}"
-        _beside(axes, text, (0, 0), "axes fraction", (4, -46), va="top", bbox=RECORDED)
+        look: Any = {"xycoords": "axes fraction", "va": "top", "fontsize": FONT + 0.5, "bbox": RECORDED}
+        beside(axes, (0, 0), f"Recorded on another machine: {recorded}", (4, -46), **look)
     said = (title and title.rstrip(".") + ".", layout.words, recorded and f"Recorded: {recorded}.")
     return style.describe(figure, " ".join(part for part in said if part))
 
@@ -134,17 +130,8 @@ def _write_labels(axes: Axes, layout: Layout, spans: Sequence[Span], middle: flo
         fitting = (text for text in labels_for(span, layout.letters[span.kind]) if len(text) * FONT * 0.66 <= room)
         if text := next(fitting, ""):
             center = (span.start + span.end) / 2 * layout.per_second
-            ink = INK if name == "predicted" else style.ink_on(layout.colors[span.kind])
-            axes.text(
-                center,
-                middle,
-                text,
-                ha="center",
-                va="center_baseline",
-                fontsize=FONT,
-                color=ink,
-                clip_on=True,
-            )
+            ink = INK if name == "predicted" else ink_on(layout.colors[span.kind])
+            write(axes, center, middle, text, size=FONT, color=ink, va="center_baseline", clip_on=True)
 
 
 def _gaps(layout: Layout, lane: str) -> list[tuple[float, float]]:
@@ -157,26 +144,20 @@ def _gaps(layout: Layout, lane: str) -> list[tuple[float, float]]:
 
 def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
     """Draw the legend above the lanes, and return how many lines it takes."""
-    patches = [
-        Patch(facecolor=layout.colors[kind], label=f"{kind} ({letter})") for kind, letter in layout.letters.items()
-    ]
+    named = layout.letters.items()
+    patches = [Patch(facecolor=layout.colors[kind], label=f"{kind} ({letter})") for kind, letter in named]
     if "predicted" in layout.traces:
         patches.append(Patch(facecolor=PAPER, edgecolor=MUTED, linewidth=1.4, label="predicted"))
     if len(layout.traces) > 1:
         patches.append(Patch(facecolor=MUTED, label="measured"))
     if bubbles:
         patches.append(Patch(**IDLE, label="idle"))
+    if not patches:
+        return 0
     columns = min(len(patches), 6)
-    if patches:
-        look = dict(borderaxespad=0.0, handlelength=1.1, handleheight=1.1, columnspacing=1.4, handletextpad=0.5)
-        axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, **look)
-    return -(-len(patches) // columns) if patches else 0
-
-
-def _beside(
-    axes: Axes, text: str, at: tuple[float, float], coords: Any, offset: tuple[float, float], **look: Any
-) -> None:
-    axes.annotate(text, at, xycoords=coords, xytext=offset, textcoords="offset points", fontsize=FONT + 0.5, **look)
+    look = dict(borderaxespad=0.0, handlelength=1.1, handleheight=1.1, columnspacing=1.4, handletextpad=0.5)
+    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, **look)
+    return math.ceil(len(patches) / columns)
 
 
 # --- what both drawings of a timeline share: rows, unit, letters, words
@@ -241,17 +222,17 @@ class Layout:
     @property
     def words(self) -> str:
         """The alt text: what the picture says, from the data that it draws."""
-        parts = [f"Timeline of {len(self.rows)} lane{'s' * (len(self.rows) != 1)}."]
+        said = [f"Timeline of {plural(len(self.rows), 'lane')}."]
         for name, trace in self.traces.items():
             kinds = f" ({', '.join(trace.kinds)})" if trace else ""
-            parts.append(
-                f"{name.capitalize()}: {len(trace)} span{'s' * (len(trace) != 1)}{kinds}, makespan "
-                f"{format_time(trace.makespan, self.unit)}, bubble {format_share(trace.bubble)}."
-            )
+            times = f"makespan {format_time(trace.makespan, self.unit)}, bubble {format_share(trace.bubble)}"
+            said.append(f"{name.capitalize()}: {plural(len(trace), 'span')}{kinds}, {times}.")
             shares = [f"{lane} {self.busy_share(lane, name)}" for lane in self.rows[:8]]
-            more = [f"and {len(self.rows) - 8} more"] * (len(self.rows) > 8)
-            parts += [f"Busy: {', '.join(shares + more)}."] * bool(shares)
-        return " ".join(parts)
+            if len(self.rows) > 8:
+                shares.append(f"and {len(self.rows) - 8} more")
+            if shares:
+                said.append(f"Busy: {', '.join(shares)}.")
+        return " ".join(said)
 
     @property
     def colors(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lib._values import plural
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import switch, whole
 from lib.show.sheet import (
@@ -88,11 +90,11 @@ class Deal:
     @property
     def words(self) -> str:
         """What padding or dropping did, as a sum: 10 samples + 2 repeated = 3 ranks × 4 steps."""
-        change = f" − {len(self.dropped)} dropped" if self.dropped else ""
-        change = f" + {self.repeated} repeated" if self.repeated else change
-        counted = ((self.size, "sample"), (len(self.shares), "rank"), (len(self.shares[0]), "step"))
-        samples, ranks, steps = (f"{number} {noun}{'s' * (number != 1)}" for number, noun in counted)
-        return f"{samples}{change} = {ranks} × {steps}"
+        change = f" + {self.repeated} repeated" if self.repeated else ""
+        if self.dropped:
+            change = f" − {len(self.dropped)} dropped"
+        dealt = f"{plural(len(self.shares), 'rank')} × {plural(len(self.shares[0]), 'step')}"
+        return f"{plural(self.size, 'sample')}{change} = {dealt}"
 
 
 def deal(size: int, world_size: int, *, seed: int = 0, epoch: int = 0, **arguments: Any) -> Deal:
@@ -149,8 +151,8 @@ def draw_mechanism(
         x = at(position)
         thread: Any = {"color": cell.hue or GREY, "zorder": 1}
         if position < size:
-            ends = [at(int(cell.index)), x], [data_y + side / 2, order_y - side / 2]
-            axes.plot(*ends, linewidth=1.2, alpha=0.6, **thread)
+            tops = [data_y + side / 2, order_y - side / 2]
+            axes.plot([at(int(cell.index)), x], tops, linewidth=1.2, alpha=0.6, **thread)
         if cell.rank is not None:
             y = ranks_y + cell.rank * pitch
             axes.plot([x, x], [order_y + side / 2, y - side / 2], linewidth=1.0, alpha=0.45, **thread)
@@ -186,11 +188,8 @@ def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: fl
 @styled
 def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
     """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
-    side, block, numbers = (
-        min(0.48, (WIDTH - LEFT - 0.1) / count),
-        -(-count // world_size),
-        range(1, count + 1),
-    )
+    side, block = min(0.48, (WIDTH - LEFT - 0.1) / count), math.ceil(count / world_size)
+    numbers = range(1, count + 1)
     figure, axes = inch_sheet(2.2)
     name_row(axes, 1.0, "stride", f"[r::{world_size}]")
     name_row(axes, 1.8, "blocks", "as in notebook 04")
@@ -198,10 +197,8 @@ def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
     draw_strip(axes, LEFT, 1.8, [Cell(n, (n - 1) // block, "faded") for n in numbers], side)
     for position in range(count - world_size):
         x, y = LEFT + (position + 0.5) * side, 1.0 - 0.5 * side
-        color = rank_color(position % world_size)
-        arrow(
-            axes, (x, y), (x + world_size * side, y), color=color, width=1.4, head=9, bend=-0.42, gap=(2, 1)
-        )
+        look: Any = {"color": rank_color(position % world_size), "width": 1.4, "head": 9, "bend": -0.42}
+        arrow(axes, (x, y), (x + world_size * side, y), gap=(2, 1), **look)
     title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
     said = listed([list(numbers)[rank::world_size] for rank in range(world_size)])
     return describe(figure, f"The numbers 1 to {count} dealt to {world_size} ranks by stride. {said}")
@@ -283,16 +280,16 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
         for level, cell in enumerate(tower):
             draw_strip(axes, LEFT + index * side, end_y - level * side, [cell], side)
     right = LEFT + size * side + 0.45
-    signs = ("computed and kept", Cell("", 0)), ("computed, left to others", Cell(""))
-    for line, (meaning, cell) in enumerate((*signs, ("nobody keeps it", Cell("", mark="dropped")))):
+    meanings = ("computed and kept", "computed, left to others", "nobody keeps it")
+    for line, cell in enumerate((Cell("", 0), Cell(""), Cell("", mark="dropped"))):
         draw_strip(axes, right - 0.15, 0.3 + 0.4 * line, [cell], 0.3)
-        note(axes, right + 0.28, 0.3 + 0.4 * line, meaning)
+        note(axes, right + 0.28, 0.3 + 0.4 * line, meanings[line])
     missed = [index for index in range(size) if not holders[index]]
     twice = sum(len(ranks) > 1 for ranks in holders.values())
-    if len({tuple(one.order) for one in deals}) == 1:
-        title(axes, "Equal seeds: each index has one holder, without a word between the ranks")
-    else:
-        title(axes, f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several")
+    finding = "Equal seeds: each index has one holder, without a word between the ranks"
+    if len({tuple(one.order) for one in deals}) > 1:
+        finding = f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several"
+    title(axes, finding)
     shares = listed([one.shares[rank] for rank, one in enumerate(deals)])
     said = f"{world} ranks shuffle with seeds {words(seeds)}. {shares} Held by nobody: {words(missed)}."
     return describe(figure, said)
@@ -363,7 +360,7 @@ def draw_left_out(size: int = 11, world_size: int = 4, epochs: int = 6) -> Figur
         for index in range(size):
             look: Any = {} if times[index] else {"color": RED, "fontweight": "bold"}
             write(axes, index, epochs + 0.15, str(times[index]), size=10.5, **look)
-    fixed, fresh = (f"{len(lost) or 'no'} sample{'s' * (len(lost) != 1)}" for lost in never)
+    fixed, fresh = (plural(len(lost), "sample") if lost else "no samples" for lost in never)
     headline(figure, f"Never seen in {epochs} epochs: {fixed} without shuffle, {fresh} with it")
     return describe(
         figure,
@@ -391,9 +388,8 @@ def draw_coincidence(size: int = 10, seeds: int = 6, epochs: int = 6) -> Figure:
         for epoch in range(epochs):
             write(axes, epoch, -0.75, f"e = {epoch}", size=9.5, color=MUTED)
         kinds.append(len(letters))
-    headline(
-        figure, f"{seeds} seeds × {epochs} epochs: torch has {kinds[0]} different orders, feistel {kinds[1]}"
-    )
+    found = f"torch has {kinds[0]} different orders, feistel {kinds[1]}"
+    headline(figure, f"{seeds} seeds × {epochs} epochs: {found}")
     return describe(
         figure,
         f"Seed by epoch, {size} samples. torch: {kinds[0]} different orders in {seeds * epochs} cells, the same along "
@@ -411,14 +407,9 @@ def _letters(number: int) -> str:
 
 def _work(axes: Axes, left: float, y: float, width: float, text: str, kind: str, height: float = 0.4) -> None:
     """Draw a piece of work in the pale colour of its kind, from `left` on."""
-    look: Any = {
-        "face": pale(color_of(kind), 0.3),
-        "edge": color_of(kind),
-        "line": 1.3,
-        "radius": 0.07,
-        "zorder": 3,
-    }
-    box(axes, left + width / 2, y, width, height, text, ink=INK, writing={"linespacing": 1.4}, **look)
+    look: Any = {"face": pale(color_of(kind), 0.3), "edge": color_of(kind), "line": 1.3, "radius": 0.07}
+    writing = {"linespacing": 1.4}
+    box(axes, left + width / 2, y, width, height, text, ink=INK, zorder=3, writing=writing, **look)
 
 
 @styled
@@ -444,12 +435,8 @@ def draw_step(
     tall = (world_size - 1) * pitch
     # it begins while backward runs
     _work(axes, x + 3.25, top + tall / 2, 1.35, "all-reduce\nḡ = mean of g", "transfer", tall + 0.4)
-    below, apart = top + tall + 0.36, (LEFT, x + 3.2, "each rank alone")
-    for left, right, text in (
-        apart,
-        (x + 3.25, x + 4.6, "together"),
-        (x + 4.65, x + 6.1, "alone, but equal"),
-    ):
+    below, after = top + tall + 0.36, (x + 4.65, x + 6.1, "alone, but equal")
+    for left, right, text in ((LEFT, x + 3.2, "each rank alone"), (x + 3.25, x + 4.6, "together"), after):
         axes.plot([left, right], [below, below], color=GREY, linewidth=1.5)
         write(axes, (left + right) / 2, below + 0.17, text, size=9.5, color=MUTED)
     count = sum(map(len, batches))
@@ -493,8 +480,8 @@ def draw_graded(images: torch.Tensor, correct: Sequence[bool], world_size: int =
         write(axes, right + 0.75, y, score, size=13, ha="left", fontweight="bold")
     note(axes, right, 1.65, "hatched: an image that\nwas counted already")
     move = signed(100 * (sum(counted) / len(counted) - sum(marks) / size))
-    repeats = f"{one.repeated} image{'s are' if one.repeated != 1 else ' is'} counted twice"
-    title(axes, f"{repeats}: the score moves by {move} points")
+    repeats = plural(one.repeated, "image is", "images are")
+    title(axes, f"{repeats} counted twice: the score moves by {move} points")
     return describe(
         figure,
         f"Test images {first} to {first + size - 1} on {world_size} ranks, numbered from 0. {listed(one.shares)} "

@@ -1,23 +1,21 @@
-"""Figures of notebook 08, the pipeline clock."""
+"""Figures of notebook 08: why micro-batches, the clock table, its bubble, the best m, a table placed by hand."""
 
 from __future__ import annotations
 
-import base64
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
-from lib._values import format_share, format_time, integer
+from lib._values import format_share, format_time, plural
 from lib.pipeline import clock_cycles
-from lib.schedules import Action, Schedule, ScheduleError, gpipe, live_activations, one_f_one_b, waits_for
-from lib.schedules.simulate import KINDS, simulate
-from lib.schedules.table import validate
-from lib.show.charts import log2_axis
+from lib.schedules import Action, waits_for
+from lib.schedules.simulate import KINDS
+from lib.show.charts import beside, log2_axis, row_bars
 from lib.show.explore import bundle, hovering, steps, whole
 from lib.show.schedules import draw_ranks
-from lib.show.sheet import Cell, Mark, arrow, cell_axes, draw_cell
+from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     BLUE,
     GREEN,
@@ -26,59 +24,45 @@ from lib.show.style import (
     MUTED,
     PAPER,
     RED,
-    alt_text,
     color_of,
     describe,
     headline,
     new_figure,
-    png,
     rank_color,
-    shown_size,
     source_note,
     styled,
     title,
 )
 from lib.show.timeline import bar, idle, lane_rows
-from lib.timeline import Span, Trace
+from lib.timeline import Trace, Work, play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-# ---- Figures of notebook 08, forward only: why micro-batches, which pair runs when.
-#
-# draw_three_ways  one device, model parallelism and micro-batches on one time axis
-# draw_diagonals   pairs (micro-batch, partition) and the clock table made of their diagonals
-# draw_clocks      any list of clocks as a table; what runs before its input is there is red
+from support.n08.runs import Board
+
+# --- one device, model parallelism and micro-batches on one time axis
 
 THREE_WAYS_CONTROLS = {
     "micro_batches": whole(1, 8, 4, "m · micro-batches"),
     "partitions": whole(1, 4, 3, "n · partitions"),
 }
-DIAGONALS_CONTROLS = {
-    "micro_batches": whole(1, 7, 4, "m · micro-batches"),
-    "partitions": whole(1, 4, 3, "n · partitions"),
-    "clock": whole(0, 9, 2, "k · clock"),
-}
-
-
-# ---- three ways
 
 
 def three_ways(micro_batches: int, partitions: int) -> dict[str, Trace]:
-    """Return the forward pass of one batch as a Trace for each way; a micro-batch takes a tick in a partition."""
-    m, n = micro_batches, partitions
-    names = [f"device {j}" for j in range(n)]
-    alone = [Span("device 0", "all", j * m, (j + 1) * m, str(j)) for j in range(n)]
-    parallel = [Span(names[j], "all", j * m, (j + 1) * m, str(j)) for j in range(n)]
-    piped = [
-        Span(names[j], str(i), k, k + 1, str(j))
-        for k, clock in enumerate(clock_cycles(m, n))
-        for i, j in clock
-    ]
+    """Return the forward pass of one batch as a Trace for each way; a micro-batch takes a tick in a partition.
+
+    A span's label is the micro-batch (or "all") and the partition: "all 0", "3 1".
+    """
+    m, pieces = micro_batches, range(partitions)
+    devices = [f"device {j}" for j in pieces]
+    alone = [Work("device 0", f"all {j}", m) for j in pieces]
+    parallel = [Work(devices[j], f"all {j}", m, [f"all {j - 1}"] if j else []) for j in pieces]
+    piped = [Work(devices[j], f"{i} {j}", 1, [f"{i} {j - 1}"] if j else []) for i in range(m) for j in pieces]
     return {
-        "One device": Trace(alone),
-        "Model parallelism": Trace(parallel, names),
-        "Micro-batches": Trace(piped, names),
+        "One device": play(alone),
+        "Model parallelism": play(parallel, devices),
+        "Micro-batches": play(piped, devices),
     }
 
 
@@ -93,62 +77,55 @@ def draw_three_ways(micro_batches: int, partitions: int) -> Figure:
     )
     said = []
     for axes, (way, trace) in zip(panels, ways.items(), strict=True):
-        _way(axes, trace, ticks)
-        facts = f"{trace.makespan:g} tick{'s' * (trace.makespan != 1)}, {format_share(trace.bubble)} idle"
-        axes.set_title(f"{way}: {facts}", fontsize=11, pad=5)
-        said.append(f"{way}: {facts}")
+        _draw_way(axes, trace, ticks)
+        said.append(f"{way}: {plural(trace.makespan, 'tick')}, {format_share(trace.bubble)} idle")
+        axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1].set_xlabel("time (ticks: one micro-batch in one piece of the model)")
     speed = ticks / ways["Micro-batches"].makespan
-    devices = f"{partitions} device{'s' * (partitions > 1)}"
-    parts = f"{micro_batches} micro-batch{'es' * (micro_batches > 1)}"
-    finding = f"{devices}, {parts}: {speed:.2f} × as fast as one device"
+    sizes = f"{plural(partitions, 'device')}, {plural(micro_batches, 'micro-batch', 'micro-batches')}"
+    finding = f"{sizes}: {speed:.2f} × as fast as one device"
     if partitions > 1:
         finding += "; model parallelism: 1.00 ×"
     headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")
 
 
-def _way(axes: Axes, trace: Trace, ticks: int) -> None:
+def _draw_way(axes: Axes, trace: Trace, ticks: int) -> None:
     for row, lane in enumerate(trace.lanes):
         idle(axes, row, [(0, trace.makespan)])
         for span in trace.only(lane=lane):
-            color = rank_color(int(span.kind))
-            text = (
-                "the whole batch" if span.label == "all" and span.duration * 7.4 / ticks > 1.3 else span.label
-            )
-            bar(axes, row, span.start, span.duration, color, text, size=10, linewidth=1.5)
+            text, piece = span.label.split()
+            if text == "all" and span.duration * 7.4 / ticks > 1.3:  # inches
+                text = "the whole batch"
+            bar(axes, row, span.start, span.duration, rank_color(int(piece)), text, size=10, linewidth=1.5)
     lane_rows(axes, trace.lanes, 0, ticks)
     axes.set_xticks(range(0, ticks + 1, 1 if ticks <= 16 else 4))
 
 
-# ---- the clock table
+# --- pairs (micro-batch, partition), and the clock table made of their diagonals
+
+DIAGONALS_CONTROLS = {
+    "micro_batches": whole(1, 7, 4, "m · micro-batches"),
+    "partitions": whole(1, 4, 3, "n · partitions"),
+    "clock": whole(0, 9, 2, "k · clock"),
+}
 
 
 @styled
 def draw_diagonals(micro_batches: int, partitions: int, clock: int) -> Figure:
     """Draw all pairs with their earliest clock, and the table by clock; `clock` stands out (at most the last)."""
-    m, n = micro_batches, partitions
-    clock = min(clock, m + n - 2)
+    m, n, clocks = micro_batches, partitions, micro_batches + partitions - 1
+    clock = min(clock, clocks - 1)
     now = [(clock - j, j) for j in range(n) if 0 <= clock - j < m]
     rows = max(m, n)
-    figure, (left, right) = new_figure(9, 1.75 + 0.5 * rows, cols=2, width_ratios=[n + 1.4, m + n + 0.7])
-    cell_axes(left, columns=n, rows=rows, left=1.3, top=1.2)
-    cell_axes(right, columns=m + n - 1, rows=rows, left=1.3, top=1.2)
-    for axes, across, down in ((left, "partition j", "micro-batch i"), (right, "clock k", "partition j")):
-        columns, lines = (n, m) if axes is left else (m + n - 1, n)
-        axes.text((columns - 1) / 2, -1.3, across, ha="center", va="center", fontsize=11, color=MUTED)
-        axes.text(
-            -1.45, (lines - 1) / 2, down, rotation=90, ha="center", va="center", fontsize=11, color=MUTED
-        )
-        for x in range(columns):
-            axes.text(x, -0.75, str(x), ha="center", va="center", fontsize=10, color=MUTED)
-        for y in range(lines):
-            axes.text(-0.85, y, str(y), ha="center", va="center", fontsize=10, color=MUTED)
-    for i, j in _pairs(m, n):
-        hue = rank_color(j)
-        mark: Mark = "plain" if (i, j) in now else "faded"
-        draw_cell(left, j, i, Cell(i + j, color=hue, mark=mark))
-        draw_cell(right, i + j, j, Cell(i, color=hue, mark=mark))
+    figure, (left, right) = new_figure(9, 1.75 + 0.5 * rows, cols=2, width_ratios=[n + 1.4, clocks + 1.7])
+    _number_grid(left, n, m, rows, "partition j", "micro-batch i")
+    _number_grid(right, clocks, n, rows, "clock k", "partition j")
+    for i in range(m):
+        for j in range(n):
+            look: Any = {"color": rank_color(j), "mark": "plain" if (i, j) in now else "faded"}
+            draw_cell(left, j, i, Cell(i + j, **look))
+            draw_cell(right, i + j, j, Cell(i, **look))
     for i, j in now:
         for di, dj in ((0, -1), (-1, 0)):  # the input; the device, which is busy with the one before
             if i + di >= 0 and j + dj >= 0:
@@ -156,18 +133,28 @@ def draw_diagonals(micro_batches: int, partitions: int, clock: int) -> Figure:
     right.add_patch(Rectangle((clock - 0.5, -0.5), 1, n, facecolor="none", edgecolor=INK, lw=1.6, zorder=4))
     left.set_title("earliest clock of each pair", fontsize=11, pad=4)
     right.set_title("who computes which micro-batch", fontsize=11, pad=4)
-    pairs = ", ".join(f"({i}, {j})" for i, j in now)
-    finding = f"Clock {clock} of 0 … {m + n - 2}: pairs (i, j) with i + j = {clock}: {pairs}"
+    finding = f"Clock {clock} of 0 … {clocks - 1}: pairs (i, j) with i + j = {clock}: {_written(now)}"
     headline(figure, finding)
     return describe(
         figure,
         f"{finding}. A grid of {m} micro-batches by {n} partitions, each with its earliest clock i + j, and a table "
-        f"of {m + n - 1} clocks. Arrows lead to a pair from the partition before and from the micro-batch before.",
+        f"of {clocks} clocks. Arrows lead to a pair from the partition before and from the micro-batch before.",
     )
 
 
-def _pairs(m: int, n: int) -> Iterator[tuple[int, int]]:
-    return ((i, j) for i in range(m) for j in range(n))
+def _number_grid(axes: Axes, columns: int, lines: int, rows: int, across: str, down: str) -> None:
+    """Prepare axes for a grid of cells with numbers along both sides, and what these count."""
+    cell_axes(axes, columns=columns, rows=rows, left=1.3, top=1.2)
+    write(axes, (columns - 1) / 2, -1.3, across, size=11, color=MUTED)
+    write(axes, -1.45, (lines - 1) / 2, down, size=11, color=MUTED, rotation=90)
+    for x in range(columns):
+        write(axes, x, -0.75, str(x), color=MUTED)
+    for y in range(lines):
+        write(axes, -0.85, y, str(y), color=MUTED)
+
+
+def _written(pairs: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(f"({i}, {j})" for i, j in pairs)
 
 
 def early(clocks: Sequence[Iterable[tuple[int, int]]]) -> set[tuple[int, int, int]]:
@@ -183,33 +170,30 @@ def early(clocks: Sequence[Iterable[tuple[int, int]]]) -> set[tuple[int, int, in
 
 @styled
 def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
-    """Draw a list of clocks, each a list of pairs (micro-batch, partition), as a table: a row a partition."""
+    """Draw a list of clocks, each a list of pairs (micro-batch, partition): a row a partition, what is early red."""
     table = [list(clock) for clock in clocks]
     wrong = early(table)
     partitions = 1 + max((j for clock in table for _, j in clock), default=0)
     figure, axes = new_figure(9, 1.25 + 0.5 * partitions)
     cell_axes(axes, columns=max(len(table), 8), rows=partitions, left=2.2, top=0.6)
     axes.set_anchor("W")
-    axes.text(-0.85, -0.75, "clock", ha="right", va="center", fontsize=10, color=MUTED)
+    write(axes, -0.75, -0.75, "clock", color=MUTED, ha="right")
     for j in range(partitions):
-        axes.text(-0.85, j, f"partition {j}", ha="right", va="center_baseline", fontsize=10, color=INK)
+        label_row(axes, j, f"partition {j}")
     for k, clock in enumerate(table):
-        axes.text(k, -0.75, str(k), ha="center", va="center", fontsize=10, color=MUTED)
+        write(axes, k, -0.75, str(k), color=MUTED)
         for i, j in clock:
             is_early = (k, i, j) in wrong
             draw_cell(axes, k, j, Cell(f"{i}!" if is_early else i, color=RED if is_early else rank_color(j)))
-    pairs = sum(map(len, table))
-    finding = f"{len(table)} clocks, {pairs} pairs: " + (
-        f"{len(wrong)} of them run before their input is there"
-        if wrong
-        else "each runs after its input is there"
-    )
+    late = f"{len(wrong)} of them run before their input is there"
+    order = late if wrong else "each runs after its input is there"
+    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {order}"
     title(axes, finding)
-    said = [f"clock {k}: " + ", ".join(f"({i}, {j})" for i, j in clock) for k, clock in enumerate(table)]
-    return describe(figure, f"{finding}. Pairs (micro-batch, partition) by clock: {'; '.join(said)}.")
+    said = "; ".join(f"clock {k}: {_written(clock)}" for k, clock in enumerate(table))
+    return describe(figure, f"{finding}. Pairs (micro-batch, partition) by clock: {said}.")
 
 
-# ---- The bubble of the clock table: its idle cells, counted, and their share over m and n.
+# --- the bubble: the idle cells of the table, counted, and their share over m and n
 
 BUBBLE_CONTROLS = {
     "micro_batches": whole(1, 12, 4, "m · micro-batches"),
@@ -219,17 +203,15 @@ BUBBLE_CONTROLS = {
 
 def idle_share(micro_batches: int, partitions: int) -> float:
     """Count the share of idle cells in the clock table."""
-    busy = sum(len(clock) for clock in clock_cycles(micro_batches, partitions))
-    clocks = sum(1 for _ in clock_cycles(micro_batches, partitions))
-    return 1 - busy / (clocks * partitions)
+    clocks = [len(clock) for clock in clock_cycles(micro_batches, partitions)]
+    return 1 - sum(clocks) / (len(clocks) * partitions)
 
 
 @styled
 def draw_bubble(micro_batches: int, partitions: int) -> Figure:
     """Draw the clock table with its idle cells hatched, and the idle share over m for several n."""
-    m, n = micro_batches, partitions
+    m, n, clocks = micro_batches, partitions, micro_batches + partitions - 1
     figure, (table, plot) = new_figure(9, 4.1, cols=2, width_ratios=[1.15, 1])
-    clocks = m + n - 1
     cell_axes(table, columns=clocks, rows=max(n, 3) + 0.6, left=1.0, top=0.6)
     for k in range(clocks):
         for j in range(n):
@@ -237,52 +219,38 @@ def draw_bubble(micro_batches: int, partitions: int) -> Figure:
                 draw_cell(table, k, j, Cell(k - j, color=rank_color(j)), font=11 if clocks < 12 else 9)
             else:
                 idle(table, j, [(k - 0.44, 0.88)], height=0.88)
-    table.text((clocks - 1) / 2, -0.95, "clock", ha="center", va="center", fontsize=10, color=MUTED)
-    table.text(
-        -1.15, (n - 1) / 2, "partition", rotation=90, ha="center", va="center", fontsize=10, color=MUTED
-    )
+    write(table, (clocks - 1) / 2, -0.95, "clock", color=MUTED)
+    write(table, -1.15, (n - 1) / 2, "partition", color=MUTED, rotation=90)
     for j in range(n):
-        table.text(-0.75, j, f"{j}", ha="center", va="center", fontsize=10, color=MUTED)
-    waits = f"each partition waits {n - 1} of {clocks} clocks"
+        write(table, -0.75, j, str(j), color=MUTED)
     formula = f"idle: (n − 1) / (m + n − 1) = {n - 1} / {clocks}"
-    table.text((clocks - 1) / 2, max(n, 3) - 0.1, formula, ha="center", va="center", fontsize=11)
-    _curves(plot, m, n)
-    share = idle_share(m, n)
-    finding = f"m = {m}, n = {n}: {n * (n - 1)} of {n * clocks} cells are idle, {format_share(share)}"
+    write(table, (clocks - 1) / 2, max(n, 3) - 0.1, formula, size=11)
+    _draw_shares(plot, m, n)
+    idle_cells = f"{n * (n - 1)} of {n * clocks} cells are idle, {format_share(idle_share(m, n))}"
+    finding = f"m = {m}, n = {n}: {idle_cells}"
     headline(figure, finding)
     return describe(
         figure,
-        f"{finding}; {waits}: two triangles, before the first and after the last micro-batch. Beside it the idle share "
-        f"over m from 1 to 64 for n = 2, 4, 8, 16: it falls with m and rises with n.",
+        f"{finding}; each partition waits {n - 1} of {clocks} clocks: two triangles, before the first and after the "
+        f"last micro-batch. Beside it the idle share over m from 1 to 64 for n = 2, 4, 8, 16: it falls with m and "
+        "rises with n.",
     )
 
 
-def _curves(axes: Axes, m: int, n: int) -> None:
+def _draw_shares(axes: Axes, m: int, n: int) -> None:
     several = [2**k for k in range(7)]
     for partitions in sorted({2, 4, 8, 16, n}):
+        color, ink, width, weight = (INK, INK, 2.2, "bold") if partitions == n else (GREY, MUTED, 1.2, None)
         shares = [100 * idle_share(count, partitions) for count in several]
-        chosen = partitions == n
-        axes.plot(several, shares, "o-", color=INK if chosen else GREY, lw=2.2 if chosen else 1.2, ms=3.5)
-        axes.annotate(
-            f"n = {partitions}",
-            (1, shares[0]),
-            (-9, 0),
-            textcoords="offset points",
-            va="center",
-            ha="right",
-            fontsize=9.5,
-            color=INK if chosen else MUTED,
-            weight="bold" if chosen else "normal",
-        )
+        axes.plot(several, shares, "o-", color=color, lw=width, ms=3.5)
+        look: Any = {"ha": "right", "fontsize": 9.5, "color": ink, "weight": weight}
+        beside(axes, (1, shares[0]), f"n = {partitions}", (-9, 0), **look)
     axes.plot([m], [100 * idle_share(m, n)], "o", color=rank_color(5), ms=10, zorder=5)
     log2_axis(axes, several)
     axes.set(ylim=(-3, 100), xlim=(0.42, 75), xlabel="m · micro-batches", ylabel="idle, %")
 
 
-# ---- The best number of micro-batches: the bubble wants many, operators want large ones; from a measured speed.
-#
-# step_seconds  the time of a step for every m, from a measurement of `support.runs`
-# draw_best_m   that time over m, with its two halves: work that shrinks, and a fixed cost that grows
+# --- the best number of micro-batches: the bubble wants many, operators want large ones; from a measured speed
 
 BEST_M_CONTROLS = {"partitions": steps((2, 4, 8, 16, 32), 4, "n · partitions")}
 
@@ -311,49 +279,29 @@ def best_m(record: Mapping[str, Any], partitions: int) -> int:
 @styled
 def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> Figure:
     """Draw a step over m as the measured task times predict it, and as it would be if small operators were free."""
-    times = step_seconds(record, partitions)
-    best, whole = best_m(record, partitions), task_seconds(record)[record["rows"]]
-    free = {m: (m + partitions - 1) * whole / m for m in times}
+    times, best = step_seconds(record, partitions), best_m(record, partitions)
+    alone, most = task_seconds(record)[record["rows"]], max(times)
+    taken = {m: 1e3 * seconds for m, seconds in times.items()}  # ms
+    free = {m: 1e3 * (m + partitions - 1) * alone / m for m in times}
+    over, lower, upper = list(times), list(free.values()), list(taken.values())
     figure, axes = new_figure(9, 3.9 + 0.3 * bool(note))
-    axes.plot(
-        list(free),
-        [1e3 * t for t in free.values()],
-        "--",
-        color=GREY,
-        label="if small operators cost nothing more",
-    )
-    axes.fill_between(
-        list(times), [1e3 * free[m] for m in times], [1e3 * t for t in times.values()], color=RED, alpha=0.13, lw=0,
-        label="what small operators cost",
-    )  # fmt: skip
-    axes.plot(
-        list(times), [1e3 * t for t in times.values()], "o-", color=BLUE, label="with the measured times"
-    )
-    axes.plot([best], [1e3 * times[best]], "o", ms=13, mfc="none", mec=INK, mew=2)
-    axes.annotate(
-        f"m = {best}",
-        (best, 1e3 * times[best]),
-        (0, 14),
-        textcoords="offset points",
-        ha="center",
-        weight="bold",
-    )
+    axes.plot(over, lower, "--", color=GREY, label="if small operators cost nothing more")
+    axes.fill_between(over, lower, upper, color=RED, alpha=0.13, lw=0, label="what small operators cost")
+    axes.plot(over, upper, "o-", color=BLUE, label="with the measured times")
+    axes.plot([best], [taken[best]], "o", ms=13, mfc="none", mec=INK, mew=2)
+    bold: Any = {"ha": "center", "va": "baseline", "fontsize": 11, "weight": "bold"}
+    beside(axes, (best, taken[best]), f"m = {best}", (0, 14), **bold)
     log2_axis(axes, times)
     axes.set_yscale("log")
-    axes.set_ylim(1e3 * min(min(free.values()), times[best]) / 1.6, None)
-    low, high = 1e3 * min(free.values()), 1e3 * max(times.values())
+    axes.set_ylim(min(*lower, taken[best]) / 1.6, None)
     marks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
-    marks = [value for value in marks if low / 1.6 <= value <= high]
+    marks = [value for value in marks if min(lower) / 1.6 <= value <= max(upper)]
     axes.set_yticks(marks, [f"{value:g}" for value in marks])
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set(xlabel=f"m · micro-batches of a batch of {record['rows']} rows", ylabel="one step, ms")
     axes.legend(loc="upper center")
-    most = max(times)
-    finding = (
-        f"{partitions} partitions: m = {best} is best here; m = 1 takes {times[1] / times[best]:.1f} × as long, "
-        f"m = {most} {times[most] / times[best]:.0f} ×"
-    )
-    headline(figure, finding)
+    ends = f"m = 1 takes {times[1] / times[best]:.1f} × as long, m = {most} {times[most] / times[best]:.0f} ×"
+    headline(figure, f"{partitions} partitions: m = {best} is best here; {ends}")
     if note:
         source_note(figure, note)
     return describe(
@@ -364,194 +312,40 @@ def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> F
     )
 
 
-# ---- A schedule table that is filled action by action: what may come next, why not, and how good it has become.
-#
-# board = Board(4, 3).place("0F0").place("1F0")
-# board.refusal("1B0")     "1B0 needs 2B0, …", or "" for a legal move
-# board.scores()           yours, GPipe and 1F1B: ticks, idle share, activations held
-
-
-class IllegalMoveError(ValueError):
-    """A move that the table can't take; its text is the reason, in a sentence."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """Hold what a schedule costs: ticks, idle share, and the most activations that a rank holds."""
-
-    name: str
-    ticks: float
-    idle: float
-    held: int
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.ticks:g} ticks, {format_share(self.idle)} idle, holds at most {self.held}"
-
-
-@dataclass(frozen=True)
-class Board:
-    """Hold the moves made so far, for `micro_batches` on `partitions` ranks of one stage each. Immutable.
-
-    A forward takes `forward` ticks, a backward `backward`. Each action stands behind the earlier ones of its rank, and
-    starts as soon as what it needs is there: nobody places idle time.
-    """
-
-    micro_batches: int
-    partitions: int
-    forward: float = 1.0
-    backward: float = 2.0
-    moves: tuple[Action, ...] = ()
-
-    def __post_init__(self) -> None:
-        integer("micro_batches", self.micro_batches, at_least=1)
-        integer("partitions", self.partitions, at_least=1)
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The table so far: stage j is on rank j."""
-        return self._table(self.moves)
-
-    def _table(self, moves: Iterable[Action]) -> Schedule:
-        rows: list[list[Action]] = [[] for _ in range(self.partitions)]
-        for action in moves:
-            rows[action.stage].append(action)
-        return Schedule("yours", rows)
-
-    @cached_property
-    def trace(self) -> Trace:
-        """The simulated run of the table so far."""
-        if not self.moves:
-            return Trace((), [f"rank {rank}" for rank in range(self.partitions)])
-        return simulate(self.schedule, self.forward, self.backward)
-
-    def actions(self, rank: int) -> list[Action]:
-        """Return all that a rank has to do sometime: its forwards, then its backwards."""
-        return [Action(op, rank, i) for op in ("F", "B") for i in range(self.micro_batches)]
-
-    @property
-    def left(self) -> int:
-        """How many actions are still to be placed; 0 when the table is complete."""
-        return 2 * self.micro_batches * self.partitions - len(self.moves)
-
-    def refusal(self, action: Action | str) -> str:
-        """Say in a sentence why an action can't come next, or "" if it can. Raises ValueError for what is no action."""
-        action = Action.parse(action) if isinstance(action, str) else action
-        if action.op in "IW":
-            return f"{action} is half of a backward; here a backward is whole, {action.stage}B{action.micro_batch}"
-        if action.stage >= self.partitions:
-            return f"{action} is for stage {action.stage}, but the last stage is {self.partitions - 1}"
-        size = {"stages": self.partitions, "micro_batches": self.micro_batches}
-        try:
-            validate(self._table((*self.moves, action)), complete=False, **size)
-        except ScheduleError as error:
-            return error.reason
-        return ""
-
-    def place(self, *actions: Action | str) -> Board:
-        """Return the board with further moves. Raises IllegalMoveError with the reason for the first that can't be."""
-        board = self
-        for action in actions:
-            if reason := board.refusal(action):
-                raise IllegalMoveError(reason)
-            board = board._with((*board.moves, Action.parse(str(action))))
-        return board
-
-    def undo(self) -> Board:
-        """Return the board without the last move; an empty one as it is."""
-        return self._with(self.moves[:-1])
-
-    def _with(self, moves: tuple[Action, ...]) -> Board:
-        return Board(self.micro_batches, self.partitions, self.forward, self.backward, moves)
-
-    def scores(self) -> list[Score]:
-        """Return the score of this table (as far as it is filled), of GPipe and of 1F1B, with the same costs."""
-        sizes = (self.micro_batches, self.partitions)
-        found = [_score("yours", self.schedule, self.trace)]
-        for name, schedule in (("GPipe", gpipe(*sizes)), ("1F1B", one_f_one_b(*sizes))):
-            found.append(_score(name, schedule, simulate(schedule, self.forward, self.backward)))
-        return found
-
-    def verdict(self) -> str:
-        """Say in a sentence how the table compares; while it is not complete, how much is left."""
-        yours, gpipe_score, best = self.scores()
-        if self.left:
-            return f"{len(self.moves)} of {len(self.moves) + self.left} actions placed"
-        later = yours.ticks - best.ticks
-        speed = (
-            "as fast as GPipe and 1F1B"
-            if later == 0
-            else f"{abs(later):g} ticks {'slower' if later > 0 else 'faster'} than GPipe and 1F1B"
-        )
-        if yours.held <= best.held:
-            memory = "holds no more than 1F1B" if yours.held == best.held else "holds less than 1F1B"
-        else:
-            memory = "holds as much as GPipe" if yours.held == gpipe_score.held else "holds more than 1F1B"
-        most = f"{yours.held} activation{'s' * (yours.held > 1)}"
-        return f"Complete: {speed}, and {memory}: at most {most} a rank"
-
-
-def _score(name: str, schedule: Schedule, trace: Trace) -> Score:
-    return Score(name, trace.end, trace.bubble, max(live_activations(schedule)))
-
-
-# ---- Place a schedule yourself: a button for each action, an answer to each move, a score beside GPipe's and 1F1B's.
-#
-# draw_board  the table so far as a timeline, and the scores: a pure function of a Board
-# PlaceIt     the buttons over it; the game itself is in place_board
+# --- a schedule table that is filled action by action, and the buttons for it: place a schedule yourself
 
 
 @styled
 def draw_board(board: Board) -> Figure:
     """Draw the table so far, and ticks and held activations beside those of GPipe and 1F1B."""
-    scores = board.scores()
+    scores, verdict = board.scores(), board.verdict()
     end = max(board.trace.end, 1.08 * max(score.ticks for score in scores[1:]))
-    figure, panels = new_figure(
+    figure, (upper, lower) = new_figure(
         9, 2.9 + 0.42 * board.partitions, rows=2, height_ratios=[board.partitions, 2.4]
     )
     waits = waits_for(board.schedule, board.forward, board.backward) if board.moves else []
-    idle = [
-        wait for wait in waits if wait.needed is not None or not board.left
-    ]  # the rest may still be filled
-    draw_ranks(panels[0], board.schedule, board.trace, idle, end, 0.42)
-    panels[0].set_xlabel("time (ticks)")
-    panels[1].axis("off")
-    lower = panels[1].get_subplotspec().subgridspec(1, 3, wspace=0.1)
-    columns = [figure.add_subplot(lower[k]) for k in range(3)]
-    shown = "{:g}".format
-    _bars(columns[0], "ticks", scores, [score.ticks for score in scores], shown, board.left)
-    _bars(
-        columns[1],
-        "idle",
-        scores,
-        [100 * score.idle for score in scores],
-        lambda v: format_share(v / 100),
-        board.left,
+    gaps = [wait for wait in waits if wait.needed or not board.left]  # the rest may still be filled
+    draw_ranks(upper, board.schedule, board.trace, gaps, end, 0.42)
+    upper.set_xlabel("time (ticks)")
+    lower.axis("off")
+    columns = lower.get_subplotspec().subgridspec(1, 3, wspace=0.1)
+    names = ["yours so far" if board.left else "yours", "GPipe", "1F1B"]
+    numbers: tuple[tuple[str, list[tuple[float, str]]], ...] = (
+        ("ticks", [(score.ticks, f"{score.ticks:g}") for score in scores]),
+        ("idle", [(100 * score.idle, format_share(score.idle)) for score in scores]),
+        ("activations held", [(score.held, str(score.held)) for score in scores]),
     )
-    _bars(columns[2], "activations held", scores, [score.held for score in scores], shown, board.left)
-    for axes in columns[1:]:
-        axes.set_yticks([])
-    headline(figure, board.verdict())
+    for column, (what, pairs) in enumerate(numbers):
+        axes = figure.add_subplot(columns[column])
+        values, words = zip(*pairs, strict=True)
+        bars = row_bars(axes, values, words, () if column else names, [INK, GREY, GREY])
+        if board.left:
+            bars[0].set(facecolor=PAPER, edgecolor=INK, linewidth=1.4)  # not yet final: an outline
+        axes.set_xlim(0, 1.25 * max(*values, 1))
+        axes.set_title(what, fontsize=10, fontweight="normal", color=MUTED, pad=3)
+    headline(figure, verdict)
     table = "; ".join(board.schedule.to_text().splitlines())
-    said = "; ".join(map(str, scores))
-    return describe(figure, f"{board.verdict()}. {said}. The table: {table}.")
-
-
-def _bars(
-    axes: Axes, what: str, scores: Sequence[Score], values: Sequence[float], shown: Any, left: int
-) -> None:
-    names = [f"{score.name} so far" if k == 0 and left else score.name for k, score in enumerate(scores)]
-    colors = [INK if k == 0 else GREY for k in range(len(scores))]
-    bars = axes.barh(range(len(scores)), values, height=0.62, color=colors)
-    if left:
-        bars[0].set(facecolor=PAPER, edgecolor=INK, linewidth=1.4)  # not yet final: an outline
-    most = max(*values, 1)
-    for k, value in enumerate(values):
-        axes.text(value + 0.03 * most, k, shown(value), va="center_baseline", fontsize=10)
-    axes.set(ylim=(len(scores) - 0.4, -0.6), xlim=(0, 1.25 * most), xticks=[])
-    axes.set_yticks(range(len(scores)), names, color=INK)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    axes.set_title(what, fontsize=10, fontweight="normal", color=MUTED, pad=3)
+    return describe(figure, f"{verdict}. {'; '.join(map(str, scores))}. The table: {table}.")
 
 
 class PlaceIt:
@@ -561,21 +355,17 @@ class PlaceIt:
     """
 
     def __init__(self, board: Board) -> None:
-        self.start = self.board = board
-        self.message = "Click on an action: it goes to the end of its rank's row."
-        self.refused = False
-        self.figure = draw_board(board)
-        self._box: Any = None
-        self._show: Any = None
+        self.board, self.figure = board, draw_board(board)
+        self.message, self.refused = "Click on an action: it goes to the end of its rank's row.", False
+        self._show: Callable[[bool], None] = lambda changed: None  # until there is a widget
 
     def press(self, action: Action | str) -> None:
         """Place an action at the end of its rank's row, or say why that can't be."""
-        action = Action.parse(str(action))
         if reason := self.board.refusal(action):
             self._answer(self.board, f"Refused: {reason}.", refused=True)
         else:
             board = self.board.place(action)
-            self._answer(board, f"Placed {action}." if board.left else f"Placed {action}. {board.verdict()}.")
+            self._answer(board, f"Placed {action}." + ("" if board.left else f" {board.verdict()}."))
 
     def undo(self) -> None:
         """Take the last move back."""
@@ -584,71 +374,58 @@ class PlaceIt:
 
     def clear(self) -> None:
         """Take all moves back."""
-        self._answer(
-            Board(self.board.micro_batches, self.board.partitions, self.board.forward, self.board.backward),
-            "Empty.",
-        )
+        self._answer(replace(self.board, moves=()), "Empty.")
 
     def _answer(self, board: Board, message: str, refused: bool = False) -> None:
         changed, self.board, self.message, self.refused = board is not self.board, board, message, refused
         if changed:
             self.figure = draw_board(board)
-        if self._show is not None:
-            self._show(changed)
-
-    def _frame(self) -> str:
-        width, _ = shown_size(self.figure)
-        picture = base64.b64encode(png(self.figure)).decode()
-        image = (
-            f'<img class="idt-frame" alt="{html.escape(alt_text(self.figure))}" '
-            f'src="data:image/png;base64,{picture}" style="width:{width}px;max-width:100%;background:white">'
-        )
-        return hovering(image, self.figure)
+        self._show(changed)
 
     def _said(self) -> str:
-        edge = RED if self.refused else GREEN
+        look = f"border-left:5px solid {RED if self.refused else GREEN};padding:4px 12px;background:#f6f8fa;color:{INK}"
         return (
-            f'<div class="idt-answer" role="status" style="border-left:5px solid {edge};padding:4px 12px;'
-            f'background:#f6f8fa;color:{INK};font-size:14px;line-height:1.5">{html.escape(self.message)}</div>'
+            f'<div class="idt-answer" role="status" style="{look};font-size:14px;line-height:1.5">'
+            f"{html.escape(self.message)}</div>"
         )
 
-    @property
+    @cached_property
     def widget(self) -> Any:
         """The ipywidgets box: a row of buttons for each rank, the answer, the picture. Made once."""
-        if self._box is None:
-            self._box = self._widget()
-        return self._box
-
-    def _widget(self) -> Any:
         import ipywidgets
 
-        frame, answer = ipywidgets.HTML(self._frame()), ipywidgets.HTML(self._said())
+        def button(text: str, width: str, click: Callable[[], None], **layout: str) -> Any:
+            made = ipywidgets.Button(description=text, layout=ipywidgets.Layout(width=width, **layout))
+            made.on_click(lambda _: click())
+            return made
+
+        frame, answer = ipywidgets.HTML(hovering(self.figure)), ipywidgets.HTML(self._said())
         buttons: dict[Action, Any] = {}
         rows = []
-        small = ipywidgets.Layout(width="52px", margin="1px")
         for rank in range(self.board.partitions):
-            row = [ipywidgets.HTML(f"<b>rank {rank}</b>", layout=ipywidgets.Layout(width="60px"))]
-            for action in self.board.actions(rank):
-                button = ipywidgets.Button(description=str(action), layout=small)
-                button.on_click(lambda _, action=action: self.press(action))
-                row.append(button)
-                buttons[action] = button
-            rows.append(ipywidgets.HBox(row, layout=ipywidgets.Layout(flex_flow="row wrap")))
-        steps = []
-        for name, back in (("Undo", self.undo), ("Clear", self.clear)):
-            step = ipywidgets.Button(description=name, layout=ipywidgets.Layout(width="80px"))
-            step.on_click(lambda _, back=back: back())
-            steps.append(step)
+            mine = {
+                a: button(str(a), "52px", partial(self.press, a), margin="1px")
+                for a in self.board.actions(rank)
+            }
+            name = ipywidgets.HTML(f"<b>rank {rank}</b>", layout=ipywidgets.Layout(width="60px"))
+            rows.append(
+                ipywidgets.HBox([name, *mine.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
+            )
+            buttons |= mine
 
         def show(changed: bool) -> None:
             if changed:
-                frame.value = self._frame()
+                frame.value = hovering(self.figure)
             answer.value = self._said()  # last: who reads it, may look at the picture
-            _color(buttons, self.board)
+            for action, made in buttons.items():  # the colour of its kind, until the action is placed
+                placed = action in self.board.moves
+                made.style.button_color = "#e3e6ea" if placed else color_of(KINDS[action.op])
+                made.style.text_color = MUTED if placed else PAPER
 
         self._show = show
-        _color(buttons, self.board)
-        box = ipywidgets.VBox([*rows, ipywidgets.HBox(steps), answer, frame])
+        show(changed=False)
+        back = ipywidgets.HBox([button("Undo", "80px", self.undo), button("Clear", "80px", self.clear)])
+        box = ipywidgets.VBox([*rows, back, answer, frame])
         box.add_class("idt-place")
         return box
 
@@ -656,14 +433,6 @@ class PlaceIt:
         self, include: Any = None, exclude: Any = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         return bundle(self.figure, self.widget)
-
-
-def _color(buttons: dict[Action, Any], board: Board) -> None:
-    """Give a button the colour of its kind until its action is placed."""
-    for action, button in buttons.items():
-        placed = action in board.moves
-        button.style.button_color = "#e3e6ea" if placed else color_of(KINDS[action.op])
-        button.style.text_color = MUTED if placed else PAPER
 
 
 def place_it(micro_batches: int = 4, partitions: int = 3, moves: Sequence[str] = ()) -> PlaceIt:

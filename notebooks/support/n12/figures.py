@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from statistics import mean
 from typing import Any
 
-from lib._values import format_share
+from lib._values import format_share, plural
 from lib.pipeline.balance import partition
 from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
@@ -41,12 +41,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 Row = Mapping[str, Any]
+Point = tuple[float, float]
 
 # --- a balance, and the clocks that follow from it
 
 COSTS: dict[str, tuple[int, ...]] = {
     "early layers dear": (6, 5, 4, 3, 2, 2, 1, 1, 1, 1),
-    "all alike": (3, 3, 3, 3, 3, 3, 3, 3, 3, 3),
+    "all alike": (3,) * 10,
     "one heavy layer": (1, 1, 1, 1, 12, 2, 2, 2, 2, 2),
 }
 
@@ -65,12 +66,12 @@ def block_costs(costs: Sequence[float], balance: Sequence[int]) -> list[float]:
 
 
 def predicted_forward(seconds: Sequence[float], chunks: int) -> Trace:
-    """Return the spans of a forward pass in which a task of partition j takes seconds[j]."""
-    now, spans = 0.0, []
+    """Return the spans of a forward pass, clock by clock, in which a task of partition j takes seconds[j]."""
+    now, spans, lanes = 0.0, [], [f"partition {j}" for j in range(len(seconds))]
     for clock in clock_cycles(chunks, len(seconds)):
-        spans += [Span(f"partition {j}", f"F{i}", now, now + seconds[j], "forward") for i, j in clock]
+        spans += [Span(lanes[j], f"F{i}", now, now + seconds[j], "forward") for i, j in clock]
         now += max(seconds[j] for _, j in clock)
-    return Trace(spans, [f"partition {j}" for j in range(len(seconds))])
+    return Trace(spans, lanes)
 
 
 def speedup(costs: Sequence[float], balance: Sequence[int], chunks: int, overhead: float) -> float:
@@ -112,15 +113,13 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
 def _draw_layers(axes: Axes, layers: Sequence[int], balance: Sequence[int], blocks: Sequence[float]) -> None:
     starts = accumulate(layers, initial=0)
     for start, cost, j in zip(starts, layers, owners(balance), strict=False):
-        bar(axes, 0.5, start, cost, rank_color(j), str(cost), size=10, height=1, linewidth=1.5)
+        bar(axes, 0, start, cost, rank_color(j), str(cost), size=10, height=1, linewidth=1.5)
     for j, (at, block) in enumerate(zip(accumulate(blocks, initial=0), blocks, strict=False)):
-        axes.plot([at + 0.1, at + block - 0.1], [-0.22, -0.22], color=rank_color(j), linewidth=3)
-        write(axes, at + block / 2, -0.38, f"{j}: {block:g}", va="top")
-    axes.set(
-        xlim=(-0.2, sum(layers) + 0.2), ylim=(-0.95, 1.1), xticks=[], yticks=[0.5], yticklabels=["layers"]
-    )
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
+        axes.plot([at + 0.1, at + block - 0.1], [0.72, 0.72], color=rank_color(j), linewidth=3)
+        write(axes, at + block / 2, 0.88, f"{j}: {block:g}", va="top")
+    lane_rows(axes, ["layers"], -0.2, sum(layers) + 0.2)
+    axes.set(xticks=[], ylim=(1.45, -0.6))
+    axes.spines["bottom"].set_visible(False)
 
 
 def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
@@ -199,7 +198,7 @@ def draw_cut(names: Sequence[str], balance: Sequence[int], skip: tuple[int, int]
     arrow(axes, (end + 1.6, -0.55), (end + 1.6, 0.95), gap=2)
     write(axes, end + 1.6, -0.75, "target", size=11)
     write(axes, end + 1.6, -1.2, f"devices[{last}]", color=MUTED)
-    finding = f"{len(names)} layers, {last + 1} partition{'s' * (last > 0)}"
+    finding = f"{len(names)} layers, {plural(last + 1, 'partition')}"
     if skip is not None:
         start, stop = (x[k] for k in skip)
         arrow(axes, (start, 2.75), (stop, 2.75), color=ORANGE, width=2.4, head=16, bend=-0.28, gap=2)
@@ -231,6 +230,7 @@ MODES = {"never": ("o", BLUE), "except_last": ("s", ORANGE), "always": ("^", GRE
 def draw_modes(rows: Sequence[Row], source: str) -> Figure:
     """Draw the rows of support.n12.runs: dashed lines with open marks are predicted, full ones measured."""
     have = "mib" in rows[0]
+    memory, time = ("mib", "ratio") if have else ("predicted_mib", "predicted_ratio")
     if have:
         rows = [{**row, "ratio": row["ms"] / row["plain_ms"]} for row in rows]
     figure, (left, right) = new_figure(9, 3.9, cols=2)
@@ -247,25 +247,21 @@ def draw_modes(rows: Sequence[Row], source: str) -> Figure:
                 axes.plot(x, [row[key] for row in mine], label=mode, **look)
         axes.set_xticks(range(len(chunks)), [str(m) for m in chunks])
         axes.set_xlabel("m · micro-batches")
-    shown = ("mib", "ratio") if have else ("predicted_mib", "predicted_ratio")
-    memory, time = shown
     left.set(ylim=(0, None), ylabel="peak memory of a GPU (MiB)")
     right.set(ylim=(0, 1.15 * max(row[time] for row in rows)), ylabel="time of a step (× plain)")
     right.axhline(1, color=GREY, lw=1, zorder=0)
     left.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
     most = next(row[memory] for row in rows if row["mode"] == "never" and row["chunks"] == 1)
     best = min(rows, key=lambda row: row[memory])
-    devices = f"{rows[0]['devices']} GPU{'s' * (rows[0]['devices'] > 1)}"
     share = f"{'needs' if have else 'should need'} {100 * best[memory] / most:.0f} % of the memory"
-    finding = f"On {devices}: {best['mode']}, m = {best['chunks']} {share}"
+    finding = f"On {plural(rows[0]['devices'], 'GPU')}: {best['mode']}, m = {best['chunks']} {share}"
     headline(figure, finding)
     source_note(figure, source)
-    by_mode = {
-        mode: ", ".join(f"m = {r['chunks']} {r[memory]:.0f} MiB" for r in rows if r["mode"] == mode)
-        for mode in MODES
-    }
-    said = "; ".join(f"{mode}: {numbers}" for mode, numbers in by_mode.items())
-    return describe(figure, f"{finding}. {source}. Peak by mode, {said}.")
+    said = []
+    for mode in MODES:
+        peaks = (f"m = {row['chunks']} {row[memory]:.0f} MiB" for row in rows if row["mode"] == mode)
+        said.append(f"{mode}: {', '.join(peaks)}")
+    return describe(figure, f"{finding}. {source}. Peak by mode, {'; '.join(said)}.")
 
 
 @styled
@@ -275,21 +271,18 @@ def draw_kept(rows: Sequence[Row]) -> Figure:
     rows: mode, chunks, partitions, forward and again (tasks counted in a run), time (measured, × the first row's).
     """
     modes = list(dict.fromkeys(row["mode"] for row in rows))
-    chunks = list(dict.fromkeys(row["chunks"] for row in rows))
+    chunks, n = list(dict.fromkeys(row["chunks"] for row in rows)), rows[0]["partitions"]
     figure, axes = new_figure(9, 3.9)
     for row in rows:
         x, y, m = chunks.index(row["chunks"]), modes.index(row["mode"]) + 0.2, row["chunks"]
-        forgotten = row["again"] // row["partitions"]
+        look: Any = {"height": 0.4, "linewidth": 1.4, "size": 10}
         for i in range(m):
-            place = x + 0.86 * i / m + 0.01, 0.86 / m - 0.02
-            look: Any = {"height": 0.4, "linewidth": 1.4, "size": 10}
-            if i < forgotten:
-                bar(axes, y, *place, PAPER, "R", edgecolor=PINK, **look)
-            else:
-                bar(axes, y, *place, BLUE, **look)
+            kind: Any = (
+                {"color": PAPER, "text": "R", "edgecolor": PINK} if i < row["again"] // n else {"color": BLUE}
+            )
+            bar(axes, y, x + 0.86 * i / m + 0.01, 0.86 / m - 0.02, **kind, **look)
         write(axes, x + 0.43, y + 0.3, f"{row['time']:.1f} × the time", color=MUTED, va="top")
     for x, m in enumerate(chunks):
-        n = rows[0]["partitions"]
         text = f"m = {m}\nbubble {100 * (n - 1) / (m + n - 1):.0f} %"
         write(axes, x + 0.43, -0.12, text, size=10.5, va="bottom")
     for y, mode in enumerate(modes):
@@ -302,14 +295,11 @@ def draw_kept(rows: Sequence[Row]) -> Figure:
     axes.set(xlim=(-0.75, len(chunks)), ylim=(len(modes) - 0.2, -0.6))
     axes.set_axis_off()
     most = max(chunks)
-    insides = {row["mode"]: most - row["again"] // row["partitions"] for row in rows if row["chunks"] == most}
-    finding = f"Of {most} micro-batches {', '.join(f'{mode} keeps {kept}' for mode, kept in insides.items())}"
+    insides = [f"{row['mode']} keeps {most - row['again'] // n}" for row in rows if row["chunks"] == most]
+    finding = f"Of {most} micro-batches {', '.join(insides)}"
     title(axes, finding)
-    said = "; ".join(
-        f"{r['mode']}, m = {r['chunks']}: {r['again']} of {r['forward']} tasks again, {r['time']:.1f} × the time"
-        for r in rows
-    )
-    return describe(figure, f"{finding}. {said}.")
+    one = "{mode}, m = {chunks}: {again} of {forward} tasks again, {time:.1f} × the time".format_map
+    return describe(figure, f"{finding}. {'; '.join(map(one, rows))}.")
 
 
 # --- training
@@ -327,9 +317,9 @@ def draw_training(runs: Sequence[Row]) -> Figure:
     runs: one a seed, with "seed", "partitions", and "plain" and "gpipe": (losses, accuracy from 0 to 1).
     """
     figure, (left, right) = new_figure(9, 3.9, cols=2, width_ratios=[1.5, 1])
-    hollow: Any = {"marker": "o", "mfc": PAPER, "mew": 2, "ms": 9, "ls": ""}
     full: Any = {"marker": "o", "ms": 9, "ls": ""}
-    said, plains, every = [], [], []
+    hollow: Any = {**full, "mfc": PAPER, "mew": 2}
+    said, scores = [], []
     for x, run in enumerate(runs):
         color, plain, piped = rank_color(run["seed"]), 100 * run["plain"][1], 100 * run["gpipe"][1]
         left.plot(run["plain"][0], color=color, lw=1.4)
@@ -338,10 +328,10 @@ def draw_training(runs: Sequence[Row]) -> Figure:
         right.plot(x - 0.12, plain, mec=color, **hollow)
         right.plot(x + 0.12, piped, color=color, **full)
         beside(right, (x + 0.12, piped), f"n = {run['partitions']}")
-        plains.append(plain)
-        every += [plain, piped]
+        scores.append((plain, piped))
         pair = f"plain {plain:.1f} %, GPipe with {run['partitions']} partitions {piped:.1f} %"
         said.append(f"seed {run['seed']}: {pair}")
+    plains, every = [plain for plain, _ in scores], [score for pair in scores for score in pair]
     left.plot([], [], color=INK, lw=1.4, label="plain")
     left.plot([], [], color=INK, lw=2.2, ls=":", label="GPipe")
     left.legend(loc="upper right", title="a colour is a seed")
@@ -387,50 +377,37 @@ def draw_published(record: Row) -> Figure:
 
 def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
     """Draw what was reached and what the clocks allow; return the shares of it that torchgpipe reached."""
-    # one partition at a time works where m = 1: that is the unit
-    limits = [
-        (ideal(row["partitions"], row["micro_batches"]), row) for row in rows if row["micro_batches"] > 1
-    ]
-    limits.sort(key=lambda pair: pair[0])
-    places = range(len(limits))
-    axes.hlines(
-        places,
-        [row["gpipe"] for _, row in limits],
-        [limit for limit, _ in limits],
-        color=GREY,
-        lw=1,
-        zorder=1,
+    rows = [row for row in rows if row["micro_batches"] > 1]  # m = 1: one at a time works, that is the unit
+    rows = sorted(rows, key=lambda row: ideal(row["partitions"], row["micro_batches"]))
+    limits = [ideal(row["partitions"], row["micro_batches"]) for row in rows]
+    ours, theirs, places = (
+        [row["torchgpipe"] for row in rows],
+        [row["gpipe"] for row in rows],
+        range(len(rows)),
     )
-    marks: dict[str, tuple[list[float], dict[str, Any]]] = {
-        "n·m / (m+n−1)": ([limit for limit, _ in limits], {"marker": "|", "color": INK, "ms": 15, "mew": 2}),
-        "torchgpipe": ([row["torchgpipe"] for _, row in limits], {"marker": "o", "color": BLUE, "ms": 8}),
-        "GPipe's paper": (
-            [row["gpipe"] for _, row in limits],
-            {"marker": "s", "mfc": PAPER, "mec": MUTED, "ms": 7},
-        ),
-    }
-    for name, (values, look) in marks.items():
-        axes.plot(values, places, ls="", label=name, **look)
+    axes.hlines(places, theirs, limits, color=GREY, lw=1, zorder=1)
+    axes.plot(limits, places, "|", color=INK, ms=15, mew=2, label="n·m / (m+n−1)")
+    axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
+    axes.plot(theirs, places, "s", mfc=PAPER, mec=MUTED, ms=7, label="GPipe's paper")
     axes.legend(loc="upper right", handletextpad=0.2, borderaxespad=0)
-    axes.set_yticks(places, [f"n = {row['partitions']}, m = {row['micro_batches']}" for _, row in limits])
-    axes.set(xlim=(0.5, 7), ylim=(len(limits) - 0.4, -0.6))
+    axes.set_yticks(places, [f"n = {row['partitions']}, m = {row['micro_batches']}" for row in rows])
+    axes.set(xlim=(0.5, 7), ylim=(len(rows) - 0.4, -0.6))
     axes.set_xlabel("speed, × n = 2, m = 1 of the same authors")
     axes.set_title("AmoebaNet-D: near the limit of the clocks", fontsize=11)
-    return [row["torchgpipe"] / limit for limit, row in limits]
+    return [speed / limit for speed, limit in zip(ours, limits, strict=True)]
 
 
 def _draw_ablation(axes: Axes, rows: Sequence[Row]) -> str:
-    said = []
-    for y, row in enumerate(rows):
-        value, busy = row["samples_per_second"], f"{row['busy'] * 100:.0f} % busy"
-        axes.barh(y, value, height=0.62, color=BLUE, lw=0)
-        beside(axes, (value, y), f"{value}", (-4, 0), ha="right", color=PAPER)
-        beside(axes, (value, y), busy, (5, 0))
-        said.append(f"{row['with']} {value} samples/s {busy}")
-    axes.set_yticks(range(len(rows)), [row["with"] for row in rows])
+    speeds, said = [row["samples_per_second"] for row in rows], []
+    axes.barh([row["with"] for row in rows], speeds, height=0.62, color=BLUE, lw=0)
+    for y, (row, speed) in enumerate(zip(rows, speeds, strict=True)):
+        busy = f"{row['busy'] * 100:.0f} % busy"
+        beside(axes, (speed, y), f"{speed}", (-4, 0), ha="right", color=PAPER)
+        beside(axes, (speed, y), busy, (5, 0))
+        said.append(f"{row['with']} {speed} samples/s {busy}")
     axes.set(xlim=(0, 80), xlabel="samples/s (4 GPUs)")
     axes.invert_yaxis()
-    gain = rows[-1]["samples_per_second"] / rows[0]["samples_per_second"]
+    gain = speeds[-1] / speeds[0]
     axes.set_title(f"U-Net: all parts together, {gain:.1f} ×", fontsize=11)
     return f"U-Net on 4 GPUs: {', '.join(said)}"
 
@@ -455,13 +432,10 @@ def _draw_error(axes: Axes, rows: Sequence[Row]) -> str:
     said = []
     ways = (("torchgpipe", "torchgpipe", "o", BLUE), ("data_parallel", "nn.DataParallel", "s", MUTED))
     for k, (key, name, mark, color) in enumerate(ways):
-        x, values, spread = zip(
-            *((x + 0.12 * (2 * k - 1), *row[key]) for x, row in enumerate(rows) if row[key]), strict=True
-        )
+        known = [(x + 0.12 * (2 * k - 1), *row[key]) for x, row in enumerate(rows) if row[key]]
+        x, values, spread = zip(*known, strict=True)
         axes.errorbar(x, values, yerr=spread, fmt=mark, color=color, ms=7, capsize=4, lw=1.6, label=name)
-        said.append(
-            f"{name} " + ", ".join(f"{value} ± {about}" for value, about in zip(values, spread, strict=True))
-        )
+        said.append(f"{name} " + ", ".join(f"{value} ± {about}" for _, value, about in known))
     axes.set_xticks(range(len(rows)), [f"{row['batch']}" for row in rows])
     axes.set(xlim=(-0.6, len(rows) - 0.4), ylim=(21.6, 22.85), xlabel="mini-batch", ylabel="top-1 error (%)")
     axes.legend(loc="upper left")
@@ -482,13 +456,13 @@ def draw_descent(rows: Sequence[Row]) -> Figure:
     """Draw who took what from whom: solid arrows for code, dashed ones for ideas; hatched is what is gone."""
     figure, axes = new_figure(9, 3.7)
     for row in rows:
-        (x, y), gone = PLACES[row["name"]], row["state"] == "gone"
-        color = STATE[row["state"]]
-        face, hatch = (PAPER, HATCH["dropped"]) if gone else (pale(color, 0.18), None)
+        (x, y), color = PLACES[row["name"]], STATE[row["state"]]
+        behind: dict[str, Any] = {}
+        face, hatch = pale(color, 0.18), None
+        if row["state"] == "gone":
+            face, hatch = PAPER, HATCH["dropped"]
+            behind = {"bbox": {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none"}}
         box(axes, x, y, WIDE, HIGH, face=face, edge=color, line=1.8, hatch=hatch)
-        behind: Any = (
-            {"bbox": dict(boxstyle="round,pad=0.15", facecolor=PAPER, edgecolor="none")} if gone else {}
-        )
         write(axes, x, y + 0.13, row["name"], size=10.5, weight="bold", **behind)
         write(axes, x, y - 0.14, row["what"], size=9, **behind)
         when = f"{row['year']}" if row["state"] == "idea" else f"{row['year']} · {row['state']}"
@@ -503,22 +477,17 @@ def draw_descent(rows: Sequence[Row]) -> Figure:
     ended = [row["name"] for row in rows if row["state"] in ("gone", "deprecated")]
     finding = f"The line of code ends: {' and '.join(ended)} are no more; the idea lives on"
     headline(figure, finding)
-    said = "; ".join(
-        f"{row['name']} ({row['year']}, {row['state']})"
-        + (f" has its {row['how']} from {row['from']}" if row["from"] else "")
-        for row in rows
-    )
+    heritage = {
+        row["name"]: f" has its {row['how']} from {row['from']}" if row["from"] else "" for row in rows
+    }
+    said = "; ".join(f"{row['name']} ({row['year']}, {row['state']}){heritage[row['name']]}" for row in rows)
     use = " and ".join(row["name"] for row in rows if row["state"] == "in use")
     return describe(figure, f"{finding}. {said}. In use: {use}.")
 
 
-def _draw_heritage(
-    axes: Axes, parent: tuple[float, float], child: tuple[float, float], *, code: bool
-) -> None:
+def _draw_heritage(axes: Axes, parent: Point, child: Point, *, code: bool) -> None:
     (x0, y0), (x1, y1), half = parent, child, WIDE / 2 + 0.02
     start, bend = (x0 + half, y0), 0.0
-    if y1 < y0:
-        start, bend = (x0, y0 - 0.36), 0.18
-    elif y1 > y0:
-        start, bend = (x0, y0 + 0.62), -0.18
+    if y1 != y0:
+        start, bend = ((x0, y0 - 0.36), 0.18) if y1 < y0 else ((x0, y0 + 0.62), -0.18)
     arrow(axes, start, (x1 - half, y1), head=14, bend=bend, gap=2, linestyle="-" if code else (0, (4, 3)))

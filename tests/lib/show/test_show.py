@@ -130,3 +130,14 @@ def test_where_nothing_was_measured_the_number_is_the_predicted_one_and_nothing_
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
     assert not any(patch.get_facecolor()[3] for patch in axes.patches)
     assert [entry.get_label() for entry in charts.legend_pair(False)] == ["predicted"]
+
+
+def test_bars_in_rows_say_their_words_beside_their_ends_and_the_first_is_on_top():
+    _, axes = style.new_figure(9, 3)
+    drawn = charts.row_bars(axes, [3, 1], ["three", "one"], ["first", "second"], [style.INK, style.GREY])
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("three", (3, 0)), ("one", (1, 1))]
+    assert [to_hex(bar.get_facecolor()) for bar in drawn] == [style.INK, style.GREY]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
+    low, high = axes.get_ylim()
+    assert low > high
+    assert list(axes.get_xticks()) == []

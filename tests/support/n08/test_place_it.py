@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.n08.figures import Board, IllegalMoveError, PlaceIt, draw_board, place_it
+from support.n08.figures import PlaceIt, draw_board, place_it
+from support.n08.runs import Board, IllegalMoveError
 
 from lib.schedules import Action, gpipe, live_activations, model_parallel, one_f_one_b, simulate, validate
 from lib.schedules.table import in_order

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from lib._values import integer
-from lib.timeline import Recorder, Span, Trace
+from lib.timeline import Recorder, Span, Trace, Work, play
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -144,14 +144,14 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     batches = integer("batches", batches, at_least=1)
     if not hops:
         raise ValueError("a path needs at least one hop: hops is empty")
-    spans, free, clock = [], dict.fromkeys(hops, 0.0), 0.0
+    tasks: list[Work] = []
+    before: list[str] = []
     for batch in range(batches):
-        clock = 0.0 if overlap else clock
+        before = [] if overlap else before
         for hop, seconds in hops.items():
-            start = max(clock, free[hop])
-            clock = free[hop] = start + check_seconds(hop, seconds)
-            spans.append(Span(hop, f"{hop} {batch}", start, clock, hop))
-    return Trace(spans, hops)
+            tasks.append(Work(hop, f"{hop} {batch}", check_seconds(hop, seconds), before, hop))
+            before = [tasks[-1].label]
+    return play(tasks, hops)
 
 
 # ---- Where a batch's time goes: a dataset that writes down what its workers do, and an epoch that is recorded.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lib._values import format_share, format_time
@@ -26,7 +26,7 @@ from lib.show.style import (
     title,
 )
 from lib.show.timeline import bar, draw_timeline
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, Work, play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
@@ -336,34 +336,25 @@ def simulate_streams(
     Labels are A0, A1, … and B0, B1, …; one thread launches all of A, then all of B, two threads one sequence each. With
     one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream).
     """
-    launches = []
-    for t, names in enumerate(("AB",) if threads == 1 else ("A", "B")):
-        sequence = [f"{name}{number}" for name in names for number in range(kernels)]
-        launches += [
-            Span(f"thread {t}", label, c * launch, (c + 1) * launch, "launch")
-            for c, label in enumerate(sequence)
-        ]
-    # two threads that launch into one stream at the same moment: A comes first
-    queue, free, ran = (
-        sorted(launches, key=lambda span: (span.end, span.label)),
-        [0.0] * streams,
-        [],
+    # in order of launch; where two threads launch at the same moment, A comes first
+    launches = sorted(
+        (place, label, f"thread {t}")
+        for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
+        for place, label in enumerate(f"{name}{number}" for name in names for number in range(kernels))
     )
-    ends: dict[str, float] = {}
-    for span in _after_its_event(queue) if waits else queue:
-        s = 0 if streams == 1 else "AB".index(span.label[0])
-        event = ends["A1"] if waits and span.label == "B0" else 0.0
-        start = max(span.end, free[s], event)
-        ends[span.label] = free[s] = start + kernel
-        ran.append(Span(f"stream {s}", span.label, start, free[s]))
-    lanes = [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)]
-    return Trace(launches + ran, lanes)
-
-
-def _after_its_event(queue: list[Span]) -> list[Span]:
-    """Move A's first two kernels before B in the queue: an event must be recorded before anything can wait for it."""
-    first = [span for span in queue if span.label in ("A0", "A1")]
-    return first + [span for span in queue if span not in first]
+    if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
+        launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
+    tasks = []
+    for _, label, thread in launches:
+        stream = 0 if streams == 1 else "AB".index(label[0])
+        event = ["A1"] if waits and label == "B0" else []
+        tasks += [
+            Work(thread, f"launch {label}", launch, kind="launch"),
+            Work(f"stream {stream}", label, kernel, [f"launch {label}", *event]),
+        ]
+    trace = play(tasks, [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)])
+    # the picture names both alike; their kind tells them apart
+    return Trace((replace(span, label=span.label.removeprefix("launch ")) for span in trace), trace.lanes)
 
 
 def draw_two_streams(measured: Mapping[int, Trace] | None, recorded: str | None = None) -> Figure:

@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ from lib.measure import measure as time_on_gpu
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import TensorOrTensors, scatter
 from lib.saved import SavedTensors
-from lib.timeline import Recorder, Span, Trace
+from lib.timeline import Recorder, Span, Trace, Work, play
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
@@ -259,20 +260,16 @@ def predict_early(
     early: a partition recomputes as soon as it is free (an ideal: the host launches at once, and no stream waits);
     otherwise it waits for the gradient first.
     """
-    stop = checkpointed(micro_batches, mode)
-    free = [0.0] * partitions
-    arrived = [0.0] * micro_batches  # when the gradient of a micro-batch leaves the partition to the right
-    spans = []
+    stop, tasks = checkpointed(micro_batches, mode), []
     for j in reversed(range(partitions)):
         for i in reversed(range(micro_batches)):
-            start = free[j] if early else max(free[j], arrived[i])
+            gradient = [f"B{i} {j + 1}"] if j + 1 < partitions else []
             if i < stop:
-                spans.append(Span(f"partition {j}", f"R{i}", start, start + 1, "recompute"))
-                start += 1
-            start = max(start, arrived[i])
-            spans.append(Span(f"partition {j}", f"B{i}", start, start + backward, "backward"))
-            free[j] = arrived[i] = start + backward
-    return Trace(spans, [f"partition {j}" for j in range(partitions)])
+                tasks.append(Work(f"partition {j}", f"R{i} {j}", 1, [] if early else gradient, "recompute"))
+            tasks.append(Work(f"partition {j}", f"B{i} {j}", backward, gradient, "backward"))
+    trace = play(tasks, [f"partition {j}" for j in range(partitions)])
+    # the lane says which partition it is
+    return Trace((replace(span, label=span.label.split()[0]) for span in trace), trace.lanes)
 
 
 # ---- Peak memory and time of a step on a GPU, by the number of checkpointed segments; predicted without one.

@@ -33,7 +33,7 @@ from lib.show.style import (
 from lib.show.timeline import bar, lane_rows
 from lib.streams.model import LANES, earliest, overlap_share, predict_chunks
 from lib.streams.races import HOST, Operation, Race, find_races, waits
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, Work, play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -332,18 +332,16 @@ BATCHES = 8
 
 def chain(load: float, copy: float, compute: float, depth: int, ahead: bool, batches: int = BATCHES) -> Trace:
     """Return the model's trace: a loader, then the copy (ahead, or in the computing stream), then the step."""
-    spans: list[Span] = []
-    loaded, copied, computed = 0.0, 0.0, [0.0] * (2 * depth)
+    tasks = []
     for i in range(batches):
-        spans.append(Span("load", f"L{i}", loaded, loaded + load, "load"))
-        loaded += load
-        start = max(loaded, copied, computed[-2 * depth] if ahead else computed[-1])
-        copied = start + copy
-        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
-        start = max(copied, computed[-1])
-        computed.append(start + compute)
-        spans.append(Span("compute", f"F{i}", start, computed[-1], "compute"))
-    return Trace(spans, HOPS)
+        before = i - (2 * depth if ahead else 1)  # as in predict_prefetch, whose loader takes no time
+        done = [f"F{before}"] if before >= 0 else []
+        tasks += [
+            Work("load", f"L{i}", load, kind="load"),
+            Work("copy", f"C{i}", copy, [f"L{i}", *done], "copy"),
+            Work("compute", f"F{i}", compute, [f"C{i}"]),
+        ]
+    return play(tasks, HOPS)
 
 
 def step_of(trace: Trace) -> float:

@@ -370,11 +370,7 @@ class Comparison(Mapping[str, Timing]):
 
 
 def measure(
-    function: Callable[[], object],
-    *,
-    warmup: int = 1,
-    repeats: int = 5,
-    device: str | torch.device | None = None,
+    function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: str | torch.device | None = None
 ) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 

@@ -24,7 +24,6 @@ import torch
 import torch.distributed as dist
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
-from lib.training.clip import TinyClip, accuracy, caption_loss
 from lib.training.launch import leave, meet
 from lib.training.state import (
     Step,
@@ -39,6 +38,8 @@ from lib.training.state import (
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
+
+from support.runs import TinyClip, accuracy, caption_loss
 
 
 def arguments() -> argparse.Namespace:

@@ -36,11 +36,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 GROUP = 64  # rows a record
 MAGIC, VERSION = b"\x89rows\r\n\x1a", 2
 HEADER = struct.Struct("<8s4I3qI12x")
-EDGES = {
-    2: "<u2",
-    4: "<u4",
-    8: "<i8",
-}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
+EDGES = {2: "<u2", 4: "<u4", 8: "<i8"}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
 RECORDS = {width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1)], align=True) for width, edge in EDGES.items()}
 NEAR = 8192  # records that are read at a time
 BLOCK = 1 << 20  # bytes of text that are scanned at a time: with what is made of them they stay in the cache

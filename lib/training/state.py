@@ -63,10 +63,7 @@ def save_state(
 
 
 def load_state(
-    path: str | os.PathLike[str],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    identity: Mapping[str, Any],
+    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Read a state into model and optimizer, in place, and return the rest.
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.runs import TinyClip
 
 from lib.data.digits import write_digits
-from lib.training.clip import TinyClip
 from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state, read_steps, surviving
 

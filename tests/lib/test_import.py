@@ -10,18 +10,7 @@ import pytest
 
 import lib
 
-HEAVY = (
-    "matplotlib",
-    "IPython",
-    "ipywidgets",
-    "sklearn",
-    "scipy",
-    "PIL",
-    "psutil",
-    "jupyterlab",
-    "tqdm",
-    "pandas",
-)
+HEAVY = ("matplotlib", "IPython", "ipywidgets", "sklearn", "scipy", "PIL", "psutil", "jupyterlab", "tqdm", "pandas")
 
 
 def fresh(code: str) -> str:

@@ -19,17 +19,7 @@ import pytest
 import torch
 
 from lib._values import format_bytes, format_share, format_time, plural, table
-from lib.measure import (
-    Comparison,
-    Memory,
-    MemoryWatch,
-    Timing,
-    compare,
-    cuda_peak,
-    machine_card,
-    measure,
-    memory,
-)
+from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, cuda_peak, machine_card, measure, memory
 
 # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -176,15 +176,7 @@ def test_spans_that_touch_still_touch_in_the_file(tmp_path: Path) -> None:
 def test_a_trace_that_torch_profiler_exported_can_be_read(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 7, "ts": 10.5, "dur": 2.0},
-        {
-            "ph": "X",
-            "cat": "kernel",
-            "name": "add_kernel",
-            "pid": 0,
-            "tid": "stream 7",
-            "ts": 12.0,
-            "dur": 4.0,
-        },
+        {"ph": "X", "cat": "kernel", "name": "add_kernel", "pid": 0, "tid": "stream 7", "ts": 12.0, "dur": 4.0},
         {"ph": "i", "name": "a mark that is no span", "pid": 7, "tid": 7, "ts": 0},
         {"ph": "M", "name": "thread_name", "pid": 7, "tid": 7, "args": {"name": "python"}},
     ]
@@ -277,11 +269,7 @@ def test_dataloader_workers_record_into_the_trace_of_the_main_process(start_meth
         pytest.skip(f"this system cannot {start_method}")
     recorder = Recorder()
     loader = DataLoader(
-        Recorded(recorder),
-        batch_size=2,
-        num_workers=2,
-        persistent_workers=True,
-        multiprocessing_context=start_method,
+        Recorded(recorder), batch_size=2, num_workers=2, persistent_workers=True, multiprocessing_context=start_method
     )
     began = recorder.now()
     for batch in loader:

@@ -26,7 +26,7 @@ from torch import nn
 #
 #     image (B, 1, 8, 8) ── 64 pixels ── width ── block ── block ── … ── block ── 10 points
 #
-# The ten are the captions of lib.training.clip, "a handwritten zero" to "… nine": the image goes to the nearest.
+# The ten are the captions of support.runs, "a handwritten zero" to "… nine": the image goes to the nearest.
 
 
 def tower(blocks: int = 6, width: int = 384, seed: int = 0) -> nn.Sequential:

@@ -17,10 +17,7 @@ from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSam
 
 GOLDENS = json.loads((pathlib.Path(__file__).parents[2] / "goldens" / "libtorch.json").read_text())
 Sampler: TypeAlias = DistributedRandomSampler | DistributedSequentialSampler
-KINDS: dict[str, type[Sampler]] = {
-    "random": DistributedRandomSampler,
-    "sequential": DistributedSequentialSampler,
-}
+KINDS: dict[str, type[Sampler]] = {"random": DistributedRandomSampler, "sequential": DistributedSequentialSampler}
 BOTH = pytest.mark.parametrize("kind", list(KINDS.values()), ids=list(KINDS))
 
 

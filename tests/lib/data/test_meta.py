@@ -138,10 +138,7 @@ def test_a_packed_result_can_be_sent_to_another_process(thousand):
 
 @pytest.mark.parametrize("ids", [[1000], [-1], [0, 5, 12345], np.array([2**63], np.uint64)])
 def test_an_id_that_is_no_row_is_refused_with_the_bounds(thousand, ids):
-    with (
-        MetaFile(thousand) as meta,
-        pytest.raises(IndexError, match=r"out of range: .*captions.txt has 0\.\.999"),
-    ):
+    with MetaFile(thousand) as meta, pytest.raises(IndexError, match=r"out of range: .*captions.txt has 0\.\.999"):
         meta.rows(ids)
 
 

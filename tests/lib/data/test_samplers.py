@@ -256,10 +256,7 @@ def test_a_sampler_survives_pickle():
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        (
-            dict(num_replicas=8, rank=8),
-            "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7",
-        ),
+        (dict(num_replicas=8, rank=8), "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7"),
         (dict(num_replicas=8, rank=-1), "ranks are 0..7"),
         (dict(num_replicas=0, rank=0), "num_replicas must be at least 1, not 0"),
         (dict(num_replicas=2.0, rank=0), "num_replicas must be an integer"),

@@ -276,10 +276,7 @@ def test_a_request_may_arrive_byte_by_byte_but_not_for_ever(dataset, monkeypatch
 
 def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
     monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
-    with (
-        MetaServer(ListOfRows(["x" * 30_000_000])) as serving,
-        socket.create_connection((HOST, serving.port)) as raw,
-    ):
+    with MetaServer(ListOfRows(["x" * 30_000_000])) as serving, socket.create_connection((HOST, serving.port)) as raw:
         raw.sendall(get(b"/get/0"))
         until(lambda: serving._listener.open)
         until(lambda: not serving._listener.open)

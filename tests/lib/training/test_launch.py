@@ -17,16 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lib.training.launch import (
-    REPOSITORY,
-    Failure,
-    RankError,
-    RankLogs,
-    RankTimeoutError,
-    Run,
-    _Family,
-    torchrun,
-)
+from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, torchrun
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -389,8 +380,5 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path: Path, capsys: pytest.Capt
             assert capsys.readouterr().out == expected
         file.write(b"the end")
     logs.read(to_the_end=True)
-    assert logs.lines == [
-        "[torchrun] a warning",
-        *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end")),
-    ]
+    assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]

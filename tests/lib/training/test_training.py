@@ -23,23 +23,28 @@ import numpy as np
 import pytest
 import torch
 from support.n06.runs import against_first, t_975
-from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, load_data, parts, study
+from support.runs import (
+    CAPTIONS,
+    DEALS,
+    MISTAKES,
+    REPAIRED,
+    Data,
+    Deal,
+    TinyClip,
+    accuracy,
+    caption_loss,
+    contrastive_loss,
+    load_data,
+    parts,
+    study,
+    tokens,
+)
 from torch.utils.data import DataLoader
 
 from lib.data import DistributedSampler
 from lib.data.digits import Digits, write_digits
-from lib.training.clip import CAPTIONS, TinyClip, accuracy, caption_loss, contrastive_loss, tokens
 from lib.training.launch import RankError, meet, torchrun
-from lib.training.state import (
-    Step,
-    StepLog,
-    global_losses,
-    load_state,
-    next_attempt,
-    read_steps,
-    save_state,
-    surviving,
-)
+from lib.training.state import Step, StepLog, global_losses, load_state, next_attempt, read_steps, save_state, surviving
 
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
 ROWS, TEST_ROWS = 1437, 360
@@ -180,7 +185,7 @@ def of_three(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactor
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from lib.training.clip import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
+from support.runs import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
 from lib.training.launch import leave
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -242,9 +247,7 @@ def test_it_is_not_for_clips_loss_whose_negatives_are_the_batch(gradients: dict[
 
 
 @pytest.mark.ranks
-def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_right(
-    gradients: dict[str, Any],
-) -> None:
+def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_right(gradients: dict[str, Any]) -> None:
     assert difference(gradients, "uneven, mean of means", "whole caption") > 0.01
     assert difference(gradients, "uneven, sum over all by their number", "whole caption") < 1e-6
     assert difference(gradients, "one rank has no row", "whole caption") < 1e-6
@@ -334,9 +337,7 @@ def test_a_state_of_another_seed_is_refused(of_one: tuple[Path, RankError], kill
     assert not (killed / "result.json").exists()
 
 
-def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
         meet(timedelta(seconds=1))
@@ -441,10 +442,7 @@ def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
     model, optimizer = trained()
     save_state(tmp_path / "s.npz", model, optimizer, {"seed": 0}, step=3, place={"epoch": 1})
     other, its_optimizer = trained(steps=1)
-    assert load_state(tmp_path / "s.npz", other, its_optimizer, {"seed": 0}) == {
-        "step": 3,
-        "place": {"epoch": 1},
-    }
+    assert load_state(tmp_path / "s.npz", other, its_optimizer, {"seed": 0}) == {"step": 3, "place": {"epoch": 1}}
     for one, its in ((model, optimizer), (other, its_optimizer)):
         advance(one, its, 2)
     assert equal(weights(model), weights(other))

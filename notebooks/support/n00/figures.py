@@ -12,7 +12,7 @@ from lib.timeline import Span, Trace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# ---- Figures of notebook 00: work shared between lanes, and what a lane that has run out of work looks like.
+# ---- Work shared between lanes, and what a lane that has run out of work looks like.
 
 SHARED_WORK_CONTROLS = dict(
     tasks=whole(1, 16, 8, "tasks"),

@@ -37,7 +37,7 @@ from matplotlib.ticker import MaxNLocator
 
 from support.n01.runs import TRAINER, queue_depth, simulate_loading, simulate_path
 
-# ---- Notebook 01: an epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
+# ---- An epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
 
 MOST = 6  # workers on the axis of the curve, at least
 SLOW = 12  # the batch that may take longer
@@ -192,8 +192,7 @@ def draw_measured(axes: Axes, measured: Mapping[int, Sequence[float]]) -> None:
     axes.errorbar(list(measured), middles, [low, high], **look)  # type: ignore[arg-type]
 
 
-# ---- Notebook 01: what was measured: a faster device, epochs over num_workers, the start of workers, copies to a
-# GPU.
+# ---- What was measured: a faster device, epochs over num_workers, the start of workers, copies to a GPU.
 
 
 @style.styled
@@ -390,7 +389,7 @@ def _draw_copies(rows: Sequence[Mapping[str, float]], recorded: str | None) -> F
     return style.describe(figure, f"{finding}. {recorded or 'Measured here'}.")
 
 
-# ---- Notebook 01: the path of a batch from storage to the device, hop by hop, and the ladder from one GPU to many.
+# ---- The path of a batch from storage to the device, hop by hop, and the ladder from one GPU to many.
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}
 PLACES = ("storage", "pageable\nhost memory", "pinned\nhost memory", "device\nmemory", "model")

@@ -39,9 +39,6 @@ from support.n02.runs import (
 )
 
 # ---- The conversation between Dataset, Sampler, DataLoader and training loop, drawn from a recorded run.
-#
-# draw_conversation   a list of messages as a sequence diagram
-# draw_messages       the same for one epoch that it runs, up to a step: what the explorer wraps
 
 LIFELINES = {
     "Dataset": (1.0, "holds the items"),
@@ -240,10 +237,6 @@ def draw_messages(N: int, batch_size: int, sampler: str, drop_last: bool, step: 
 
 
 # ---- Orders as strips of index cells: what a sampler yields, position by position.
-#
-# draw_orders     one strip per order, cut into batches
-# draw_ahead      how far the sampler has run ahead of the training loop
-# draw_weighted   how often each index was drawn, against its weight
 
 GAP = 0.3  # columns between two batches
 LEAST = 21.0  # a figure is at least so many columns wide, or a short strip would have huge cells

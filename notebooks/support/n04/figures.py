@@ -40,11 +40,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch.utils.data import DistributedSampler as TorchSampler
 
-# ---- Figures of notebook 04: how an epoch is cut into shards.
-#
-# draw_pages        which pages of a file each rank must read: stride against contiguous
-# draw_page_reads   the same, counted on a real file
-# draw_cursor       reset, next and index: the cursor of libtorch's samplers over its shard
+# ---- How an epoch is cut into shards.
 
 
 def listed(samples: Sequence[int]) -> str:
@@ -191,10 +187,7 @@ def draw_cursor(
     )
 
 
-# ---- Figures of notebook 04: an epoch that is interrupted, and goes on with another number of ranks.
-#
-# draw_rest       what is left of the order: one piece with stride, W pieces with contiguous shards
-# draw_calendar   rank × step of both runs, and for each sample the run and step that used it
+# ---- An epoch that is interrupted, and goes on with another number of ranks.
 
 REST_CONTROLS = {
     "size": whole(12, 40, 32, "N · samples", step=4),
@@ -356,10 +349,7 @@ def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> N
     draw_cell(axes, x, y, Cell(text, use.rank, mark, RED if again else None), font=10)
 
 
-# ---- Figures of notebook 04: samples that no rank reads.
-#
-# draw_never_seen   dropped samples: the same ones in every epoch, or others each time
-# draw_missed       ranks that shuffle differently: how much of the data nobody reads
+# ---- Samples that no rank reads.
 
 NEVER_SEEN_CONTROLS = {
     "size": whole(4, 16, 10, "N · samples"),
@@ -494,11 +484,7 @@ def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
     )
 
 
-# ---- Figures of notebook 04: a shuffle that is computed and never stored.
-#
-# draw_rounds   the indices as a square: a round moves whole columns, the next one whole rows
-# draw_walk     cycle walking: an image outside range(n) goes through the network again
-# draw_mixing   what is left of the order after some rounds: a picture, a scatter, a test
+# ---- A shuffle that is computed and never stored.
 
 ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
 

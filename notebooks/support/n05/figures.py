@@ -49,9 +49,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from support import recordings
 from support.n05.runs import HOW, OFFSETS, WAYS, Run, Way, expected_private, predict
 
-# ---- Figure of notebook 05: from the length of the file to the rows of one rank in one mini-epoch.
-#
-# draw_file_map   the epoch's order, dealt and cut; below it the file, in pages, and what a rank reads of it
+# ---- From the length of the file to the rows of one rank in one mini-epoch.
 
 SIZE, COLUMNS, PAGE, ROW = 48, 24, 4, 44
 """Rows of the file, cells a line, rows a page, bytes a row."""
@@ -133,10 +131,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     )
 
 
-# ---- Figure of notebook 05: which process holds which rows, for each of the three ways.
-#
-# draw_holders   every process is a line; a full cell is a row that it holds for itself, a pale one a row that it
-# shares
+# ---- Which process holds which rows, for each of the three ways.
 
 HOLDERS_SIZE = 24
 HOLDER_WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
@@ -199,10 +194,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     )
 
 
-# ---- Figures of notebook 05: what reading costs a forked worker.
-#
-# draw_pages_copied   a few pages of rows, and the copies that a worker has made of them by reading
-# draw_growth         the same measured: private bytes over rows read
+# ---- What reading costs a forked worker.
 
 COPY_ON_READ_SIZE = 24
 TOP, LOW = 0.3, 2.7
@@ -310,9 +302,7 @@ def draw_growth(
     return describe(figure, f"Private memory of a forked worker after reading {size:,} rows: {told}.")
 
 
-# ---- Figure of notebook 05: the memory of each way, predicted, and what was measured of it.
-#
-# draw_memory   a bar a way, as outline; under it every run that was measured, filled, beside its own prediction
+# ---- The memory of each way, predicted, and what was measured of it.
 
 NAMES: dict[Way, str] = {
     "one": "one process",
@@ -486,12 +476,7 @@ def _rough(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-# ---- Figures of notebook 05: epochs of a RankDataset.
-#
-# draw_received   which rows came in which epoch, against those that the epoch should have given
-# draw_seen       how much of the data a rank has seen after so many epochs, dealt anew or once for ever
-# draw_cost       memory and loading time over the number of mini-epochs
-# draw_headline   the recorded run of 400 million rows
+# ---- Epochs of a RankDataset.
 
 
 @styled
@@ -636,10 +621,7 @@ def draw_headline(record: Mapping[str, Any]) -> Figure:
     )
 
 
-# ---- Figures of notebook 05: what one server hands out.
-#
-# draw_queries   rows a second, by server and by way to ask
-# draw_late      why a kept connection may be slow: the second of two small writes waits for an acknowledgement
+# ---- What one server hands out.
 
 LOOKS = dict(zip(HOW, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
 
@@ -713,9 +695,7 @@ def draw_late(delay: float = 0.04) -> Figure:
     )
 
 
-# ---- Figure of notebook 05: the memory of each way over time, by whose pages they are.
-#
-# draw_ways   a panel a run: private pages of ranks, of workers, of the server, and those that several share
+# ---- The memory of each way over time, by whose pages they are.
 
 LAYERS = {
     "ranks": ("private to ranks (USS)", BLUE, ""),

@@ -39,14 +39,11 @@ from matplotlib.patches import Rectangle
 
 from support.n06.runs import Comparison, against_first
 
-# ---- Figure of notebook 06: how W ranks add up a gradient without a centre, by the ring all-reduce.
+# ---- How W ranks add up a gradient without a centre, by the ring all-reduce.
 #
-# The gradient is cut into W chunks. In every step each rank sends one chunk to its right neighbour. In the first W
-# - 1
-# steps the neighbour adds it to its own (reduce-scatter), in the other W - 1 it takes it over (all-gather).
-#
-# ring        what every rank holds after so many steps
-# draw_ring   the same as a picture: a row a rank, a column a chunk, a stripe for each rank whose part is in it
+# The gradient is cut into W chunks. In every step each rank sends one chunk to its right neighbour. In the
+# first W - 1 steps the neighbour adds it to its own (reduce-scatter), in the other W - 1 it takes it over
+# (all-gather).
 
 Held: TypeAlias = list[list[Counter[int]]]
 """held[rank][chunk]: how often each rank's part is in it."""
@@ -162,10 +159,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: what the mean over ranks does to single samples.
-#
-# draw_weights    how much each sample's gradient weighs when the shares are uneven
-# draw_negatives  which captions an image is compared with when the loss looks at the batch of one rank
+# ---- What the mean over ranks does to single samples.
 
 HOW = ("mean of the ranks' means", "weighted by count", "sum of the ranks' means")
 
@@ -322,12 +316,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: the all-reduce runs while backward still computes.
-#
-# plan           a model of one step: layers are ready from the last to the first, buckets of them go to the network
-# draw_overlap   that model as a timeline, in ticks: an outline, since it is predicted
-# draw_buckets   the same measured in real ranks
-# hidden_share   how much of the all-reduce ran while its rank was still in backward
+# ---- The all-reduce runs while backward still computes.
 
 LANES = ("computes", "network")
 
@@ -425,15 +414,10 @@ def draw_buckets(trace: Trace, rank: int = 0) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: an epoch whose ranks die, and what of it counts in the end.
+# ---- An epoch whose ranks die, and what of it counts in the end.
 #
-# An attempt is what one set of ranks did from its start to its end. It begins at the step that was saved last, so
-# what
-# the attempt before it did from that step on is lost with the weights, and is done again.
-#
-# simulate       two attempts computed with our sampler: killed, and started again from the state
-# draw_attempts  attempt by attempt, rank × step; below, every row with the rank that counted it
-# draw_calendar  the two combined, with controls
+# An attempt is what one set of ranks did from its start to its end. It begins at the step that was saved
+# last, so what the attempt before it did from that step on is lost with the weights, and is done again.
 
 
 def simulate(
@@ -603,11 +587,7 @@ def draw_calendar(*, before: int, after: int, kill_at: int, save_every: int, sam
     return draw_attempts(done, 96, {0: (before - 1, kill_at)})
 
 
-# ---- Figure of notebook 06: test accuracy by the way that rows are dealt, in pairs of equal seeds, and what that
-# says.
-#
-# draw_accuracy  every seed of every deal, and the differences to the full shuffle with their 95 % interval
-# statements     the same in sentences, computed
+# ---- Test accuracy by the way that rows are dealt, in pairs of equal seeds, and what that says.
 
 Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]
 """By name of the deal, the first one being what all others are compared with: a result for each seed."""
@@ -694,7 +674,7 @@ def draw_accuracy(results: Results, *, source: str = "") -> Figure:
     )
 
 
-# ---- Figure of notebook 06: the loss of one training run on one rank and on several, over the same global batches.
+# ---- The loss of one training run on one rank and on several, over the same global batches.
 
 
 @styled
@@ -728,7 +708,7 @@ def draw_curves(losses: Mapping[str, Sequence[float]]) -> Figure:
     )
 
 
-# ---- Figure of notebook 06: ranks that do not come to the same meetings, on their common clock.
+# ---- Ranks that do not come to the same meetings, on their common clock.
 
 
 def draw_hang(trace: Trace) -> Figure:

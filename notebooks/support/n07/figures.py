@@ -42,11 +42,7 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-# ---- Figures of notebook 07: rows, cut into micro-batches and put together again.
-#
-# draw_cut     one tensor: the rows, the micro-batches that scatter makes of them, the rows that gather returns
-# draw_sizes   which rows torch.chunk and scatter put together, for every number of chunks
-# draw_tuple   three tensors of different widths cut into the same parts, or not, where one has fewer rows
+# ---- Rows, cut into micro-batches and put together again.
 
 GAP = 0.55  # cells between two micro-batches
 ZIP, SCATTER = "zip of torch.chunk", "scatter"
@@ -274,10 +270,7 @@ def _finding(
     return f"{how}: {came}{asked}, {sizes_of([part[0] for part in parts])} rows of every tensor"
 
 
-# ---- Figures of notebook 07: what micro-batches save in memory and cost in time.
-#
-# draw_live    bytes that autograd keeps during one step, for several ways of doing it
-# draw_speed   rows per second against the size of the micro-batch, beside a two-number prediction
+# ---- What micro-batches save in memory and cost in time.
 
 
 @styled
@@ -398,10 +391,7 @@ def _speed_axes(axes: Axes, xlabel: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-# ---- Figures of notebook 07: the same gradient to its last digits, and the training curves that come of it.
-#
-# draw_digits   the digits of one weight's gradient, for several numbers of micro-batches
-# draw_losses   training curves of several ways to add up micro-batches
+# ---- The same gradient to its last digits, and the training curves that come of it.
 
 
 def digits_of(value: float, many: int) -> str:
@@ -510,9 +500,7 @@ def draw_losses(losses: Mapping[str, Sequence[float]]) -> Figure:
     return describe(figure, f"Training loss over {len(first)} steps. Against {norm}: {'; '.join(alt)}.")
 
 
-# ---- Figures of notebook 07: the gradient of micro-batches against that of the whole batch.
-#
-# draw_path     the gradients of micro-batches, put head to tail: where the sum ends
+# ---- The gradient of micro-batches against that of the whole batch.
 
 BY_ROWS, BY_PARTS, NOTHING = "rows / all rows", "1 / m", "1 (forgot to divide)"
 HOW = (BY_ROWS, BY_PARTS, NOTHING)
@@ -664,11 +652,7 @@ def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[floa
     )
 
 
-# ---- Figures of notebook 07: BatchNorm, the layer in which rows see each other.
-#
-# draw_sees      which input rows an output row depends on, for three layers: the Jacobian, row by row
-# draw_norm      one channel: where BatchNorm puts each row of a whole batch, and where in micro-batches
-# draw_running   the running statistics after every mini-batch: whole, in micro-batches, deferred
+# ---- BatchNorm, the layer in which rows see each other.
 
 ROWS, FEATURES = 12, 4
 LAYERS = ("Linear + ReLU", "LayerNorm", "BatchNorm1d")

@@ -31,8 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-# ---- What the picture of a pipeline's runtime shows: where every task is after each of the seven steps, and in
-# words.
+# ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
 STEPS = {
@@ -135,10 +134,7 @@ def words(scene: Scene) -> str:
     return "; ".join(parts) + "."
 
 
-# ---- The runtime of a pipeline as a picture that steps: a scheduler, a worker a partition, two queues between them.
-#
-# draw_runtime   the seven steps of one run, at any clock: what the explorer wraps
-# draw_stuck     what is left when the scheduler asks the wrong queue first: a ring of waits
+# ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
     "step": whole(1, len(STEPS), 5, "step"),
@@ -304,11 +300,11 @@ def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str
     box(axes, sum(x) / 2, sum(y) / 2, *size, face=face, edge=edge, radius=0.06, zorder=1)
 
 
-# ---- What a CUDA stream orders: launches on the CPU, kernels on the device, drawn from a small model of both.
+# ---- What a CUDA stream orders: launches on the CPU, kernels on the device.
 #
-# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free. One stream
-# runs in order of launch; two streams run side by side (if the device has room); an event lets one wait for the
-# other.
+# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free.
+# One stream runs in order of launch; two streams run side by side (if the device has room); an event lets one
+# wait for the other.
 
 LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
 KERNELS = 4  # of A, and of B
@@ -468,8 +464,7 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
     write(axes, middle, y, span.label, size=9, va="center_baseline", bbox=behind, zorder=3)
 
 
-# ---- How much two threads gain, by the length of one operation: short ones spend their time at the interpreter's
-# lock.
+# ---- How much two threads gain, by the length of one operation.
 
 ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
 
@@ -525,10 +520,7 @@ def _write(
     axes.annotate(text, at, xycoords=where, xytext=offset, textcoords="offset points", fontsize=10, **look)
 
 
-# ---- A pipeline run clock by clock, predicted: the slowest task of a clock decides when the next one begins.
-#
-# clock_trace     the prediction as a Trace
-# draw_clock_run  the same as a timeline with the clocks marked: what the explorer wraps
+# ---- A pipeline run clock by clock, predicted: the slowest task decides when the next clock begins.
 
 CLOCK_RUN_CONTROLS = {
     "micro_batches": whole(1, 8, 4, "m · micro-batches"),

@@ -57,9 +57,6 @@ from support.n10.runs import (
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step, step by step.
 #
-# draw_held         each tensor's life as a bar over the steps of forward and backward, and their number below
-# draw_staircases   that number over the steps, for several ways side by side
-#
 # Bars and lines are predicted (support.n10.runs: predict); what is filled is counted in a real run (measure).
 
 LETTER = {"forward": "F", "recompute": "R", "backward": "B"}
@@ -255,11 +252,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     return describe(figure, f"Memory staircases, counted in real runs. {finding}. {'; '.join(said)}.")
 
 
-# ---- Checkpoint and Recompute, the two autograd functions, drawn: their graph step by step, and what the second one
-# gains.
-#
-# draw_two_functions   the graph of one checkpointed segment while forward and backward pass through it
-# draw_early           backward of a pipeline whose Recompute does, or does not, wait for the gradient (an ideal)
+# ---- Checkpoint and Recompute, the two autograd functions: their graph, and what the second gains.
 
 STEPS_CONTROLS: dict[str, Control] = {"step": whole(1, 6, 1, "step")}
 EARLY_CONTROLS: dict[str, Control] = {
@@ -414,9 +407,6 @@ def draw_early(
 
 
 # ---- What recompute costs in time and saves in memory, drawn: predicted outlines above what was measured.
-#
-# draw_steps  one training step in each mode: the timeline of micro-batches
-# draw_gpu    peak memory and time on a GPU, by the number of segments
 
 
 @styled
@@ -475,7 +465,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
-# ---- The peak of held tensors for every number of segments, drawn: few segments are long, many leave many inputs.
+# ---- The peak of held tensors over the segments: few segments are long, many leave many inputs.
 
 SEGMENTS_CONTROLS: dict[str, Control] = {"layers": whole(2, 64, 16, "L · layers")}
 
@@ -519,12 +509,7 @@ def draw_segments(layers: int = 16) -> Figure:
     return describe(figure, f"{finding}. Counted peaks by segments: {points}.")
 
 
-# ---- What goes wrong in a second forward, drawn: two dropout masks, statistics that move twice, and a table of
-# faults.
-#
-# draw_masks    the dropout masks of forward and recompute, and where they differ
-# draw_running  running means that approach the true mean, step by step, as one or several ways
-# draw_faults   case by case, what each checkpoint makes of it (support.n10.runs)
+# ---- What goes wrong in a second forward: dropout masks, statistics that move twice, a table of faults.
 
 
 @styled

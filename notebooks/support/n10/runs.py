@@ -24,12 +24,12 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from support import recordings
 
-# ---- The memory staircase: how many tensors are held for backward in each step, with and without checkpoints.
+# ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.
 #
-# A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m micro-batches go
-# forward one after the other, then backward, the last one first. Without a checkpoint all L + 1 tensors of a micro-
-# batch
-# stay. With one, a segment keeps its input, and computes its inside again when backward comes to it.
+# A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m
+# micro-batches go forward one after the other, then backward, the last one first. Without a checkpoint all
+# L + 1 tensors of a micro-batch stay. With one, a segment keeps its input, and computes its inside again when
+# backward comes to it.
 #
 #     tensors     x0 ─ layer 1 ─ x1 ─ layer 2 ─ x2 ─ layer 3 ─ x3 ─ layer 4 ─ x4
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
@@ -156,10 +156,10 @@ def measure(
     return log
 
 
-# ---- How long a training step takes with recompute: predicted from one forward and one backward, and measured.
+# ---- How long a training step takes with recompute, predicted and measured.
 #
-# A micro-batch costs forward + backward; a checkpointed one forward + recompute + backward, and recompute is a
-# forward.
+# A micro-batch costs forward + backward; a checkpointed one forward + recompute + backward, and recompute is
+# a forward.
 #
 # predict_step   one device, m micro-batches: the spans of a step in each mode
 # measure_steps  the same on this machine
@@ -331,9 +331,8 @@ def rows_and_source() -> tuple[list[dict[str, Any]], str]:
 #
 #     verdicts()["dropout"]["ours"]     "same"
 #
-# Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared with
-# those
-# of the same model without checkpoint, from the same weights, inputs and random state.
+# Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared
+# with those of the same model without checkpoint, from the same weights, inputs and random state.
 
 Outcome: TypeAlias = Literal["same", "wrong", "error", "no gradient", "counted twice"]
 How: TypeAlias = Callable[[nn.Module, Tensor], Any]

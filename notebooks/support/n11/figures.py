@@ -41,10 +41,6 @@ from support.n11.runs import MODES, Node, alive, peaks, predict
 
 # ---- The autograd graph of a pipeline, read from its real nodes: a row a micro-batch, a band a partition.
 #
-# draw_graph       the graph of any small run; arrows run as backward does, a number is a node's turn in it
-# draw_pipeline    the same for m × n, run for the picture: what the explorer wraps
-# ties_of          the edges from one row to another: the dependencies
-#
 # All partitions have the same columns. One unit of the axes is an inch.
 
 GRAPH_CONTROLS = {
@@ -293,10 +289,6 @@ def _words(
 
 
 # ---- The order of backward, and what it holds: lanes by step, strips of operations, staircases.
-#
-# draw_backward     R and B of every (micro-batch, partition) by step, and the insides alive between: the explorer's
-# draw_orders       several orders below each other, cell by cell
-# draw_staircases   what is held over the steps: outlines predicted, filled counted in real runs
 
 BACKWARD_CONTROLS = {
     "micro_batches": whole(1, 6, 4, "m · micro-batches"),
@@ -500,9 +492,6 @@ def draw_staircases(
 
 
 # ---- One micro-batch in one partition, between two streams: what fence and compute put there.
-#
-# draw_fence   the six nodes with the numbers of the code, forward or backward, one step marked: what the explorer
-# wraps
 #
 #     copy stream      ── Copy ──┐                          ┌── Copy ──
 #     compute stream             └ Wait ─ Checkpoint ─ Wait ┘

@@ -40,7 +40,7 @@ from matplotlib.patches import Rectangle
 
 from support.n13.runs import COPY_WAYS, DIRECTIONS, SIZES, WAYS, damaged, outcomes, run_chunks, run_way
 
-# ---- Stream operations as a picture: a row per stream, an arrow per wait, and red where nothing orders two accesses.
+# ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 
 COLORS = {"copy": ORANGE, "copy in": ORANGE, "side": ORANGE, "compute": BLUE, "copy out": SKY, HOST: GREY}
 CODE = {
@@ -194,7 +194,7 @@ def told(spans: dict[int, Span]) -> str:
     return "; ".join(f"{lane}: {', '.join(parts)}" for lane, parts in lanes.items()) + "."
 
 
-# ---- ways to wait
+# ---- Ways to wait.
 
 WAY_CONTROLS = {
     "way": choice(WAYS, "no wait", "before F(i)"),
@@ -226,7 +226,7 @@ def draw_ways(way: str, copy: int, compute: int) -> Figure:
     return describe(figure, f"{way}: {finding}. {told(spans)}")
 
 
-# ---- Copies to a GPU: bandwidth by size, the loop with and without a prefetcher, preprocessing here or there.
+# ---- Copies to a GPU: bandwidth by size.
 
 BANDWIDTH_CONTROLS = {
     "link": steps((6, 12, 25, 50), 25, "the link, GB/s"),
@@ -316,7 +316,7 @@ def _rate(row: Mapping[str, Any]) -> float:
     return float(row["bytes"] / row["done"] / 1e9)
 
 
-# ---- from the loader to the step
+# ---- From the loader to the step.
 
 PREFETCH_CONTROLS = {
     "ahead": switch(True, "copy ahead, on a stream of its own"),
@@ -394,7 +394,7 @@ def draw_prefetch_measured(data: Mapping[str, Any] | None, origin: str) -> Figur
     return describe(figure, f"{finding}. For ratio 1 the rules say 2 and 1 copies a step. {origin}.")
 
 
-# ---- preprocessing
+# ---- Preprocessing.
 
 
 @styled
@@ -556,7 +556,7 @@ def draw_chunks_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
     return describe(figure, f"{finding}. {words}.")
 
 
-# ---- A StreamPipeline without one of its waits: the race, and what the result holds in orders that are then allowed.
+# ---- A StreamPipeline without one of its waits: the race, and what the result may then hold.
 
 WAIT_COUNT = len(waits(run_chunks()))
 REMOVED_CONTROLS = {"removed": whole(0, WAIT_COUNT, 5, "wait removed")}

@@ -40,11 +40,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-# ---- What a schedule holds, and what a finer cut costs: the first figures of notebook 14.
-#
-# draw_held          activations that each rank holds, over time: a schedule beside GPipe
-# draw_interleaving  the time of a step by stages per rank: work, bubble, communication
-# draw_forgotten     what each micro-batch adds to a weight's gradient, and what is missing
+# ---- What a schedule holds, and what a finer cut costs.
 
 AGAINST = ("1F1B", "interleaved 1F1B", "zero bubble (ZB-H1)", "ZB-V")
 HELD_CONTROLS = {
@@ -213,10 +209,7 @@ def draw_forgotten(shares: Sequence[float], missing: Sequence[int], error: float
     return describe(figure, f"{finding}. {len(shares)} micro-batches; forgotten: {listed}.")
 
 
-# ---- Time against memory, the two things that a schedule trades: figures of notebook 14.
-#
-# draw_trade   every schedule of one size: idle share and activations held; a line through those that nobody beats
-# draw_limit   1F1B that may hold fewer than n: what the missing memory costs in time
+# ---- Time against memory, the two things that a schedule trades.
 
 TRADE_CONTROLS = {
     "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),

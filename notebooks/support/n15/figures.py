@@ -35,8 +35,7 @@ from matplotlib.patches import Patch
 
 from support.n15.runs import SCHEDULES, Plan, even_balance, every_plan, fastest, make_plan
 
-# ---- Figure of notebook 15: the mesh laid on machines, every link that leaves a machine, and what it carries in a
-# step.
+# ---- The mesh laid on machines, every link that leaves a machine, and what it carries in a step.
 
 Order: TypeAlias = Literal["rank = data · n + pipeline", "rank = pipeline · W + data"]
 ORDERS: tuple[Order, ...] = ("rank = data · n + pipeline", "rank = pipeline · W + data")
@@ -137,7 +136,7 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
     )
 
 
-# ---- Figure of notebook 15: all ways to use so many ranks, what a step takes, what a rank holds, what it sends.
+# ---- All ways to use so many ranks, what a step takes, what a rank holds, what it sends.
 
 PLANS_CONTROLS = {
     "ranks": steps((8, 64, 512), 64, "ranks"),
@@ -254,13 +253,7 @@ def _legend(axes: Axes, *entries: tuple[str, str, str]) -> None:
     )
 
 
-# ---- Figures of notebook 15: who is who in a mesh of replicas and stages, and what comes of dealing rows to the
-# wrong one.
-#
-# mesh_of     the places of all ranks, row by row: who reads what, who holds which layers
-# draw_mesh   the same as a picture: a row a replica, a column a stage, the rows of the data that each rank reads
-# draw_same   the losses of one run in one process and on ranks, and how far apart they are
-# draw_deals  the losses of two runs: rows dealt to replicas, rows dealt to ranks
+# ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
 
 Deal: TypeAlias = Literal["to replicas", "to ranks"]
 DEALS: tuple[Deal, ...] = ("to replicas", "to ranks")

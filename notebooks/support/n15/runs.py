@@ -22,7 +22,7 @@ from lib.timeline import Recorder, Trace
 from lib.training.state import global_losses, read_steps
 from torch import nn
 
-# ---- An image tower that is deep enough to be cut into stages: equal blocks between a first and a last layer.
+# ---- An image tower that can be cut into stages: equal blocks between a first and a last layer.
 #
 #     image (B, 1, 8, 8) ── 64 pixels ── width ── block ── block ── … ── block ── 10 points
 #

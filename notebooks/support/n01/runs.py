@@ -1,4 +1,4 @@
-"""What notebook 01, the loading pipeline, runs and measures, and its small models."""
+"""What notebook 01, the loading pipeline, runs and measures, and its models: an epoch, a path with hops."""
 
 from __future__ import annotations
 

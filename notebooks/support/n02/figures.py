@@ -1,4 +1,4 @@
-"""Figures of notebook 02, samplers."""
+"""Figures of notebook 02, samplers: who asks whom for what, the orders that come of it, and padding."""
 
 from __future__ import annotations
 

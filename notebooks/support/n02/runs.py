@@ -1,4 +1,4 @@
-"""What notebook 02, samplers, runs and measures, and its small models."""
+"""What notebook 02, samplers, runs: datasets that show their order, batches by length."""
 
 from __future__ import annotations
 

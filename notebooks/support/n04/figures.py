@@ -1,4 +1,4 @@
-"""Figures of notebook 04, contiguous shards."""
+"""Figures of notebook 04, contiguous shards: how an epoch is cut and goes on, a computed shuffle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lib._values import format_share
+from lib._values import format_share, plural
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
@@ -232,10 +232,10 @@ def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figu
         state = f"consumed = {size - users.count(None)}" if cut == "stride" else f"index() = {cursors}"
         note = f"number: the step that used a position; to go on, remember {state}"
         axes.text(-0.4, y + 1.35, note, va="center", fontsize=10, color=MUTED)
-    count = {n: f"{n} piece{'s' * (n != 1)}" for n in pieces.values()}
+    count = {n: plural(n, "piece") for n in pieces.values()}
     title(
         axes,
-        f"After {step} step{'s' * (step != 1)}, what is left: {count[pieces['stride']]} with stride, "
+        f"After {plural(step, 'step')}, what is left: {count[pieces['stride']]} with stride, "
         f"{count[pieces['contiguous']]} with contiguous shards",
     )
     return describe(
@@ -330,7 +330,8 @@ def draw_calendar(
         label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
     twice, lost = sum(count > 1 for count in times.values()), size - len(times)
     who = "Restarted" if restart else f"{before} ranks, then {after}"
-    again = f"{twice or 'none'} of {size} twice{' (padding)' * bool(twice and not restart)}"
+    padding = " (padding)" if twice and not restart else ""
+    again = f"{twice or 'none'} of {size} twice{padding}"
     title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
     return describe(
         figure,
@@ -468,7 +469,7 @@ def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
     right.set_xlabel("W, ranks")
     right.set_ylabel("samples that nobody reads, %")
     right.legend(loc="lower right")
-    many = f"{world_size} rank{'s' * (world_size > 1)}"
+    many = plural(world_size, "rank")
     if agree:
         headline(figure, f"{many}, one order: every sample once")
     else:
@@ -605,7 +606,7 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: int, size: int) -> 
     said = f"a pattern at lag {lags[worst]:,}, z = {surprise[worst]:,.0f}"
     headline(
         figure,
-        f"{rounds} round{'s' * (rounds != 1)}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}",
+        f"{plural(rounds, 'round')}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}",
     )
     return describe(
         figure,

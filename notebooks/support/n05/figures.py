@@ -1,4 +1,4 @@
-"""Figures of notebook 05, 400 million rows on a small machine."""
+"""Figures of notebook 05, 400 million rows: who holds which rows and pages, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lib._values import format_bytes, format_share
+from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
 from lib.show.explore import choice, steps, whole
 from lib.show.sheet import (
@@ -133,7 +133,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
 
 # ---- Which process holds which rows, for each of the three ways.
 
-HOLDERS_SIZE = 24
+HELD_ROWS = 24  # of the file in draw_holders
 HOLDER_WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
 
 HOLDERS_CONTROLS = {
@@ -149,17 +149,17 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     kind = HOLDER_WAYS[way]
     server = kind == "server"
     lines = world_size * (1 + workers) + server
-    figure, axes = cell_sheet(HOLDERS_SIZE, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
-    order = Permutation(HOLDERS_SIZE)[range(HOLDERS_SIZE)].tolist()
-    everything = list(range(HOLDERS_SIZE))
+    figure, axes = cell_sheet(HELD_ROWS, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
+    order = Permutation(HELD_ROWS)[range(HELD_ROWS)].tolist()
+    everything = list(range(HELD_ROWS))
     y, copies, private = 0.0, 0, 0
     if server:
         label_row(axes, y, "server")
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
-        copies, private, y = 1, HOLDERS_SIZE, y + 1.35
+        copies, private, y = 1, HELD_ROWS, y + 1.35
     for rank in range(world_size):
         own = (
-            order[rank::world_size][: HOLDERS_SIZE // world_size // mini_epochs]
+            order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
             if kind == "rank"
             else everything
         )
@@ -181,9 +181,10 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         y += 0.35
     each = private // copies
     parts = {
-        "naive": f"{copies} processes hold all {HOLDERS_SIZE} rows: {private} in memory",
-        "server": f"The server holds all {HOLDERS_SIZE} rows once; nobody else holds any",
-        "rank": f"Each rank holds {each} of {HOLDERS_SIZE} rows (E = {mini_epochs}), workers share them: {private} in memory",
+        "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
+        "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
+        "rank": f"Each rank holds {each} of {HELD_ROWS} rows (E = {mini_epochs}), workers share them: "
+        f"{private} in memory",
     }
     title(axes, parts[kind])
     shared = " Workers share their rank's." if kind == "rank" and workers else ""
@@ -196,12 +197,12 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
 
 # ---- What reading costs a forked worker.
 
-COPY_ON_READ_SIZE = 24
+PAGED_ROWS = 24  # that parent and worker share in draw_pages_copied
 TOP, LOW = 0.3, 2.7
 LIST, PACKED = "list of str", "packed bytes"
 
 PAGES_COPIED_CONTROLS = {
-    "reads": whole(0, COPY_ON_READ_SIZE, 3, "rows read"),
+    "reads": whole(0, PAGED_ROWS, 3, "rows read"),
     "per_page": whole(2, 8, 4, "rows a page"),
     "rows": choice((LIST, PACKED), LIST, "rows as"),
 }
@@ -216,15 +217,15 @@ def _sheet(axes: Axes, x: float, y: float, width: float, color: str, dashed: boo
 @styled
 def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     """Draw the pages that parent and worker share, and below them those that the worker's reading has copied."""
-    order = Permutation(COPY_ON_READ_SIZE, seed=3)[range(COPY_ON_READ_SIZE)].tolist()
-    seen, pages, gap = set(order[:reads]), -(-COPY_ON_READ_SIZE // per_page), 0.35
+    order = Permutation(PAGED_ROWS, seed=3)[range(PAGED_ROWS)].tolist()
+    seen, pages, gap = set(order[:reads]), -(-PAGED_ROWS // per_page), 0.35
     copied = {row // per_page for row in seen} if rows == LIST else set()
-    figure, axes = cell_sheet(COPY_ON_READ_SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
+    figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
     for y, name in ((TOP, "parent's pages"), (LOW, "worker's own")):
         label_row(axes, y, name)
     for page in range(pages):
         inside, left = (
-            range(page * per_page, min(COPY_ON_READ_SIZE, (page + 1) * per_page)),
+            range(page * per_page, min(PAGED_ROWS, (page + 1) * per_page)),
             page * (per_page + gap),
         )
         _sheet(axes, left, TOP, len(inside), BLUE, dashed=False)
@@ -252,13 +253,13 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     axes.text(-0.5, LOW + 1.2, text, fontsize=10, color=MUTED, va="center")
     title(
         axes,
-        f"{rows.capitalize()}: {reads} of {COPY_ON_READ_SIZE} rows read ({format_share(reads / COPY_ON_READ_SIZE)}), {len(copied)} of {pages} "
-        f"pages copied ({format_share(len(copied) / pages)})",
+        f"{rows.capitalize()}: {reads} of {PAGED_ROWS} rows read ({format_share(reads / PAGED_ROWS)}), "
+        f"{len(copied)} of {pages} pages copied ({format_share(len(copied) / pages)})",
     )
     return describe(
         figure,
-        f"{COPY_ON_READ_SIZE} rows as {rows} in {pages} pages. A forked worker has read {reads} of them in random order and "
-        f"copied {len(copied)} pages.",
+        f"{PAGED_ROWS} rows as {rows} in {pages} pages. A forked worker has read {reads} of them in random order "
+        f"and copied {len(copied)} pages.",
     )
 
 
@@ -421,7 +422,7 @@ def draw_memory(
     verdict = f"What fits: {', '.join(fits)}" if fits else "Nothing fits"
     headline(
         figure,
-        f"{million_rows} M rows, {world_size} rank{'s' * (world_size > 1)}: {format_bytes(naive.total)} if every rank "
+        f"{million_rows} M rows, {plural(world_size, 'rank')}: {format_bytes(naive.total)} if every rank "
         f"holds all, {format_bytes(rank.total)} if each holds its own. {verdict}",
     )
     notes = []

@@ -1,4 +1,4 @@
-"""What notebook 05, 400 million rows on a small machine, runs and measures, and its small models."""
+"""What notebook 05, 400 million rows, runs and measures: ways to hold rows, pages, queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 06, data parallel."""
+"""Figures of notebook 06, data parallel: the ring, means over ranks, overlap, ranks that die."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from lib._values import format_share, integer
+from lib._values import format_share, integer, plural
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, arrow, cell_axes, draw_cell, inch_sheet, name_rank, note
@@ -212,9 +212,7 @@ def draw_weights(*, rank_0: int, rank_1: int, rank_2: int, how: str) -> Figure:
     axes.set(
         xlim=(-0.3, max(x + 0.5, widest)), ylim=(0, 1.18 * highest), ylabel="weight of a sample\n(fair = 1)"
     )
-    axes.set_xticks(
-        middles, [f"rank {rank}\n{count} sample{'s' * (count != 1)}" for rank, count in enumerate(counts)]
-    )
+    axes.set_xticks(middles, [f"rank {rank}\n{plural(count, 'sample')}" for rank, count in enumerate(counts)])
     axes.tick_params(axis="x", length=0, labelcolor=INK)
     share = " + ".join(map(str, counts))
     title(axes, f"Shares {share}: {_finding(counts, times, how)}")
@@ -305,7 +303,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
     )
     title(
         axes,
-        f"{world_size} rank{'s' * (world_size != 1)} × {own} samples: an image is told from "
+        f"{plural(world_size, 'rank')} × {own} samples: an image is told from "
         f"{seen - 1} of {batch - 1} wrong captions",
     )
     return describe(
@@ -354,7 +352,7 @@ def draw_overlap(*, layers: int, per_bucket: int, network: float, latency: float
     calls = len(trace.only(kind="transfer"))
     return draw_timeline(
         predicted=trace,
-        title=f"{calls} bucket{'s' * (calls != 1)}: {format_share(hidden_share(trace))} of the all-reduce is hidden, "
+        title=f"{plural(calls, 'bucket')}: {format_share(hidden_share(trace))} of the all-reduce is hidden, "
         f"step() waits {late:.1f} ticks",
         unit="clock",
     )
@@ -478,17 +476,20 @@ def draw_attempts(
         y += world * pitch + 0.42
     again, missed = sum(count > 1 for count in times.values()), size - len(times)
     what = "the step that counted it" if small else "the rank that counted it"
-    red = f" (red{', hatched' * small}: twice)" if again else ""
+    red = (" (red, hatched: twice)" if small else " (red: twice)") if again else ""
     heading = f"The {size:,} rows of the file, in order: {what}{red}"
     axes.text(EDGE, y + 0.02, heading, va="center", fontsize=10, color=INK)
     _draw_rows(axes, counted, times, size, (y + 0.3 + side / 2, side, per_line), small)
     axes.set(xlim=(EDGE, WIDTH), ylim=(height, 0))
     lost = len({(step.attempt, step.step) for step in done} - {(step.attempt, step.step) for step in counted})
-    redone = f"{lost} step{'s' * (lost != 1)} done again"
+    redone = f"{plural(lost, 'step')} done again"
     rows = f"all {size:,} rows counted" if not missed else f"{missed:,} of {size:,} rows never counted"
-    rows += f", {again:,} of them twice" if again else " once" * (not missed)
+    if again:
+        rows += f", {again:,} of them twice"
+    elif not missed:
+        rows += " once"
     path = " → ".join(map(str, worlds))
-    title(axes, f"{path} rank{'s' * (path != '1')}: {redone}, {rows}")
+    title(axes, f"{path} {'rank' if path == '1' else 'ranks'}: {redone}, {rows}")
     said = [
         f"attempt {number}: {world} ranks, {len({s.step for s in done if s.attempt == number})} steps"
         + (f", rank {killed[number][0]} killed in step {killed[number][1]}" if number in killed else "")

@@ -1,4 +1,4 @@
-"""Figures of notebook 07, micro-batches."""
+"""Figures of notebook 07, micro-batches: rows cut and gathered, memory and time, gradients, BatchNorm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
-from lib._values import format_share
+from lib._values import format_share, plural
 from lib.pipeline.batchnorm import DeferredBatchNorm
 from lib.pipeline.microbatch import gather, scatter
 from lib.show.explore import choice, steps, switch, whole
@@ -130,12 +130,12 @@ def draw_cut(*, rows: int, chunks: int, width: int) -> Figure:
     _name(axes, middle, width, f"scatter(x, {chunks})")
     _name(axes, right, width, "gather(…)", top - 0.85)
     same = torch.equal(gather(batches), x)  # type: ignore[arg-type]
-    many = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+    many = plural(len(parts), "micro-batch", "micro-batches")
     few = f" ({chunks} asked for, none may be empty)" if missing else ""
     plus = f": {sizes_of(parts)}" if len(parts) > 1 and not missing else ""
     title(
         axes,
-        f"{rows} row{'s' * (rows > 1)} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x",
+        f"{plural(rows, 'row')} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x",
     )
     return describe(
         figure,
@@ -226,7 +226,7 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
         axes.text(
             middle + 7.2,
             y + (max(map(len, part)) - 1) / 2,
-            f"micro-batch {i}: {shapes} row{'s' * (shapes != '1')}",
+            f"micro-batch {i}: {shapes} {'row' if shapes == '1' else 'rows'}",
             va="center",
             fontsize=9.5,
             color=RED if torn else INK,
@@ -260,12 +260,12 @@ def _finding(
 ) -> str:
     if refusal:
         return f"{how}: {rows} rows of x and {rows_y} of y are refused before anything is cut"
-    gone = [f"{len(gone)} row{'s' * (len(gone) > 1)} of {name}" for name, gone in lost.items() if gone]
+    gone = [f"{plural(len(gone), 'row')} of {name}" for name, gone in lost.items() if gone]
     if gone:
         return f"{how}: {' and '.join(gone)} lost, without a word"
     if rows != rows_y:
         return f"{how}: {rows} rows of x meet {rows_y} of y: rows paired that do not belong together"
-    came = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+    came = plural(len(parts), "micro-batch", "micro-batches")
     asked = f" where {chunks} were asked for" if len(parts) < chunks else ""
     return f"{how}: {came}{asked}, {sizes_of([part[0] for part in parts])} rows of every tensor"
 
@@ -568,7 +568,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     length = float(points[-1].norm() / target.norm())
     hit = off < 1e-9
     if hit:
-        many = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+        many = plural(len(parts), "micro-batch", "micro-batches")
         finding = f"{many}: the arrows end in the gradient of the whole batch"
     elif how == NOTHING and off > 0.5:
         finding = f"Not divided: the gradient is {length:.1f} times as long as it should be"
@@ -724,7 +724,7 @@ def draw_sees(*, chunks: int) -> Figure:
         axes.set_yticks([0, ROWS - 1])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}\nsees {counts[name]} row{'s' * (counts[name] > 1)}", fontsize=11)
+        axes.set_title(f"{name}\nsees {plural(counts[name], 'row')}", fontsize=11)
         axes.set_xlabel("input row")
     grid[0].set_ylabel("output row")
     norm = counts["BatchNorm1d"]
@@ -793,7 +793,7 @@ def draw_norm(*, chunks: int, ordered: bool) -> Figure:
     if chunks == 1:
         finding = "One micro-batch: BatchNorm as it is"
     else:
-        pairs = f"{swaps} pair{'s' * (swaps != 1)} of rows swap order"
+        pairs = f"{plural(swaps, 'pair')} of rows swap order"
         finding = f"BatchNorm in {chunks} micro-batches: row {far} moves by {float(moved[far]):.1f}, {pairs}"
     headline(figure, finding)
     return describe(

@@ -1,4 +1,4 @@
-"""Figures of notebook 09, streams, tasks, workers."""
+"""Figures of notebook 09, streams, tasks, workers: the runtime, CUDA streams, threads, clocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lib._values import format_share, format_time
+from lib._values import format_share, format_time, plural
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
 from lib.show.style import (
@@ -117,7 +117,7 @@ def said(name: str, scene: Scene, clock: int) -> str:
 
 def words(scene: Scene) -> str:
     """Say where everything is."""
-    parts = [f"{scene.partitions} worker{'s' * (scene.partitions > 1)}"]
+    parts = [plural(scene.partitions, "worker")]
     for where, place in (
         ("in_queues", scene.queued),
         ("workers", scene.running),
@@ -547,7 +547,7 @@ def draw_clock_run(micro_batches: int, first: int, second: int, third: int) -> F
     trace = clock_trace(micro_batches, seconds)
     alone = micro_batches * sum(seconds)
     starts = sorted({span.start for span in trace})
-    clocks = f"{len(starts)} clock{'s' * (len(starts) > 1)}"
+    clocks = plural(len(starts), "clock")
     finding = f"{clocks}, {trace.makespan:g} ticks instead of {alone}: {alone / trace.makespan:.2f} × as fast"
     if seconds.count(max(seconds)) == 1:
         finding += f"; partition {seconds.index(max(seconds))} decides"

@@ -1,4 +1,4 @@
-"""Figures of notebook 10, checkpoint and recompute."""
+"""Figures of notebook 10, checkpoint and recompute: held tensors, time and memory, faults."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import torch
+from lib._values import plural
 from lib.show.charts import bars
 from lib.show.explore import Control, choice, switch, whole
 from lib.show.sheet import arrow, box
@@ -129,7 +130,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     top.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
     highest, without = peak(steps), micro_batches * (layers + 1)
     batches = f" × {micro_batches} micro-batches" if micro_batches > 1 else ""
-    parts = f", {segments} segment{'s' * (segments != 1)}" if stop else ""
+    parts = f", {plural(segments, 'segment')}" if stop else ""
     against = f" instead of {without}" if stop else ", no checkpoint"
     finding = f"{layers} layers{parts}{batches}: peak of {max(counted)} tensors{against}"
     with matplotlib.rc_context({"axes.titlepad": 30}):  # above the legend
@@ -205,7 +206,7 @@ def _draw_count(axes: Axes, predicted: list[int], counted: list[int]) -> None:
 def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     """Draw the tensors held over the steps: without checkpoint, and below with so many segments; each its own row."""
     ways: list[tuple[str, int, Mode]] = [("without", 1, "never")]
-    ways += [(f"{s} segment{'s' * (s != 1)}", s, "always") for s in segments]
+    ways += [(plural(s, "segment"), s, "always") for s in segments]
     figure, panels = new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
     said, peaks = [], {}
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
@@ -502,8 +503,8 @@ def draw_segments(layers: int = 16) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper center", ncols=3)
-    which = f"{best[0]} to {best[-1]}" if len(best) > 1 else f"{best[0]}"
-    finding = f"{layers} layers need least, {least} tensors, in {which} segment{'s' * (best != [1])}"
+    which = f"{best[0]} to {best[-1]} segments" if len(best) > 1 else plural(best[0], "segment")
+    finding = f"{layers} layers need least, {least} tensors, in {which}"
     title(axes, finding)
     points = ", ".join(f"{s}: {n}" for s, n in counted.items())
     return describe(figure, f"{finding}. Counted peaks by segments: {points}.")

@@ -1,4 +1,4 @@
-"""What notebook 10, checkpoint and recompute, runs and measures, and its small models."""
+"""What notebook 10, checkpoint and recompute, runs, measures, predicts: held tensors, time, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 11, the order of backward."""
+"""Figures of notebook 11, the order of backward: a pipeline's graph, what runs when, copies."""
 
 from __future__ import annotations
 
@@ -588,7 +588,7 @@ def draw_fence(direction: str, step: int) -> Figure:
     figure, axes = new_figure(9, 4.1)
     axes.set(xlim=(0, 9), ylim=(3.85, 0.4), aspect="equal")
     axes.axis("off")
-    _fence_draw_lanes(axes)
+    _draw_streams(axes)
     nodes = [_node(axes, k, k == now) for k in range(len(STOPS))]
     way, beside = WAYS[direction]
     for start, end in itertools.pairwise(way):
@@ -620,7 +620,7 @@ def _center(k: int) -> tuple[float, float]:
     return stop.x, {"Copy": COPY_LANE, "Checkpoint": COMPUTE_LANE, "Recompute": COMPUTE_LANE}[stop.name]
 
 
-def _fence_draw_lanes(axes: Axes) -> None:
+def _draw_streams(axes: Axes) -> None:
     for y, name, color in ((COPY_LANE, "copy\nstream", ORANGE), (COMPUTE_LANE, "compute\nstream", BLUE)):
         axes.add_patch(Rectangle((0.85, y - 0.36), 8.1, 0.72, facecolor=pale(color, 0.1), zorder=0))
         axes.text(0.05, y, name, va="center", fontsize=10.5, color=MUTED)

@@ -1,4 +1,4 @@
-"""What notebook 11, the order of backward, runs and measures, and its small models."""
+"""What notebook 11, the order of backward, runs and measures, and its models: graphs, orders, copies."""
 
 from __future__ import annotations
 

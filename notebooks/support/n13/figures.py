@@ -1,4 +1,4 @@
-"""Figures of notebook 13, CUDA streams."""
+"""Figures of notebook 13, CUDA streams: waits and races, copies, prefetching, chunks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
-from lib._values import format_bytes
+from lib._values import format_bytes, plural
 from lib.show.charts import log2_axis
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import arrow
@@ -162,7 +162,7 @@ def race_words(races: Sequence[Race]) -> str:
     """Say how many races there are, and name the first."""
     if not races:
         return "no race"
-    many = f"{len(races)} race{'s' * (len(races) != 1)}"
+    many = plural(len(races), "race")
     return f"{many}, first {races[0].earlier.label} and {races[0].later.label} in {races[0].block}"
 
 
@@ -306,7 +306,8 @@ def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     both[1].legend(loc="center right", fontsize=9)
     largest = [row for row in rows if row["direction"] == DIRECTIONS[0] and row["bytes"] == max(SIZES)]
     speed = {row["way"]: _rate(row) for row in largest}
-    finding = f"Pinned {speed[COPY_WAYS[2]]:.0f} GB/s, pageable {speed[COPY_WAYS[0]]:.0f}, and non_blocking changes nothing there"
+    pinned, pageable = (f"{speed[COPY_WAYS[way]]:.0f}" for way in (2, 0))
+    finding = f"Pinned {pinned} GB/s, pageable {pageable}, and non_blocking changes nothing there"
     headline(figure, finding)
     figure.supxlabel(origin, **ORIGIN)
     return describe(figure, f"{finding}. {origin}.")
@@ -474,7 +475,7 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
     _draw_curve(curve, {count: t.makespan for count, t in times.items()}, chunks, max(copy, compute))
     share = overlap_share(trace)
     finding = (
-        f"{chunks} chunk{'s' * (chunks != 1)}: {trace.makespan:.0f} ticks, {share:.0%} of the shorter work hidden; "
+        f"{plural(chunks, 'chunk')}: {trace.makespan:.0f} ticks, {share:.0%} of the shorter work hidden; "
         f"best {best}: {least:.0f}"
     )
     title(axes, finding)

@@ -1,4 +1,4 @@
-"""What notebook 13, CUDA streams, runs and measures, and its small models."""
+"""What notebook 13, CUDA streams, runs and measures: races, chunks, prefetching, bandwidth, preprocessing."""
 
 from __future__ import annotations
 

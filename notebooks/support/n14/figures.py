@@ -1,4 +1,4 @@
-"""Figures of notebook 14, schedules."""
+"""Figures of notebook 14, schedules: what they hold and cost, time against memory, B cut in I and W."""
 
 from __future__ import annotations
 

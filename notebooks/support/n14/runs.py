@@ -1,4 +1,4 @@
-"""What notebook 14, schedules, runs and measures, and its small models."""
+"""What notebook 14, schedules, runs and measures: torch's own orders, a GPU, stages that sleep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 15, scale out."""
+"""Figures of notebook 15, scale out: meshes on machines, all plans, who is who."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from lib._values import integer
+from lib._values import integer, plural
 from lib.show.explore import choice, steps
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import (
@@ -181,7 +181,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
     for place, plan in enumerate(plans):
         beyond = 1e3 * plan.seconds > cap
         time.annotate(
-            f"{1e3 * plan.seconds:,.0f} ms{' ↑' * beyond}\n{plan.bubble:.0%} idle",
+            f"{1e3 * plan.seconds:,.0f} ms{' ↑' if beyond else ''}\n{plan.bubble:.0%} idle",
             (place, min(cap, 1e3 * plan.seconds)),
             (0, 4),
             textcoords="offset points",
@@ -346,9 +346,9 @@ def _finding(mesh: list[list[Place]]) -> str:
     apart = sum(row[0].share != row[-1].share for row in mesh)
     if apart:
         return f"{apart} of {len(mesh)} replicas in error: images of one rank's rows, targets of another's"
-    replicas = f"{len(mesh)} replica{'s' * (len(mesh) > 1)}"
+    replicas = plural(len(mesh), "replica")
     share = "all rows" if len(mesh) == 1 else f"1/{len(mesh)} of the rows"
-    return f"{ranks} ranks are {replicas} of {n} stage{'s' * (n > 1)}: each replica reads {share}"
+    return f"{ranks} ranks are {replicas} of {plural(n, 'stage')}: each replica reads {share}"
 
 
 def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Place]], place: Place) -> None:
@@ -358,9 +358,11 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     look: Any = {"edge": RED, "line": 2.4} if wrong else {"line": 1.6}
     box(axes, x + 0.02 + inner / 2, y + tall / 2, inner, tall - 0.04, zorder=1, **look)
     uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
-    words = (
-        f"rank {place.rank}" + f" · {uses}" * bool(uses and wide > 1.5) + " ≠ images" * (wrong and wide > 2.5)
-    )
+    words = f"rank {place.rank}"
+    if uses and wide > 1.5:
+        words += f" · {uses}"
+    if wrong and wide > 2.5:
+        words += " ≠ images"
     axes.text(
         x + 0.12, y + 0.24, words, va="center", fontsize=10, fontweight="bold", color=RED if wrong else INK
     )

@@ -1,4 +1,4 @@
-"""What notebook 15, scale out, runs and measures, and its small models."""
+"""What notebook 15, scale out, runs, predicts and reads: a tower, a step on many ranks, the ranks' files."""
 
 from __future__ import annotations
 

@@ -517,10 +517,7 @@ def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
     )
 
 
-WALK_CONTROLS = {
-    "index": whole(0, 39, 17, "i · position"),
-    "size": whole(33, 64, 40, "n · samples"),
-}
+WALK_CONTROLS = {"index": whole(0, 39, 17, "i · position"), "size": whole(33, 64, 40, "n · samples")}
 
 
 @styled
@@ -605,8 +602,7 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: int, size: int) -> 
     right.set_title("p[i] xor p[i + lag], z-score", fontsize=11, fontweight="normal")
     said = f"a pattern at lag {lags[worst]:,}, z = {surprise[worst]:,.0f}"
     headline(
-        figure,
-        f"{plural(rounds, 'round')}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}",
+        figure, f"{plural(rounds, 'round')}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}"
     )
     return describe(
         figure,

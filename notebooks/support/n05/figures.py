@@ -288,8 +288,7 @@ def draw_growth(
                       color=INK, fontweight="bold")  # fmt: skip
     axes.set(xscale="log", xlim=(reads[0] * 0.8, size * 2.2), xlabel="rows read by the worker, random order")
     axes.set_xticks(
-        reads[::2],
-        [f"{100 * count / size:.{int(count < size / 10)}f} %" for count in reads[::2]],
+        reads[::2], [f"{100 * count / size:.{int(count < size / 10)}f} %" for count in reads[::2]]
     )
     axes.minorticks_off()
     axes.set_ylabel("private to the worker (MB)")

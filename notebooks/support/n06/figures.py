@@ -144,10 +144,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
         )
     axes.set(xlim=(EDGE, 9.0), ylim=(height, 0))
     sent = f"{step / world_size:.2f} gradients sent by each rank"
-    title(
-        axes,
-        f"After {step} of {every} steps, {complete} of {world_size**2} chunks are complete; {sent}",
-    )
+    title(axes, f"After {step} of {every} steps, {complete} of {world_size**2} chunks are complete; {sent}")
     rows = "; ".join(
         f"rank {rank} holds " + ", ".join("+".join(map(str, sorted(parts))) for parts in row)
         for rank, row in enumerate(held)

@@ -75,12 +75,7 @@ def _block(axes: Axes, x: float, y: float, tensor: Tensor, number: int | None, m
 
 def _band(axes: Axes, x0: float, x1: float, y0: float, y1: float, rows: int, number: int) -> None:
     """Draw a pale band that leads `rows` rows from height y0 at x0 to height y1 at x1."""
-    corners = [
-        (x0, y0 - 0.44),
-        (x1, y1 - 0.44),
-        (x1, y1 + rows - 0.56),
-        (x0, y0 + rows - 0.56),
-    ]
+    corners = [(x0, y0 - 0.44), (x1, y1 - 0.44), (x1, y1 + rows - 0.56), (x0, y0 + rows - 0.56)]
     axes.add_patch(Polygon(corners, closed=True, facecolor=rank_color(number), alpha=0.22, linewidth=0))
 
 
@@ -133,10 +128,7 @@ def draw_cut(*, rows: int, chunks: int, width: int) -> Figure:
     many = plural(len(parts), "micro-batch", "micro-batches")
     few = f" ({chunks} asked for, none may be empty)" if missing else ""
     plus = f": {sizes_of(parts)}" if len(parts) > 1 and not missing else ""
-    title(
-        axes,
-        f"{plural(rows, 'row')} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x",
-    )
+    title(axes, f"{plural(rows, 'row')} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x")
     return describe(
         figure,
         f"x has {rows} rows of {width}. scatter(x, {chunks}) gives {many} of {sizes_of(parts)} rows; gather returns "

@@ -565,10 +565,7 @@ STOPS = (
 """In the order of forward. `code` is shortened: `self.` and the Python names of the neighbours are left out."""
 
 BACKWARD = (5, 4, 3, 2, 1, 0)
-WAYS = {
-    "forward": ((0, 1, 2, 3, 5), ((3, 4),)),
-    "backward": ((5, 3, 2, 1, 0), ((5, 4), (4, 2))),
-}
+WAYS = {"forward": ((0, 1, 2, 3, 5), ((3, 4),)), "backward": ((5, 3, 2, 1, 0), ((5, 4), (4, 2)))}
 """Which stops an arrow connects: on the main way, and to and from Recompute."""
 
 FENCE_CONTROLS = {

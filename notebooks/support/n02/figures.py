@@ -143,6 +143,7 @@ def _order(
     axes: Axes, y: float, messages: Sequence[Message], size: int, batch_size: int, drop_last: bool
 ) -> None:
     """Draw the epoch's order as a strip, as far as these messages have told it."""
+    # what these messages tell: an index is named by the Sampler, then loaded, then used in a batch
     named = [index for message in messages if message.name == "indices" for index in message.payload]
     loaded, used = (sum(len(m.payload) for m in messages if m.name == name) for name in ("load", "batch"))
     kept = size // batch_size * batch_size if drop_last else size

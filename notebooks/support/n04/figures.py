@@ -150,6 +150,7 @@ def draw_cursor(
     missing = sorted(set(range(size)) - set(order))
     mine = kind(size, world_size, rank, duplicates)
     figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
+    # call by call: a line above the positions that it gave, and its number
     got = None
     for number in range(1, calls + 1):
         begin, got = mine.index(), mine.next(batch_size)
@@ -159,11 +160,13 @@ def draw_cursor(
                 begin + len(got) / 2 - 0.5, 0, str(number), ha="center", va="center_baseline", color=INK
             )
     for position, sample in enumerate(order):
+        # random shards pad with samples that came before, sequential ones past the end of the file
         padding = sample in order[:position] if random else position >= size
         mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
         draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
         axes.text(position, 1.75, str(position), ha="center", va="center_baseline", fontsize=9, color=MUTED)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
+    # the cursor stands between two positions
     axes.annotate(
         f"index() = {mine.index()}",
         (mine.index() - 0.5, 1.5),
@@ -303,9 +306,11 @@ def draw_calendar(
         run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
         for run in (1, 2)
     }
+    # the two runs lie side by side, the samples below both
     begin = {1: 0.0, 2: wide[1] + 1.2 if wide[1] else 0.0}
     below = 1 + ranks + 1.3
     figure, axes = cell_sheet(max(begin[2] + wide[2], per_row), below + -(-size // per_row))
+    # in the order in which they were used, so that the last use of a sample is the one that counts
     last: dict[int, Use] = {}
     for use in uses:
         x = begin[use.run] + _column(use, batch_size)

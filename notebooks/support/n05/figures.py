@@ -69,11 +69,13 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     rank, part = min(rank, world_size - 1), min(mini_epoch, mini_epochs - 1)
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
     turns = -(-SIZE // world_size)
+    # a rank's turns, cut in E parts: this mini-epoch is turns begin … end - 1 of every rank
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
     mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
     gap, lines = 0.3, SIZE // COLUMNS
     figure, axes = cell_sheet(COLUMNS + gap * (COLUMNS // PAGE - 1), 8.0, labels=1.15)
 
+    # above: the order, with a line where a mini-epoch ends
     for position, row in enumerate(order):
         turn, owner = divmod(position, world_size)
         now = begin <= turn < end
@@ -87,6 +89,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     label_row(axes, 0, f"order, e = {epoch}")
     label_row(axes, 1.1, f"cut in {mini_epochs}", color=MUTED)
 
+    # below: the file row by row, and under each page a bar that is full if the rank must read it
     top, pages = 3.6, set()
     for row in range(SIZE):
         page, place = divmod(row, PAGE)
@@ -158,6 +161,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
         copies, private, y = 1, HELD_ROWS, y + 1.35
     for rank in range(world_size):
+        # a rank's own rows: its places of the order, and of these the first mini-epoch
         own = (
             order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
             if kind == "rank"
@@ -173,6 +177,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
             if server:
                 axes.text(-0.4, y, "asks the server", va="center_baseline", fontsize=10, color=MUTED)
             else:
+                # a worker that copies counts; one that shares its rank's pages is drawn pale and doesn't
                 copied = worker < 0 or kind == "naive"
                 for row in sorted(own):
                     draw_cells(axes, [Cell(row, rank, "plain" if copied else "faded")], x=row, y=y, font=9.5)
@@ -219,6 +224,7 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     """Draw the pages that parent and worker share, and below them those that the worker's reading has copied."""
     order = Permutation(PAGED_ROWS, seed=3)[range(PAGED_ROWS)].tolist()
     seen, pages, gap = set(order[:reads]), -(-PAGED_ROWS // per_page), 0.35
+    # reading an object of a list writes its reference count, so its page is copied; bytes stay shared
     copied = {row // per_page for row in seen} if rows == LIST else set()
     figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
     for y, name in ((TOP, "parent's pages"), (LOW, "worker's own")):
@@ -390,6 +396,7 @@ def draw_memory(
     for way, holding in holdings.items():
         total = max(LEAST, holding.total)
         over = total > machine
+        # an outline for the prediction, red and hatched beyond the machine; then each run with its own
         _bar(axes, y, LEAST, min(total, machine), BLUE)
         if over:
             _bar(axes, y, machine, total, RED, HATCH["padding"])
@@ -410,6 +417,7 @@ def draw_memory(
         y += 0.7
     axes.axvline(machine, color=RED, linestyle=(0, (5, 3)), linewidth=1.5, zorder=0)
     axes.text(machine, -0.42, f"the machine: {format_bytes(machine)}", color=RED, fontsize=10, ha="center")
+    # room to the right for the notes: the axis is logarithmic
     most = max(machine, *(holding.total for holding in holdings.values()), *(p.measured for p in points), 1e9)
     axes.set(xscale="log", xlim=(LEAST, most * 40), ylim=(y - 0.3, -0.6), xlabel="bytes on the whole machine")
     axes.set_yticks([place for place, _ in places], [text for _, text in places], color=INK)
@@ -714,6 +722,7 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     for place, (name, run) in zip(axes[0], runs.items(), strict=True):
         layers = [[size / 1e6 for size in getattr(run, layer)] for layer in LAYERS]
         looks = [{"facecolor": c, "hatch": h, "edgecolor": PAPER} for _, c, h in LAYERS.values()]
+        # layer upon layer, each from where the one below it ends
         low = [0.0] * len(run.times)
         for layer, look in zip(layers, looks, strict=True):
             high = [a + b for a, b in zip(low, layer, strict=True)]

@@ -94,6 +94,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
             left, parts = LEFT + chunk * (wide + 0.12), held[rank][chunk]
             whole_sum = len(parts) == world_size
             complete += whole_sum
+            # a stripe for each rank whose part may be in this chunk, full if it is
             for part in range(world_size):
                 spot = (left + part * wide / world_size, y - tall / 2)
                 inside, color = part in parts, rank_color(part)
@@ -115,6 +116,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
                     linewidth=2.6 if whole_sum else 0.8,
                 )
             )
+            # what it sends next goes to the row below; the last rank's goes to rank 0
             if step < every and chunk == chunk_to_send(rank, step, world_size):
                 last = rank == world_size - 1
                 start = left + wide / 2
@@ -273,6 +275,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
         (Cell("", 0, "faded", rank_color(0)), "a wrong caption that it is\npushed away from"),
         (None, "a wrong caption that its rank\nnever sees"),
     )
+    # the legend is in cells of the same size whatever the batch: a twelfth of the side
     for line, (cell, meaning) in enumerate(legend):
         y = unit * (1.2 + 1.9 * line)
         corner = (left - 0.44 * unit, y - 0.44 * unit)
@@ -454,6 +457,7 @@ def draw_attempts(
     times = Counter(row for step in counted for row in step.rows)
     attempts = sorted({step.attempt for step in done} | killed.keys())
     last = max((*(step.step for step in done), *(step for _, step in killed.values()), 0))
+    # few rows: cells with the step; many: only squares with the colour of the rank
     small = size <= 120
     per_line = 24 if small else 96
     side = (WIDTH - LEFT - 0.1) / per_line
@@ -468,6 +472,7 @@ def draw_attempts(
     y = 0.3
     for number, world in zip(attempts, worlds, strict=True):
         own = [step for step in done if step.attempt == number]
+        # what a later attempt does again is lost from this one
         later = [step.step for step in done if step.attempt > number]
         _draw_attempt(axes, own, world, min(later, default=None), killed.get(number), (y, pitch))
         y += world * pitch + 0.42
@@ -478,6 +483,7 @@ def draw_attempts(
     axes.text(EDGE, y + 0.02, heading, va="center", fontsize=10, color=INK)
     _draw_rows(axes, counted, times, size, (y + 0.3 + side / 2, side, per_line), small)
     axes.set(xlim=(EDGE, WIDTH), ylim=(height, 0))
+    # steps, not cells: those of which no rank's rows count
     lost = len({(step.attempt, step.step) for step in done} - {(step.attempt, step.step) for step in counted})
     redone = f"{plural(lost, 'step')} done again"
     rows = f"all {size:,} rows counted" if not missed else f"{missed:,} of {size:,} rows never counted"
@@ -642,6 +648,7 @@ def draw_accuracy(results: Results, *, source: str = "") -> Figure:
         values = np.array([result["accuracy"] for result in results[row.name]])
         rank = row.name.startswith("rank, E")
         color, marker = (GREY, "s") if not place else (BLUE, "o") if rank else (ORANGE, "^")
+        # each seed at a height of its own, so that equal accuracies don't hide each other
         jitter = place + 0.24 * np.linspace(-1, 1, len(values))
         dots = dict(color=color, marker=marker, alpha=0.55, linewidths=0, zorder=2)
         left.scatter(100 * values, jitter, s=16, **dots)

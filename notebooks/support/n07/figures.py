@@ -103,6 +103,7 @@ def draw_cut(*, rows: int, chunks: int, width: int) -> Figure:
     top = (height - rows) / 2
     y, row = 0.0, 0
     for i, part in enumerate(parts):
+        # a band from x to the micro-batch, and one from there to the result; all rows keep their colour
         for left, to, start, end in (
             (width - 0.5, middle - 0.55, top + row, y),
             (middle + width - 0.45, right - 0.55, y, top + row),
@@ -203,6 +204,7 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     places, middle = {"x": 0.0, "mask": 3.5, "y": 5.0}, 13.0
     lost: dict[str, list[int]] = {}
     for k, (name, tensor) in enumerate(tensors.items()):
+        # the rows carry their own number (numbered), so a part tells which rows it has got
         owner = {int(row[0]) // 10: i for i, part in enumerate(parts) for row in part[k]}
         lost[name] = [row for row in range(len(tensor)) if row not in owner] if parts else []
         for row in range(len(tensor)):
@@ -213,6 +215,7 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     for i, part in enumerate(parts):
         for k, name in enumerate(tensors):
             _block(axes, middle + places[name], y, part[k], i)
+        # a micro-batch in which the tensors have different numbers of rows
         torn = len({len(tensor) for tensor in part}) > 1
         shapes = " / ".join(str(len(tensor)) for tensor in part) if torn else str(len(part[0]))
         axes.text(
@@ -430,6 +433,7 @@ def draw_digits(values: Mapping[str, Mapping[int, float]], sure: Mapping[str, in
             same.append(agreeing(value, truth, many))
             axes.text(-0.9, y, f"m = {m}", ha="right", va="center_baseline", fontsize=10)
             for place, digit in enumerate(digits_of(value, many)):
+                # digits from the first one that differs are red: the rest of them says nothing
                 good = place < same[-1]
                 face = GREEN if m == 1 else SKY if good else RED
                 axes.add_patch(Rectangle((place - 0.46, y - 0.42), 0.92, 0.84, facecolor=face))
@@ -556,6 +560,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     axes.set_xlabel("gradient of weight 0")
     axes.set_ylabel("gradient of weight 1")
     _table(table, parts, scale)
+    # the sum may differ from the target in its last digits
     off = float((points[-1] - target).norm() / target.norm())
     length = float(points[-1].norm() / target.norm())
     hit = off < 1e-9
@@ -697,6 +702,7 @@ def draw_sees(*, chunks: int) -> Figure:
         seen = _seen(name, chunks)
         strong = seen > 1e-12
         counts[name] = int(strong.sum(1).max())
+        # full: the row itself; pale: another row of its micro-batch; blank: no influence
         picture = [
             [
                 to_rgb(pale(rank_color(owner[i]), 1.0 if i == j else 0.35) if strong[i, j] else PAPER)
@@ -759,6 +765,7 @@ def draw_norm(*, chunks: int, ordered: bool) -> Figure:
     figure, axes = new_figure(9, 4.4)
     parts = raw.tensor_split(chunks)
     owner = [i for i, part in enumerate(parts) for _ in part]
+    # labels move apart where two rows lie close, and a thin line leads to each
     places = [_apart(by.tolist(), 0.2) for by in (by_all, by_part)]
     for row in range(ROWS):
         color, ends = rank_color(owner[row]), (float(by_all[row]), float(by_part[row]))

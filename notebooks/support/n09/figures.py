@@ -143,10 +143,16 @@ RUNTIME_CONTROLS = {
     "fails": switch(False, "a task raises"),
 }
 
-# inches, from the upper left corner
+# inches, from the upper left corner of the figure
 ROW, TOP, SIDE = 1.12, 1.0, 0.31
 WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
 SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
+WAYS = {  # of a task in these steps: from, to, and on the height of which queue (0 in, 1 out)
+    "put": (SCHEDULER[1], PIPE[0], 0),
+    "run": (PIPE[1], WORKER[0], 0),
+    "result": (WORKER[0], PIPE[1], 1),
+    "take": (PIPE[0], SCHEDULER[1], 1),
+}
 
 
 @styled
@@ -158,10 +164,11 @@ def draw_runtime(step: int, clock: int, partitions: int, fails: bool) -> Figure:
     figure, axes = _stage(partitions)
     _banner(axes, name, FAILED.get(name, STEPS[name]) if scene.failed is not None else STEPS[name])
     _draw_scene(axes, scene)
-    arrows = {"put": _to_queue, "run": _to_worker, "result": _from_worker, "take": _to_scheduler}
-    if name in arrows:
+    if name in WAYS:
+        start, end, queue = WAYS[name]
         for _, j in scene.now:
-            arrows[name](axes, j, RED if j == scene.failed and step > 5 else INK)
+            y, color = _lanes(j)[queue], RED if j == scene.failed and step > 5 else INK
+            arrow(axes, (start, y), (end, y), color=color, **WIRE)
     title(axes, f"Step {step} of {len(STEPS)}, {name}: {said(name, scene, clock)}")
     return describe(figure, f"{axes.get_title('left')}. {words(scene)}")
 
@@ -277,22 +284,6 @@ def _table(axes: Axes, scene: Scene) -> None:
             y = TOP + (j + 0.5) * ROW
             cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
             draw_cell(axes, x, y, cell, size=0.29, font=9)
-
-
-def _to_queue(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (SCHEDULER[1], _lanes(j)[0]), (PIPE[0], _lanes(j)[0]), color=color, **WIRE)
-
-
-def _to_worker(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (PIPE[1], _lanes(j)[0]), (WORKER[0], _lanes(j)[0]), color=color, **WIRE)
-
-
-def _from_worker(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (WORKER[0], _lanes(j)[1]), (PIPE[1], _lanes(j)[1]), color=color, **WIRE)
-
-
-def _to_scheduler(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (PIPE[0], _lanes(j)[1]), (SCHEDULER[1], _lanes(j)[1]), color=color, **WIRE)
 
 
 def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> None:

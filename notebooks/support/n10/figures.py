@@ -113,6 +113,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
         9, tall + 3.0, rows=3, sharex=True, height_ratios=(tall, 0.28, 1.7)
     )
     seen: dict[str, None] = {}
+    # a bar for each life of a tensor, from the step that makes it to the one after which it is dropped
     for (i, k), start, end, why in lives(steps, layers, segments, stop):
         color, hatch, _ = LIVES[why]
         seen[why] = None
@@ -217,6 +218,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
             ("recompute", PINK),
             ("backward", PALETTE["backward"]),
         ):
+            # one filled step function a kind; nan leaves out the steps of the others
             values = [n if k == kind else math.nan for k, *_, n in log]
             hatch = "////" if kind == "recompute" else ""
             axes.stairs(

@@ -257,6 +257,7 @@ def _draw_edge(axes: Axes, layout: Layout, start: int, end: int) -> None:
         points = [(x0, y0 - TALL / 2), (x0, up), (x1, up), (x1, y1 + TALL / 2)]
     elif names[1] == "Recompute":
         points = [(x0, y0 + TALL / 2), (x0, y1 - TALL / 2)]
+    # Recompute hangs below the row: straight up where the Fork is above it, else around the corner
     elif names[0] == "Recompute" and names[1] == "Fork" and abs(x0 - x1) < half[0]:
         points = [(x1, y0 - TALL / 2), (x1, y1 + TALL / 2)]
     elif names[0] == "Recompute":
@@ -360,6 +361,7 @@ def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
         for i in range(m):
             y, pair = top + i, f"{i}{j}"
             ticks.append(y + 0.5)
+            # a bar behind the cells: the steps in which the inside of this micro-batch is alive
             steps = [k for k, now in enumerate(found) if pair in now]
             wide = steps[-1] - steps[0] + 1
             axes.add_patch(

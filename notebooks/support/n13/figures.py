@@ -417,6 +417,7 @@ def draw_preprocess(data: Mapping[str, Any] | None, cpu: Mapping[str, Any], orig
             ("copy", [data["copy_floats"], data["copy_bytes"]], ORANGE),
             ("GPU", [0.0, data["gpu"]], BLUE),
         ]
+    # the parts of both ways one after the other, each from where the last one ended
     begin = [0.0, 0.0]
     for name, seconds, color in parts:
         milliseconds = [1e3 * value for value in seconds]

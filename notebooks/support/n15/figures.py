@@ -162,6 +162,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
     best = fastest(plans, memory * 1e6)
     figure, (time, held, sent) = new_figure(9, 6.6, rows=3, sharex=True, height_ratios=(1.35, 1, 1))
     places = range(len(plans))
+    # plans that need more memory than there is are pale; parts of a bar lie upon each other
     faded = [0.3 if plan.memory > memory * 1e6 else 1.0 for plan in plans]
     _bars(time, [1e3 * p.compute for p in plans], BLUE, faded)
     _bars(
@@ -177,6 +178,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
     _bars(held, [p.activations / 1e6 for p in plans], PINK, faded, [p.states / 1e6 for p in plans])
     _bars(sent, [p.ring_bytes / 1e6 for p in plans], ORANGE, faded)
     _bars(sent, [p.neighbour_bytes / 1e6 for p in plans], SKY, faded, [p.ring_bytes / 1e6 for p in plans])
+    # slow plans would flatten all others: their bars are cut off, and say so with an arrow
     cap = 3.5e3 * min(plan.seconds for plan in plans)
     for place, plan in enumerate(plans):
         beyond = 1e3 * plan.seconds > cap

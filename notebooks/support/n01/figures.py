@@ -125,9 +125,8 @@ def _draw_lanes(axes: Axes, trace: Trace) -> None:
                 bar(axes, row, span.start, span.duration, PAPER, edgecolor=RED, hatch="////", linewidth=0.8)
                 continue
             number = span.label.rpartition(" ")[2]
-            fits = (
-                span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
-            )  # 560 points wide
+            # the lane is 560 points wide, a digit 8
+            fits = span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
             bar(axes, row, span.start, span.duration, color_of(span.kind), number if fits else "")
     lane_rows(axes, trace.lanes, 0, trace.end, track=True)
     axes.tick_params(axis="x", labelbottom=False)

@@ -414,8 +414,7 @@ def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterat
 # ---- What a forked worker pays for reading: pages that it shared with its parent and now has for itself.
 #
 # A forked process shares all pages until one side writes. Reading a Python object writes: its reference count
-# goes up and down again. So a list of strings is copied, page by page, as it is read; bytes in one array are
-# not.
+# goes up and down again. So a list of strings is copied, page by page, as it is read, unlike bytes in one array.
 
 PAGE = 4096
 HALVINGS = 10  # looks are taken when 1/1024 of the rows have been read, 1/512, … all

@@ -158,8 +158,7 @@ def measure(
 
 # ---- How long a training step takes with recompute, predicted and measured.
 #
-# A micro-batch costs forward + backward; a checkpointed one forward + recompute + backward, and recompute is
-# a forward.
+# A micro-batch costs forward + backward; a checkpointed one a second forward between them: recompute.
 #
 # predict_step   one device, m micro-batches: the spans of a step in each mode
 # measure_steps  the same on this machine

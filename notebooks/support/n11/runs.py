@@ -21,6 +21,7 @@ from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.recording import Place
 from lib.pipeline.streams import CPUStream, current_stream, new_stream
 from lib.saved import SavedTensors
+from lib.streams.model import predict_prefetch
 from lib.timeline import Recorder, Span, Trace
 from torch import Tensor, nn
 
@@ -373,15 +374,9 @@ def predict_copies(
     own_stream: bool, micro_batches: int = 4, copy: float = 1.0, compute: float = 1.5
 ) -> Trace:
     """Return the trace of a model: a copy waits for its stream, a computation for its copy and for the one before."""
-    spans, copied, computed = [], 0.0, 0.0
-    for i in range(integer("micro_batches", micro_batches, at_least=1)):
-        start = copied if own_stream else computed
-        copied = start + copy
-        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
-        start = max(copied, computed)
-        computed = start + compute
-        spans.append(Span("compute", f"F{i}", start, computed, "compute"))
-    return Trace(spans, LANES)
+    batches = integer("micro_batches", micro_batches, at_least=1)
+    # so deep a prefetcher never waits for a buffer
+    return predict_prefetch(batches, copy, compute, depth=batches, ahead=own_stream)
 
 
 def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
@@ -451,8 +446,7 @@ def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
 
 # ---- In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.
 #
-# `python -m support.recordings torchgpipe_order` records it; torchgpipe is none of this project's
-# requirements.
+# `python -m support.recordings torchgpipe_order` records it; torchgpipe is no requirement of this project.
 
 
 def torchgpipe_run(micro_batches: int, partitions: int, *, dependencies: bool = True) -> str:

@@ -322,8 +322,7 @@ def find_preprocess() -> tuple[dict[str, Any] | None, str]:
 
 # ---- torch's own race detector, the CUDA Sanitizer, asked about a list of our operations.
 #
-# Its rules are plain Python: `EventHandler` is told of launches, events and memory, and needs no GPU for
-# that.
+# Its rules are plain Python: `EventHandler` is told of launches, events and memory, which needs no GPU.
 
 
 def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:

@@ -127,8 +127,7 @@ def rows_and_source() -> tuple[list[dict[str, Any]], str]:
 
 # ---- Stages that take their time without computing: they sleep, as a thread does while its GPU computes.
 #
-# So a run of the executor shows what a schedule does with as many ranks as one likes, also where there is one
-# core only.
+# So a run of the executor shows what a schedule does with any number of ranks, also where there is one core.
 
 
 class _Sleep(torch.autograd.Function):

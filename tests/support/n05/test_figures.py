@@ -81,7 +81,7 @@ def test_at_the_start_each_control_changes_the_picture(name):
 
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
     for values, figure in corners("holders"):
-        kind, ranks, workers = holders.HOLDER_WAYS[values["way"]], values["world_size"], values["workers"]
+        kind, ranks, workers = holders.WAYS[values["way"]], values["world_size"], values["workers"]
         plain = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.mark == "plain"]
         faded = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.mark == "faded"]
         holding = {"naive": ranks * (1 + workers) * 24, "server": 24, "rank": 24 // ranks // 2 * ranks}[kind]

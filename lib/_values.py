@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 PER_SECOND = {"s": 1.0, "ms": 1e3, "µs": 1e6, "ns": 1e9}
 BYTES = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -84,6 +88,21 @@ def integer(name: str, value: object, *, at_least: int | None = None, below: int
     if below is not None and number >= below:
         raise ValueError(f"{name} must be below {below}, not {number}")
     return number
+
+
+def integers(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return a list, a CPU tensor or an array as an array of integers; raises NotAnIntegerError if it holds others."""
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise NotAnIntegerError(f"{name} must be integers, not {array.dtype}")
+    return array if array.size else array.astype(np.int64)
+
+
+def seconds_above_zero(name: str, value: float) -> float:
+    """Return `value` as a float; raises ValueError for what is no finite number of seconds above 0."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+    return float(value)
 
 
 def rank_of(rank: object, world_size: int, *, world: str = "world_size") -> int:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import threading
@@ -14,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from lib._values import format_bytes, format_time, integer, plural, table
+from lib._values import format_bytes, format_time, integer, plural, seconds_above_zero, table
+
+Device: TypeAlias = str | int | torch.device | None
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,19 @@ class MachineCard:
 
     def __str__(self) -> str:
         cores = f"{self.cores_usable} of {self.cores_logical} logical cores usable"
-        physical = f"{self.cores_physical} physical" if self.cores_physical else None
-        memory = format_bytes(self.memory) if self.memory else None
-        gpu = [self.gpu or "none"]
-        if self.gpu:
-            gpu.append(format_bytes(self.gpu_memory or 0))
-            gpu += [f"driver {self.driver}"] * bool(self.driver) + [f"CUDA {self.cuda}"] * bool(self.cuda)
-        threads = f"{plural(self.threads, 'thread')} an operator"
-        return "\n".join(
-            f"{name:<6} {', '.join(part for part in parts if part)}"
-            for name, parts in (
-                ("cpu", (self.cpu, cores, physical, memory)),
-                ("gpu", gpu),
-                ("torch", (self.torch, threads, f"Python {self.python}", self.system)),
-            )
-        )
+        cpu = [self.cpu, cores]
+        cpu += [f"{self.cores_physical} physical"] if self.cores_physical else []
+        cpu += [format_bytes(self.memory)] if self.memory else []
+        gpu = [self.gpu, format_bytes(self.gpu_memory or 0)] if self.gpu else ["none"]
+        gpu += [f"driver {self.driver}"] if self.gpu and self.driver else []
+        gpu += [f"CUDA {self.cuda}"] if self.gpu and self.cuda else []
+        software = [self.torch, f"{plural(self.threads, 'thread')} an operator", f"Python {self.python}", self.system]
+        return "\n".join(f"{name:<6} {', '.join(v)}" for name, v in (("cpu", cpu), ("gpu", gpu), ("torch", software)))
 
 
 def machine_card() -> MachineCard:
     """Return the card of this machine. CUDA is not initialised where torch sees no GPU."""
+    physical, total = _physical_cores_and_memory()
     gpu = driver = gpu_memory = None
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -74,8 +68,8 @@ def machine_card() -> MachineCard:
         cpu=_cpu_name(),
         cores_usable=_usable_cores(),
         cores_logical=os.cpu_count() or 1,
-        cores_physical=_physical_cores(),
-        memory=_total_memory(),
+        cores_physical=physical,
+        memory=total,
         gpu=gpu,
         gpu_memory=gpu_memory,
         driver=driver,
@@ -104,32 +98,19 @@ def _usable_cores() -> int:
     return cores
 
 
-def _physical_cores() -> int | None:
+def _physical_cores_and_memory() -> tuple[int | None, int | None]:
     with contextlib.suppress(ImportError):
-        import psutil
-
-        count: int | None = psutil.cpu_count(logical=False)
-        return count
-    return None
-
-
-def _total_memory() -> int | None:
-    with contextlib.suppress(ImportError):
-        import psutil
-
-        return int(psutil.virtual_memory().total)
+        psutil = import_psutil("the machine card")
+        return psutil.cpu_count(logical=False), psutil.virtual_memory().total
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+        return None, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None, None
 
 
 def _driver() -> str | None:
     """Return the version of NVIDIA's driver, which torch does not know."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return None
-    with contextlib.suppress(subprocess.SubprocessError, OSError):
-        query = [tool, "--query-gpu=driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(subprocess.SubprocessError, OSError):  # also where there is no such program
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         shown = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
         return shown.stdout.split("\n")[0].strip() or None
     return None
@@ -158,8 +139,8 @@ class Memory:
         return Memory(self.rss + other.rss, pss, uss)
 
     def __sub__(self, other: Memory) -> Memory:
-        pss, uss = other.pss, other.uss
-        return self + Memory(-other.rss, None if pss is None else -pss, None if uss is None else -uss)
+        pss, uss = (None if size is None else -size for size in (other.pss, other.uss))
+        return self + Memory(-other.rss, pss, uss)
 
     def __str__(self) -> str:
         parts = (("PSS", self.pss), ("USS", self.uss), ("RSS", self.rss))
@@ -172,7 +153,7 @@ def memory(pid: int | None = None, *, children: bool = True) -> Memory:
     Take `pss` or `uss` of it, never the summed `rss`. Costs some milliseconds for each large process.
     Raises ImportError without psutil, ProcessLookupError if there is no such process.
     """
-    psutil = _psutil()
+    psutil = import_psutil("measuring memory")
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)] if children else [process]
@@ -203,10 +184,8 @@ class MemoryWatch:
     """
 
     def __init__(self, interval: float = 0.01, children: bool = True) -> None:
-        if not interval > 0:
-            raise ValueError(f"interval must be a positive number of seconds, not {interval!r}")
-        _psutil()
-        self.interval, self.children = interval, children
+        import_psutil("measuring memory")
+        self.interval, self.children = seconds_above_zero("interval", interval), children
         self.samples: list[tuple[float, Memory]] = []
         self._done = threading.Event()
 
@@ -226,9 +205,7 @@ class MemoryWatch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._done.set()
         self._thread.join()
         self._sample()
@@ -264,7 +241,7 @@ class CudaPeak:
 
 
 @contextlib.contextmanager
-def cuda_peak(device: str | int | torch.device | None = None) -> Iterator[CudaPeak]:
+def cuda_peak(device: Device = None) -> Iterator[CudaPeak]:
     """Measure the peak of torch's memory on a CUDA device in the body of a `with`; nothing without a GPU.
 
     It is torch.cuda.max_memory_allocated, which it resets; the CUDA context and cached blocks come on top.
@@ -294,11 +271,12 @@ def return_freed() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _psutil() -> Any:
+def import_psutil(purpose: str) -> Any:
+    """Return the module psutil, which `import lib` does without; raises ImportError that says what needs it."""
     try:
         import psutil
     except ImportError as error:
-        raise ImportError("measuring memory needs psutil: pip install psutil") from error
+        raise ImportError(f"{purpose} needs psutil: pip install psutil") from error
     return psutil
 
 
@@ -333,22 +311,11 @@ class Timing:
         return f"{format_time(self.median)}, spread {format_time(self.spread)} ({how})"
 
 
-@dataclass(frozen=True)
-class Comparison(Mapping[str, Timing]):
+class Comparison(dict[str, Timing]):
     """Hold what several functions took that ran in turns: a mapping from name to Timing."""
 
-    timings: Mapping[str, Timing]
-
-    def __getitem__(self, name: str) -> Timing:
-        if name not in self.timings:
-            raise KeyError(f"nothing named {name!r} was measured, only {', '.join(self.timings)}")
-        return self.timings[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.timings)
-
-    def __len__(self) -> int:
-        return len(self.timings)
+    def __missing__(self, name: str) -> Timing:
+        raise KeyError(f"nothing named {name!r} was measured, only {', '.join(self)}")
 
     def ratio(self, a: str, b: str) -> float:
         """Return how many times as long as `b` a run of `a` takes: the median over the rounds.
@@ -360,18 +327,16 @@ class Comparison(Mapping[str, Timing]):
         return statistics.median(first / second for first, second in rounds)
 
     def __str__(self) -> str:
-        names = list(self.timings)
-        rows = [("", "median", "spread", f"x {names[0]}")]
-        for name, timing in self.timings.items():
-            ratio = f"{self.ratio(name, names[0]):.2f}"
+        base = next(iter(self))
+        rows = [("", "median", "spread", f"x {base}")]
+        for name, timing in self.items():
+            ratio = f"{self.ratio(name, base):.2f}"
             rows.append((name, format_time(timing.median), format_time(timing.spread), ratio))
-        first = self.timings[names[0]]
+        first = self[base]
         return f"{table(rows)}\n{len(first.samples)} rounds in turn, {first.device}, {first.clock}"
 
 
-def measure(
-    function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: str | torch.device | None = None
-) -> Timing:
+def measure(function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: Device = None) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 
     device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if
@@ -381,11 +346,7 @@ def measure(
 
 
 def compare(
-    functions: Mapping[str, Callable[[], object]],
-    *,
-    warmup: int = 1,
-    repeats: int = 5,
-    device: str | torch.device | None = None,
+    functions: Mapping[str, Callable[[], object]], *, warmup: int = 1, repeats: int = 5, device: Device = None
 ) -> Comparison:
     """Time several functions in turns, A B C A B C …, so that a busy machine is unfair to none of them.
 
@@ -407,12 +368,12 @@ def compare(
     for turn in range(warmup + repeats):
         for name, function in functions.items():
             took = seconds(function)
-            if turn >= warmup:
+            if turn >= warmup:  # the turns before fill caches, and start threads
                 samples[name].append(took)
     return Comparison({name: Timing(tuple(times), where, clock) for name, times in samples.items()})
 
 
-def _stopwatch(device: str | torch.device | None) -> tuple[str, str, Callable[[Callable[[], object]], float]]:
+def _stopwatch(device: Device) -> tuple[str, str, Callable[[Callable[[], object]], float]]:
     """Return the name of the device, the name of the clock, and the function that times one run by it."""
 
     def wall_seconds(function: Callable[[], object]) -> float:
@@ -420,9 +381,7 @@ def _stopwatch(device: str | torch.device | None) -> tuple[str, str, Callable[[C
         function()
         return time.perf_counter() - start
 
-    if device is None:
-        return "cpu", "perf_counter", wall_seconds
-    place = torch.device(device)
+    place = torch.device("cpu" if device is None else device)
     if place.type == "cpu":
         return "cpu", "perf_counter", wall_seconds
     if place.type != "cuda":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -61,10 +60,8 @@ class SavedTensors:
         self._hooks.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._hooks.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._hooks.__exit__(*error)
 
     def _pack(self, tensor: Tensor) -> Tensor | _Box:
         address, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()

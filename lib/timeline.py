@@ -170,9 +170,10 @@ class Trace(Sequence[Span]):
         return Trace((span for span in self.spans if span.kind in kinds and span.lane in lanes), lanes)
 
     def _moved(self, factor: float, seconds: float) -> Trace:
-        moved = [(factor * span.start + seconds, factor * span.end + seconds) for span in self.spans]
-        pairs = zip(self.spans, moved, strict=True)
-        return Trace((replace(span, start=start, end=end) for span, (start, end) in pairs), self.lanes)
+        def moved(span: Span) -> Span:
+            return replace(span, start=factor * span.start + seconds, end=factor * span.end + seconds)
+
+        return Trace(map(moved, self.spans), self.lanes)
 
     def shift(self, seconds: float) -> Trace:
         """Return the trace moved along by `seconds`."""
@@ -191,10 +192,8 @@ class Trace(Sequence[Span]):
     def merge(self, *others: Trace) -> Trace:
         """Return the spans and lanes of all these traces together; their times must be of one clock."""
         every = (self, *others)
-        return Trace(
-            (span for trace in every for span in trace.spans),
-            dict.fromkeys(lane for trace in every for lane in trace.lanes),
-        )
+        lanes = dict.fromkeys(lane for trace in every for lane in trace.lanes)
+        return Trace((span for trace in every for span in trace), lanes)
 
     def headline(self, unit: str | None = None) -> str:
         """Say it in one line: "2 lanes, 1.25 s, 20 % idle"."""
@@ -222,19 +221,18 @@ class Trace(Sequence[Span]):
         Times go in whole nanoseconds, so spans that touch still touch. The file appears whole or not at all.
         Raises FileNotFoundError if the folder does not exist.
         """
-        path, rows = Path(path), {lane: row for row, lane in enumerate(self.lanes)}
-        events: list[dict[str, Any]] = []
-        for lane, row in rows.items():
-            who = {"ph": "M", "pid": 0, "tid": row}
-            events.append({"name": "thread_name", **who, "args": {"name": lane}})
-            events.append({"name": "thread_sort_index", **who, "args": {"sort_index": row}})
-        for span in self.spans:
-            start = round(span.start * 1e9)
-            times = {"ts": start / 1e3, "dur": (round(span.end * 1e9) - start) / 1e3}
-            what = {"name": span.label, "cat": span.kind, "ph": "X", "pid": 0, "tid": rows[span.lane]}
-            events.append({**what, **times})
+        path = Path(path)
         if not path.parent.is_dir():
             raise FileNotFoundError(f"the folder of {str(path)!r} does not exist: make it first")
+        rows = {lane: {"pid": 0, "tid": row} for row, lane in enumerate(self.lanes)}
+        events: list[dict[str, Any]] = []
+        for lane, row in rows.items():  # ph "M" is metadata: what a row is called, and where it stands
+            events.append({"name": "thread_name", "ph": "M", **row, "args": {"name": lane}})
+            events.append({"name": "thread_sort_index", "ph": "M", **row, "args": {"sort_index": row["tid"]}})
+        for span in self.spans:  # ph "X" is a complete event, in microseconds
+            start, end = round(span.start * 1e9), round(span.end * 1e9)
+            times = {"ts": start / 1e3, "dur": (end - start) / 1e3}
+            events.append({"name": span.label, "cat": span.kind, "ph": "X", **rows[span.lane], **times})
         temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             temporary.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
@@ -247,16 +245,18 @@ class Trace(Sequence[Span]):
         """Read the complete events (ph "X") of a Chrome trace: ours, or one that torch.profiler exported."""
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
-        named = [e for e in events if e.get("ph") == "M" and e.get("name") == "thread_name"]
-        lanes = {(e.get("pid"), e.get("tid")): str(e["args"]["name"]) for e in named}
+        lanes: dict[tuple[Any, Any], str] = {}
         spans = []
-        for event in (e for e in events if e.get("ph") == "X"):
-            process, thread = event.get("pid"), event.get("tid")
-            lane = lanes.get((process, thread), f"{process} / {thread}")
-            start = round(event["ts"] * 1e3)
-            end = start + round(event.get("dur", 0) * 1e3)
-            kind = event.get("cat", "compute")
-            spans.append(Span(lane, str(event["name"]), start / 1e9, end / 1e9, kind))
+        for event in events:
+            if event.get("ph") == "M" and event.get("name") == "thread_name":
+                lanes[event.get("pid"), event.get("tid")] = str(event["args"]["name"])
+        for event in events:
+            if event.get("ph") == "X":
+                row = event.get("pid"), event.get("tid")
+                lane = lanes.get(row, f"{row[0]} / {row[1]}")
+                start = round(event["ts"] * 1e3)
+                end = start + round(event.get("dur", 0) * 1e3)
+                spans.append(Span(lane, str(event["name"]), start / 1e9, end / 1e9, event.get("cat", "compute")))
         return cls(spans, dict.fromkeys(lanes.values()))
 
 

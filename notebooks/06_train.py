@@ -23,23 +23,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
-from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.launch import leave, meet
-from lib.training.state import (
-    Step,
-    StepLog,
-    global_losses,
-    load_state,
-    next_attempt,
-    read_steps,
-    save_state,
-    surviving,
-)
+from lib.training.state import load_state, save_state
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from support.runs import TinyClip, accuracy, caption_loss
+from support.digits import decode_image, parse_row, write_digits
+from support.training import (
+    Step,
+    StepLog,
+    TinyClip,
+    accuracy,
+    caption_loss,
+    global_losses,
+    next_attempt,
+    read_steps,
+    surviving,
+)
 
 
 def arguments() -> argparse.Namespace:

@@ -21,17 +21,17 @@ import torch
 import torch.distributed as dist
 from lib import schedules as makers
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
-from lib.data.digits import decode_image, digit_of, parse_row, write_digits
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
 from lib.training.launch import leave, meet
-from lib.training.state import Step, StepLog
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
+from support.digits import decode_image, digit_of, parse_row, write_digits
 from support.n15.runs import even_balance, tower
+from support.training import Step, StepLog
 
 
 def arguments() -> argparse.Namespace:

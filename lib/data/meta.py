@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import NotAnIntegerError
+from lib._values import integers
 from lib.data.meta_index import NEWLINE, Bytes, Ids, open_index, read_into
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
@@ -56,9 +56,7 @@ class Packed:
 
     def rows(self, indices: Sequence[int] | Ids) -> list[str]:
         """Return many items, which is faster than one by one. Raises IndexError."""
-        index = np.asarray(indices) if len(indices) else np.empty(0, np.int64)
-        if index.dtype.kind not in "iu":
-            raise NotAnIntegerError(f"indices must be integers, not {index.dtype}")
+        index = integers("indices", indices)
         try:
             place = index if self.places is None else self.places[index]
             begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
@@ -136,11 +134,9 @@ class MetaFile:
 
     def packed(self, ids: Sequence[int] | Ids) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
-        array = np.asarray(ids)
+        array = integers("ids", ids)
         if array.ndim != 1:
             raise TypeError(f"ids must be a sequence of integers, not {ids!r}; one row is rows([i])[0]")
-        if array.size and array.dtype.kind not in "iu":
-            raise NotAnIntegerError(f"ids must be integers, not {array.dtype}")
         low, high = (int(array.min()), int(array.max())) if array.size else (0, -1)
         if low < 0 or high >= len(self):
             there = f"0..{len(self) - 1}" if len(self) else "none"
@@ -148,7 +144,7 @@ class MetaFile:
         return self.pack(len(array), (array[start : start + CHUNK] for start in range(0, len(array), CHUNK)))
 
     def pack(
-        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], None] | None = None
+        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], object] = lambda rows: None
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
@@ -172,8 +168,7 @@ class MetaFile:
                 if filled >= 2**32:  # known only now: the ids may name a long row many times
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
-                if progress is not None:
-                    progress(len(ends))
+                progress(len(ends))
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
@@ -236,7 +231,7 @@ def _sorted_with_places(
     ids = np.empty(count, np.int64 if wide else np.uint32)
     places = None if in_order else np.empty(count, np.uint32)
     for start in range(0, count, CHUNK):
-        part = keys[start : start + CHUNK]
+        part = keys[start : start + CHUNK]  # and apart again: the upper bits are the id, the lower ones its item
         ids[start : start + CHUNK] = part >> np.uint64(bits)
         if places is not None:
             items = part & np.uint64(2**bits - 1)

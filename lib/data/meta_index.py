@@ -125,13 +125,14 @@ class Index:
         """
         groups = ids // GROUP
         places = ids - GROUP * groups
-        if int(groups[-1] - groups[0]) >= 64 * len(ids):
+        if int(groups[-1] - groups[0]) >= 64 * len(ids):  # far apart: only the records that are wanted
             wanted, at = np.unique(groups, return_inverse=True)
             records, size = np.empty(len(wanted), self.record), self.record.itemsize
             raw = records.view(np.uint8).data
             for k, group in enumerate(wanted.tolist()):
                 self._read(raw[k * size : (k + 1) * size], group)
             return self._decode(records, at, places)
+        # near each other: all records between them, in sweeps that need little memory
         begin, end, a = np.empty_like(ids), np.empty_like(ids), 0
         while a < len(ids):
             first = int(groups[a])
@@ -187,7 +188,7 @@ def open_index(text: int, name: Path, path: Path) -> Index:
     index = _open_existing(path, stamp)
     if index is None:
         with _one_at_a_time(text):
-            index = _open_existing(path, stamp)
+            index = _open_existing(path, stamp)  # another process may have written it meanwhile
             if index is None:
                 _build(text, name, path, stamp)
                 index = _open_existing(path, stamp)
@@ -198,17 +199,14 @@ def open_index(text: int, name: Path, path: Path) -> Index:
 
 def _open_existing(path: Path, stamp: Stamp) -> Index | None:
     """Open an index; None if there is none or it is that of another text."""
-    try:
+    with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as unless_it_fits:
         file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    except FileNotFoundError:
-        return None
-    index = None
-    try:
+        unless_it_fits.callback(os.close, file)
         index = _checked(file, path, stamp)
-    finally:
-        if index is None:
-            os.close(file)
-    return index
+        if index is not None:
+            unless_it_fits.pop_all()
+        return index
+    return None
 
 
 def _checked(file: int, path: Path, stamp: Stamp) -> Index | None:
@@ -279,11 +277,8 @@ def _build(text: int, name: Path, path: Path, stamp: Stamp) -> None:
     except EOFError:
         raise RuntimeError(f"{name} has changed while it was read; open it again when nobody writes to it") from None
     except OSError as error:
-        raise OSError(
-            error.errno,
-            f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; choose a place for it with index=…",
-            str(path),
-        ) from error
+        said = f"cannot write the index of {name}, {os.strerror(error.errno or 0)}; choose a place for it with index=…"
+        raise OSError(error.errno, said, str(path)) from error
 
 
 def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import NotAnIntegerError, integer
+from lib._values import integer, integers
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -89,11 +89,9 @@ class Permutation:
             number = integer("a position", index)
             self._check_range(number, number)
             return self._walk_one(number, inverse)
-        array = np.asarray(index)
+        array = integers("positions", index)
         if array.size == 0:
             return np.empty(array.shape, np.int64)
-        if array.dtype.kind not in "iu":
-            raise NotAnIntegerError(f"positions must be integers, not {array.dtype}")
         self._check_range(int(array.min()), int(array.max()))
         flat = array.reshape(-1)
         out = np.empty(flat.size, np.int64)

@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -25,10 +24,9 @@ from lib._values import integer, rank_of
 from lib.data.meta import MetaFile, Packed
 from lib.data.meta_index import Ids, progress_bar
 from lib.data.permutation import Permutation
-from lib.data.samplers import Order, check_state, shuffled
+from lib.data.samplers import Order, check_state, deal, shuffled
 from lib.measure import return_freed
 
-BLOCK = 1 << 15  # places whose rows are looked up at a time
 STATE_VERSION = 1
 
 
@@ -36,11 +34,9 @@ class NaiveDataset(Dataset[str]):
     """Hold all rows of a meta file as a list of strings, as one would write it first: `rows`."""
 
     def __init__(self, meta_file: MetaFile) -> None:
-        self.rows: list[str] = []
         with open(meta_file.path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-            for line in file:
-                if not line.startswith("#") and line.strip(" \t\r\n\v\f"):
-                    self.rows.append(line.removesuffix("\n").removesuffix("\r"))
+            kept = (line for line in file if not line.startswith("#") and line.strip(" \t\r\n\v\f"))
+            self.rows = [line.removesuffix("\n").removesuffix("\r") for line in kept]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -114,17 +110,13 @@ class RankDataset(Dataset[Any]):
         return range(self.num_samples * part // parts, self.num_samples * (part + 1) // parts)
 
     def ids(self, mini_epoch: int) -> Iterator[Ids]:
-        """Yield the ids of a mini-epoch's rows in the order of its items, in blocks."""
-        turns, rest = self.turns(mini_epoch), self.size - self._consumed
+        """Return the ids of a mini-epoch's rows in the order of its items, in blocks."""
         lookup: Permutation | Ids
         if self.order == "torch":
-            generator = torch.Generator().manual_seed(self.seed + self.epoch)
-            lookup = shuffled(self.size, generator).numpy()
+            lookup = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch)).numpy()
         else:
             lookup = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch)
-        for start in range(turns.start, turns.stop, BLOCK):
-            turn = np.arange(start, min(turns.stop, start + BLOCK), dtype=np.int64)
-            yield lookup[self._consumed + (self.rank + turn * self.world_size) % rest]
+        return deal(lookup, self.turns(mini_epoch), self.rank, self.world_size, self._consumed, self.size)
 
     def __len__(self) -> int:
         return len(self.turns(self.mini_epoch))
@@ -215,13 +207,8 @@ class RankDataset(Dataset[Any]):
         begun = range(self._first, self.mini_epochs)
         ends = (self._consumed + self.turns(k).stop * self.world_size for k in begun)
         mini_epoch = next((k for k, end in zip(begun, ends, strict=True) if consumed < end), self.mini_epochs)
-        return {
-            **self._identity(),
-            "mini_epochs": self.mini_epochs,
-            "epoch": self.epoch,
-            "mini_epoch": mini_epoch,
-            "consumed": min(consumed, self.size),
-        }
+        place = {"epoch": self.epoch, "mini_epoch": mini_epoch, "consumed": min(consumed, self.size)}
+        return {**self._identity(), "mini_epochs": self.mini_epochs, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken: what was left of the epoch is dealt anew over this dataset's ranks.
@@ -254,13 +241,7 @@ class RankDataset(Dataset[Any]):
 
 
 def mini_epoch_loaders(
-    dataset: RankDataset,
-    epoch: int,
-    *,
-    batch_size: int,
-    num_workers: int = 0,
-    prefetch: bool = False,
-    **loader_arguments: Any,
+    dataset: RankDataset, epoch: int, *, batch_size: int, num_workers: int = 0, prefetch: bool = False, **options: Any
 ) -> Iterator[DataLoader[Any]]:
     """Yield a DataLoader for each mini-epoch of an epoch that has rows; its rows are loaded, in this process, by then.
 
@@ -275,18 +256,16 @@ def mini_epoch_loaders(
     a state is right only at the start of a mini-epoch.
 
     prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
-    loader_arguments: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
+    options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
     epoch = integer("epoch", epoch, at_least=0)  # here, not in the generator: wrong arguments are refused at once
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)
-    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **loader_arguments)
+    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **options)
     return _loaders(dataset, epoch, make, prefetch)
 
 
-def _loaders(
-    dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool
-) -> Iterator[DataLoader[Any]]:
+def _loaders(dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool) -> Iterator[_Loader]:
     dataset.set_epoch(epoch)
     todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
     ahead = _Ahead(dataset)
@@ -294,12 +273,7 @@ def _loaders(
         for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
             if dataset.epoch != epoch:
                 raise RuntimeError(f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt")
-            packed = ahead.take()
-            if packed is None:
-                dataset.load(mini_epoch)
-            else:
-                dataset.swap(mini_epoch, packed)
-                del packed  # else the rows would stay until the next ones have come
+            ahead.load(mini_epoch)
             loader = make(ahead=ahead, following=following if prefetch else None)
             try:
                 yield loader
@@ -330,9 +304,13 @@ class _Ahead:
         if self._future is not None:
             self._future.exception()
 
-    def take(self) -> Packed | None:
+    def load(self, mini_epoch: int) -> None:
+        """Make the rows of a mini-epoch those in memory: the ones that were read ahead, if any were."""
         future, self._future = self._future, None
-        return None if future is None else future.result()
+        if future is None:
+            self._dataset.load(mini_epoch)
+        else:
+            self._dataset.swap(mini_epoch, future.result())
 
     def stop(self) -> None:
         self._stopped.set()

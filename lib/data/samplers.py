@@ -14,14 +14,15 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from lib._values import integer, rank_of
-from lib.data.permutation import Permutation
+from lib.data.permutation import Ids, Permutation
 
 Order: TypeAlias = Literal["torch", "feistel"]
 
-BLOCK = 16_384  # indices turned into Python ints at a time
+BLOCK = 1 << 15  # indices that are computed, and turned into Python ints, at a time
 STATE_VERSION = 1
 
 
@@ -43,11 +44,6 @@ def shuffled(size: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randperm(size, generator=generator, dtype=torch.int32 if size < 2**31 else torch.int64)
 
 
-def _ints(order: torch.Tensor) -> Iterator[int]:
-    for block in torch.split(order, BLOCK):
-        yield from block.tolist()
-
-
 def check_state(owner: object, state: object, identity: Mapping[str, Any], more: Iterable[str]) -> Mapping[str, Any]:
     """Return `state` if it is a complete state of something that was made as `owner` was.
 
@@ -67,6 +63,19 @@ def check_state(owner: object, state: object, identity: Mapping[str, Any], more:
                 "make it with the same data and arguments to continue its epoch"
             )
     return state
+
+
+def deal(
+    lookup: Permutation | Ids | None, turns: range, rank: int, world_size: int, used: int, size: int
+) -> Iterator[Ids]:
+    """Yield, in blocks, the indices that a rank gets in its turns: turn t is place used + rank + t · world_size.
+
+    lookup: the order, which has `size` places; None for 0, 1, 2, … A turn past its end starts over at place `used`.
+    """
+    for start in range(turns.start, turns.stop, BLOCK):
+        turn = np.arange(start, min(turns.stop, start + BLOCK), dtype=np.int64)
+        places = used + (rank + turn * world_size) % (size - used)
+        yield places if lookup is None else lookup[places]
 
 
 class SequentialSampler(Sampler[int]):
@@ -107,7 +116,8 @@ class RandomSampler(Sampler[int]):
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
             generator = torch.Generator().manual_seed(seed)
         size = len(self.dataset)
-        yield from _ints(shuffled(size, generator))
+        for block in torch.split(shuffled(size, generator), BLOCK):
+            yield from block.tolist()
         if self._generator is not None:
             # torch draws a second order for the zero samples that remain: without it, later passes would differ
             shuffled(size, generator)
@@ -204,7 +214,8 @@ class DistributedSampler(Sampler[int]):
         if self.shuffle and self.order == "torch":
             return (block.tolist() for block in torch.split(self._share(), BLOCK))
         permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
-        return self._computed(permutation, self.num_samples, self._consumed)
+        blocks = deal(permutation, range(self.num_samples), self.rank, self.num_replicas, self._consumed, self.size)
+        return (block.tolist() for block in blocks)
 
     def _share(self) -> torch.Tensor:
         order = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch))[self._consumed :]
@@ -214,13 +225,6 @@ class DistributedSampler(Sampler[int]):
             turns = torch.arange(len(share), self.num_samples)
             share = torch.cat([share, order[(self.rank + turns * self.num_replicas) % len(order)]])
         return share.contiguous()  # a copy of the share alone: the whole order is freed before the epoch runs
-
-    def _computed(self, permutation: Permutation | None, count: int, first: int) -> Iterator[list[int]]:
-        rest = self.size - first
-        for start in range(0, count, BLOCK):
-            turns = np.arange(start, min(count, start + BLOCK), dtype=np.int64)
-            positions = first + (self.rank + turns * self.num_replicas) % rest
-            yield (positions if permutation is None else permutation[positions]).tolist()
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next pass; call it on every rank before each epoch, or all epochs are alike.
@@ -264,8 +268,6 @@ class DistributedSampler(Sampler[int]):
 
 def _process_group() -> tuple[int, int]:
     """Return (world size, rank) of the default process group; raises as torch does where there is none."""
-    import torch.distributed as dist
-
     if not dist.is_available():
         raise RuntimeError("this torch has no distributed package: pass num_replicas and rank")
     return dist.get_world_size(), dist.get_rank()

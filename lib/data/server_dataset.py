@@ -1,7 +1,4 @@
-"""A dataset whose rows live in another process: `ServerDataset` asks a `MetaServer` for them.
-
-Apart from server.py because it needs torch, which a server does without: 14 MB instead of 220.
-"""
+"""A dataset whose rows live in another process: `ServerDataset` asks a `MetaServer` for them."""
 
 from __future__ import annotations
 
@@ -10,14 +7,15 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.utils.data import Dataset
 
-from lib._values import integer
-from lib.data.server import MAX_IDS, RefusedError, Wire, seconds_left
+from lib._values import integer, seconds_above_zero
+from lib.data.meta_server import MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each
+Transform: TypeAlias = Callable[[str], Any]
 PAUSE = 0.1  # seconds before the second retry; doubles with each further one
 
 
@@ -44,18 +42,10 @@ class ServerDataset(Dataset[Any]):
     """
 
     def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        timeout: float = 10.0,
-        retries: int = 6,
-        transform: Callable[[str], Any] | None = None,
+        self, host: str, port: int, *, timeout: float = 10.0, retries: int = 6, transform: Transform | None = None
     ) -> None:
         self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
-        self.timeout, self.retries = float(timeout), integer("retries", retries, at_least=0)
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+        self.timeout, self.retries = seconds_above_zero("timeout", timeout), integer("retries", retries, at_least=0)
         self.transform = transform
         self._length: int | None = None
         self._idle: list[Wire] = []
@@ -102,10 +92,9 @@ class ServerDataset(Dataset[Any]):
 
     def _ask(self, request: str, body: bytes = b"") -> Any:
         """Send a request, again if the connection fails, and return the value of the answer."""
-        began = time.monotonic()
+        began, tries = time.monotonic(), 0
         deadline = began + self.timeout
-        problem: Exception | None = None
-        tries = 0
+        problem: Exception = TimeoutError("timed out")
         while tries <= self.retries and (left := deadline - time.monotonic()) > 0:
             # The first retry is at once: mostly, the server had closed a connection that lay idle.
             if tries > 1:

@@ -33,14 +33,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import psutil
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
-from lib._values import integer
-
-if TYPE_CHECKING:
-    from torch.distributed.distributed_c10d import Store
+from lib._values import integer, seconds_above_zero
+from lib.measure import import_psutil
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -48,7 +48,9 @@ POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
 _TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
-_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")  # from torch, before a traceback, once there is a process group
+_RANK_PREFIX = re.compile(
+    r"^\[rank\d+\]: ?", re.MULTILINE
+)  # from torch, before a traceback, once there is a process group
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|connectFullMesh|gloo/transport|ncclRemoteError"
@@ -104,15 +106,15 @@ def torchrun(
     print none. What torchrun itself says is only kept.
 
     Whatever happens, no process stays. Raises RankError if a rank fails and no restart is left, RankTimeoutError (also
-    a TimeoutError), FileNotFoundError for a script that is none, ValueError for ranks < 1 or timeout <= 0. An
-    interrupt stays a KeyboardInterrupt.
+    a TimeoutError), FileNotFoundError for a script that is none, ValueError for ranks < 1 or timeout <= 0, ImportError
+    without psutil. An interrupt stays a KeyboardInterrupt.
     """
     if not Path(script).is_file():
         raise FileNotFoundError(f"no script {str(script)!r} in {Path.cwd()}")
     ranks = integer("ranks", ranks, at_least=1)
     max_restarts = integer("max_restarts", max_restarts, at_least=0)
-    if not 0 < timeout < float("inf"):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    timeout = seconds_above_zero("timeout", timeout)
+    import_psutil("torchrun")  # before there is a process that only psutil could find
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="torchrun-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, "-m", "lib.training.loopback", "--rdzv-backend", "loopback"]
@@ -163,8 +165,9 @@ class _Family:
     """The agent and every process below it: known by more than their ids, so that no other can be hit."""
 
     def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+        self._psutil = import_psutil("torchrun")
         self._agent = agent
-        self._known: set[Any] = {psutil.Process(agent.pid)}
+        self._known: set[Any] = {self._psutil.Process(agent.pid)}
         self._next_call = 0.0
 
     def call_the_roll(self) -> None:
@@ -197,21 +200,20 @@ class _Family:
             time.sleep(POLL)
 
     def _children(self) -> set[Any]:
-        found: set[Any] = set()
-        for process in self._known:
-            with contextlib.suppress(psutil.Error):
-                found.update(process.children(recursive=True))
-        return found
+        return set().union(*self._each(self._known, "children", recursive=True))
 
-    def _each(self, processes: set[Any], what: str) -> None:
+    def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
+        """Ask something of each process and return the answers of those that are still there."""
+        answers = []
         for process in processes:
-            with contextlib.suppress(psutil.Error):
-                getattr(process, what)()
+            with contextlib.suppress(self._psutil.Error):
+                answers.append(getattr(process, what)(**how))
+        return answers
 
     def _alive(self, process: Any) -> bool:
         try:
-            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-        except psutil.Error:
+            return bool(process.is_running() and process.status() != self._psutil.STATUS_ZOMBIE)
+        except self._psutil.Error:
             return False
 
 
@@ -313,7 +315,7 @@ class RankLogs:
             failure = Failure(rank, exitcodes.get(rank, 1), *_last_error(folder))
             if rank in exitcodes or failure.traceback:
                 failures.append(failure)
-        own = Failure(None, returncode, said=_last(text.splitlines()))
+        own = Failure(None, returncode, said=_last_line(text))
         return min(failures, key=lambda failure: (failure.order, failure.rank), default=own)
 
 
@@ -321,22 +323,19 @@ def _attempt(folder: Path) -> int:
     return int(folder.name.removeprefix("attempt_"))
 
 
-def _last(lines: list[str]) -> str:
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _last_error(folder: Path) -> tuple[str, str, str]:
     """Return the error that a rank ended with, in one line, its traceback, and the last line of stderr; "" for none."""
     log = folder / "stderr.log"
-    text = log.read_text("utf-8", "replace") if log.exists() else ""
-    lines = [_RANK_PREFIX.sub("", line) for line in text.splitlines()]
-    said = _last(lines)
-    try:
+    text = _RANK_PREFIX.sub("", log.read_text("utf-8", "replace") if log.exists() else "")
+    lines, said = text.splitlines(), _last_line(text)
+    # @record of torch writes the error to a file too; there may be none, or half of one
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         message = json.loads((folder / "error.json").read_text("utf-8"))["message"]
-        error, traceback = message["message"].splitlines()[0], message["extraInfo"]["py_callstack"].rstrip()
-        return error, traceback, said
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        pass
+        return message["message"].splitlines()[0], message["extraInfo"]["py_callstack"].rstrip(), said
     heads = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
     # a script that can't be compiled has none, but its file and line
     heads = heads or [i for i, line in enumerate(lines) if line.startswith("  File")]
@@ -360,10 +359,6 @@ def meet(timeout: timedelta) -> tuple[Store, int, int]:
             "this process has no rank: start the script with torchrun --nproc-per-node RANKS SCRIPT, or from Python "
             "with lib.training.launch.torchrun"
         )
-    # in here, so that a notebook that only starts ranks does not wait for torch
-    from torch.distributed.distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
-
     store, rank, world_size = next(rendezvous("env://", timeout=timeout))
     return PrefixStore(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}", store), rank, world_size
 
@@ -374,8 +369,6 @@ def leave() -> None:
     DistributedDataParallel keeps gloo's threads alive. One that lets go of its last tensor while Python is being taken
     down aborts the process (SIGABRT, now and then, on a busy machine; pytorch #179291). So Python is not taken down.
     """
-    import torch.distributed as dist
-
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()

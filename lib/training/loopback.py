@@ -19,38 +19,31 @@ import sys
 import threading
 import time
 import traceback
-from datetime import timedelta
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import (
-    RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
     rendezvous_handler_registry,
 )
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 HOST = "127.0.0.1"
-TIMEOUT = timedelta(seconds=60)
 
 
-class Loopback(RendezvousHandler):
-    """Let one agent meet itself: rank 0 of 1, with a store of its own for each attempt."""
+class Loopback(StaticTCPRendezvous):
+    """Let one agent meet itself: rank 0 of 1, as in torch's static way, with a new store for each attempt."""
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         if parameters.max_nodes != 1:
             raise ValueError(f"this rendezvous is for one machine, not {parameters.max_nodes}")
-        self._run_id = parameters.run_id
+        super().__init__(HOST, 0, rank=0, world_size=1, run_id=parameters.run_id, timeout=60)
         self._stores: list[TCPStore] = []  # an agent's exit still asks the store of its attempt
 
     def get_backend(self) -> str:
         """Name this backend."""
         return "loopback"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """Say that the ranks need no server of their own."""
-        return True
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Open a store on a free port and say where it is; called for the first attempt and for each restart."""
@@ -60,33 +53,14 @@ class Loopback(RendezvousHandler):
                 HOST,
                 port,
                 is_master=True,
-                timeout=TIMEOUT,
+                timeout=self.timeout,
                 wait_for_workers=False,
                 master_listen_fd=server.fileno(),
                 use_libuv=False,  # that store takes no open socket before torch 2.7, and Windows has none
             )
             server.detach()  # the store closes it
         self._stores.append(store)
-        return RendezvousInfo(PrefixStore(self._run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
-
-    def is_closed(self) -> bool:
-        """Say whether nobody may join any more."""
-        return False
-
-    def set_closed(self) -> None:
-        """Do nothing: nobody else can join."""
-
-    def num_nodes_waiting(self) -> int:
-        """Return how many other machines want to join."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """Return the id that torchrun gave this run."""
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        """Do nothing: the stores end with the process."""
-        return True
+        return RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
 
 
 def _end_with(parent: int) -> None:

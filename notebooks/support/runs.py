@@ -1,4 +1,4 @@
-"""What two notebooks run: tasks in processes (00, 09), micro-batch sizes (07, 08), CLIP and a study (06, 15)."""
+"""What two notebooks run: tasks in processes (00, 09), micro-batch sizes (07, 08), a study (06, 15)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.distributed as dist
 from lib._values import integer
-from lib.data.digits import WORDS, Digits, digit_of
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 from lib.measure import compare, measure
 from lib.pipeline.microbatch import gather, scatter
 from lib.timeline import Recorder, Trace
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
+from support.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
+from support.training import CAPTIONS, TinyClip
 
 # ---- The same tasks in several processes, with a span for each (00, 09).
 
@@ -134,127 +134,6 @@ def find_gpu_speed() -> tuple[dict[str, Any] | None, str]:
     if data is None:
         return None, f"{source} (python -m support.recordings chunk_speed_gpu, on a GPU)."
     return data, origin_of(data) or ""
-
-
-# ---- A CLIP that trains in seconds: an image and its caption should meet at the same point.
-#
-#     image    (B, 1, 8, 8)         ── convolutions ──┐
-#                                                      ├── points on the unit sphere in 32 dimensions
-#     caption  "a handwritten one"  ── mean of words ──┘
-#
-#     logits[i, j] = scale · image i · caption j
-#
-# Two losses over these logits; what differs is which captions an image is held against.
-#
-#     caption_loss        all ten that there are    of each sample: its mean may be taken over ranks
-#     contrastive_loss    those of its own batch    of the batch: on two ranks it is another loss
-#
-# The second is CLIP's (Radford et al. 2021, arXiv:2103.00020). Implementations gather the points of all ranks
-# for it.
-
-CAPTIONS = tuple(f"a handwritten {word}" for word in WORDS)
-VOCABULARY = {word: number for number, word in enumerate(("a", "handwritten", *WORDS))}
-
-
-def tokens(captions: Iterable[str]) -> Tensor:
-    """Return the words of captions as numbers, int64 of shape (captions, words).
-
-    Raises ValueError for a word that is not in the vocabulary and for captions that differ in length.
-    """
-    words = [caption.split() for caption in captions]
-    unknown = sorted({word for row in words for word in row} - VOCABULARY.keys())
-    if unknown:
-        raise ValueError(f"the vocabulary has no {unknown[0]!r}; it has {', '.join(VOCABULARY)}")
-    if len({len(row) for row in words}) > 1:
-        raise ValueError("captions of different lengths do not make one tensor; give them one by one")
-    return torch.tensor([[VOCABULARY[word] for word in row] for row in words], dtype=torch.int64)
-
-
-def targets(captions: Sequence[str]) -> Tensor:
-    """Return which of the ten each caption is, int64 of shape (captions,)."""
-    return torch.tensor([digit_of(caption) for caption in captions], dtype=torch.int64)
-
-
-class TinyClip(nn.Module):
-    """An image encoder and a text encoder into one space; `model(images, captions)` is the logits.
-
-    images: float32 (B, 1, 8, 8). captions: C strings. Returns (B, C): cosine of image and caption, times a learned
-    scale. seed: of the first weights, drawn without touching the global generator. The model is the same in all ranks.
-    """
-
-    def __init__(self, width: int = 32, seed: int = 0) -> None:
-        super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # only in here: fork_rng puts the state back
-            self.image_encoder = nn.Sequential(
-                nn.Conv2d(1, 8, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(8, 16, 3, padding=1, stride=2),
-                nn.ReLU(),
-                nn.Flatten(),
-                nn.Linear(16 * 4 * 4, width),
-            )
-            self.words = nn.EmbeddingBag(len(VOCABULARY), width, mode="mean")
-            self.text_encoder = nn.Linear(width, width)
-        self.log_scale = nn.Parameter(torch.tensor(10.0).log())
-
-    def embed_images(self, images: Tensor) -> Tensor:
-        """Return points on the unit sphere, (B, width)."""
-        return F.normalize(self.image_encoder(images), dim=1)
-
-    def embed_captions(self, captions: Sequence[str]) -> Tensor:
-        """Return points on the unit sphere, (C, width)."""
-        bags = tokens(captions).to(self.log_scale.device)
-        return F.normalize(self.text_encoder(self.words(bags)), dim=1)
-
-    def forward(self, images: Tensor, captions: Sequence[str]) -> Tensor:
-        """Return the logits, (B, C)."""
-        return self.log_scale.exp() * self.embed_images(images) @ self.embed_captions(captions).T
-
-
-def caption_loss(
-    model: nn.Module,
-    images: Tensor,
-    captions: Sequence[str],
-    reduction: Literal["mean", "sum", "none"] = "mean",
-) -> Tensor:
-    """Return how surprised the model is by each image's caption among all ten; model: TinyClip, or DDP around it.
-
-    What a sample adds does not depend on its batch, so a mean over samples is a mean over ranks. "none": (B,).
-    """
-    target = targets(captions).to(images.device)
-    return F.cross_entropy(model(images, CAPTIONS), target, reduction=reduction)
-
-
-def contrastive_loss(model: nn.Module, images: Tensor, captions: Sequence[str]) -> Tensor:
-    """Return CLIP's loss: image i is to find caption i among those of the batch, and caption i its image.
-
-    What a sample adds depends on who else is in the batch: the mean over two halves is not that of the whole.
-    """
-    logits = model(images, captions)
-    target = torch.arange(len(images), device=images.device)
-    return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-
-
-@torch.no_grad()
-def accuracy(model: nn.Module, loader: Iterable[Sequence[Any]]) -> float:
-    """Return the share of images whose nearest of the ten captions is their own.
-
-    loader: yields (images, captions, …). Under torch.distributed each rank gives what it has, however many that are:
-    hits and images are summed over the ranks, then divided. Raises ValueError where no rank has an image.
-    """
-    parameter = next(model.parameters())
-    counts = torch.zeros(2, dtype=torch.int64, device=parameter.device)
-    for images, captions, *_ in loader:
-        nearest = model(images.to(parameter.device), CAPTIONS).argmax(dim=1)
-        target = targets(captions).to(parameter.device)
-        counts += torch.stack([(nearest == target).sum(), torch.tensor(len(target), device=parameter.device)])
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(counts)
-    hits, images_seen = counts.tolist()
-    if not images_seen:
-        raise ValueError("no image to evaluate on: the loader was empty on every rank")
-    return float(hits / images_seen)
 
 
 # ---- Does it cost accuracy that a rank sees only its own rows?

@@ -16,10 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from support import recordings
+from support.digits import write_digits
 from support.n06.runs import against_first
 from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
-
-from lib.data.digits import write_digits
 
 NAME = "rank_accuracy"
 SEEDS = 100

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.runs import TinyClip
+from support.digits import write_digits
+from support.training import TinyClip, read_steps, surviving
 
-from lib.data.digits import write_digits
 from lib.training.launch import RankError, torchrun
-from lib.training.state import load_state, read_steps, surviving
+from lib.training.state import load_state
 
 pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from support.n07.runs import step_in_parts
-from support.runs import chunk_speed
 from torch import nn
 
 from lib.saved import SavedTensors
@@ -67,11 +66,3 @@ def test_hooks_are_gone_after_an_error():
 def test_an_unknown_order_is_refused():
     with pytest.raises(ValueError, match="order must be one of one at a time, all forwards first, not 'random'"):
         step_in_parts(model(), [X], "random")
-
-
-def test_speed_is_measured_for_every_size_down_to_the_smallest():
-    record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
-    assert record["size"] == [8, 4, 2]
-    assert len(record["rows_per_second"]) == 3
-    assert min(record["rows_per_second"]) > 0
-    assert record["device"] == "CPU"

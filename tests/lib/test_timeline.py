@@ -11,8 +11,9 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -222,13 +223,11 @@ def test_threads_lose_no_span() -> None:
             with recorder.span(lane, str(i)):
                 pass
 
-    threads = [threading.Thread(target=work, args=(f"thread {t}",)) for t in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    trace = recorder.trace(lanes=[f"thread {t}" for t in range(4)])
-    assert [len(trace.only(lane=lane)) for lane in trace.lanes] == [200] * 4
+    lanes = [f"thread {t}" for t in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, lanes))
+    assert [len(recorder.trace().only(lane=lane)) for lane in lanes] == [200] * 4
+    assert recorder.trace(lanes[::-1]).lanes == (*lanes[::-1],)
 
 
 def test_a_trace_starts_at_zero_unless_the_clock_itself_is_wanted() -> None:
@@ -298,6 +297,13 @@ def _record(recorder: Recorder, lane: str, then: Any = None) -> None:
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
+def in_fork(child: Callable[[], None]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
 @needs_fork
 def test_a_forked_child_does_not_carry_its_parents_spans_away_or_its_folder() -> None:
     recorder = Recorder()
@@ -310,10 +316,7 @@ def test_a_forked_child_does_not_carry_its_parents_spans_away_or_its_folder() ->
         grandchild.join()
         _record(recorder, "child")
 
-    process = fork.Process(target=child)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    in_fork(child)
     lanes = [span.lane for span in recorder.trace()]
     assert sorted(lanes) == ["child", "child", "grandchild", "parent"]
 
@@ -327,10 +330,7 @@ def test_a_forked_child_that_lets_its_recorder_go_leaves_the_folder_to_the_owner
         recorders.clear()
         gc.collect()
 
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    in_fork(child)
     assert folder.is_dir()
 
 
@@ -371,18 +371,11 @@ def test_processes_that_are_no_children_share_a_folder(tmp_path: Path) -> None:
     assert folder.is_dir(), "a folder that the reader named stays"
 
 
-def test_a_recorder_pickles_as_its_folder_and_the_owner_sees_what_the_copy_records() -> None:
-    recorder = Recorder()
-    copy = pickle.loads(pickle.dumps(recorder))
-    _record(copy, "copy")
-    assert recorder.trace().lanes == ("copy",)
-
-
-def test_the_temporary_folder_goes_with_its_owner() -> None:
+def test_a_recorder_pickles_as_its_folder_whose_owner_sees_what_the_copy_records_and_takes_it_away() -> None:
     recorder = Recorder()
     folder = recorder._folder
     _record(pickle.loads(pickle.dumps(recorder)), "copy")
-    assert any(folder.iterdir())
+    assert recorder.trace().lanes == ("copy",) and any(folder.iterdir())
     del recorder
     gc.collect()
     assert not folder.exists()

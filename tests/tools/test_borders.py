@@ -18,7 +18,15 @@ import pytest
 from tools.project import ROOT
 
 DRAWING = {"matplotlib", "ipywidgets", "IPython"}
-SHARED = {"support.built", "support.checks", "support.recordings", "support.runs", "support.setup"}
+SHARED = {
+    "support.built",
+    "support.checks",
+    "support.digits",
+    "support.recordings",
+    "support.runs",
+    "support.setup",
+    "support.training",
+}
 
 #: Lines at most: of lib, of lib/show, of a file, of a room; below, the rooms whose notebooks wait to be rewritten.
 LIB, SHOW, FILE, ROOM = 10_500, 1_800, 450, 1_000

@@ -349,8 +349,8 @@ BATCH = 2048
 
 def serve(pipe: Connection, path: str) -> None:
     """Be the server: all rows in memory, packed."""
+    from lib.data import MetaServer
     from lib.data.meta import MetaFile
-    from lib.data.server import MetaServer
 
     _ready(pipe)
     with MetaFile(path) as meta_file:
@@ -539,8 +539,8 @@ def _running(name: str, path: str) -> Iterator[Connection]:
 
 
 def _serve(pipe: Connection, name: str, path: str) -> None:
+    from lib.data import MetaServer
     from lib.data.meta import MetaFile
-    from lib.data.server import MetaServer
 
     with MetaFile(path) as meta_file:
         rows = meta_file.packed(range(len(meta_file)))

@@ -31,13 +31,13 @@ from lib.show.style import (
 )
 from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
-from lib.training.state import Step, surviving
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from support.n06.runs import Comparison, against_first
+from support.training import Step, surviving
 
 # ---- How W ranks add up a gradient without a centre, by the ring all-reduce.
 #

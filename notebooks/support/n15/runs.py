@@ -19,14 +19,15 @@ from lib import schedules as tables
 from lib._values import integer
 from lib.schedules import Action, Schedule
 from lib.timeline import Recorder, Trace
-from lib.training.state import global_losses, read_steps
 from torch import nn
+
+from support.training import global_losses, read_steps
 
 # ---- An image tower that can be cut into stages: equal blocks between a first and a last layer.
 #
 #     image (B, 1, 8, 8) ── 64 pixels ── width ── block ── block ── … ── block ── 10 points
 #
-# The ten are the captions of support.runs, "a handwritten zero" to "… nine": the image goes to the nearest.
+# The ten are the captions of support.training, "a handwritten zero" to "… nine": the image goes to the nearest.
 
 
 def tower(blocks: int = 6, width: int = 384, seed: int = 0) -> nn.Sequential:
@@ -64,7 +65,7 @@ def even_balance(layers: int, stages: int) -> list[int]:
 # ---- What a training step would take on many ranks: measured costs of one block, put into the simulator.
 #
 #     ranks = replicas x partitions          each replica gets rows / replicas, in m micro-batches
-#     a stage = blocks / partitions          equal blocks, as those of support.n15.runs
+#     a stage = blocks / partitions          equal blocks, as those of the tower above
 #
 # time      simulate(table), then the all-reduce, nothing of which is hidden
 # memory    weights, gradients and momentum of a rank's blocks, and what its live micro-batches keep for backward

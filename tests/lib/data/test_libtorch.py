@@ -135,16 +135,6 @@ def test_a_million_indices_are_shuffled_once_an_epoch() -> None:
 
 
 @BOTH
-def test_batches_end_with_what_is_left_and_then_none(kind: type[Sampler]) -> None:
-    sampler = kind(10, 3, 1)
-    assert [len(sampler.next(3) or []) for _ in range(3)] == [3, 1, 0]
-    assert sampler.next(3) is None
-    assert sampler.index() == 8
-    sampler.reset()
-    assert sampler.index() == 4
-
-
-@BOTH
 @pytest.mark.parametrize("size, duplicates", [(0, True), (0, False), (3, False)])
 def test_an_empty_shard_ends_at_once(kind: type[Sampler], size: int, duplicates: bool) -> None:
     for rank in range(4):
@@ -187,49 +177,31 @@ def test_a_pass_that_was_left_early_does_not_shorten_the_next(kind: type[Sampler
 
 
 @BOTH
-def test_after_loading_the_first_pass_is_the_rest_and_the_second_is_whole(kind: type[Sampler]) -> None:
-    sampler = kind(20, 2, 1)
+@pytest.mark.parametrize("used", [0, 7, 10])
+def test_after_loading_the_first_pass_is_the_rest_and_the_second_is_whole(kind: type[Sampler], used: int) -> None:
+    sampler, resumed = kind(20, 2, 1), kind(20, 2, 1)
     everything = list(sampler)
     sampler.reset()
-    sampler.next(7)
-    resumed = kind(20, 2, 1)
+    for _ in range(used):
+        sampler.next(1)
     resumed.load_state_dict(sampler.state_dict())
-    assert list(resumed) == everything[7:]
+    assert used < 10 or resumed.next(1) is None
+    assert list(resumed) == (everything[used:] or everything)  # of a finished shard, a whole pass begins
     assert list(resumed) == everything
 
 
-@BOTH
-def test_a_state_of_a_finished_shard_begins_a_whole_pass(kind: type[Sampler]) -> None:
-    sampler = kind(20)
-    list(sampler)
-    resumed = kind(20)
-    resumed.load_state_dict(sampler.state_dict())
-    assert resumed.next(1) is None
-    assert len(list(resumed)) == 20
-
-
 def test_resuming_in_the_loop_over_epochs_sees_the_rest_of_one_and_all_of_the_next() -> None:
-    sampler = DistributedRandomSampler(20)
+    sampler, resumed, skipping = (DistributedRandomSampler(20) for _ in range(3))
     sampler.set_epoch(3)
     sampler.reset()
     used = sampler.next(5) or []
-    resumed = DistributedRandomSampler(20)
-    resumed.load_state_dict(sampler.state_dict())
-    passes = []
-    for epoch in range(resumed.epoch(), 5):
-        resumed.set_epoch(epoch)
-        passes.append(list(resumed))
-    assert [used + passes[0]] == deal("random", 20, 1, True, epoch=3)
-    assert [passes[1]] == deal("random", 20, 1, True, epoch=4)
-
-
-def test_another_epoch_after_loading_is_a_whole_pass() -> None:
-    sampler = DistributedRandomSampler(20)
-    sampler.next(5)
-    resumed = DistributedRandomSampler(20)
-    resumed.load_state_dict(sampler.state_dict())
-    resumed.set_epoch(1)
-    assert [list(resumed)] == deal("random", 20, 1, True, epoch=1)
+    whole_epochs = [deal("random", 20, 1, True, epoch)[0] for epoch in (3, 4)]
+    for each in (resumed, skipping):
+        each.load_state_dict(sampler.state_dict())
+    assert (resumed.epoch(), used + list(resumed)) == (3, whole_epochs[0])
+    for each in (resumed, skipping):  # another epoch after loading is a whole pass, whatever is left of the one before
+        each.set_epoch(4)
+        assert list(each) == whole_epochs[1]
 
 
 @BOTH

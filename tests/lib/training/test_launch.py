@@ -217,11 +217,11 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     class Impatient(_Family):
         presses = 0
 
-        def _each(self, processes: set[Any], what: str) -> None:
+        def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
             if what == "kill" and not self.presses:
                 self.presses = 1
                 raise KeyboardInterrupt
-            super()._each(processes, what)
+            return super()._each(processes, what, **how)
 
     code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[2], sys.argv[1]]); "
     sleep = "import time; time.sleep(600)"

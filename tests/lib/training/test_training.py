@@ -11,7 +11,6 @@ there are three launches, and the first two run several scripts, one after the o
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,29 +21,22 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from support.n06.runs import against_first, t_975
-from support.runs import (
+from support.digits import write_digits
+from support.runs import Data, Deal, load_data, parts
+from support.training import (
     CAPTIONS,
-    DEALS,
-    MISTAKES,
-    REPAIRED,
-    Data,
-    Deal,
+    Step,
     TinyClip,
     accuracy,
     caption_loss,
     contrastive_loss,
-    load_data,
-    parts,
-    study,
-    tokens,
+    global_losses,
+    read_steps,
+    surviving,
 )
-from torch.utils.data import DataLoader
 
-from lib.data import DistributedSampler
-from lib.data.digits import Digits, write_digits
 from lib.training.launch import RankError, meet, torchrun
-from lib.training.state import Step, StepLog, global_losses, load_state, next_attempt, read_steps, save_state, surviving
+from lib.training.state import load_state
 
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
 ROWS, TEST_ROWS = 1437, 360
@@ -185,7 +177,7 @@ def of_three(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactor
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from support.runs import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
+from support.training import CAPTIONS, TinyClip, caption_loss, contrastive_loss, accuracy
 from lib.training.launch import leave
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -227,6 +219,13 @@ def gradients(data: Data, of_two: tuple[Path, RankError]) -> dict[str, Any]:
         found[name] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).numpy()
     found["whole accuracy"] = accuracy(TinyClip(), [(data.images[:24], captions)])
     return found
+
+
+def load(folder: Path, model: TinyClip) -> dict[str, Any]:
+    """Load what the script has saved, whatever its identity."""
+    with np.load(folder / "state.npz", allow_pickle=False) as file:
+        identity = json.loads(str(file["json"]))["identity"]
+    return load_state(folder / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
 
 
 def difference(gradients: dict[str, Any], name: str, whole: str) -> float:
@@ -343,261 +342,6 @@ def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeyp
         meet(timedelta(seconds=1))
 
 
-# ---- exact evaluation
-
-
-@pytest.mark.parametrize("world_size", [2, 7, 400])
-def test_shares_of_an_evaluation_hold_each_of_360_rows_once(world_size: int) -> None:
-    shares = [
-        list(DistributedSampler(range(TEST_ROWS), world_size, rank, shuffle=False, pad=False))
-        for rank in range(world_size)
-    ]
-    assert sorted(row for share in shares for row in share) == list(range(TEST_ROWS))
-    assert {len(share) for share in shares} <= {TEST_ROWS // world_size, TEST_ROWS // world_size + 1}
-
-
-def test_accuracy_without_a_process_group_and_without_images(data: Data) -> None:
-    captions = [CAPTIONS[digit] for digit in data.digits[:10]]
-
-    class Knows(TinyClip):
-        def forward(self, images: torch.Tensor, captions: Sequence[str]) -> torch.Tensor:
-            return torch.nn.functional.one_hot(data.digits[: len(images)], 10).float()
-
-    assert accuracy(Knows(), [(data.images[:10], captions)]) == 1.0
-    assert accuracy(Knows(), [(data.images[:10], captions[1:] + captions[:1])]) < 0.5
-    with pytest.raises(ValueError, match="no image"):
-        accuracy(Knows(), [])
-
-
-# ---- the model
-
-
-def test_equal_seeds_make_equal_models_and_the_global_generator_is_left_alone() -> None:
-    before = torch.random.get_rng_state()
-    one, same, other = TinyClip(seed=3), TinyClip(seed=3), TinyClip(seed=4)
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
-    assert not torch.equal(one.words.weight, other.words.weight)
-
-
-def test_logits_are_cosines_times_the_scale(data: Data) -> None:
-    model = TinyClip()
-    logits = model(data.images[:5], CAPTIONS)
-    assert logits.shape == (5, 10)
-    assert logits.abs().max().item() <= 10.0 + 1e-4
-    assert torch.allclose(model.embed_images(data.images[:5]).norm(dim=1), torch.ones(5))
-
-
-def test_what_a_sample_adds_depends_on_its_batch_only_in_clips_loss(data: Data) -> None:
-    model, captions = TinyClip(), [CAPTIONS[digit] for digit in data.digits[:20]]
-    alone = caption_loss(model, data.images[:10], captions[:10], reduction="none")
-    among = caption_loss(model, data.images[:20], captions, reduction="none")[:10]
-    assert torch.allclose(alone, among, atol=1e-6)
-    halves = [contrastive_loss(model, data.images[a:b], captions[a:b]) for a, b in ((0, 10), (10, 20))]
-    assert not torch.isclose((halves[0] + halves[1]) / 2, contrastive_loss(model, data.images[:20], captions), atol=0.1)
-
-
-def test_tokens_name_what_they_do_not_know() -> None:
-    assert tokens(["a handwritten zero", "a handwritten nine"]).tolist() == [[0, 1, 2], [0, 1, 11]]
-    with pytest.raises(ValueError, match="no 'printed'; it has a, handwritten, zero"):
-        tokens(["a printed zero"])
-    with pytest.raises(ValueError, match="different lengths"):
-        tokens(["a zero", "a handwritten zero"])
-
-
-# ---- the state
-
-
-def trained(steps: int = 3, width: int = 32) -> tuple[TinyClip, torch.optim.Adam]:
-    model = TinyClip(width)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    advance(model, optimizer, steps)
-    return model, optimizer
-
-
-def advance(model: TinyClip, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    images = torch.linspace(0, 1, 640).view(10, 1, 8, 8)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.autograd.backward(caption_loss(model, images, CAPTIONS))
-        optimizer.step()
-
-
-def load(folder: Path, model: TinyClip) -> dict[str, Any]:
-    """Load what the script has saved, whatever its identity."""
-    with np.load(folder / "state.npz", allow_pickle=False) as file:
-        identity = json.loads(str(file["json"]))["identity"]
-    return load_state(folder / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
-
-
-def weights(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
-    model, optimizer = trained()
-    save_state(tmp_path / "s.npz", model, optimizer, {"seed": 0}, step=3, place={"epoch": 1})
-    other, its_optimizer = trained(steps=1)
-    assert load_state(tmp_path / "s.npz", other, its_optimizer, {"seed": 0}) == {"step": 3, "place": {"epoch": 1}}
-    for one, its in ((model, optimizer), (other, its_optimizer)):
-        advance(one, its, 2)
-    assert equal(weights(model), weights(other))
-
-
-def test_a_state_of_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
-    model, optimizer = trained(steps=0)
-    save_state(tmp_path / "s.npz", model, optimizer, {})
-    assert load_state(tmp_path / "s.npz", *trained(), {}) == {}
-
-
-def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s.npz"
-    save_state(path, *trained(), {}, step=1)
-    before = path.read_bytes()
-
-    def die_half_way(file: Any, **arrays: object) -> None:
-        file.write(b"PK half")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(np, "savez", die_half_way)
-    with pytest.raises(KeyboardInterrupt):
-        save_state(path, *trained(), {}, step=2)
-    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
-    monkeypatch.undo()
-    (tmp_path / ".s.npz.unfinished").write_bytes(b"of one that was killed")
-    save_state(path, *trained(), {}, step=3)
-    assert load_state(path, *trained(), {}) == {"step": 3} and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
-
-
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "pickle", "foreign", "format"])
-def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "s.npz"
-    save_state(path, *trained(), {})
-    content = path.read_bytes()
-    if damage == "pickle":
-        np.savez(path, allow_pickle=True, json=np.array([print], dtype=object))
-    elif damage == "foreign":
-        np.savez(path, x=np.zeros(3))
-    elif damage == "format":
-        np.savez(path, json=np.array('{"format": 99, "groups": [], "identity": {}, "more": {}}'))
-    else:
-        middle = len(content) // 2
-        flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
-        changed = {"cut": content[:middle], "empty": b"", "text": b"hello", "flipped": flipped}
-        path.write_bytes(changed[damage])
-    model, optimizer = trained(steps=1)
-    before = weights(model)
-    with pytest.raises(ValueError, match="s.npz .*remove it to begin anew"):
-        load_state(path, model, optimizer, {})
-    assert equal(weights(model), before)
-
-
-def test_a_pickle_in_place_of_a_state_is_not_run(tmp_path: Path) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
-            return (Path(tmp_path / "exploded").touch, ())
-
-    (tmp_path / "s.npz").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ValueError, match="no training state"):
-        load_state(tmp_path / "s.npz", *trained(), {})
-    assert not (tmp_path / "exploded").exists()
-
-
-def test_a_state_of_another_model_or_run_is_refused_and_says_what_differs(tmp_path: Path) -> None:
-    path = tmp_path / "s.npz"
-    save_state(path, *trained(), {"seed": 0, "text": 7})
-    model, optimizer = trained(steps=1, width=16)
-    before = weights(model)
-    with pytest.raises(
-        ValueError, match=r"another model: image_encoder.5.bias has shape \(32,\) in the file and \(16,\)"
-    ):
-        load_state(path, model, optimizer, {"seed": 0, "text": 7})
-    with pytest.raises(ValueError, match="saved with text=7, this run has text=8; choose another folder"):
-        load_state(path, model, optimizer, {"seed": 0, "text": 8})
-    with pytest.raises(ValueError, match="this run has more=1"):
-        load_state(path, model, optimizer, {"seed": 0, "text": 7, "more": 1})
-    assert equal(weights(model), before)
-    with pytest.raises(FileNotFoundError):
-        load_state(tmp_path / "none.npz", model, optimizer, {})
-
-
-# ---- the log
-
-
-def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (1,), loss: float = 1.0) -> Step:
-    return Step(attempt, 2, rank, 0, 0, number, rows, loss, 0.0, 1.0)
-
-
-def test_a_step_survives_unless_a_later_attempt_did_it_again() -> None:
-    steps = [*map(step, range(8)), *(step(n, 1) for n in range(5, 7)), *(step(n, 2) for n in range(5, 9))]
-    assert [(s.attempt, s.step) for s in surviving(steps)] == [
-        *((0, n) for n in range(5)),
-        *((2, n) for n in range(5, 9)),
-    ]
-    # an attempt may end before it comes as far as the one before it: step 7 was done with weights that are lost
-    assert [(s.attempt, s.step) for s in surviving(steps[:10])][-3:] == [(0, 4), (1, 5), (1, 6)]
-    assert surviving([]) == []
-
-
-def test_losses_are_means_over_rows_not_over_ranks() -> None:
-    ranks = [step(0, rank=0, rows=(1, 2, 3), loss=1.0), step(0, rank=1, rows=(4,), loss=5.0)]
-    empty = [step(1, rank=0, rows=(5,), loss=2.0), step(1, rank=1, rows=(), loss=0.0)]
-    assert global_losses([*ranks, *empty]) == [2.0, 2.0]
-
-
-def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
-    assert next_attempt(tmp_path) == 0
-    for rank in (0, 10):
-        StepLog(tmp_path, rank).write(step(0, rank=rank, rows=(3, 4)))
-    StepLog(tmp_path, 0).write(step(1, attempt=2))
-    (tmp_path / "rank1.jsonl").write_text('{"attempt": 7, "wor')
-    (tmp_path / "ranking.jsonl").write_text("something else")
-    assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [
-        (0, 0, 0, (3, 4)),
-        (0, 0, 10, (3, 4)),
-        (2, 1, 0, (1,)),
-    ]
-    assert next_attempt(tmp_path) == 3
-    with pytest.raises(FileNotFoundError, match="nothing was trained there"):
-        read_steps(tmp_path / "none")
-
-
-# ---- the study
-
-
-@pytest.mark.parametrize("deal", [*DEALS, *MISTAKES, REPAIRED], ids=lambda deal: deal.name)
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_every_way_to_deal_uses_each_row_once_an_epoch(data: Data, deal: Deal, world_size: int) -> None:
-    for epoch in (0, 1):
-        dealt = [*parts(deal, data, epoch, seed=5, world_size=world_size)]
-        assert len(dealt) == deal.mini_epochs
-        assert Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
-
-
-def test_the_full_shuffle_is_the_same_for_any_number_of_ranks(data: Data) -> None:
-    orders = [np.concatenate([*parts(Deal("full shuffle"), data, 1, 0, ranks)]) for ranks in (1, 2, 7)]
-    assert np.array_equal(orders[0], orders[1]) and np.array_equal(orders[0], orders[2])
-
-
-def test_only_dealing_anew_gives_a_mini_epoch_other_rows_in_the_next_epoch(data: Data) -> None:
-    def first(deal: Deal, epoch: int) -> set[int]:
-        return set(next(iter(parts(deal, data, epoch))).tolist())
-
-    assert first(Deal("rank", 8), 0) != first(Deal("rank", 8), 1)
-    assert first(Deal("rank, once", 8), 0) == first(Deal("rank, once", 8), 1)
-    assert first(Deal("blocks", 8), 0) == first(Deal("blocks", 8), 1)
-
-
-def test_blocks_of_a_sorted_file_hold_few_classes_and_dealt_rows_hold_all(data: Data) -> None:
-    blocks, dealt = Deal("blocks", 8, sorted_file=True), REPAIRED
-    assert max(len({*data.digits[part].tolist()}) for part in parts(blocks, data, 0)) <= 4
-    assert min(len({*data.digits[part].tolist()}) for part in parts(dealt, data, 0)) == 10
-
-
 @pytest.mark.ranks
 def test_the_study_trains_what_the_script_trains(digits: Path, two_ranks: Path, data: Data) -> None:
     """The batches of two real ranks, put together, are those that the study trains on in one process."""
@@ -606,62 +350,3 @@ def test_the_study_trains_what_the_script_trains(digits: Path, two_ranks: Path, 
     for number in {step.step for step in steps}:
         trained_on = sorted(row for step in steps if step.step == number for row in step.rows)
         assert trained_on == sorted(order[60 * number : 60 * (number + 1)].tolist())
-
-
-def test_a_study_is_reproducible_pairs_its_seeds_and_sees_the_mistake(data: Data) -> None:
-    deals = (Deal("full shuffle"), Deal("rank", 8), Deal("blocks", 8, sorted_file=True))
-    threads, seen = torch.get_num_threads(), []
-    results = study(data, [3, 4], deals, epochs=3, on_result=lambda deal, seed, _: seen.append((deal, seed)))
-    assert torch.get_num_threads() == threads
-    assert seen == [(deal, seed) for seed in (3, 4) for deal in deals]
-    assert results["rank, E = 8"] == study(data, [3, 4], deals[1:2], epochs=3)["rank, E = 8"]
-    table = {row.name: row for row in against_first(results)}
-    assert table["full shuffle"].mean > 0.85 and abs(table["rank, E = 8"].difference) < 0.08
-    assert table["blocks, E = 8, sorted file"].difference < -0.2
-
-
-def test_a_deal_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="how must be one of full shuffle, rank"):
-        Deal("at random")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="one mini-epoch, not 2"):
-        Deal("full shuffle", 2)
-    with pytest.raises(ValueError, match="mini_epochs must be at least 1"):
-        Deal("rank", 0)
-
-
-def test_a_difference_is_taken_seed_by_seed() -> None:
-    base = [{"accuracy": x} for x in (0.1, 0.5, 0.9)]
-    better = [{"accuracy": x} for x in (0.11, 0.52, 0.93)]
-    first, row = against_first({"a": base, "b": better})
-    assert (first.difference, first.low, first.high, first.settled) == (0, 0, 0, False)
-    half = 4.3026527 * 0.01 / 3**0.5
-    assert (row.difference, row.low, row.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half))
-    assert not row.settled and row.deviation > 0.4  # the spread over seeds would hide it; pairs nearly show it
-    with pytest.raises(ValueError, match="one seed"):
-        against_first({"a": base[:1]})
-    with pytest.raises(ValueError, match="the same seeds"):
-        against_first({"a": base, "b": better[:2]})
-
-
-@pytest.mark.parametrize(
-    "freedom, expected", [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (19, 2.093), (99, 1.984)]
-)
-def test_students_t_is_that_of_the_tables(freedom: int, expected: float) -> None:
-    assert t_975(freedom) == pytest.approx(expected, abs=5e-4)
-
-
-def test_the_recorded_study_has_enough_seeds_and_its_table_follows_from_its_results() -> None:
-    from support.recordings import load as recorded
-
-    record = recorded("rank_accuracy")
-    assert record["seeds"] >= 20 and record["rows"] == ROWS and record["test_rows"] == TEST_ROWS
-    assert [*record["results"]] == [deal.name for deal in (*DEALS, *MISTAKES, REPAIRED)]
-    assert all(len(rows) == record["seeds"] for rows in record["results"].values())
-    for what, table in record["comparison"].items():
-        for row, again in zip(table, against_first(record["results"], what), strict=True):
-            assert row["name"] == again.name and row["low"] == pytest.approx(again.low)
-
-
-def test_the_loader_of_digits_and_the_study_see_the_same_images(digits: Path, data: Data) -> None:
-    images, numbers = next(iter(DataLoader(Digits(digits, "test"), 8)))
-    assert torch.equal(images, data.test_images[:8]) and torch.equal(numbers, data.test_digits[:8])

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from support.digits import Digits, write_digits
 from support.n01.runs import (
     TRAINER,
     TimedDataset,
@@ -19,7 +20,6 @@ from support.n01.runs import (
 )
 from torch.utils.data import DataLoader, Dataset
 
-from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: on purpose

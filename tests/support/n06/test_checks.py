@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.n06 import checks as n06
 from support.n06.figures import ring, simulate
-
-from lib.training.state import surviving
+from support.training import surviving
 
 
 def test_with_the_reference_factor_the_mean_over_ranks_is_the_mean_over_samples():

@@ -17,12 +17,12 @@ from support.n06 import figures as curves
 from support.n06 import figures as gradients
 from support.n06 import figures as hang
 from support.n06 import figures as overlap
+from support.training import Step
 
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from lib.timeline import Span, Trace
-from lib.training.state import Step
 from tests.pictures import assert_each_control_changes_the_picture
 
 EXPLORERS = {

@@ -25,11 +25,11 @@ from support.n15.runs import (
     read_weights,
     tower,
 )
+from support.training import Step, StepLog
 
 from lib.saved import SavedTensors
 from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, simulate
 from lib.timeline import Recorder, Span, Trace
-from lib.training.state import Step, StepLog
 
 # ---- what ranks leave behind
 

@@ -1,0 +1,124 @@
+"""A training state is whole or refused, and goes on bit for bit."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.training import CAPTIONS, TinyClip, caption_loss
+
+from lib.training.state import load_state, save_state
+
+
+def trained(steps: int = 3, width: int = 32) -> tuple[TinyClip, torch.optim.Adam]:
+    model = TinyClip(width)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    advance(model, optimizer, steps)
+    return model, optimizer
+
+
+def advance(model: TinyClip, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    images = torch.linspace(0, 1, 640).view(10, 1, 8, 8)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.autograd.backward(caption_loss(model, images, CAPTIONS))
+        optimizer.step()
+
+
+def weights(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
+    model, optimizer = trained()
+    save_state(tmp_path / "s.npz", model, optimizer, {"seed": 0}, step=3, place={"epoch": 1})
+    other, its_optimizer = trained(steps=1)
+    assert load_state(tmp_path / "s.npz", other, its_optimizer, {"seed": 0}) == {"step": 3, "place": {"epoch": 1}}
+    for one, its in ((model, optimizer), (other, its_optimizer)):
+        advance(one, its, 2)
+    assert equal(weights(model), weights(other))
+
+
+def test_a_state_of_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
+    model, optimizer = trained(steps=0)
+    save_state(tmp_path / "s.npz", model, optimizer, {})
+    assert load_state(tmp_path / "s.npz", *trained(), {}) == {}
+
+
+def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.npz"
+    save_state(path, *trained(), {}, step=1)
+    before = path.read_bytes()
+
+    def die_half_way(file: Any, **arrays: object) -> None:
+        file.write(b"PK half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", die_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        save_state(path, *trained(), {}, step=2)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
+    monkeypatch.undo()
+    (tmp_path / ".s.npz.unfinished").write_bytes(b"of one that was killed")
+    save_state(path, *trained(), {}, step=3)
+    assert load_state(path, *trained(), {}) == {"step": 3} and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "pickle", "foreign", "format"])
+def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "s.npz"
+    save_state(path, *trained(), {})
+    content = path.read_bytes()
+    if damage == "pickle":
+        np.savez(path, allow_pickle=True, json=np.array([print], dtype=object))
+    elif damage == "foreign":
+        np.savez(path, x=np.zeros(3))
+    elif damage == "format":
+        np.savez(path, json=np.array('{"format": 99, "groups": [], "identity": {}, "more": {}}'))
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+        changed = {"cut": content[:middle], "empty": b"", "text": b"hello", "flipped": flipped}
+        path.write_bytes(changed[damage])
+    model, optimizer = trained(steps=1)
+    before = weights(model)
+    with pytest.raises(ValueError, match="s.npz .*remove it to begin anew"):
+        load_state(path, model, optimizer, {})
+    assert equal(weights(model), before)
+
+
+def test_a_pickle_in_place_of_a_state_is_not_run(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path(tmp_path / "exploded").touch, ())
+
+    (tmp_path / "s.npz").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="no training state"):
+        load_state(tmp_path / "s.npz", *trained(), {})
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_state_of_another_model_or_run_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "s.npz"
+    save_state(path, *trained(), {"seed": 0, "text": 7})
+    model, optimizer = trained(steps=1, width=16)
+    before = weights(model)
+    with pytest.raises(
+        ValueError, match=r"another model: image_encoder.5.bias has shape \(32,\) in the file and \(16,\)"
+    ):
+        load_state(path, model, optimizer, {"seed": 0, "text": 7})
+    with pytest.raises(ValueError, match="saved with text=7, this run has text=8; choose another folder"):
+        load_state(path, model, optimizer, {"seed": 0, "text": 8})
+    with pytest.raises(ValueError, match="this run has more=1"):
+        load_state(path, model, optimizer, {"seed": 0, "text": 7, "more": 1})
+    assert equal(weights(model), before)
+    with pytest.raises(FileNotFoundError):
+        load_state(tmp_path / "none.npz", model, optimizer, {})

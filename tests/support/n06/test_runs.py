@@ -1,0 +1,25 @@
+"""The comparison of a study with its first row, seed by seed."""
+
+import pytest
+from support.n06.runs import against_first, t_975
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    base = [{"accuracy": x} for x in (0.1, 0.5, 0.9)]
+    better = [{"accuracy": x} for x in (0.11, 0.52, 0.93)]
+    first, row = against_first({"a": base, "b": better})
+    assert (first.difference, first.low, first.high, first.settled) == (0, 0, 0, False)
+    half = 4.3026527 * 0.01 / 3**0.5
+    assert (row.difference, row.low, row.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half))
+    assert not row.settled and row.deviation > 0.4  # the spread over seeds would hide it; pairs nearly show it
+    with pytest.raises(ValueError, match="one seed"):
+        against_first({"a": base[:1]})
+    with pytest.raises(ValueError, match="the same seeds"):
+        against_first({"a": base, "b": better[:2]})
+
+
+@pytest.mark.parametrize(
+    "freedom, expected", [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (19, 2.093), (99, 1.984)]
+)
+def test_students_t_is_that_of_the_tables(freedom: int, expected: float) -> None:
+    assert t_975(freedom) == pytest.approx(expected, abs=5e-4)

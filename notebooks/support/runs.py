@@ -1,4 +1,4 @@
-"""What two notebooks run: tasks in processes (00, 09), chunks of several sizes (07, 08), a study (06, 15)."""
+"""What two notebooks run: tasks in processes (00, 09), micro-batch sizes (07, 08), a study (06, 15)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lib.data.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
 from support.training import CAPTIONS, TinyClip
 
-# ---- The same tasks in several processes, with a span for each: the companion of the thread loop in notebook 00.
+# ---- The same tasks in several processes, with a span for each (00, 09).
 
 START_LIMIT = 60.0  # seconds for all processes to come up
 
@@ -72,7 +72,7 @@ def _lane(
             work()
 
 
-# ---- How fast a step is in micro-batches of several sizes, on a CPU or a GPU: the measurement of notebook 07.
+# ---- How fast a step is in micro-batches of several sizes, on a CPU or a GPU (07, 08).
 #
 # `python -m support.recordings chunk_speed_gpu`, on a GPU, writes notebooks/recorded/chunk_speed_gpu.json.
 
@@ -136,7 +136,7 @@ def find_gpu_speed() -> tuple[dict[str, Any] | None, str]:
     return data, origin_of(data) or ""
 
 
-# ---- Does it cost accuracy that a rank sees only its own rows? Train the same model on rows dealt in different ways.
+# ---- Does it cost accuracy that a rank sees only its own rows?
 #
 #     deal            dealt to W ranks and E mini-epochs by                 in the next epoch
 #
@@ -145,10 +145,9 @@ def find_gpu_speed() -> tuple[dict[str, Any] | None, str]:
 #     rank, once      RankDataset, then shuffled inside each part           as before
 #     blocks          cutting the file into W · E, shuffled inside each     as before
 #
-# All ranks together do one step on W parts; as each sample's loss is its own, that step is the one of the whole
-# batch. So
-# the batches of W ranks are put together here and trained on in one process: the same steps, and no ranks to start.
-# Equal seeds have equal first weights, so that deals can be compared in pairs.
+# All ranks together do one step on W parts; as each sample's loss is its own, that step is the one of the
+# whole batch. So the batches of W ranks are put together here and trained on in one process: the same steps,
+# and no ranks to start. Equal seeds have equal first weights, so that deals can be compared in pairs.
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 How: TypeAlias = Literal["full shuffle", "rank", "rank, once", "blocks"]

@@ -1,9 +1,10 @@
-"""Figures of notebook 00, start here."""
+"""Figures of notebook 00, start here: work shared between lanes, and the map of the course."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lib._values import plural
 from lib.show.explore import switch, whole
 from lib.show.sheet import box, write
 from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
@@ -12,7 +13,7 @@ from lib.timeline import Span, Trace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# ---- Figures of notebook 00: work shared between lanes, and what a lane that has run out of work looks like.
+# ---- Work shared between lanes, and what a lane that has run out of work looks like.
 
 SHARED_WORK_CONTROLS = dict(
     tasks=whole(1, 16, 8, "tasks"),
@@ -40,7 +41,7 @@ def draw_shared_work(tasks: int, workers: int, longest: int, longest_first: bool
     trace = share_work(tasks, workers, longest, longest_first)
     alone = tasks - 1 + longest
     finding = (
-        f"{tasks} tasks on {workers} worker{'s' * (workers != 1)}: {trace.makespan:g} clocks instead of {alone}, "
+        f"{tasks} tasks on {plural(workers, 'worker')}: {trace.makespan:g} clocks instead of {alone}, "
         f"{trace.bubble:.0%} idle"
     )
     return draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)

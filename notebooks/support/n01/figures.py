@@ -1,4 +1,4 @@
-"""Figures of notebook 01, the loading pipeline."""
+"""Figures of notebook 01, the loading pipeline: an epoch, a batch's path, the ladder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from lib._values import plural
 from lib.show import style
 from lib.show.explore import Control, choice, steps, whole
 from lib.show.sheet import arrow, box
@@ -37,7 +38,7 @@ from matplotlib.ticker import MaxNLocator
 
 from support.n01.runs import TRAINER, queue_depth, simulate_loading, simulate_path
 
-# ---- Notebook 01: an epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
+# ---- An epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
 
 MOST = 6  # workers on the axis of the curve, at least
 SLOW = 12  # the batch that may take longer
@@ -100,7 +101,7 @@ def draw_loading_model(
     _draw_curve(axes[2], [epoch.makespan for epoch in epochs], num_workers, measured or {})
 
     idle = 1 - trace.active("step") / trace.makespan
-    workers = f"{num_workers} worker{'s' * (num_workers != 1)}"
+    workers = plural(num_workers, "worker")
     finding = f"{workers}: {trace.makespan:.0f} ms, and for {idle:.0%} of it the trainer does not train"
     style.title(axes[0], finding)
     axes[0].set_title(axes[0].get_title("left"), pad=30)
@@ -124,9 +125,8 @@ def _draw_lanes(axes: Axes, trace: Trace) -> None:
                 bar(axes, row, span.start, span.duration, PAPER, edgecolor=RED, hatch="////", linewidth=0.8)
                 continue
             number = span.label.rpartition(" ")[2]
-            fits = (
-                span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
-            )  # 560 points wide
+            # the lane is 560 points wide, a digit 8
+            fits = span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
             bar(axes, row, span.start, span.duration, color_of(span.kind), number if fits else "")
     lane_rows(axes, trace.lanes, 0, trace.end, track=True)
     axes.tick_params(axis="x", labelbottom=False)
@@ -192,8 +192,7 @@ def draw_measured(axes: Axes, measured: Mapping[int, Sequence[float]]) -> None:
     axes.errorbar(list(measured), middles, [low, high], **look)  # type: ignore[arg-type]
 
 
-# ---- Notebook 01: what was measured: a faster device, epochs over num_workers, the start of workers, copies to a
-# GPU.
+# ---- What was measured: a faster device, epochs over num_workers, the start of workers, copies to a GPU.
 
 
 @style.styled
@@ -390,7 +389,7 @@ def _draw_copies(rows: Sequence[Mapping[str, float]], recorded: str | None) -> F
     return style.describe(figure, f"{finding}. {recorded or 'Measured here'}.")
 
 
-# ---- Notebook 01: the path of a batch from storage to the device, hop by hop, and the ladder from one GPU to many.
+# ---- The path of a batch from storage to the device, hop by hop, and the ladder from one GPU to many.
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}
 PLACES = ("storage", "pageable\nhost memory", "pinned\nhost memory", "device\nmemory", "model")
@@ -422,7 +421,7 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
         place.axvline(trace.end, color=INK, lw=1.4, ls=(0, (4, 3)))
     axes[1].tick_params(labelbottom=False)
     axes[2].set_xlabel("time (ms)")
-    count = f"{batches} batch{'es' * (batches != 1)}"
+    count = plural(batches, "batch", "batches")
     finding = f"{count}: {serial.end:g} ms one after the other, {pipeline.end:g} ms as a pipeline; " + (
         f"{slowest} sets the pace" if batches > 1 else "one batch alone gains nothing"
     )
@@ -451,9 +450,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         elif number < len(hops):
             # a queue fills up in front of a hop that is slower than all hops before it
             full = times[number] > max(times[:number])
-            _loading_path_draw_queue(
-                axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 1
-            )
+            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 1)
         else:
             _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)
@@ -476,9 +473,7 @@ def _draw_cylinder(axes: Axes, x: float, y: float, width: float, height: float) 
     axes.add_patch(Ellipse((middle, y + height - 0.2), width, 0.55, **look))
 
 
-def _loading_path_draw_queue(
-    axes: Axes, x: float, y: float, width: float, height: float, color: str, filled: int
-) -> None:
+def _draw_slots(axes: Axes, x: float, y: float, width: float, height: float, color: str, filled: int) -> None:
     """Draw a place in memory as a box with slots for batches."""
     _rounded(axes, x, y, width, height, PAPER, color, 2.0)
     for slot in range(SLOTS):
@@ -535,7 +530,7 @@ class Rung:
         """What to write below the name."""
         if self.leaving is not None:
             return "ranks come and go"
-        return f"{self.processes} process{'es' * (self.processes != 1)}"
+        return plural(self.processes, "process", "processes")
 
 
 LADDER = (
@@ -581,7 +576,7 @@ def draw_ladder() -> Figure:
     style.title(
         axes, f"{feeds[1]} process loads for all 4 GPUs of DataParallel; with DDP every rank loads for itself"
     )
-    counts = [f"{sum(rung.machines)} GPU{'s' * (sum(rung.machines) != 1)}" for rung in LADDER]
+    counts = [plural(sum(rung.machines), "GPU") for rung in LADDER]
     rungs = "; ".join(
         f"{rung.name}: {count}, {rung.words}" for rung, count in zip(LADDER, counts, strict=True)
     )

@@ -1,4 +1,4 @@
-"""What notebook 01, the loading pipeline, runs and measures, and its small models."""
+"""What notebook 01, the loading pipeline, runs and measures, and its models: an epoch, a path with hops."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from lib._values import integer
-from lib.timeline import Recorder, Span, Trace
+from lib.timeline import Recorder, Span, Trace, Work, play
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from support.recordings import measured_or_recorded, need_gpu, origin_of
 
-# ---- An exact little model of torch's DataLoader, and of a path with hops: what an epoch takes, before it is run.
+# ---- A model of torch's DataLoader, and of a path with hops: what an epoch takes, before it is run.
 
 TRAINER = "trainer"
 
@@ -144,17 +144,17 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     batches = integer("batches", batches, at_least=1)
     if not hops:
         raise ValueError("a path needs at least one hop: hops is empty")
-    spans, free, clock = [], dict.fromkeys(hops, 0.0), 0.0
+    tasks: list[Work] = []
+    before: list[str] = []
     for batch in range(batches):
-        clock = 0.0 if overlap else clock
+        before = [] if overlap else before
         for hop, seconds in hops.items():
-            start = max(clock, free[hop])
-            clock = free[hop] = start + check_seconds(hop, seconds)
-            spans.append(Span(hop, f"{hop} {batch}", start, clock, hop))
-    return Trace(spans, hops)
+            tasks.append(Work(hop, f"{hop} {batch}", check_seconds(hop, seconds), before, hop))
+            before = [tasks[-1].label]
+    return play(tasks, hops)
 
 
-# ---- Where a batch's time goes: a dataset that writes down what its workers do, and an epoch that is recorded.
+# ---- Where a batch's time goes: a dataset that writes down what its workers do, and an epoch recorded.
 #
 #     hop        from -> to                              who does it in torch
 #     read       storage -> pageable host memory         a worker (`num_workers` of them)
@@ -163,8 +163,7 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
 #     transfer   pinned host memory -> device            the GPU's copy engine (`.to(device, non_blocking=True)`)
 #     step       forward, backward, update               the trainer
 #
-# `run_epoch` measures an epoch; `simulate_loading` (loading_model.py) predicts it: traces with the same lanes and
-# labels.
+# `run_epoch` measures an epoch; `simulate_loading` predicts it: traces with the same lanes and labels.
 
 
 def prepare(image: torch.Tensor, size: int = 64, detail: int = 1) -> torch.Tensor:
@@ -283,12 +282,10 @@ def queue_depth(trace: Trace) -> list[tuple[float, int]]:
     return list(depth.items())
 
 
-# ---- Pinned memory: how long a batch takes to a GPU from pageable and from pinned memory, and when the CPU is free
-# again.
+# ---- Pinned memory: how long a batch takes to a GPU, and when the CPU is free again.
 #
-#     pageable   an ordinary tensor; the system may move its pages, so CUDA first copies it to a pinned buffer of
-#     its own
-#     pinned     its pages stay where they are: the GPU's copy engine reads them by itself, and the CPU goes on
+#     pageable   an ordinary tensor; the system may move its pages, so CUDA first copies it to a buffer of its own
+#     pinned     its pages stay where they are: the GPU's copy engine reads them, and the CPU goes on
 #
 # `python -m support.recordings pinned_copies`, on a GPU, writes notebooks/recorded/pinned_copies.json.
 

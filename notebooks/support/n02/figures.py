@@ -1,4 +1,4 @@
-"""Figures of notebook 02, samplers."""
+"""Figures of notebook 02, samplers: who asks whom for what, the orders that come of it, and padding."""
 
 from __future__ import annotations
 
@@ -39,9 +39,6 @@ from support.n02.runs import (
 )
 
 # ---- The conversation between Dataset, Sampler, DataLoader and training loop, drawn from a recorded run.
-#
-# draw_conversation   a list of messages as a sequence diagram
-# draw_messages       the same for one epoch that it runs, up to a step: what the explorer wraps
 
 LIFELINES = {
     "Dataset": (1.0, "holds the items"),
@@ -146,6 +143,7 @@ def _order(
     axes: Axes, y: float, messages: Sequence[Message], size: int, batch_size: int, drop_last: bool
 ) -> None:
     """Draw the epoch's order as a strip, as far as these messages have told it."""
+    # what these messages tell: an index is named by the Sampler, then loaded, then used in a batch
     named = [index for message in messages if message.name == "indices" for index in message.payload]
     loaded, used = (sum(len(m.payload) for m in messages if m.name == name) for name in ("load", "batch"))
     kept = size // batch_size * batch_size if drop_last else size
@@ -240,10 +238,6 @@ def draw_messages(N: int, batch_size: int, sampler: str, drop_last: bool, step: 
 
 
 # ---- Orders as strips of index cells: what a sampler yields, position by position.
-#
-# draw_orders     one strip per order, cut into batches
-# draw_ahead      how far the sampler has run ahead of the training loop
-# draw_weighted   how often each index was drawn, against its weight
 
 GAP = 0.3  # columns between two batches
 LEAST = 21.0  # a figure is at least so many columns wide, or a short strip would have huge cells

@@ -1,4 +1,4 @@
-"""What notebook 02, samplers, runs and measures, and its small models."""
+"""What notebook 02, samplers, runs: datasets that show their order, batches by length."""
 
 from __future__ import annotations
 
@@ -158,9 +158,9 @@ def joined(messages: Iterable[Message]) -> list[Message]:
 
 # ---- Batches of samples that are about equally long: less padding, and still a shuffle.
 #
-# A batch of sequences is as long as its longest; the rest is padding. Sorting the whole epoch by length leaves
-# hardly any
-# padding and no shuffle either. So: shuffle, cut the order into pools of several batches, sort inside each pool.
+# A batch of sequences is as long as its longest; the rest is padding. Sorting the whole epoch by length
+# leaves hardly any padding and no shuffle either. So: shuffle, cut the order into pools of several batches,
+# sort inside each pool.
 #
 #     order    3 9 0 5 | 8 1 7 2      pools of 2 batches of 2
 #     sorted   9 0 5 3 | 1 7 8 2      by length, inside each pool

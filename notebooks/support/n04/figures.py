@@ -1,4 +1,4 @@
-"""Figures of notebook 04, contiguous shards."""
+"""Figures of notebook 04, contiguous shards: how an epoch is cut and goes on, a computed shuffle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from lib._values import format_share
+from lib._values import format_share, plural
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
@@ -40,11 +40,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch.utils.data import DistributedSampler as TorchSampler
 
-# ---- Figures of notebook 04: how an epoch is cut into shards.
-#
-# draw_pages        which pages of a file each rank must read: stride against contiguous
-# draw_page_reads   the same, counted on a real file
-# draw_cursor       reset, next and index: the cursor of libtorch's samplers over its shard
+# ---- How an epoch is cut into shards.
 
 
 def listed(samples: Sequence[int]) -> str:
@@ -154,6 +150,7 @@ def draw_cursor(
     missing = sorted(set(range(size)) - set(order))
     mine = kind(size, world_size, rank, duplicates)
     figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
+    # call by call: a line above the positions that it gave, and its number
     got = None
     for number in range(1, calls + 1):
         begin, got = mine.index(), mine.next(batch_size)
@@ -163,11 +160,13 @@ def draw_cursor(
                 begin + len(got) / 2 - 0.5, 0, str(number), ha="center", va="center_baseline", color=INK
             )
     for position, sample in enumerate(order):
+        # random shards pad with samples that came before, sequential ones past the end of the file
         padding = sample in order[:position] if random else position >= size
         mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
         draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
         axes.text(position, 1.75, str(position), ha="center", va="center_baseline", fontsize=9, color=MUTED)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
+    # the cursor stands between two positions
     axes.annotate(
         f"index() = {mine.index()}",
         (mine.index() - 0.5, 1.5),
@@ -191,10 +190,7 @@ def draw_cursor(
     )
 
 
-# ---- Figures of notebook 04: an epoch that is interrupted, and goes on with another number of ranks.
-#
-# draw_rest       what is left of the order: one piece with stride, W pieces with contiguous shards
-# draw_calendar   rank × step of both runs, and for each sample the run and step that used it
+# ---- An epoch that is interrupted, and goes on with another number of ranks.
 
 REST_CONTROLS = {
     "size": whole(12, 40, 32, "N · samples", step=4),
@@ -239,10 +235,10 @@ def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figu
         state = f"consumed = {size - users.count(None)}" if cut == "stride" else f"index() = {cursors}"
         note = f"number: the step that used a position; to go on, remember {state}"
         axes.text(-0.4, y + 1.35, note, va="center", fontsize=10, color=MUTED)
-    count = {n: f"{n} piece{'s' * (n != 1)}" for n in pieces.values()}
+    count = {n: plural(n, "piece") for n in pieces.values()}
     title(
         axes,
-        f"After {step} step{'s' * (step != 1)}, what is left: {count[pieces['stride']]} with stride, "
+        f"After {plural(step, 'step')}, what is left: {count[pieces['stride']]} with stride, "
         f"{count[pieces['contiguous']]} with contiguous shards",
     )
     return describe(
@@ -310,9 +306,11 @@ def draw_calendar(
         run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
         for run in (1, 2)
     }
+    # the two runs lie side by side, the samples below both
     begin = {1: 0.0, 2: wide[1] + 1.2 if wide[1] else 0.0}
     below = 1 + ranks + 1.3
     figure, axes = cell_sheet(max(begin[2] + wide[2], per_row), below + -(-size // per_row))
+    # in the order in which they were used, so that the last use of a sample is the one that counts
     last: dict[int, Use] = {}
     for use in uses:
         x = begin[use.run] + _column(use, batch_size)
@@ -337,7 +335,8 @@ def draw_calendar(
         label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
     twice, lost = sum(count > 1 for count in times.values()), size - len(times)
     who = "Restarted" if restart else f"{before} ranks, then {after}"
-    again = f"{twice or 'none'} of {size} twice{' (padding)' * bool(twice and not restart)}"
+    padding = " (padding)" if twice and not restart else ""
+    again = f"{twice or 'none'} of {size} twice{padding}"
     title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
     return describe(
         figure,
@@ -356,10 +355,7 @@ def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> N
     draw_cell(axes, x, y, Cell(text, use.rank, mark, RED if again else None), font=10)
 
 
-# ---- Figures of notebook 04: samples that no rank reads.
-#
-# draw_never_seen   dropped samples: the same ones in every epoch, or others each time
-# draw_missed       ranks that shuffle differently: how much of the data nobody reads
+# ---- Samples that no rank reads.
 
 NEVER_SEEN_CONTROLS = {
     "size": whole(4, 16, 10, "N · samples"),
@@ -478,7 +474,7 @@ def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
     right.set_xlabel("W, ranks")
     right.set_ylabel("samples that nobody reads, %")
     right.legend(loc="lower right")
-    many = f"{world_size} rank{'s' * (world_size > 1)}"
+    many = plural(world_size, "rank")
     if agree:
         headline(figure, f"{many}, one order: every sample once")
     else:
@@ -494,11 +490,7 @@ def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
     )
 
 
-# ---- Figures of notebook 04: a shuffle that is computed and never stored.
-#
-# draw_rounds   the indices as a square: a round moves whole columns, the next one whole rows
-# draw_walk     cycle walking: an image outside range(n) goes through the network again
-# draw_mixing   what is left of the order after some rounds: a picture, a scatter, a test
+# ---- A shuffle that is computed and never stored.
 
 ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
 
@@ -530,10 +522,7 @@ def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
     )
 
 
-WALK_CONTROLS = {
-    "index": whole(0, 39, 17, "i · position"),
-    "size": whole(33, 64, 40, "n · samples"),
-}
+WALK_CONTROLS = {"index": whole(0, 39, 17, "i · position"), "size": whole(33, 64, 40, "n · samples")}
 
 
 @styled
@@ -618,8 +607,7 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: int, size: int) -> 
     right.set_title("p[i] xor p[i + lag], z-score", fontsize=11, fontweight="normal")
     said = f"a pattern at lag {lags[worst]:,}, z = {surprise[worst]:,.0f}"
     headline(
-        figure,
-        f"{rounds} round{'s' * (rounds != 1)}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}",
+        figure, f"{plural(rounds, 'round')}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}"
     )
     return describe(
         figure,

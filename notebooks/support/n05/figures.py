@@ -1,4 +1,4 @@
-"""Figures of notebook 05, 400 million rows on a small machine."""
+"""Figures of notebook 05, 400 million rows: who holds which rows and pages, memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from lib._values import format_bytes, format_share
+from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
 from lib.show.explore import choice, steps, whole
 from lib.show.sheet import (
@@ -49,9 +49,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from support import recordings
 from support.n05.runs import HOW, OFFSETS, WAYS, Run, Way, expected_private, predict
 
-# ---- Figure of notebook 05: from the length of the file to the rows of one rank in one mini-epoch.
-#
-# draw_file_map   the epoch's order, dealt and cut; below it the file, in pages, and what a rank reads of it
+# ---- From the length of the file to the rows of one rank in one mini-epoch.
 
 SIZE, COLUMNS, PAGE, ROW = 48, 24, 4, 44
 """Rows of the file, cells a line, rows a page, bytes a row."""
@@ -71,11 +69,13 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     rank, part = min(rank, world_size - 1), min(mini_epoch, mini_epochs - 1)
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
     turns = -(-SIZE // world_size)
+    # a rank's turns, cut in E parts: this mini-epoch is turns begin … end - 1 of every rank
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
     mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
     gap, lines = 0.3, SIZE // COLUMNS
     figure, axes = cell_sheet(COLUMNS + gap * (COLUMNS // PAGE - 1), 8.0, labels=1.15)
 
+    # above: the order, with a line where a mini-epoch ends
     for position, row in enumerate(order):
         turn, owner = divmod(position, world_size)
         now = begin <= turn < end
@@ -89,6 +89,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     label_row(axes, 0, f"order, e = {epoch}")
     label_row(axes, 1.1, f"cut in {mini_epochs}", color=MUTED)
 
+    # below: the file row by row, and under each page a bar that is full if the rank must read it
     top, pages = 3.6, set()
     for row in range(SIZE):
         page, place = divmod(row, PAGE)
@@ -133,12 +134,9 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     )
 
 
-# ---- Figure of notebook 05: which process holds which rows, for each of the three ways.
-#
-# draw_holders   every process is a line; a full cell is a row that it holds for itself, a pale one a row that it
-# shares
+# ---- Which process holds which rows, for each of the three ways.
 
-HOLDERS_SIZE = 24
+HELD_ROWS = 24  # of the file in draw_holders
 HOLDER_WAYS = {"every rank all rows": "naive", "one server": "server", "every rank its own": "rank"}
 
 HOLDERS_CONTROLS = {
@@ -154,17 +152,18 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     kind = HOLDER_WAYS[way]
     server = kind == "server"
     lines = world_size * (1 + workers) + server
-    figure, axes = cell_sheet(HOLDERS_SIZE, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
-    order = Permutation(HOLDERS_SIZE)[range(HOLDERS_SIZE)].tolist()
-    everything = list(range(HOLDERS_SIZE))
+    figure, axes = cell_sheet(HELD_ROWS, lines + 0.35 * (world_size - 1) + 0.2, labels=1.15)
+    order = Permutation(HELD_ROWS)[range(HELD_ROWS)].tolist()
+    everything = list(range(HELD_ROWS))
     y, copies, private = 0.0, 0, 0
     if server:
         label_row(axes, y, "server")
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
-        copies, private, y = 1, HOLDERS_SIZE, y + 1.35
+        copies, private, y = 1, HELD_ROWS, y + 1.35
     for rank in range(world_size):
+        # a rank's own rows: its places of the order, and of these the first mini-epoch
         own = (
-            order[rank::world_size][: HOLDERS_SIZE // world_size // mini_epochs]
+            order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
             if kind == "rank"
             else everything
         )
@@ -178,6 +177,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
             if server:
                 axes.text(-0.4, y, "asks the server", va="center_baseline", fontsize=10, color=MUTED)
             else:
+                # a worker that copies counts; one that shares its rank's pages is drawn pale and doesn't
                 copied = worker < 0 or kind == "naive"
                 for row in sorted(own):
                     draw_cells(axes, [Cell(row, rank, "plain" if copied else "faded")], x=row, y=y, font=9.5)
@@ -186,9 +186,10 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         y += 0.35
     each = private // copies
     parts = {
-        "naive": f"{copies} processes hold all {HOLDERS_SIZE} rows: {private} in memory",
-        "server": f"The server holds all {HOLDERS_SIZE} rows once; nobody else holds any",
-        "rank": f"Each rank holds {each} of {HOLDERS_SIZE} rows (E = {mini_epochs}), workers share them: {private} in memory",
+        "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
+        "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
+        "rank": f"Each rank holds {each} of {HELD_ROWS} rows (E = {mini_epochs}), workers share them: "
+        f"{private} in memory",
     }
     title(axes, parts[kind])
     shared = " Workers share their rank's." if kind == "rank" and workers else ""
@@ -199,17 +200,14 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     )
 
 
-# ---- Figures of notebook 05: what reading costs a forked worker.
-#
-# draw_pages_copied   a few pages of rows, and the copies that a worker has made of them by reading
-# draw_growth         the same measured: private bytes over rows read
+# ---- What reading costs a forked worker.
 
-COPY_ON_READ_SIZE = 24
+PAGED_ROWS = 24  # that parent and worker share in draw_pages_copied
 TOP, LOW = 0.3, 2.7
 LIST, PACKED = "list of str", "packed bytes"
 
 PAGES_COPIED_CONTROLS = {
-    "reads": whole(0, COPY_ON_READ_SIZE, 3, "rows read"),
+    "reads": whole(0, PAGED_ROWS, 3, "rows read"),
     "per_page": whole(2, 8, 4, "rows a page"),
     "rows": choice((LIST, PACKED), LIST, "rows as"),
 }
@@ -224,15 +222,16 @@ def _sheet(axes: Axes, x: float, y: float, width: float, color: str, dashed: boo
 @styled
 def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     """Draw the pages that parent and worker share, and below them those that the worker's reading has copied."""
-    order = Permutation(COPY_ON_READ_SIZE, seed=3)[range(COPY_ON_READ_SIZE)].tolist()
-    seen, pages, gap = set(order[:reads]), -(-COPY_ON_READ_SIZE // per_page), 0.35
+    order = Permutation(PAGED_ROWS, seed=3)[range(PAGED_ROWS)].tolist()
+    seen, pages, gap = set(order[:reads]), -(-PAGED_ROWS // per_page), 0.35
+    # reading an object of a list writes its reference count, so its page is copied; bytes stay shared
     copied = {row // per_page for row in seen} if rows == LIST else set()
-    figure, axes = cell_sheet(COPY_ON_READ_SIZE + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
+    figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 4.7, labels=1.25)
     for y, name in ((TOP, "parent's pages"), (LOW, "worker's own")):
         label_row(axes, y, name)
     for page in range(pages):
         inside, left = (
-            range(page * per_page, min(COPY_ON_READ_SIZE, (page + 1) * per_page)),
+            range(page * per_page, min(PAGED_ROWS, (page + 1) * per_page)),
             page * (per_page + gap),
         )
         _sheet(axes, left, TOP, len(inside), BLUE, dashed=False)
@@ -260,13 +259,13 @@ def draw_pages_copied(*, reads: int, per_page: int, rows: str) -> Figure:
     axes.text(-0.5, LOW + 1.2, text, fontsize=10, color=MUTED, va="center")
     title(
         axes,
-        f"{rows.capitalize()}: {reads} of {COPY_ON_READ_SIZE} rows read ({format_share(reads / COPY_ON_READ_SIZE)}), {len(copied)} of {pages} "
-        f"pages copied ({format_share(len(copied) / pages)})",
+        f"{rows.capitalize()}: {reads} of {PAGED_ROWS} rows read ({format_share(reads / PAGED_ROWS)}), "
+        f"{len(copied)} of {pages} pages copied ({format_share(len(copied) / pages)})",
     )
     return describe(
         figure,
-        f"{COPY_ON_READ_SIZE} rows as {rows} in {pages} pages. A forked worker has read {reads} of them in random order and "
-        f"copied {len(copied)} pages.",
+        f"{PAGED_ROWS} rows as {rows} in {pages} pages. A forked worker has read {reads} of them in random order "
+        f"and copied {len(copied)} pages.",
     )
 
 
@@ -295,8 +294,7 @@ def draw_growth(
                       color=INK, fontweight="bold")  # fmt: skip
     axes.set(xscale="log", xlim=(reads[0] * 0.8, size * 2.2), xlabel="rows read by the worker, random order")
     axes.set_xticks(
-        reads[::2],
-        [f"{100 * count / size:.{int(count < size / 10)}f} %" for count in reads[::2]],
+        reads[::2], [f"{100 * count / size:.{int(count < size / 10)}f} %" for count in reads[::2]]
     )
     axes.minorticks_off()
     axes.set_ylabel("private to the worker (MB)")
@@ -310,9 +308,7 @@ def draw_growth(
     return describe(figure, f"Private memory of a forked worker after reading {size:,} rows: {told}.")
 
 
-# ---- Figure of notebook 05: the memory of each way, predicted, and what was measured of it.
-#
-# draw_memory   a bar a way, as outline; under it every run that was measured, filled, beside its own prediction
+# ---- The memory of each way, predicted, and what was measured of it.
 
 NAMES: dict[Way, str] = {
     "one": "one process",
@@ -400,6 +396,7 @@ def draw_memory(
     for way, holding in holdings.items():
         total = max(LEAST, holding.total)
         over = total > machine
+        # an outline for the prediction, red and hatched beyond the machine; then each run with its own
         _bar(axes, y, LEAST, min(total, machine), BLUE)
         if over:
             _bar(axes, y, machine, total, RED, HATCH["padding"])
@@ -420,6 +417,7 @@ def draw_memory(
         y += 0.7
     axes.axvline(machine, color=RED, linestyle=(0, (5, 3)), linewidth=1.5, zorder=0)
     axes.text(machine, -0.42, f"the machine: {format_bytes(machine)}", color=RED, fontsize=10, ha="center")
+    # room to the right for the notes: the axis is logarithmic
     most = max(machine, *(holding.total for holding in holdings.values()), *(p.measured for p in points), 1e9)
     axes.set(xscale="log", xlim=(LEAST, most * 40), ylim=(y - 0.3, -0.6), xlabel="bytes on the whole machine")
     axes.set_yticks([place for place, _ in places], [text for _, text in places], color=INK)
@@ -431,7 +429,7 @@ def draw_memory(
     verdict = f"What fits: {', '.join(fits)}" if fits else "Nothing fits"
     headline(
         figure,
-        f"{million_rows} M rows, {world_size} rank{'s' * (world_size > 1)}: {format_bytes(naive.total)} if every rank "
+        f"{million_rows} M rows, {plural(world_size, 'rank')}: {format_bytes(naive.total)} if every rank "
         f"holds all, {format_bytes(rank.total)} if each holds its own. {verdict}",
     )
     notes = []
@@ -486,12 +484,7 @@ def _rough(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
-# ---- Figures of notebook 05: epochs of a RankDataset.
-#
-# draw_received   which rows came in which epoch, against those that the epoch should have given
-# draw_seen       how much of the data a rank has seen after so many epochs, dealt anew or once for ever
-# draw_cost       memory and loading time over the number of mini-epochs
-# draw_headline   the recorded run of 400 million rows
+# ---- Epochs of a RankDataset.
 
 
 @styled
@@ -636,10 +629,7 @@ def draw_headline(record: Mapping[str, Any]) -> Figure:
     )
 
 
-# ---- Figures of notebook 05: what one server hands out.
-#
-# draw_queries   rows a second, by server and by way to ask
-# draw_late      why a kept connection may be slow: the second of two small writes waits for an acknowledgement
+# ---- What one server hands out.
 
 LOOKS = dict(zip(HOW, ((ORANGE, "o"), (BLUE, "s"), (GREEN, "^")), strict=True))
 
@@ -713,9 +703,7 @@ def draw_late(delay: float = 0.04) -> Figure:
     )
 
 
-# ---- Figure of notebook 05: the memory of each way over time, by whose pages they are.
-#
-# draw_ways   a panel a run: private pages of ranks, of workers, of the server, and those that several share
+# ---- The memory of each way over time, by whose pages they are.
 
 LAYERS = {
     "ranks": ("private to ranks (USS)", BLUE, ""),
@@ -734,6 +722,7 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     for place, (name, run) in zip(axes[0], runs.items(), strict=True):
         layers = [[size / 1e6 for size in getattr(run, layer)] for layer in LAYERS]
         looks = [{"facecolor": c, "hatch": h, "edgecolor": PAPER} for _, c, h in LAYERS.values()]
+        # layer upon layer, each from where the one below it ends
         low = [0.0] * len(run.times)
         for layer, look in zip(layers, looks, strict=True):
             high = [a + b for a, b in zip(low, layer, strict=True)]

@@ -1,4 +1,4 @@
-"""What notebook 05, 400 million rows on a small machine, runs and measures, and its small models."""
+"""What notebook 05, 400 million rows, runs and measures: ways to hold rows, pages, queries."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ def _thousand() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.frombuffer("".join(text).encode(), np.uint8)
 
 
-# ---- Rows in a memory-mapped Arrow file, as Hugging Face datasets hold them: the peer that notebook 05 compares
-# with.
+# ---- Rows in a memory-mapped Arrow file, as Hugging Face datasets hold them: the peer to compare with.
 
 
 def mapped_rows(rows: Sequence[str], path: str | os.PathLike[str]) -> Any:
@@ -83,7 +82,7 @@ def mapped_rows(rows: Sequence[str], path: str | os.PathLike[str]) -> Any:
     return pa.ipc.open_file(pa.memory_map(os.fspath(path))).read_all()["row"].chunk(0)
 
 
-# ---- How much memory the rows of a meta file take on one machine, predicted: a copy's size, and how many copies.
+# ---- How much memory the rows of a meta file take, predicted: a copy's size, and how many copies.
 #
 # one      one process parses everything                   1 copy as a list
 # naive    every rank does, and each of its workers        W · (1 + workers) copies as a list
@@ -135,12 +134,10 @@ def predict(
     return Holding(world_size, -(-turns // mini_epochs) * packed)
 
 
-# ---- Run the ways to hold a meta file's rows in real ranks with real DataLoader workers, and watch everybody's
-# memory.
+# ---- Run the ways to hold a meta file's rows in real ranks with workers, and watch everybody's memory.
 #
-# Every rank is a process, started from one that has imported torch already. Memory is what was not there when the
-# ranks
-# were ready: anonymous pages only, so neither shared libraries nor the page cache count.
+# Every rank is a process, started from one that has imported torch already. Memory is what was not there when
+# the ranks were ready: anonymous pages only, so neither shared libraries nor the page cache count.
 
 PATIENCE = 120.0  # seconds without a word from any rank
 
@@ -416,9 +413,8 @@ def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterat
 
 # ---- What a forked worker pays for reading: pages that it shared with its parent and now has for itself.
 #
-# A forked process shares all pages until one side writes. Reading a Python object writes: its reference count goes
-# up and
-# down again. So a list of strings is copied, page by page, as it is read; bytes in one array are not.
+# A forked process shares all pages until one side writes. Reading a Python object writes: its reference count
+# goes up and down again. So a list of strings is copied, page by page, as it is read, unlike bytes in one array.
 
 PAGE = 4096
 HALVINGS = 10  # looks are taken when 1/1024 of the rows have been read, 1/512, … all
@@ -473,8 +469,8 @@ def expected_private(reads: int, rows: int, object_bytes: float) -> float:
 # The plain servers are http.server with the same rows: as it comes, then with one change after the other.
 #
 #     HTTP/1.0          every answer ends its connection: a new one for each query
-#     HTTP/1.1          connections stay open; but head and body are two small writes, so the second waits for the
-#                       acknowledgement of the first (Nagle's algorithm), which the other side sends 40 ms late
+#     HTTP/1.1          connections stay open; but head and body are two small writes: the second waits for
+#                       the acknowledgement of the first (Nagle's algorithm), which comes 40 ms late
 #     one write         head and body leave together, and Nagle's algorithm is off
 #     MetaServer        ours
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 06, data parallel."""
+"""Figures of notebook 06, data parallel: the ring, means over ranks, overlap, ranks that die."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from lib._values import format_share, integer
+from lib._values import format_share, integer, plural
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, arrow, cell_axes, draw_cell, inch_sheet, name_rank, note
@@ -39,14 +39,11 @@ from matplotlib.patches import Rectangle
 from support.n06.runs import Comparison, against_first
 from support.training import Step, surviving
 
-# ---- Figure of notebook 06: how W ranks add up a gradient without a centre, by the ring all-reduce.
+# ---- How W ranks add up a gradient without a centre, by the ring all-reduce.
 #
-# The gradient is cut into W chunks. In every step each rank sends one chunk to its right neighbour. In the first W
-# - 1
-# steps the neighbour adds it to its own (reduce-scatter), in the other W - 1 it takes it over (all-gather).
-#
-# ring        what every rank holds after so many steps
-# draw_ring   the same as a picture: a row a rank, a column a chunk, a stripe for each rank whose part is in it
+# The gradient is cut into W chunks. In every step each rank sends one chunk to its right neighbour. In the
+# first W - 1 steps the neighbour adds it to its own (reduce-scatter), in the other W - 1 it takes it over
+# (all-gather).
 
 Held: TypeAlias = list[list[Counter[int]]]
 """held[rank][chunk]: how often each rank's part is in it."""
@@ -97,6 +94,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
             left, parts = LEFT + chunk * (wide + 0.12), held[rank][chunk]
             whole_sum = len(parts) == world_size
             complete += whole_sum
+            # a stripe for each rank whose part may be in this chunk, full if it is
             for part in range(world_size):
                 spot = (left + part * wide / world_size, y - tall / 2)
                 inside, color = part in parts, rank_color(part)
@@ -118,6 +116,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
                     linewidth=2.6 if whole_sum else 0.8,
                 )
             )
+            # what it sends next goes to the row below; the last rank's goes to rank 0
             if step < every and chunk == chunk_to_send(rank, step, world_size):
                 last = rank == world_size - 1
                 start = left + wide / 2
@@ -147,10 +146,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
         )
     axes.set(xlim=(EDGE, 9.0), ylim=(height, 0))
     sent = f"{step / world_size:.2f} gradients sent by each rank"
-    title(
-        axes,
-        f"After {step} of {every} steps, {complete} of {world_size**2} chunks are complete; {sent}",
-    )
+    title(axes, f"After {step} of {every} steps, {complete} of {world_size**2} chunks are complete; {sent}")
     rows = "; ".join(
         f"rank {rank} holds " + ", ".join("+".join(map(str, sorted(parts))) for parts in row)
         for rank, row in enumerate(held)
@@ -162,10 +158,7 @@ def draw_ring(*, world_size: int, step: int) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: what the mean over ranks does to single samples.
-#
-# draw_weights    how much each sample's gradient weighs when the shares are uneven
-# draw_negatives  which captions an image is compared with when the loss looks at the batch of one rank
+# ---- What the mean over ranks does to single samples.
 
 HOW = ("mean of the ranks' means", "weighted by count", "sum of the ranks' means")
 
@@ -218,9 +211,7 @@ def draw_weights(*, rank_0: int, rank_1: int, rank_2: int, how: str) -> Figure:
     axes.set(
         xlim=(-0.3, max(x + 0.5, widest)), ylim=(0, 1.18 * highest), ylabel="weight of a sample\n(fair = 1)"
     )
-    axes.set_xticks(
-        middles, [f"rank {rank}\n{count} sample{'s' * (count != 1)}" for rank, count in enumerate(counts)]
-    )
+    axes.set_xticks(middles, [f"rank {rank}\n{plural(count, 'sample')}" for rank, count in enumerate(counts)])
     axes.tick_params(axis="x", length=0, labelcolor=INK)
     share = " + ".join(map(str, counts))
     title(axes, f"Shares {share}: {_finding(counts, times, how)}")
@@ -284,6 +275,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
         (Cell("", 0, "faded", rank_color(0)), "a wrong caption that it is\npushed away from"),
         (None, "a wrong caption that its rank\nnever sees"),
     )
+    # the legend is in cells of the same size whatever the batch: a twelfth of the side
     for line, (cell, meaning) in enumerate(legend):
         y = unit * (1.2 + 1.9 * line)
         corner = (left - 0.44 * unit, y - 0.44 * unit)
@@ -311,7 +303,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
     )
     title(
         axes,
-        f"{world_size} rank{'s' * (world_size != 1)} × {own} samples: an image is told from "
+        f"{plural(world_size, 'rank')} × {own} samples: an image is told from "
         f"{seen - 1} of {batch - 1} wrong captions",
     )
     return describe(
@@ -322,12 +314,7 @@ def draw_negatives(*, batch: int, world_size: int, gathered: bool) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: the all-reduce runs while backward still computes.
-#
-# plan           a model of one step: layers are ready from the last to the first, buckets of them go to the network
-# draw_overlap   that model as a timeline, in ticks: an outline, since it is predicted
-# draw_buckets   the same measured in real ranks
-# hidden_share   how much of the all-reduce ran while its rank was still in backward
+# ---- The all-reduce runs while backward still computes.
 
 LANES = ("computes", "network")
 
@@ -365,7 +352,7 @@ def draw_overlap(*, layers: int, per_bucket: int, network: float, latency: float
     calls = len(trace.only(kind="transfer"))
     return draw_timeline(
         predicted=trace,
-        title=f"{calls} bucket{'s' * (calls != 1)}: {format_share(hidden_share(trace))} of the all-reduce is hidden, "
+        title=f"{plural(calls, 'bucket')}: {format_share(hidden_share(trace))} of the all-reduce is hidden, "
         f"step() waits {late:.1f} ticks",
         unit="clock",
     )
@@ -425,15 +412,10 @@ def draw_buckets(trace: Trace, rank: int = 0) -> Figure:
     )
 
 
-# ---- Figures of notebook 06: an epoch whose ranks die, and what of it counts in the end.
+# ---- An epoch whose ranks die, and what of it counts in the end.
 #
-# An attempt is what one set of ranks did from its start to its end. It begins at the step that was saved last, so
-# what
-# the attempt before it did from that step on is lost with the weights, and is done again.
-#
-# simulate       two attempts computed with our sampler: killed, and started again from the state
-# draw_attempts  attempt by attempt, rank × step; below, every row with the rank that counted it
-# draw_calendar  the two combined, with controls
+# An attempt is what one set of ranks did from its start to its end. It begins at the step that was saved
+# last, so what the attempt before it did from that step on is lost with the weights, and is done again.
 
 
 def simulate(
@@ -475,6 +457,7 @@ def draw_attempts(
     times = Counter(row for step in counted for row in step.rows)
     attempts = sorted({step.attempt for step in done} | killed.keys())
     last = max((*(step.step for step in done), *(step for _, step in killed.values()), 0))
+    # few rows: cells with the step; many: only squares with the colour of the rank
     small = size <= 120
     per_line = 24 if small else 96
     side = (WIDTH - LEFT - 0.1) / per_line
@@ -489,22 +472,27 @@ def draw_attempts(
     y = 0.3
     for number, world in zip(attempts, worlds, strict=True):
         own = [step for step in done if step.attempt == number]
+        # what a later attempt does again is lost from this one
         later = [step.step for step in done if step.attempt > number]
         _draw_attempt(axes, own, world, min(later, default=None), killed.get(number), (y, pitch))
         y += world * pitch + 0.42
     again, missed = sum(count > 1 for count in times.values()), size - len(times)
     what = "the step that counted it" if small else "the rank that counted it"
-    red = f" (red{', hatched' * small}: twice)" if again else ""
+    red = (" (red, hatched: twice)" if small else " (red: twice)") if again else ""
     heading = f"The {size:,} rows of the file, in order: {what}{red}"
     axes.text(EDGE, y + 0.02, heading, va="center", fontsize=10, color=INK)
     _draw_rows(axes, counted, times, size, (y + 0.3 + side / 2, side, per_line), small)
     axes.set(xlim=(EDGE, WIDTH), ylim=(height, 0))
+    # steps, not cells: those of which no rank's rows count
     lost = len({(step.attempt, step.step) for step in done} - {(step.attempt, step.step) for step in counted})
-    redone = f"{lost} step{'s' * (lost != 1)} done again"
+    redone = f"{plural(lost, 'step')} done again"
     rows = f"all {size:,} rows counted" if not missed else f"{missed:,} of {size:,} rows never counted"
-    rows += f", {again:,} of them twice" if again else " once" * (not missed)
+    if again:
+        rows += f", {again:,} of them twice"
+    elif not missed:
+        rows += " once"
     path = " → ".join(map(str, worlds))
-    title(axes, f"{path} rank{'s' * (path != '1')}: {redone}, {rows}")
+    title(axes, f"{path} {'rank' if path == '1' else 'ranks'}: {redone}, {rows}")
     said = [
         f"attempt {number}: {world} ranks, {len({s.step for s in done if s.attempt == number})} steps"
         + (f", rank {killed[number][0]} killed in step {killed[number][1]}" if number in killed else "")
@@ -603,11 +591,7 @@ def draw_calendar(*, before: int, after: int, kill_at: int, save_every: int, sam
     return draw_attempts(done, 96, {0: (before - 1, kill_at)})
 
 
-# ---- Figure of notebook 06: test accuracy by the way that rows are dealt, in pairs of equal seeds, and what that
-# says.
-#
-# draw_accuracy  every seed of every deal, and the differences to the full shuffle with their 95 % interval
-# statements     the same in sentences, computed
+# ---- Test accuracy by the way that rows are dealt, in pairs of equal seeds, and what that says.
 
 Results: TypeAlias = Mapping[str, Sequence[Mapping[str, float]]]
 """By name of the deal, the first one being what all others are compared with: a result for each seed."""
@@ -664,6 +648,7 @@ def draw_accuracy(results: Results, *, source: str = "") -> Figure:
         values = np.array([result["accuracy"] for result in results[row.name]])
         rank = row.name.startswith("rank, E")
         color, marker = (GREY, "s") if not place else (BLUE, "o") if rank else (ORANGE, "^")
+        # each seed at a height of its own, so that equal accuracies don't hide each other
         jitter = place + 0.24 * np.linspace(-1, 1, len(values))
         dots = dict(color=color, marker=marker, alpha=0.55, linewidths=0, zorder=2)
         left.scatter(100 * values, jitter, s=16, **dots)
@@ -694,7 +679,7 @@ def draw_accuracy(results: Results, *, source: str = "") -> Figure:
     )
 
 
-# ---- Figure of notebook 06: the loss of one training run on one rank and on several, over the same global batches.
+# ---- The loss of one training run on one rank and on several, over the same global batches.
 
 
 @styled
@@ -728,7 +713,7 @@ def draw_curves(losses: Mapping[str, Sequence[float]]) -> Figure:
     )
 
 
-# ---- Figure of notebook 06: ranks that do not come to the same meetings, on their common clock.
+# ---- Ranks that do not come to the same meetings, on their common clock.
 
 
 def draw_hang(trace: Trace) -> Figure:

@@ -1,4 +1,4 @@
-"""What notebook 06, data parallel, runs and measures, and its small models."""
+"""What notebook 06, data parallel, computes of its accuracies: pairs of equal seeds, compared."""
 
 from __future__ import annotations
 

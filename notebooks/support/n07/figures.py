@@ -1,4 +1,4 @@
-"""Figures of notebook 07, micro-batches."""
+"""Figures of notebook 07, micro-batches: rows cut and gathered, memory and time, gradients, BatchNorm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
-from lib._values import format_share
+from lib._values import format_share, plural
 from lib.pipeline.batchnorm import DeferredBatchNorm
 from lib.pipeline.microbatch import gather, scatter
 from lib.show.explore import choice, steps, switch, whole
@@ -42,11 +42,7 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-# ---- Figures of notebook 07: rows, cut into micro-batches and put together again.
-#
-# draw_cut     one tensor: the rows, the micro-batches that scatter makes of them, the rows that gather returns
-# draw_sizes   which rows torch.chunk and scatter put together, for every number of chunks
-# draw_tuple   three tensors of different widths cut into the same parts, or not, where one has fewer rows
+# ---- Rows, cut into micro-batches and put together again.
 
 GAP = 0.55  # cells between two micro-batches
 ZIP, SCATTER = "zip of torch.chunk", "scatter"
@@ -79,12 +75,7 @@ def _block(axes: Axes, x: float, y: float, tensor: Tensor, number: int | None, m
 
 def _band(axes: Axes, x0: float, x1: float, y0: float, y1: float, rows: int, number: int) -> None:
     """Draw a pale band that leads `rows` rows from height y0 at x0 to height y1 at x1."""
-    corners = [
-        (x0, y0 - 0.44),
-        (x1, y1 - 0.44),
-        (x1, y1 + rows - 0.56),
-        (x0, y0 + rows - 0.56),
-    ]
+    corners = [(x0, y0 - 0.44), (x1, y1 - 0.44), (x1, y1 + rows - 0.56), (x0, y0 + rows - 0.56)]
     axes.add_patch(Polygon(corners, closed=True, facecolor=rank_color(number), alpha=0.22, linewidth=0))
 
 
@@ -112,6 +103,7 @@ def draw_cut(*, rows: int, chunks: int, width: int) -> Figure:
     top = (height - rows) / 2
     y, row = 0.0, 0
     for i, part in enumerate(parts):
+        # a band from x to the micro-batch, and one from there to the result; all rows keep their colour
         for left, to, start, end in (
             (width - 0.5, middle - 0.55, top + row, y),
             (middle + width - 0.45, right - 0.55, y, top + row),
@@ -134,13 +126,10 @@ def draw_cut(*, rows: int, chunks: int, width: int) -> Figure:
     _name(axes, middle, width, f"scatter(x, {chunks})")
     _name(axes, right, width, "gather(…)", top - 0.85)
     same = torch.equal(gather(batches), x)  # type: ignore[arg-type]
-    many = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+    many = plural(len(parts), "micro-batch", "micro-batches")
     few = f" ({chunks} asked for, none may be empty)" if missing else ""
     plus = f": {sizes_of(parts)}" if len(parts) > 1 and not missing else ""
-    title(
-        axes,
-        f"{rows} row{'s' * (rows > 1)} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x",
-    )
+    title(axes, f"{plural(rows, 'row')} in {many}{few}{plus}; gather {'restores' if same else 'changes'} x")
     return describe(
         figure,
         f"x has {rows} rows of {width}. scatter(x, {chunks}) gives {many} of {sizes_of(parts)} rows; gather returns "
@@ -215,6 +204,7 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     places, middle = {"x": 0.0, "mask": 3.5, "y": 5.0}, 13.0
     lost: dict[str, list[int]] = {}
     for k, (name, tensor) in enumerate(tensors.items()):
+        # the rows carry their own number (numbered), so a part tells which rows it has got
         owner = {int(row[0]) // 10: i for i, part in enumerate(parts) for row in part[k]}
         lost[name] = [row for row in range(len(tensor)) if row not in owner] if parts else []
         for row in range(len(tensor)):
@@ -225,12 +215,13 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     for i, part in enumerate(parts):
         for k, name in enumerate(tensors):
             _block(axes, middle + places[name], y, part[k], i)
+        # a micro-batch in which the tensors have different numbers of rows
         torn = len({len(tensor) for tensor in part}) > 1
         shapes = " / ".join(str(len(tensor)) for tensor in part) if torn else str(len(part[0]))
         axes.text(
             middle + 7.2,
             y + (max(map(len, part)) - 1) / 2,
-            f"micro-batch {i}: {shapes} row{'s' * (shapes != '1')}",
+            f"micro-batch {i}: {shapes} {'row' if shapes == '1' else 'rows'}",
             va="center",
             fontsize=9.5,
             color=RED if torn else INK,
@@ -264,20 +255,17 @@ def _finding(
 ) -> str:
     if refusal:
         return f"{how}: {rows} rows of x and {rows_y} of y are refused before anything is cut"
-    gone = [f"{len(gone)} row{'s' * (len(gone) > 1)} of {name}" for name, gone in lost.items() if gone]
+    gone = [f"{plural(len(gone), 'row')} of {name}" for name, gone in lost.items() if gone]
     if gone:
         return f"{how}: {' and '.join(gone)} lost, without a word"
     if rows != rows_y:
         return f"{how}: {rows} rows of x meet {rows_y} of y: rows paired that do not belong together"
-    came = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+    came = plural(len(parts), "micro-batch", "micro-batches")
     asked = f" where {chunks} were asked for" if len(parts) < chunks else ""
     return f"{how}: {came}{asked}, {sizes_of([part[0] for part in parts])} rows of every tensor"
 
 
-# ---- Figures of notebook 07: what micro-batches save in memory and cost in time.
-#
-# draw_live    bytes that autograd keeps during one step, for several ways of doing it
-# draw_speed   rows per second against the size of the micro-batch, beside a two-number prediction
+# ---- What micro-batches save in memory and cost in time.
 
 
 @styled
@@ -398,10 +386,7 @@ def _speed_axes(axes: Axes, xlabel: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-# ---- Figures of notebook 07: the same gradient to its last digits, and the training curves that come of it.
-#
-# draw_digits   the digits of one weight's gradient, for several numbers of micro-batches
-# draw_losses   training curves of several ways to add up micro-batches
+# ---- The same gradient to its last digits, and the training curves that come of it.
 
 
 def digits_of(value: float, many: int) -> str:
@@ -448,6 +433,7 @@ def draw_digits(values: Mapping[str, Mapping[int, float]], sure: Mapping[str, in
             same.append(agreeing(value, truth, many))
             axes.text(-0.9, y, f"m = {m}", ha="right", va="center_baseline", fontsize=10)
             for place, digit in enumerate(digits_of(value, many)):
+                # digits from the first one that differs are red: the rest of them says nothing
                 good = place < same[-1]
                 face = GREEN if m == 1 else SKY if good else RED
                 axes.add_patch(Rectangle((place - 0.46, y - 0.42), 0.92, 0.84, facecolor=face))
@@ -510,9 +496,7 @@ def draw_losses(losses: Mapping[str, Sequence[float]]) -> Figure:
     return describe(figure, f"Training loss over {len(first)} steps. Against {norm}: {'; '.join(alt)}.")
 
 
-# ---- Figures of notebook 07: the gradient of micro-batches against that of the whole batch.
-#
-# draw_path     the gradients of micro-batches, put head to tail: where the sum ends
+# ---- The gradient of micro-batches against that of the whole batch.
 
 BY_ROWS, BY_PARTS, NOTHING = "rows / all rows", "1 / m", "1 (forgot to divide)"
 HOW = (BY_ROWS, BY_PARTS, NOTHING)
@@ -576,11 +560,12 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     axes.set_xlabel("gradient of weight 0")
     axes.set_ylabel("gradient of weight 1")
     _table(table, parts, scale)
+    # the sum may differ from the target in its last digits
     off = float((points[-1] - target).norm() / target.norm())
     length = float(points[-1].norm() / target.norm())
     hit = off < 1e-9
     if hit:
-        many = f"{len(parts)} micro-batch{'es' * (len(parts) > 1)}"
+        many = plural(len(parts), "micro-batch", "micro-batches")
         finding = f"{many}: the arrows end in the gradient of the whole batch"
     elif how == NOTHING and off > 0.5:
         finding = f"Not divided: the gradient is {length:.1f} times as long as it should be"
@@ -664,11 +649,7 @@ def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[floa
     )
 
 
-# ---- Figures of notebook 07: BatchNorm, the layer in which rows see each other.
-#
-# draw_sees      which input rows an output row depends on, for three layers: the Jacobian, row by row
-# draw_norm      one channel: where BatchNorm puts each row of a whole batch, and where in micro-batches
-# draw_running   the running statistics after every mini-batch: whole, in micro-batches, deferred
+# ---- BatchNorm, the layer in which rows see each other.
 
 ROWS, FEATURES = 12, 4
 LAYERS = ("Linear + ReLU", "LayerNorm", "BatchNorm1d")
@@ -721,6 +702,7 @@ def draw_sees(*, chunks: int) -> Figure:
         seen = _seen(name, chunks)
         strong = seen > 1e-12
         counts[name] = int(strong.sum(1).max())
+        # full: the row itself; pale: another row of its micro-batch; blank: no influence
         picture = [
             [
                 to_rgb(pale(rank_color(owner[i]), 1.0 if i == j else 0.35) if strong[i, j] else PAPER)
@@ -740,7 +722,7 @@ def draw_sees(*, chunks: int) -> Figure:
         axes.set_yticks([0, ROWS - 1])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_title(f"{name}\nsees {counts[name]} row{'s' * (counts[name] > 1)}", fontsize=11)
+        axes.set_title(f"{name}\nsees {plural(counts[name], 'row')}", fontsize=11)
         axes.set_xlabel("input row")
     grid[0].set_ylabel("output row")
     norm = counts["BatchNorm1d"]
@@ -783,6 +765,7 @@ def draw_norm(*, chunks: int, ordered: bool) -> Figure:
     figure, axes = new_figure(9, 4.4)
     parts = raw.tensor_split(chunks)
     owner = [i for i, part in enumerate(parts) for _ in part]
+    # labels move apart where two rows lie close, and a thin line leads to each
     places = [_apart(by.tolist(), 0.2) for by in (by_all, by_part)]
     for row in range(ROWS):
         color, ends = rank_color(owner[row]), (float(by_all[row]), float(by_part[row]))
@@ -809,7 +792,7 @@ def draw_norm(*, chunks: int, ordered: bool) -> Figure:
     if chunks == 1:
         finding = "One micro-batch: BatchNorm as it is"
     else:
-        pairs = f"{swaps} pair{'s' * (swaps != 1)} of rows swap order"
+        pairs = f"{plural(swaps, 'pair')} of rows swap order"
         finding = f"BatchNorm in {chunks} micro-batches: row {far} moves by {float(moved[far]):.1f}, {pairs}"
     headline(figure, finding)
     return describe(

@@ -1,4 +1,4 @@
-"""What notebook 07, micro-batches, runs and measures, and its small models."""
+"""What notebook 07, micro-batches, runs: a training step in parts, and what autograd saves meanwhile."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Figures of notebook 09, streams, tasks, workers."""
+"""Figures of notebook 09, streams, tasks, workers: the runtime, CUDA streams, threads, clocks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lib._values import format_share, format_time
+from lib._values import format_share, format_time, plural
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
 from lib.show.style import (
@@ -26,13 +26,12 @@ from lib.show.style import (
     title,
 )
 from lib.show.timeline import bar, draw_timeline
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, Work, play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-# ---- What the picture of a pipeline's runtime shows: where every task is after each of the seven steps, and in
-# words.
+# ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
 STEPS = {
@@ -118,7 +117,7 @@ def said(name: str, scene: Scene, clock: int) -> str:
 
 def words(scene: Scene) -> str:
     """Say where everything is."""
-    parts = [f"{scene.partitions} worker{'s' * (scene.partitions > 1)}"]
+    parts = [plural(scene.partitions, "worker")]
     for where, place in (
         ("in_queues", scene.queued),
         ("workers", scene.running),
@@ -135,10 +134,7 @@ def words(scene: Scene) -> str:
     return "; ".join(parts) + "."
 
 
-# ---- The runtime of a pipeline as a picture that steps: a scheduler, a worker a partition, two queues between them.
-#
-# draw_runtime   the seven steps of one run, at any clock: what the explorer wraps
-# draw_stuck     what is left when the scheduler asks the wrong queue first: a ring of waits
+# ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
     "step": whole(1, len(STEPS), 5, "step"),
@@ -147,10 +143,16 @@ RUNTIME_CONTROLS = {
     "fails": switch(False, "a task raises"),
 }
 
-# inches, from the upper left corner
+# inches, from the upper left corner of the figure
 ROW, TOP, SIDE = 1.12, 1.0, 0.31
 WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
 SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
+WAYS = {  # of a task in these steps: from, to, and on the height of which queue (0 in, 1 out)
+    "put": (SCHEDULER[1], PIPE[0], 0),
+    "run": (PIPE[1], WORKER[0], 0),
+    "result": (WORKER[0], PIPE[1], 1),
+    "take": (PIPE[0], SCHEDULER[1], 1),
+}
 
 
 @styled
@@ -162,10 +164,11 @@ def draw_runtime(step: int, clock: int, partitions: int, fails: bool) -> Figure:
     figure, axes = _stage(partitions)
     _banner(axes, name, FAILED.get(name, STEPS[name]) if scene.failed is not None else STEPS[name])
     _draw_scene(axes, scene)
-    arrows = {"put": _to_queue, "run": _to_worker, "result": _from_worker, "take": _to_scheduler}
-    if name in arrows:
+    if name in WAYS:
+        start, end, queue = WAYS[name]
         for _, j in scene.now:
-            arrows[name](axes, j, RED if j == scene.failed and step > 5 else INK)
+            y, color = _lanes(j)[queue], RED if j == scene.failed and step > 5 else INK
+            arrow(axes, (start, y), (end, y), color=color, **WIRE)
     title(axes, f"Step {step} of {len(STEPS)}, {name}: {said(name, scene, clock)}")
     return describe(figure, f"{axes.get_title('left')}. {words(scene)}")
 
@@ -283,32 +286,16 @@ def _table(axes: Axes, scene: Scene) -> None:
             draw_cell(axes, x, y, cell, size=0.29, font=9)
 
 
-def _to_queue(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (SCHEDULER[1], _lanes(j)[0]), (PIPE[0], _lanes(j)[0]), color=color, **WIRE)
-
-
-def _to_worker(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (PIPE[1], _lanes(j)[0]), (WORKER[0], _lanes(j)[0]), color=color, **WIRE)
-
-
-def _from_worker(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (WORKER[0], _lanes(j)[1]), (PIPE[1], _lanes(j)[1]), color=color, **WIRE)
-
-
-def _to_scheduler(axes: Axes, j: int, color: str) -> None:
-    arrow(axes, (PIPE[0], _lanes(j)[1]), (SCHEDULER[1], _lanes(j)[1]), color=color, **WIRE)
-
-
 def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str, edge: str) -> None:
     size = x[1] - x[0], y[1] - y[0]
     box(axes, sum(x) / 2, sum(y) / 2, *size, face=face, edge=edge, radius=0.06, zorder=1)
 
 
-# ---- What a CUDA stream orders: launches on the CPU, kernels on the device, drawn from a small model of both.
+# ---- What a CUDA stream orders: launches on the CPU, kernels on the device.
 #
-# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free. One stream
-# runs in order of launch; two streams run side by side (if the device has room); an event lets one wait for the
-# other.
+# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free.
+# One stream runs in order of launch; two streams run side by side (if the device has room); an event lets one
+# wait for the other.
 
 LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
 KERNELS = 4  # of A, and of B
@@ -336,34 +323,25 @@ def simulate_streams(
     Labels are A0, A1, … and B0, B1, …; one thread launches all of A, then all of B, two threads one sequence each. With
     one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream).
     """
-    launches = []
-    for t, names in enumerate(("AB",) if threads == 1 else ("A", "B")):
-        sequence = [f"{name}{number}" for name in names for number in range(kernels)]
-        launches += [
-            Span(f"thread {t}", label, c * launch, (c + 1) * launch, "launch")
-            for c, label in enumerate(sequence)
-        ]
-    # two threads that launch into one stream at the same moment: A comes first
-    queue, free, ran = (
-        sorted(launches, key=lambda span: (span.end, span.label)),
-        [0.0] * streams,
-        [],
+    # in order of launch; where two threads launch at the same moment, A comes first
+    launches = sorted(
+        (place, label, f"thread {t}")
+        for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
+        for place, label in enumerate(f"{name}{number}" for name in names for number in range(kernels))
     )
-    ends: dict[str, float] = {}
-    for span in _after_its_event(queue) if waits else queue:
-        s = 0 if streams == 1 else "AB".index(span.label[0])
-        event = ends["A1"] if waits and span.label == "B0" else 0.0
-        start = max(span.end, free[s], event)
-        ends[span.label] = free[s] = start + kernel
-        ran.append(Span(f"stream {s}", span.label, start, free[s]))
-    lanes = [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)]
-    return Trace(launches + ran, lanes)
-
-
-def _after_its_event(queue: list[Span]) -> list[Span]:
-    """Move A's first two kernels before B in the queue: an event must be recorded before anything can wait for it."""
-    first = [span for span in queue if span.label in ("A0", "A1")]
-    return first + [span for span in queue if span not in first]
+    if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
+        launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
+    tasks = []
+    for _, label, thread in launches:
+        stream = 0 if streams == 1 else "AB".index(label[0])
+        event = ["A1"] if waits and label == "B0" else []
+        tasks += [
+            Work(thread, f"launch {label}", launch, kind="launch"),
+            Work(f"stream {stream}", label, kernel, [f"launch {label}", *event]),
+        ]
+    trace = play(tasks, [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)])
+    # the picture names both alike; their kind tells them apart
+    return Trace((replace(span, label=span.label.removeprefix("launch ")) for span in trace), trace.lanes)
 
 
 def draw_two_streams(measured: Mapping[int, Trace] | None, recorded: str | None = None) -> Figure:
@@ -477,8 +455,7 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
     write(axes, middle, y, span.label, size=9, va="center_baseline", bbox=behind, zorder=3)
 
 
-# ---- How much two threads gain, by the length of one operation: short ones spend their time at the interpreter's
-# lock.
+# ---- How much two threads gain, by the length of one operation.
 
 ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
 
@@ -534,10 +511,7 @@ def _write(
     axes.annotate(text, at, xycoords=where, xytext=offset, textcoords="offset points", fontsize=10, **look)
 
 
-# ---- A pipeline run clock by clock, predicted: the slowest task of a clock decides when the next one begins.
-#
-# clock_trace     the prediction as a Trace
-# draw_clock_run  the same as a timeline with the clocks marked: what the explorer wraps
+# ---- A pipeline run clock by clock, predicted: the slowest task decides when the next clock begins.
 
 CLOCK_RUN_CONTROLS = {
     "micro_batches": whole(1, 8, 4, "m · micro-batches"),
@@ -564,7 +538,7 @@ def draw_clock_run(micro_batches: int, first: int, second: int, third: int) -> F
     trace = clock_trace(micro_batches, seconds)
     alone = micro_batches * sum(seconds)
     starts = sorted({span.start for span in trace})
-    clocks = f"{len(starts)} clock{'s' * (len(starts) > 1)}"
+    clocks = plural(len(starts), "clock")
     finding = f"{clocks}, {trace.makespan:g} ticks instead of {alone}: {alone / trace.makespan:.2f} × as fast"
     if seconds.count(max(seconds)) == 1:
         finding += f"; partition {seconds.index(max(seconds))} decides"

@@ -1,4 +1,4 @@
-"""What notebook 09, streams, tasks, workers, runs and measures, and its small models."""
+"""What notebook 09, streams, tasks, workers, measures: kernels in one CUDA stream and in two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 10, checkpoint and recompute."""
+"""Figures of notebook 10, checkpoint and recompute: held tensors, time and memory, faults."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import torch
+from lib._values import plural
 from lib.show.charts import bars
 from lib.show.explore import Control, choice, switch, whole
 from lib.show.sheet import arrow, box
@@ -56,9 +57,6 @@ from support.n10.runs import (
 )
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step, step by step.
-#
-# draw_held         each tensor's life as a bar over the steps of forward and backward, and their number below
-# draw_staircases   that number over the steps, for several ways side by side
 #
 # Bars and lines are predicted (support.n10.runs: predict); what is filled is counted in a real run (measure).
 
@@ -115,6 +113,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
         9, tall + 3.0, rows=3, sharex=True, height_ratios=(tall, 0.28, 1.7)
     )
     seen: dict[str, None] = {}
+    # a bar for each life of a tensor, from the step that makes it to the one after which it is dropped
     for (i, k), start, end, why in lives(steps, layers, segments, stop):
         color, hatch, _ = LIVES[why]
         seen[why] = None
@@ -132,7 +131,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     top.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
     highest, without = peak(steps), micro_batches * (layers + 1)
     batches = f" × {micro_batches} micro-batches" if micro_batches > 1 else ""
-    parts = f", {segments} segment{'s' * (segments != 1)}" if stop else ""
+    parts = f", {plural(segments, 'segment')}" if stop else ""
     against = f" instead of {without}" if stop else ", no checkpoint"
     finding = f"{layers} layers{parts}{batches}: peak of {max(counted)} tensors{against}"
     with matplotlib.rc_context({"axes.titlepad": 30}):  # above the legend
@@ -208,7 +207,7 @@ def _draw_count(axes: Axes, predicted: list[int], counted: list[int]) -> None:
 def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     """Draw the tensors held over the steps: without checkpoint, and below with so many segments; each its own row."""
     ways: list[tuple[str, int, Mode]] = [("without", 1, "never")]
-    ways += [(f"{s} segment{'s' * (s != 1)}", s, "always") for s in segments]
+    ways += [(plural(s, "segment"), s, "always") for s in segments]
     figure, panels = new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
     said, peaks = [], {}
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
@@ -219,6 +218,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
             ("recompute", PINK),
             ("backward", PALETTE["backward"]),
         ):
+            # one filled step function a kind; nan leaves out the steps of the others
             values = [n if k == kind else math.nan for k, *_, n in log]
             hatch = "////" if kind == "recompute" else ""
             axes.stairs(
@@ -255,11 +255,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     return describe(figure, f"Memory staircases, counted in real runs. {finding}. {'; '.join(said)}.")
 
 
-# ---- Checkpoint and Recompute, the two autograd functions, drawn: their graph step by step, and what the second one
-# gains.
-#
-# draw_two_functions   the graph of one checkpointed segment while forward and backward pass through it
-# draw_early           backward of a pipeline whose Recompute does, or does not, wait for the gradient (an ideal)
+# ---- Checkpoint and Recompute, the two autograd functions: their graph, and what the second gains.
 
 STEPS_CONTROLS: dict[str, Control] = {"step": whole(1, 6, 1, "step")}
 EARLY_CONTROLS: dict[str, Control] = {
@@ -414,9 +410,6 @@ def draw_early(
 
 
 # ---- What recompute costs in time and saves in memory, drawn: predicted outlines above what was measured.
-#
-# draw_steps  one training step in each mode: the timeline of micro-batches
-# draw_gpu    peak memory and time on a GPU, by the number of segments
 
 
 @styled
@@ -475,7 +468,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
-# ---- The peak of held tensors for every number of segments, drawn: few segments are long, many leave many inputs.
+# ---- The peak of held tensors over the segments: few segments are long, many leave many inputs.
 
 SEGMENTS_CONTROLS: dict[str, Control] = {"layers": whole(2, 64, 16, "L · layers")}
 
@@ -512,19 +505,14 @@ def draw_segments(layers: int = 16) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(loc="upper center", ncols=3)
-    which = f"{best[0]} to {best[-1]}" if len(best) > 1 else f"{best[0]}"
-    finding = f"{layers} layers need least, {least} tensors, in {which} segment{'s' * (best != [1])}"
+    which = f"{best[0]} to {best[-1]} segments" if len(best) > 1 else plural(best[0], "segment")
+    finding = f"{layers} layers need least, {least} tensors, in {which}"
     title(axes, finding)
     points = ", ".join(f"{s}: {n}" for s, n in counted.items())
     return describe(figure, f"{finding}. Counted peaks by segments: {points}.")
 
 
-# ---- What goes wrong in a second forward, drawn: two dropout masks, statistics that move twice, and a table of
-# faults.
-#
-# draw_masks    the dropout masks of forward and recompute, and where they differ
-# draw_running  running means that approach the true mean, step by step, as one or several ways
-# draw_faults   case by case, what each checkpoint makes of it (support.n10.runs)
+# ---- What goes wrong in a second forward: dropout masks, statistics that move twice, a table of faults.
 
 
 @styled

@@ -1,4 +1,4 @@
-"""What notebook 10, checkpoint and recompute, runs and measures, and its small models."""
+"""What notebook 10, checkpoint and recompute, runs, measures, predicts: held tensors, time, faults."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -17,18 +18,18 @@ from lib.measure import measure as time_on_gpu
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import TensorOrTensors, scatter
 from lib.saved import SavedTensors
-from lib.timeline import Recorder, Span, Trace
+from lib.timeline import Recorder, Span, Trace, Work, play
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from support import recordings
 
-# ---- The memory staircase: how many tensors are held for backward in each step, with and without checkpoints.
+# ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.
 #
-# A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m micro-batches go
-# forward one after the other, then backward, the last one first. Without a checkpoint all L + 1 tensors of a micro-
-# batch
-# stay. With one, a segment keeps its input, and computes its inside again when backward comes to it.
+# A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m
+# micro-batches go forward one after the other, then backward, the last one first. Without a checkpoint all
+# L + 1 tensors of a micro-batch stay. With one, a segment keeps its input, and computes its inside again when
+# backward comes to it.
 #
 #     tensors     x0 ─ layer 1 ─ x1 ─ layer 2 ─ x2 ─ layer 3 ─ x3 ─ layer 4 ─ x4
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
@@ -155,10 +156,9 @@ def measure(
     return log
 
 
-# ---- How long a training step takes with recompute: predicted from one forward and one backward, and measured.
+# ---- How long a training step takes with recompute, predicted and measured.
 #
-# A micro-batch costs forward + backward; a checkpointed one forward + recompute + backward, and recompute is a
-# forward.
+# A micro-batch costs forward + backward; a checkpointed one a second forward between them: recompute.
 #
 # predict_step   one device, m micro-batches: the spans of a step in each mode
 # measure_steps  the same on this machine
@@ -259,20 +259,16 @@ def predict_early(
     early: a partition recomputes as soon as it is free (an ideal: the host launches at once, and no stream waits);
     otherwise it waits for the gradient first.
     """
-    stop = checkpointed(micro_batches, mode)
-    free = [0.0] * partitions
-    arrived = [0.0] * micro_batches  # when the gradient of a micro-batch leaves the partition to the right
-    spans = []
+    stop, tasks = checkpointed(micro_batches, mode), []
     for j in reversed(range(partitions)):
         for i in reversed(range(micro_batches)):
-            start = free[j] if early else max(free[j], arrived[i])
+            gradient = [f"B{i} {j + 1}"] if j + 1 < partitions else []
             if i < stop:
-                spans.append(Span(f"partition {j}", f"R{i}", start, start + 1, "recompute"))
-                start += 1
-            start = max(start, arrived[i])
-            spans.append(Span(f"partition {j}", f"B{i}", start, start + backward, "backward"))
-            free[j] = arrived[i] = start + backward
-    return Trace(spans, [f"partition {j}" for j in range(partitions)])
+                tasks.append(Work(f"partition {j}", f"R{i} {j}", 1, [] if early else gradient, "recompute"))
+            tasks.append(Work(f"partition {j}", f"B{i} {j}", backward, gradient, "backward"))
+    trace = play(tasks, [f"partition {j}" for j in range(partitions)])
+    # the lane says which partition it is
+    return Trace((replace(span, label=span.label.split()[0]) for span in trace), trace.lanes)
 
 
 # ---- Peak memory and time of a step on a GPU, by the number of checkpointed segments; predicted without one.
@@ -334,9 +330,8 @@ def rows_and_source() -> tuple[list[dict[str, Any]], str]:
 #
 #     verdicts()["dropout"]["ours"]     "same"
 #
-# Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared with
-# those
-# of the same model without checkpoint, from the same weights, inputs and random state.
+# Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared
+# with those of the same model without checkpoint, from the same weights, inputs and random state.
 
 Outcome: TypeAlias = Literal["same", "wrong", "error", "no gradient", "counted twice"]
 How: TypeAlias = Callable[[nn.Module, Tensor], Any]

@@ -1,4 +1,4 @@
-"""Figures of notebook 11, the order of backward."""
+"""Figures of notebook 11, the order of backward: a pipeline's graph, what runs when, copies."""
 
 from __future__ import annotations
 
@@ -40,10 +40,6 @@ from matplotlib.path import Path
 from support.n11.runs import MODES, Node, alive, peaks, predict
 
 # ---- The autograd graph of a pipeline, read from its real nodes: a row a micro-batch, a band a partition.
-#
-# draw_graph       the graph of any small run; arrows run as backward does, a number is a node's turn in it
-# draw_pipeline    the same for m × n, run for the picture: what the explorer wraps
-# ties_of          the edges from one row to another: the dependencies
 #
 # All partitions have the same columns. One unit of the axes is an inch.
 
@@ -261,6 +257,7 @@ def _draw_edge(axes: Axes, layout: Layout, start: int, end: int) -> None:
         points = [(x0, y0 - TALL / 2), (x0, up), (x1, up), (x1, y1 + TALL / 2)]
     elif names[1] == "Recompute":
         points = [(x0, y0 + TALL / 2), (x0, y1 - TALL / 2)]
+    # Recompute hangs below the row: straight up where the Fork is above it, else around the corner
     elif names[0] == "Recompute" and names[1] == "Fork" and abs(x0 - x1) < half[0]:
         points = [(x1, y0 - TALL / 2), (x1, y1 + TALL / 2)]
     elif names[0] == "Recompute":
@@ -293,10 +290,6 @@ def _words(
 
 
 # ---- The order of backward, and what it holds: lanes by step, strips of operations, staircases.
-#
-# draw_backward     R and B of every (micro-batch, partition) by step, and the insides alive between: the explorer's
-# draw_orders       several orders below each other, cell by cell
-# draw_staircases   what is held over the steps: outlines predicted, filled counted in real runs
 
 BACKWARD_CONTROLS = {
     "micro_batches": whole(1, 6, 4, "m · micro-batches"),
@@ -368,6 +361,7 @@ def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
         for i in range(m):
             y, pair = top + i, f"{i}{j}"
             ticks.append(y + 0.5)
+            # a bar behind the cells: the steps in which the inside of this micro-batch is alive
             steps = [k for k, now in enumerate(found) if pair in now]
             wide = steps[-1] - steps[0] + 1
             axes.add_patch(
@@ -501,9 +495,6 @@ def draw_staircases(
 
 # ---- One micro-batch in one partition, between two streams: what fence and compute put there.
 #
-# draw_fence   the six nodes with the numbers of the code, forward or backward, one step marked: what the explorer
-# wraps
-#
 #     copy stream      ── Copy ──┐                          ┌── Copy ──
 #     compute stream             └ Wait ─ Checkpoint ─ Wait ┘
 #                                  [1]       [2]       [3]  Recompute [4]
@@ -576,10 +567,7 @@ STOPS = (
 """In the order of forward. `code` is shortened: `self.` and the Python names of the neighbours are left out."""
 
 BACKWARD = (5, 4, 3, 2, 1, 0)
-WAYS = {
-    "forward": ((0, 1, 2, 3, 5), ((3, 4),)),
-    "backward": ((5, 3, 2, 1, 0), ((5, 4), (4, 2))),
-}
+WAYS = {"forward": ((0, 1, 2, 3, 5), ((3, 4),)), "backward": ((5, 3, 2, 1, 0), ((5, 4), (4, 2)))}
 """Which stops an arrow connects: on the main way, and to and from Recompute."""
 
 FENCE_CONTROLS = {
@@ -599,7 +587,7 @@ def draw_fence(direction: str, step: int) -> Figure:
     figure, axes = new_figure(9, 4.1)
     axes.set(xlim=(0, 9), ylim=(3.85, 0.4), aspect="equal")
     axes.axis("off")
-    _fence_draw_lanes(axes)
+    _draw_streams(axes)
     nodes = [_node(axes, k, k == now) for k in range(len(STOPS))]
     way, beside = WAYS[direction]
     for start, end in itertools.pairwise(way):
@@ -631,7 +619,7 @@ def _center(k: int) -> tuple[float, float]:
     return stop.x, {"Copy": COPY_LANE, "Checkpoint": COMPUTE_LANE, "Recompute": COMPUTE_LANE}[stop.name]
 
 
-def _fence_draw_lanes(axes: Axes) -> None:
+def _draw_streams(axes: Axes) -> None:
     for y, name, color in ((COPY_LANE, "copy\nstream", ORANGE), (COMPUTE_LANE, "compute\nstream", BLUE)):
         axes.add_patch(Rectangle((0.85, y - 0.36), 8.1, 0.72, facecolor=pale(color, 0.1), zorder=0))
         axes.text(0.05, y, name, va="center", fontsize=10.5, color=MUTED)

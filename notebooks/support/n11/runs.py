@@ -1,4 +1,4 @@
-"""What notebook 11, the order of backward, runs and measures, and its small models."""
+"""What notebook 11, the order of backward, runs and measures, and its models: graphs, orders, copies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.recording import Place
 from lib.pipeline.streams import CPUStream, current_stream, new_stream
 from lib.saved import SavedTensors
+from lib.streams.model import predict_prefetch
 from lib.timeline import Recorder, Span, Trace
 from torch import Tensor, nn
 
 from support.recordings import as_rows, as_trace, load, measured_or_recorded, need_gpu, origin_of, provenance
 
-# ---- The autograd graph as a list of nodes: read from a tensor, run on paper by the engine's rule, watched in a real
-# run.
+# ---- The autograd graph as a list of nodes: read, run on paper by the engine's rule, watched for real.
 #
 #     nodes = walk(output)
 #     predicted = rule_order(nodes)
@@ -35,11 +35,10 @@ from support.recordings import as_rows, as_trace, load, measured_or_recorded, ne
 #     output.sum().backward()
 #     assert ran == predicted
 #
-# The rule of torch's engine, on a CPU: a node is ready when all nodes that use its outputs have run; of those that
-# are
-# ready, the one with the highest sequence number runs next. Each thread numbers its own nodes 0, 1, 2, … in
-# forward, so
-# two nodes of different threads may have the same number: which of them runs first is left open.
+# The rule of torch's engine, on a CPU: a node is ready when all nodes that use its outputs have run; of those
+# that are ready, the one with the highest sequence number runs next. Each thread numbers its own nodes 0, 1,
+# 2, … in forward, so two nodes of different threads may have the same number: which of them runs first is
+# left open.
 
 
 @dataclass(frozen=True)
@@ -140,11 +139,10 @@ def watch(nodes: list[Node]) -> list[int]:
     return ran
 
 
-# ---- A small pipeline that tells what its backward does: in which order, in which thread, holding how much.
+# ---- A small pipeline that tells what its backward does: the order, the thread, the tensors held.
 #
-# An operation is written as its letter, the micro-batch, the partition: R21 recomputes micro-batch 2 in partition
-# 1, B21
-# takes its gradient back.
+# An operation is written as its letter, the micro-batch, the partition: R21 recomputes micro-batch 2 in
+# partition 1, B21 takes its gradient back.
 
 
 class Untied(Pipeline):
@@ -278,11 +276,10 @@ def _count_on(nodes: int = 1000) -> None:
         x = x.detach().requires_grad_() * 1
 
 
-# ---- The order of backward, predicted: by the engine's rule from a graph, or by hand from four lines; and what it
-# holds.
+# ---- The order of backward and what it holds, predicted from a graph, or by hand from four lines.
 #
-# `predict` runs only forward and applies the rule of support.n11.runs to the graph that lies there.
-# `by_hand` asks no autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
+# `predict` runs only forward and applies the rule of support.n11.runs to the graph that lies there. `by_hand`
+# asks no autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
 
 MODES = ("always", "except_last", "never")
 
@@ -363,7 +360,7 @@ def by_hand(micro_batches: int, partitions: int, *, dependencies: bool = True) -
     return order
 
 
-# ---- Copies on the compute stream and on a stream of their own, timed by CUDA events: the GPU cell of notebook 11.
+# ---- Copies on the compute stream and on a stream of their own, timed by CUDA events.
 #
 # `python -m support.recordings copy_streams`, on a GPU, writes notebooks/recorded/copy_streams.json.
 
@@ -377,15 +374,9 @@ def predict_copies(
     own_stream: bool, micro_batches: int = 4, copy: float = 1.0, compute: float = 1.5
 ) -> Trace:
     """Return the trace of a model: a copy waits for its stream, a computation for its copy and for the one before."""
-    spans, copied, computed = [], 0.0, 0.0
-    for i in range(integer("micro_batches", micro_batches, at_least=1)):
-        start = copied if own_stream else computed
-        copied = start + copy
-        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
-        start = max(copied, computed)
-        computed = start + compute
-        spans.append(Span("compute", f"F{i}", start, computed, "compute"))
-    return Trace(spans, LANES)
+    batches = integer("micro_batches", micro_batches, at_least=1)
+    # so deep a prefetcher never waits for a buffer
+    return predict_prefetch(batches, copy, compute, depth=batches, ahead=own_stream)
 
 
 def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
@@ -455,7 +446,7 @@ def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
 
 # ---- In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.
 #
-# `python -m support.recordings torchgpipe_order` records it; torchgpipe is none of this project's requirements.
+# `python -m support.recordings torchgpipe_order` records it; torchgpipe is no requirement of this project.
 
 
 def torchgpipe_run(micro_batches: int, partitions: int, *, dependencies: bool = True) -> str:

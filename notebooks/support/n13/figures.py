@@ -1,4 +1,4 @@
-"""Figures of notebook 13, CUDA streams."""
+"""Figures of notebook 13, CUDA streams: waits and races, copies, prefetching, chunks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
-from lib._values import format_bytes
+from lib._values import format_bytes, plural
 from lib.show.charts import log2_axis
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import arrow
@@ -33,14 +33,14 @@ from lib.show.style import (
 from lib.show.timeline import bar, lane_rows
 from lib.streams.model import LANES, earliest, overlap_share, predict_chunks
 from lib.streams.races import HOST, Operation, Race, find_races, waits
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, Work, play
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from support.n13.runs import COPY_WAYS, DIRECTIONS, SIZES, WAYS, damaged, outcomes, run_chunks, run_way
 
-# ---- Stream operations as a picture: a row per stream, an arrow per wait, and red where nothing orders two accesses.
+# ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 
 COLORS = {"copy": ORANGE, "copy in": ORANGE, "side": ORANGE, "compute": BLUE, "copy out": SKY, HOST: GREY}
 CODE = {
@@ -162,7 +162,7 @@ def race_words(races: Sequence[Race]) -> str:
     """Say how many races there are, and name the first."""
     if not races:
         return "no race"
-    many = f"{len(races)} race{'s' * (len(races) != 1)}"
+    many = plural(len(races), "race")
     return f"{many}, first {races[0].earlier.label} and {races[0].later.label} in {races[0].block}"
 
 
@@ -194,7 +194,7 @@ def told(spans: dict[int, Span]) -> str:
     return "; ".join(f"{lane}: {', '.join(parts)}" for lane, parts in lanes.items()) + "."
 
 
-# ---- ways to wait
+# ---- Ways to wait.
 
 WAY_CONTROLS = {
     "way": choice(WAYS, "no wait", "before F(i)"),
@@ -226,7 +226,7 @@ def draw_ways(way: str, copy: int, compute: int) -> Figure:
     return describe(figure, f"{way}: {finding}. {told(spans)}")
 
 
-# ---- Copies to a GPU: bandwidth by size, the loop with and without a prefetcher, preprocessing here or there.
+# ---- Copies to a GPU: bandwidth by size.
 
 BANDWIDTH_CONTROLS = {
     "link": steps((6, 12, 25, 50), 25, "the link, GB/s"),
@@ -306,7 +306,8 @@ def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     both[1].legend(loc="center right", fontsize=9)
     largest = [row for row in rows if row["direction"] == DIRECTIONS[0] and row["bytes"] == max(SIZES)]
     speed = {row["way"]: _rate(row) for row in largest}
-    finding = f"Pinned {speed[COPY_WAYS[2]]:.0f} GB/s, pageable {speed[COPY_WAYS[0]]:.0f}, and non_blocking changes nothing there"
+    pinned, pageable = (f"{speed[COPY_WAYS[way]]:.0f}" for way in (2, 0))
+    finding = f"Pinned {pinned} GB/s, pageable {pageable}, and non_blocking changes nothing there"
     headline(figure, finding)
     figure.supxlabel(origin, **ORIGIN)
     return describe(figure, f"{finding}. {origin}.")
@@ -316,7 +317,7 @@ def _rate(row: Mapping[str, Any]) -> float:
     return float(row["bytes"] / row["done"] / 1e9)
 
 
-# ---- from the loader to the step
+# ---- From the loader to the step.
 
 PREFETCH_CONTROLS = {
     "ahead": switch(True, "copy ahead, on a stream of its own"),
@@ -332,18 +333,16 @@ BATCHES = 8
 
 def chain(load: float, copy: float, compute: float, depth: int, ahead: bool, batches: int = BATCHES) -> Trace:
     """Return the model's trace: a loader, then the copy (ahead, or in the computing stream), then the step."""
-    spans: list[Span] = []
-    loaded, copied, computed = 0.0, 0.0, [0.0] * (2 * depth)
+    tasks = []
     for i in range(batches):
-        spans.append(Span("load", f"L{i}", loaded, loaded + load, "load"))
-        loaded += load
-        start = max(loaded, copied, computed[-2 * depth] if ahead else computed[-1])
-        copied = start + copy
-        spans.append(Span("copy", f"C{i}", start, copied, "copy"))
-        start = max(copied, computed[-1])
-        computed.append(start + compute)
-        spans.append(Span("compute", f"F{i}", start, computed[-1], "compute"))
-    return Trace(spans, HOPS)
+        before = i - (2 * depth if ahead else 1)  # as in predict_prefetch, whose loader takes no time
+        done = [f"F{before}"] if before >= 0 else []
+        tasks += [
+            Work("load", f"L{i}", load, kind="load"),
+            Work("copy", f"C{i}", copy, [f"L{i}", *done], "copy"),
+            Work("compute", f"F{i}", compute, [f"C{i}"]),
+        ]
+    return play(tasks, HOPS)
 
 
 def step_of(trace: Trace) -> float:
@@ -396,7 +395,7 @@ def draw_prefetch_measured(data: Mapping[str, Any] | None, origin: str) -> Figur
     return describe(figure, f"{finding}. For ratio 1 the rules say 2 and 1 copies a step. {origin}.")
 
 
-# ---- preprocessing
+# ---- Preprocessing.
 
 
 @styled
@@ -418,6 +417,7 @@ def draw_preprocess(data: Mapping[str, Any] | None, cpu: Mapping[str, Any], orig
             ("copy", [data["copy_floats"], data["copy_bytes"]], ORANGE),
             ("GPU", [0.0, data["gpu"]], BLUE),
         ]
+    # the parts of both ways one after the other, each from where the last one ended
     begin = [0.0, 0.0]
     for name, seconds, color in parts:
         milliseconds = [1e3 * value for value in seconds]
@@ -476,7 +476,7 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
     _draw_curve(curve, {count: t.makespan for count, t in times.items()}, chunks, max(copy, compute))
     share = overlap_share(trace)
     finding = (
-        f"{chunks} chunk{'s' * (chunks != 1)}: {trace.makespan:.0f} ticks, {share:.0%} of the shorter work hidden; "
+        f"{plural(chunks, 'chunk')}: {trace.makespan:.0f} ticks, {share:.0%} of the shorter work hidden; "
         f"best {best}: {least:.0f}"
     )
     title(axes, finding)
@@ -558,7 +558,7 @@ def draw_chunks_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
     return describe(figure, f"{finding}. {words}.")
 
 
-# ---- A StreamPipeline without one of its waits: the race, and what the result holds in orders that are then allowed.
+# ---- A StreamPipeline without one of its waits: the race, and what the result may then hold.
 
 WAIT_COUNT = len(waits(run_chunks()))
 REMOVED_CONTROLS = {"removed": whole(0, WAIT_COUNT, 5, "wait removed")}

@@ -1,4 +1,4 @@
-"""What notebook 13, CUDA streams, runs and measures, and its small models."""
+"""What notebook 13, CUDA streams, runs and measures: races, chunks, prefetching, bandwidth, preprocessing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch.cuda._sanitizer import EventHandler
 
 from support.recordings import as_rows, measured_or_recorded, need_gpu
 
-# ---- Small programs on a PretendGPU: ways to wait for a side stream, and a damaged pipeline. Notebook 13.
+# ---- Small programs on a PretendGPU: ways to wait for a side stream, and a damaged pipeline.
 
 WAYS = ("one stream", "no wait", "wait_event", "wait_stream", "synchronize")
 
@@ -99,7 +99,7 @@ def outcomes(
     return found
 
 
-# ---- A StreamPipeline on a GPU, by its number of chunks, measured and predicted: notebook 13.
+# ---- A StreamPipeline on a GPU, by its number of chunks, measured and predicted.
 #
 # `python -m support.recordings stream_chunks`, on a GPU, writes notebooks/recorded/stream_chunks.json.
 
@@ -167,7 +167,7 @@ def find_chunks() -> tuple[dict[str, Any] | None, str]:
     return measured_or_recorded("stream_chunks", measure_chunks)
 
 
-# ---- The time of a training step with and without a DevicePrefetcher, on a GPU: notebook 13.
+# ---- The time of a training step with and without a DevicePrefetcher, on a GPU.
 #
 # `python -m support.recordings stream_prefetch`, on a GPU, writes notebooks/recorded/stream_prefetch.json.
 
@@ -230,7 +230,7 @@ def find_prefetch() -> tuple[dict[str, Any] | None, str]:
     return measured_or_recorded("stream_prefetch", measure_prefetch)
 
 
-# ---- How fast copies to and from a GPU are, by size, from pageable and from pinned memory: notebook 13.
+# ---- How fast copies to and from a GPU are, by size, from pageable and from pinned memory.
 #
 # `python -m support.recordings bandwidth`, on a GPU, writes notebooks/recorded/bandwidth.json.
 
@@ -276,7 +276,7 @@ def find_bandwidth() -> tuple[dict[str, Any] | None, str]:
     return measured_or_recorded("bandwidth", measure_bandwidth)
 
 
-# ---- Images made ready for a model on the CPU or on the GPU: the seconds, and the bytes that travel. Notebook 13.
+# ---- Images made ready for a model on the CPU or on the GPU: the seconds, and the bytes that travel.
 #
 # `python -m support.recordings preprocess`, on a GPU, writes notebooks/recorded/preprocess.json.
 
@@ -320,9 +320,9 @@ def find_preprocess() -> tuple[dict[str, Any] | None, str]:
     return measured_or_recorded("preprocess", measure_preprocess)
 
 
-# ---- torch's own race detector, the CUDA Sanitizer (TORCH_CUDA_SANITIZER=1), asked about a list of our operations.
+# ---- torch's own race detector, the CUDA Sanitizer, asked about a list of our operations.
 #
-# Its rules are plain Python: `EventHandler` is told of launches, events and memory, and needs no GPU for that.
+# Its rules are plain Python: `EventHandler` is told of launches, events and memory, which needs no GPU.
 
 
 def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:

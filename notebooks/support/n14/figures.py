@@ -1,4 +1,4 @@
-"""Figures of notebook 14, schedules."""
+"""Figures of notebook 14, schedules: what they hold and cost, time against memory, B cut in I and W."""
 
 from __future__ import annotations
 
@@ -40,11 +40,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-# ---- What a schedule holds, and what a finer cut costs: the first figures of notebook 14.
-#
-# draw_held          activations that each rank holds, over time: a schedule beside GPipe
-# draw_interleaving  the time of a step by stages per rank: work, bubble, communication
-# draw_forgotten     what each micro-batch adds to a weight's gradient, and what is missing
+# ---- What a schedule holds, and what a finer cut costs.
 
 AGAINST = ("1F1B", "interleaved 1F1B", "zero bubble (ZB-H1)", "ZB-V")
 HELD_CONTROLS = {
@@ -103,7 +99,7 @@ def draw_held(schedule: str, micro_batches: int, partitions: int) -> Figure:
         axes.set_title(f"{table.name}: at most {most}", fontsize=11, pad=6)
         axes.set_xlabel("time (ticks)")
         axes.set(xlim=(0, 1.02 * max(t.end for t in traces)), ylim=(0, top + 0.9))
-        axes.grid(axis="y", color="#e3e6ea")
+        axes.grid(axis="y")
         axes.yaxis.get_major_locator().set_params(integer=True)
     both[0].set_ylabel("activations held")
     both[1].legend(loc="upper right", ncols=3, columnspacing=1.0, handlelength=1.4, labelcolor=INK)
@@ -143,9 +139,11 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
     free, real, peaks = [], [], []
     for v in cut:
         table = one_f_one_b(m, n) if v == 1 else interleaved_one_f_one_b(m, n, v)
+        # once without messages, once with them: the difference is what messages add
         free.append(simulate(table, **costs(table)).makespan)
         real.append(simulate(table, **costs(table), communicate=communicate).makespan)
         peaks.append(max(held(table)))
+    # rounded, so that of equal times the smallest v is named
     best = min(range(len(cut)), key=lambda k: round(real[k], 6))
     figure, (axes, memory) = new_figure(9, 3.7, cols=2, width_ratios=[2.2, 1])
     places = range(len(cut))
@@ -213,10 +211,7 @@ def draw_forgotten(shares: Sequence[float], missing: Sequence[int], error: float
     return describe(figure, f"{finding}. {len(shares)} micro-batches; forgotten: {listed}.")
 
 
-# ---- Time against memory, the two things that a schedule trades: figures of notebook 14.
-#
-# draw_trade   every schedule of one size: idle share and activations held; a line through those that nobody beats
-# draw_limit   1F1B that may hold fewer than n: what the missing memory costs in time
+# ---- Time against memory, the two things that a schedule trades.
 
 TRADE_CONTROLS = {
     "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
@@ -408,6 +403,7 @@ def draw_split(stage: nn.Module, x: Tensor) -> Figure:
     assert output.grad_fn is not None
     on_trunk, branches = trunk([output.grad_fn], [x])
     names = leaf_names(stage, x)
+    # the trunk as a chain: from the output, always to the child that is on it
     chain: list[Node] = [output.grad_fn]
     while below := [child for child, _ in chain[-1].next_functions if child in on_trunk]:
         chain.append(below[0])
@@ -422,6 +418,7 @@ def draw_split(stage: nn.Module, x: Tensor) -> Figure:
             arrow(axes, ((k - 1) * gap + 0.72, 0), (k * gap - 0.72, 0), width=1.3, head=11)
         if node not in branches:
             continue
+        # the branches of a node side by side, each followed down to its leaf
         below = [child for child, _ in node.next_functions if child is not None and child not in on_trunk]
         for place, child in enumerate(below):
             dx = (place - (len(below) - 1) / 2) * 1.5

@@ -1,4 +1,4 @@
-"""What notebook 14, schedules, runs and measures, and its small models."""
+"""What notebook 14, schedules, runs and measures: torch's own orders, a GPU, stages that sleep."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank
     return orders
 
 
-# ---- Schedules on the streams of one GPU, or on several GPUs: time, bubble and peak memory; predicted without a GPU.
+# ---- Schedules on one GPU or several: time, bubble and peak memory; predicted without a GPU.
 #
 # To record them:   python -m support.recordings executor_gpu
 
@@ -127,8 +127,7 @@ def rows_and_source() -> tuple[list[dict[str, Any]], str]:
 
 # ---- Stages that take their time without computing: they sleep, as a thread does while its GPU computes.
 #
-# So a run of the executor shows what a schedule does with as many ranks as one likes, also where there is one core
-# only.
+# So a run of the executor shows what a schedule does with any number of ranks, also where there is one core.
 
 
 class _Sleep(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Figures of notebook 15, scale out."""
+"""Figures of notebook 15, scale out: meshes on machines, all plans, who is who."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from lib._values import integer
+from lib._values import integer, plural
 from lib.show.explore import choice, steps
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import (
@@ -35,8 +35,7 @@ from matplotlib.patches import Patch
 
 from support.n15.runs import SCHEDULES, Plan, even_balance, every_plan, fastest, make_plan
 
-# ---- Figure of notebook 15: the mesh laid on machines, every link that leaves a machine, and what it carries in a
-# step.
+# ---- The mesh laid on machines, every link that leaves a machine, and what it carries in a step.
 
 Order: TypeAlias = Literal["rank = data · n + pipeline", "rank = pipeline · W + data"]
 ORDERS: tuple[Order, ...] = ("rank = data · n + pipeline", "rank = pipeline · W + data")
@@ -137,7 +136,7 @@ def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) ->
     )
 
 
-# ---- Figure of notebook 15: all ways to use so many ranks, what a step takes, what a rank holds, what it sends.
+# ---- All ways to use so many ranks, what a step takes, what a rank holds, what it sends.
 
 PLANS_CONTROLS = {
     "ranks": steps((8, 64, 512), 64, "ranks"),
@@ -163,6 +162,7 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
     best = fastest(plans, memory * 1e6)
     figure, (time, held, sent) = new_figure(9, 6.6, rows=3, sharex=True, height_ratios=(1.35, 1, 1))
     places = range(len(plans))
+    # plans that need more memory than there is are pale; parts of a bar lie upon each other
     faded = [0.3 if plan.memory > memory * 1e6 else 1.0 for plan in plans]
     _bars(time, [1e3 * p.compute for p in plans], BLUE, faded)
     _bars(
@@ -178,11 +178,12 @@ def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, 
     _bars(held, [p.activations / 1e6 for p in plans], PINK, faded, [p.states / 1e6 for p in plans])
     _bars(sent, [p.ring_bytes / 1e6 for p in plans], ORANGE, faded)
     _bars(sent, [p.neighbour_bytes / 1e6 for p in plans], SKY, faded, [p.ring_bytes / 1e6 for p in plans])
+    # slow plans would flatten all others: their bars are cut off, and say so with an arrow
     cap = 3.5e3 * min(plan.seconds for plan in plans)
     for place, plan in enumerate(plans):
         beyond = 1e3 * plan.seconds > cap
         time.annotate(
-            f"{1e3 * plan.seconds:,.0f} ms{' ↑' * beyond}\n{plan.bubble:.0%} idle",
+            f"{1e3 * plan.seconds:,.0f} ms{' ↑' if beyond else ''}\n{plan.bubble:.0%} idle",
             (place, min(cap, 1e3 * plan.seconds)),
             (0, 4),
             textcoords="offset points",
@@ -254,13 +255,7 @@ def _legend(axes: Axes, *entries: tuple[str, str, str]) -> None:
     )
 
 
-# ---- Figures of notebook 15: who is who in a mesh of replicas and stages, and what comes of dealing rows to the
-# wrong one.
-#
-# mesh_of     the places of all ranks, row by row: who reads what, who holds which layers
-# draw_mesh   the same as a picture: a row a replica, a column a stage, the rows of the data that each rank reads
-# draw_same   the losses of one run in one process and on ranks, and how far apart they are
-# draw_deals  the losses of two runs: rows dealt to replicas, rows dealt to ranks
+# ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
 
 Deal: TypeAlias = Literal["to replicas", "to ranks"]
 DEALS: tuple[Deal, ...] = ("to replicas", "to ranks")
@@ -353,9 +348,9 @@ def _finding(mesh: list[list[Place]]) -> str:
     apart = sum(row[0].share != row[-1].share for row in mesh)
     if apart:
         return f"{apart} of {len(mesh)} replicas in error: images of one rank's rows, targets of another's"
-    replicas = f"{len(mesh)} replica{'s' * (len(mesh) > 1)}"
+    replicas = plural(len(mesh), "replica")
     share = "all rows" if len(mesh) == 1 else f"1/{len(mesh)} of the rows"
-    return f"{ranks} ranks are {replicas} of {n} stage{'s' * (n > 1)}: each replica reads {share}"
+    return f"{ranks} ranks are {replicas} of {plural(n, 'stage')}: each replica reads {share}"
 
 
 def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Place]], place: Place) -> None:
@@ -365,9 +360,11 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     look: Any = {"edge": RED, "line": 2.4} if wrong else {"line": 1.6}
     box(axes, x + 0.02 + inner / 2, y + tall / 2, inner, tall - 0.04, zorder=1, **look)
     uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
-    words = (
-        f"rank {place.rank}" + f" · {uses}" * bool(uses and wide > 1.5) + " ≠ images" * (wrong and wide > 2.5)
-    )
+    words = f"rank {place.rank}"
+    if uses and wide > 1.5:
+        words += f" · {uses}"
+    if wrong and wide > 2.5:
+        words += " ≠ images"
     axes.text(
         x + 0.12, y + 0.24, words, va="center", fontsize=10, fontweight="bold", color=RED if wrong else INK
     )

@@ -1,4 +1,4 @@
-"""What notebook 15, scale out, runs and measures, and its small models."""
+"""What notebook 15, scale out, runs, predicts and reads: a tower, a step on many ranks, the ranks' files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import nn
 
 from support.training import global_losses, read_steps
 
-# ---- An image tower that is deep enough to be cut into stages: equal blocks between a first and a last layer.
+# ---- An image tower that can be cut into stages: equal blocks between a first and a last layer.
 #
 #     image (B, 1, 8, 8) ── 64 pixels ── width ── block ── block ── … ── block ── 10 points
 #
@@ -65,7 +65,7 @@ def even_balance(layers: int, stages: int) -> list[int]:
 # ---- What a training step would take on many ranks: measured costs of one block, put into the simulator.
 #
 #     ranks = replicas x partitions          each replica gets rows / replicas, in m micro-batches
-#     a stage = blocks / partitions          equal blocks, as those of support.n15.runs
+#     a stage = blocks / partitions          equal blocks, as those of the tower above
 #
 # time      simulate(table), then the all-reduce, nothing of which is hidden
 # memory    weights, gradients and momentum of a rank's blocks, and what its live micro-batches keep for backward

@@ -48,8 +48,7 @@ def test_a_started_answer_that_returns_nothing_is_wrong_and_told_so():
 
 
 @pytest.mark.parametrize(
-    "as_type",
-    [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)],
+    "as_type", [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)]
 )
 def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n)))

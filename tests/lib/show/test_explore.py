@@ -20,9 +20,7 @@ def draw_bars(count, color, hatched):
 
 
 CONTROLS = dict(
-    count=whole(1, 9, 3, "bars"),
-    color=choice(["red", "blue"], "red", "colour"),
-    hatched=switch(False, "hatched"),
+    count=whole(1, 9, 3, "bars"), color=choice(["red", "blue"], "red", "colour"), hatched=switch(False, "hatched")
 )
 
 

@@ -14,11 +14,7 @@ def sheet(columns=4, rows=2):
 def test_cells_are_found_again_where_they_were_drawn():
     figure, axes = sheet()
     draw_cells(axes, [Cell(7, 0), Cell(8, 1), Cell(9)], columns=2)
-    assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [
-        (7, (0, 0)),
-        (8, (1, 0)),
-        (9, (0, 1)),
-    ]
+    assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [(7, (0, 0)), (8, (1, 0)), (9, (0, 1))]
 
 
 def test_the_colour_is_that_of_the_rank_unless_one_is_given():

@@ -78,26 +78,11 @@ def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
     assert lay_out(PREDICTED.scale(1e-3), None, None, None).axis_label == "time (ms)"
     assert lay_out(PREDICTED.scale(1e-3), None, None, "µs").end == pytest.approx(3000)
     clock = lay_out(None, PREDICTED, None, "clock")
-    assert (clock.axis_label, clock.end, clock.finding) == (
-        "time (clock ticks)",
-        3.0,
-        "2 lanes, 3 clocks, 33 % idle",
-    )
+    assert (clock.axis_label, clock.end, clock.finding) == ("time (clock ticks)", 3.0, "2 lanes, 3 clocks, 33 % idle")
 
 
 def test_every_kind_has_its_own_letter_and_its_own_colour() -> None:
-    kinds = (
-        "copy",
-        "compute",
-        "cast",
-        "load",
-        "transfer",
-        "weight",
-        "forward",
-        "step",
-        "unheard of",
-        "neither",
-    )
+    kinds = ("copy", "compute", "cast", "load", "transfer", "weight", "forward", "step", "unheard of", "neither")
     layout = lay_out(Trace([Span("a", "x", i, i + 1, kind) for i, kind in enumerate(kinds)]), None, None, None)
     assert layout.letters["copy"] == "C" and layout.letters["compute"] == "O"
     assert len(set(layout.letters.values())) == len(kinds)
@@ -150,12 +135,7 @@ def test_lanes_run_from_top_to_bottom_and_time_has_its_unit() -> None:
     assert to_hex(figure.get_facecolor()) == PAPER
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "load (L)",
-        "step (S)",
-        "predicted",
-        "measured",
-    ]
+    assert [text.get_text() for text in legend.get_texts()] == ["load (L)", "step (S)", "predicted", "measured"]
 
 
 def test_bubbles_are_hatched_when_asked_for() -> None:
@@ -287,28 +267,14 @@ def test_two_traces_can_be_told_apart_by_buttons_and_one_needs_none() -> None:
     def actions(view: TimelineView) -> list[str | None]:
         return [attrs["data-do"] for tag, attrs in Page(view.html).elements if tag == "button"]
 
-    assert actions(timeline_html(MEASURED, PREDICTED)) == [
-        "both",
-        "predicted",
-        "measured",
-        "out",
-        "in",
-        "all",
-    ]
+    assert actions(timeline_html(MEASURED, PREDICTED)) == ["both", "predicted", "measured", "out", "in", "all"]
     assert actions(timeline_html(MEASURED)) == ["out", "in", "all"]
     assert Page(timeline_html(predicted=PREDICTED).html).all("div", "idt-timeline")[0]["data-shown"] == "predicted"
 
 
 @pytest.mark.parametrize(
     "nasty",
-    [
-        "</script><script>alert(1)</script>",
-        '"><img src=x onerror=alert(1)>',
-        "</title><b>",
-        "'&\"<>",
-        "]]>",
-        "-->",
-    ],
+    ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</title><b>", "'&\"<>", "]]>", "-->"],
 )
 def test_a_label_stays_a_label(nasty: str) -> None:
     plain = Page(timeline_html(Trace([Span("lane", "label", 0, 1, "kind")]), title="t", recorded="r").html)

@@ -11,12 +11,7 @@ from lib.data.samplers import RandomSampler
 def test_the_example_of_the_docstring():
     lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
     order = [3, 9, 0, 5, 8, 1, 7, 2]
-    assert pooled_batches([lengths.get(i, 0) for i in range(10)], order, 2, 2) == [
-        [9, 0],
-        [5, 3],
-        [1, 7],
-        [8, 2],
-    ]
+    assert pooled_batches([lengths.get(i, 0) for i in range(10)], order, 2, 2) == [[9, 0], [5, 3], [1, 7], [8, 2]]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))

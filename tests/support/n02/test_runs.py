@@ -112,11 +112,7 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
 def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
     length, index = Message("length", "a", "b", (5,)), Message("indices", "a", "b", (1,))
     other = Message("indices", "a", "c", (1,))
-    assert joined([length, length, index, index, other]) == [
-        length,
-        Message("indices", "a", "b", (1, 1)),
-        other,
-    ]
+    assert joined([length, length, index, index, other]) == [length, Message("indices", "a", "b", (1, 1)), other]
     assert joined([]) == []
 
 
@@ -129,12 +125,7 @@ def test_a_witness_reports_the_main_process_when_there_are_no_workers():
 def test_workers_load_from_their_own_copies():
     witness = WitnessDataset(4)
     reports = list(DataLoader(witness, num_workers=2))
-    assert [[int(part) for part in report[:3]] for report in reports] == [
-        [0, 0, 1],
-        [1, 1, 1],
-        [2, 0, 2],
-        [3, 1, 2],
-    ]
+    assert [[int(part) for part in report[:3]] for report in reports] == [[0, 0, 1], [1, 1, 1], [2, 0, 2], [3, 1, 2]]
     assert witness.loads == 0
 
 

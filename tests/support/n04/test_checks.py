@@ -26,11 +26,7 @@ def test_the_reference_rest_is_what_the_sampler_deals_after_a_restart():
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (
-            n04.check_shard_bounds,
-            lambda size, world_size, rank: (0, size),
-            "position 0: expected [0, 4], got [0, 11]",
-        ),
+        (n04.check_shard_bounds, lambda size, world_size, rank: (0, size), "position 0: expected [0, 4], got [0, 11]"),
         (n04.check_rest_for_rank, lambda order, **_: [], "got 0: []"),
     ],
 )

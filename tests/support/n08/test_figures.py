@@ -64,11 +64,7 @@ def texts(figure):
 
 @pytest.mark.parametrize(
     ("draw", "controls"),
-    [
-        (draw_three_ways, THREE_WAYS_CONTROLS),
-        (draw_diagonals, DIAGONALS_CONTROLS),
-        (draw_bubble, BUBBLE_CONTROLS),
-    ],
+    [(draw_three_ways, THREE_WAYS_CONTROLS), (draw_diagonals, DIAGONALS_CONTROLS), (draw_bubble, BUBBLE_CONTROLS)],
 )
 def test_every_setting_of_the_clock_figures_draws_and_each_control_is_seen(draw, controls):
     for values in explore(draw, **controls).corners():

@@ -47,11 +47,7 @@ def texts(figure):
 
 @pytest.mark.parametrize(
     "draw, controls",
-    [
-        (draw_runtime, RUNTIME_CONTROLS),
-        (draw_streams, STREAMS_CONTROLS),
-        (draw_clock_run, CLOCK_RUN_CONTROLS),
-    ],
+    [(draw_runtime, RUNTIME_CONTROLS), (draw_streams, STREAMS_CONTROLS), (draw_clock_run, CLOCK_RUN_CONTROLS)],
 )
 def test_every_control_works_everywhere_and_changes_the_first_frame(draw, controls):
     explorer = explore(draw, **controls)
@@ -205,13 +201,7 @@ class FakeGPU:
         def sleep(cycles):
             gpu.now += 1.0
 
-        fakes = {
-            "is_available": lambda: True,
-            "Stream": object,
-            "Event": Event,
-            "stream": Using,
-            "_sleep": sleep,
-        }
+        fakes = {"is_available": lambda: True, "Stream": object, "Event": Event, "stream": Using, "_sleep": sleep}
         fakes |= {"synchronize": lambda: None, "current_stream": object, "get_device_name": lambda: "a GPU"}
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake, raising=False)

@@ -16,12 +16,7 @@ from lib.saved import LiveTensors, SavedTensors
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    layers=st.integers(1, 9),
-    cut=st.integers(1, 9),
-    micro_batches=st.integers(1, 4),
-    mode=st.sampled_from(MODES),
-)
+@given(layers=st.integers(1, 9), cut=st.integers(1, 9), micro_batches=st.integers(1, 4), mode=st.sampled_from(MODES))
 def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     segments = min(cut, layers)
     steps = predict(layers, segments, micro_batches, mode)

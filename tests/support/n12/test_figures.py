@@ -50,11 +50,7 @@ def test_spans_that_touch_are_not_at_the_same_time():
 
 
 def test_work_renames_compute_and_leaves_copies_out():
-    spans = [
-        Span("a", "F0", 0, 1, "compute"),
-        Span("a", "C0", 1, 2, "copy"),
-        Span("a", "B0", 2, 3, "backward"),
-    ]
+    spans = [Span("a", "F0", 0, 1, "compute"), Span("a", "C0", 1, 2, "copy"), Span("a", "B0", 2, 3, "backward")]
     assert [span.kind for span in n12.work(Trace(spans))] == ["forward", "backward"]
 
 
@@ -180,12 +176,7 @@ def test_the_published_speeds_follow_from_the_published_throughputs(record):
     for row in record["amoebanet"]:
         assert row["samples_per_second"] / first == pytest.approx(row["torchgpipe"], abs=2e-3)
     unet = record["speed"]["U-Net"]
-    assert [round(unet["partitions"][n] / unet["baseline"], 3) for n in "1248"] == [
-        0.858,
-        1.246,
-        2.352,
-        3.105,
-    ]
+    assert [round(unet["partitions"][n] / unet["baseline"], 3) for n in "1248"] == [0.858, 1.246, 2.352, 3.105]
 
 
 def test_no_published_speed_is_above_what_the_clocks_allow(record):

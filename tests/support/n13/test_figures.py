@@ -75,13 +75,7 @@ def test_type_is_large_enough_to_read(name):
 
 @pytest.mark.parametrize(
     "way, end, first",
-    [
-        ("one stream", 15, 6),
-        ("no wait", 9, 0),
-        ("wait_event", 11, 2),
-        ("wait_stream", 15, 6),
-        ("synchronize", 15, 6),
-    ],
+    [("one stream", 15, 6), ("no wait", 9, 0), ("wait_event", 11, 2), ("wait_stream", 15, 6), ("synchronize", 15, 6)],
 )
 def test_a_way_to_wait_takes_its_ticks(way, end, first):
     title = heading(cuda_streams.draw_ways(way, 2, 3))
@@ -177,13 +171,7 @@ def test_a_step_takes_the_longest_hop_ahead_and_copy_plus_compute_in_the_loop(lo
 
 def rows_of_bandwidth():
     return [
-        {
-            "bytes": s,
-            "direction": d,
-            "way": w,
-            "call": 1e-6,
-            "done": 1e-5 + s / (20e9 if "pinned" in w else 5e9),
-        }
+        {"bytes": s, "direction": d, "way": w, "call": 1e-6, "done": 1e-5 + s / (20e9 if "pinned" in w else 5e9)}
         for s in SIZES
         for d in DIRECTIONS
         for w in COPIES
@@ -208,13 +196,7 @@ def test_measured_chunks_are_drawn_over_their_prediction():
 
 def test_measured_steps_are_drawn_over_both_rules():
     rows = [
-        {
-            "ratio": r,
-            "copy": 1e-3,
-            "compute": r * 1e-3,
-            "plain": (1 + r) * 1e-3,
-            "prefetched": 1.04e-3 * max(1, r),
-        }
+        {"ratio": r, "copy": 1e-3, "compute": r * 1e-3, "plain": (1 + r) * 1e-3, "prefetched": 1.04e-3 * max(1, r)}
         for r in (0.5, 1, 2)
     ]
     figure = stream_copies.draw_prefetch_measured({"rows": rows}, "Recorded in a test")

@@ -25,8 +25,7 @@ from tests.pictures import assert_each_control_changes_the_picture
 
 
 @pytest.mark.parametrize(
-    "draw, controls",
-    [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS), (draw_plans, PLANS_CONTROLS)],
+    "draw, controls", [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS), (draw_plans, PLANS_CONTROLS)]
 )
 def test_each_control_changes_the_picture(draw, controls):
     assert_each_control_changes_the_picture(draw, controls)

@@ -1,4 +1,4 @@
-"""Recordings: none is shown without its provenance, and `python -m support.recordings` makes whole ones or says why not."""
+"""Recordings: none is shown without provenance; `python -m support.recordings` makes whole ones or says why not."""
 
 import inspect
 import json

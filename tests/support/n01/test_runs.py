@@ -32,13 +32,6 @@ def exact(batches, load, step, workers):
     return max(load + batches * step, rounds * load + left * step)
 
 
-def test_without_workers_the_trainer_does_everything_itself():
-    trace = simulate_loading(5, load=3, step=2)
-    assert trace.lanes == (TRAINER,)
-    assert [span.label for span in trace][:4] == ["load 0", "step 0", "load 1", "step 1"]
-    assert trace.makespan == 5 * (3 + 2)
-
-
 @pytest.mark.parametrize("load, step", [(1, 1), (2, 1), (6, 2), (7, 3), (1, 5), (0, 2), (4, 0)])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("prefetch", [2, 4])
@@ -48,16 +41,18 @@ def test_with_even_batches_the_epoch_is_the_longer_of_two_paths(load, step, work
         assert predicted == pytest.approx(exact(batches, load, step, workers))
 
 
-def test_many_workers_cost_the_first_load_and_then_the_slower_of_two():
-    for workers in (2, 4, 8):
+def test_what_an_epoch_costs_without_workers_with_many_on_few_cores_and_with_a_blocking_copy():
+    alone = simulate_loading(5, load=3, step=2)
+    assert (alone.lanes, alone.makespan) == ((TRAINER,), 5 * (3 + 2))
+    assert [span.label for span in alone][:4] == ["load 0", "step 0", "load 1", "step 1"]
+    for workers in (2, 4, 8):  # the first load, and then the slower of two
         epoch = simulate_loading(400, load=8, step=3, num_workers=workers).makespan
         assert epoch == pytest.approx(8 + 400 * max(3, 8 / workers), rel=0.02)
-
-
-def test_a_blocking_copy_is_time_that_the_trainer_loses_for_every_batch():
-    trace = simulate_loading(10, load=2, step=3, num_workers=2, transfer=1)
-    assert trace.makespan == 2 + 10 * (1 + 3)
-    assert trace.active("transfer") == 10
+    assert simulate_loading(20, 3, 2, 4, cores=1).makespan == pytest.approx(20 * (3 + 2))
+    part = simulate_loading(400, load=24, step=12, num_workers=2, cores=1.5).makespan
+    assert part / 400 == pytest.approx((24 + 12) / 1.5, rel=0.02)
+    copied = simulate_loading(10, load=2, step=3, num_workers=2, transfer=1)
+    assert (copied.makespan, copied.active("transfer")) == (2 + 10 * (1 + 3), 10)
 
 
 def test_worker_k_loads_every_wth_batch_and_the_trainer_takes_them_in_order():
@@ -89,15 +84,6 @@ def test_what_computes_needs_a_core_and_what_waits_does_not():
     assert computing == pytest.approx([24, (24 + 12) / 2, (24 + 12) / 2], rel=0.02)
     assert waiting[0] == pytest.approx(24, rel=0.02) and waiting[2] == pytest.approx(12, rel=0.02)
     assert 12 < waiting[1] < 18  # at the edge, where the two workers and the trainer now and then want the same core
-
-
-def test_a_part_of_a_core_counts():
-    epoch = simulate_loading(400, load=24, step=12, num_workers=2, cores=1.5).makespan
-    assert epoch / 400 == pytest.approx((24 + 12) / 1.5, rel=0.02)
-
-
-def test_on_one_core_workers_that_compute_gain_nothing():
-    assert simulate_loading(20, 3, 2, 4, cores=1).makespan == pytest.approx(20 * (3 + 2))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +148,10 @@ def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
 
 @pytest.mark.parametrize("workers, prefetch", [(1, 1), (2, 1), (2, 2), (3, 2)])
 def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
-    at = moments(epoch_of_numbers(workers, prefetch)[0])
+    trace = epoch_of_numbers(workers, prefetch)[0]
+    depths = [depth for _, depth in queue_depth(trace)]
+    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= workers * prefetch
+    at = moments(trace)
     places = workers * prefetch
     for batch in range(12):
         assert at["started"][batch] < at["ended"][batch] < at["taken"][batch]
@@ -178,12 +167,6 @@ def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     first, second = (run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
     assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12
     assert second.start == 0.0
-
-
-def test_the_queue_of_a_measured_epoch_ends_empty():
-    trace, _ = epoch_of_numbers(2)
-    depths = [depth for _, depth in queue_depth(trace)]
-    assert depths[0] == depths[-1] == 0 and min(depths) == 0 and max(depths) <= 4
 
 
 def test_a_timed_dataset_gives_the_items_of_the_one_inside(tmp_path):

@@ -4,6 +4,8 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support.n02.runs import (
     MAIN,
     IndexDataset,
@@ -12,7 +14,10 @@ from support.n02.runs import (
     NoisyDataset,
     WitnessDataset,
     joined,
+    padding_share,
+    pooled_batches,
     record_epoch,
+    sentence_lengths,
 )
 from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
@@ -23,37 +28,19 @@ def told(messages):
     return [(message.name, message.payload) for message in messages]
 
 
-def test_an_item_is_its_index():
-    assert [IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_an_index_outside_is_refused_so_that_plain_iteration_ends(index):
-    with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
-        IndexDataset(3)[index]
-    assert list(IndexDataset(3)) == [0, 1, 2]
-
-
-def test_a_negative_size_is_refused():
+def test_an_item_is_its_index_and_one_outside_is_refused_so_that_plain_iteration_ends():
+    assert list(IndexDataset(3)) == [IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
+            IndexDataset(3)[index]
     with pytest.raises(ValueError, match="size must be at least 0"):
         IndexDataset(-1)
 
 
-def test_the_messages_of_an_epoch_come_in_the_order_length_indices_load_batch():
-    assert told(record_epoch(SequentialSampler, size=3, batch_size=2)) == [
-        ("length", (3,)),
-        ("indices", (0, 1)),
-        ("load", (0, 1)),
-        ("batch", (0, 1)),
-        ("indices", (2,)),
-        ("load", (2,)),
-        ("batch", (2,)),
-    ]
-
-
-def test_dropped_indices_are_named_and_never_loaded():
-    messages = record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)
-    assert told(messages)[-2:] == [("batch", (0, 1)), ("indices", (2,))]
+def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_and_never_loaded():
+    first = [("length", (3,)), ("indices", (0, 1)), ("load", (0, 1)), ("batch", (0, 1)), ("indices", (2,))]
+    assert told(record_epoch(SequentialSampler, size=3, batch_size=2)) == [*first, ("load", (2,)), ("batch", (2,))]
+    assert told(record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first
 
 
 @pytest.mark.parametrize(
@@ -134,22 +121,52 @@ def noise(dataset, epoch):
     return [batch[2].tolist() for batch in DataLoader(dataset, batch_size=5, num_workers=2)]
 
 
-def test_a_generator_of_the_dataset_gives_all_workers_and_epochs_the_same_numbers():
-    dataset = NoisyDataset(10, per_item=False)
-    first, second = noise(dataset, 0)
-    assert first == second
-    assert noise(dataset, 1) == [first, second]
-
-
-def test_a_generator_for_each_item_depends_on_item_and_epoch_only():
-    dataset = NoisyDataset(10, per_item=True)
-    first, second = noise(dataset, 0)
-    assert first != second
-    assert noise(dataset, 1) != [first, second]
-    assert noise(dataset, 0) == [first, second]
-    assert [dataset[i][2] for i in range(10)] == first + second  # without workers, too
+def test_a_generator_of_the_dataset_repeats_in_workers_and_epochs_one_for_each_item_does_not():
+    shared, own = NoisyDataset(10, per_item=False), NoisyDataset(10, per_item=True)
+    first, second = noise(shared, 0)
+    assert first == second and noise(shared, 1) == [first, second]
+    first, second = noise(own, 0)
+    assert first != second and noise(own, 1) != [first, second] == noise(own, 0)
+    assert [own[i][2] for i in range(10)] == first + second  # without workers, too
 
 
 @pytest.mark.parametrize("dataset", [IndexDataset(3), WitnessDataset(3), NoisyDataset(3, per_item=False)])
 def test_spawned_workers_can_unpickle_the_datasets(dataset):
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
+
+
+# ---- batches of equally long samples
+
+
+def test_the_example_of_the_docstring_and_sizes_below_one():
+    lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
+    pools = pooled_batches([lengths.get(i, 0) for i in range(10)], [3, 9, 0, 5, 8, 1, 7, 2], 2, 2)
+    assert pools == [[9, 0], [5, 3], [1, 7], [8, 2]]
+    for batch_size, pool in ((0, 1), (1, 0), (2, -1)):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            pooled_batches([1], [0], batch_size, pool)
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))
+def test_every_index_comes_once_and_every_pool_is_sorted(lengths, batch_size, pool):
+    order = list(range(len(lengths)))[::-1]
+    batches = pooled_batches(lengths, order, batch_size, pool)
+    flat = [index for batch in batches for index in batch]
+    assert sorted(flat) == list(range(len(lengths)))
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+    size = batch_size * pool
+    for start in range(0, len(flat), size):
+        part = flat[start : start + size]
+        assert set(part) == set(order[start : start + size])
+        assert part == sorted(part, key=lambda i: (lengths[i], -i))  # equal lengths keep the order they had
+
+
+def test_padding_is_what_the_longest_of_a_batch_adds_to_the_others_and_larger_pools_pad_less():
+    assert padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
+    assert padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == padding_share([], []) == 0
+    lengths = sentence_lengths(2000)
+    assert all(1 <= length <= 64 for length in lengths)
+    assert sentence_lengths(50, seed=3) == sentence_lengths(50, seed=3) != sentence_lengths(50, seed=4)
+    order = list(RandomSampler(lengths, seed=0))
+    shares = [padding_share(lengths, pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]

@@ -27,7 +27,6 @@ from lib.show.style import alt_text
 from tests.pictures import corners
 
 
-
 def torch_shares(size, world_size, seed=0, epoch=0, shuffle=True, drop_last=False):
     shares = []
     for rank in range(world_size):
@@ -47,8 +46,6 @@ def rows_of(figure):
 
 def texts(cells):
     return [cell.index for cell in cells]
-
-
 
 
 def headline(figure):
@@ -91,16 +88,6 @@ def test_the_mechanism_states_the_sum_and_the_formulas():
     assert "total_size = 4 × 3 = 12" in notes
     assert headline(draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 steps"
     assert headline(draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 steps"
-
-
-
-
-
-
-
-
-
-
 
 
 def test_equal_seeds_cover_the_data_and_different_seeds_do_not():
@@ -149,10 +136,6 @@ def test_torchs_orders_coincide_along_diagonals_and_feistels_do_not():
     assert len(set(torchs.values())) == 11
     assert len(set(feistels.values())) == 36
     assert headline(figure).endswith("torch has 11 different orders, feistel 36")
-
-
-
-
 
 
 def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():

@@ -40,7 +40,7 @@ MEMORY = {name: control.value for name, control in n05.MEMORY_CONTROLS.items()}
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
     for values in corners(explore(n05.draw_holders, **n05.HOLDERS_CONTROLS), 20):
         figure = n05.draw_holders(**values)
-        kind, ranks, workers = n05.WAYS[values["way"]], values["world_size"], values["workers"]
+        kind, ranks, workers = n05.HOLDER_WAYS[values["way"]], values["world_size"], values["workers"]
         plain = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.mark == "plain"]
         holding = {"naive": ranks * (1 + workers) * 24, "server": 24, "rank": 24 // ranks // 2 * ranks}[kind]
         assert len(plain) == holding and f"{holding} in all" in alt_text(figure)

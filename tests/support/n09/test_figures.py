@@ -8,14 +8,10 @@ from functools import partial
 
 import pytest
 import torch
-from matplotlib.patches import FancyArrowPatch
 from support.n09 import runs as two_streams
 from support.n09.figures import (
-    CLOCK_RUN_CONTROLS,
     MICRO_BATCHES,
-    RUNTIME_CONTROLS,
     STEPS,
-    STREAMS_CONTROLS,
     Gain,
     clock_trace,
     draw_clock_run,
@@ -31,7 +27,6 @@ from support.n09.figures import (
 from lib.pipeline import clock_cycles
 from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
-from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import RED, alt_text
 from lib.timeline import Span, Trace
@@ -39,32 +34,6 @@ from lib.timeline import Span, Trace
 
 def heading(figure):
     return figure.axes[0].get_title("left").replace("\n", " ")
-
-
-def texts(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-@pytest.mark.parametrize(
-    "draw, controls",
-    [(draw_runtime, RUNTIME_CONTROLS), (draw_streams, STREAMS_CONTROLS), (draw_clock_run, CLOCK_RUN_CONTROLS)],
-)
-def test_every_control_works_everywhere_and_changes_the_first_frame(draw, controls):
-    explorer = explore(draw, **controls)
-    for values in explorer.corners():
-        assert heading(draw(**values))
-    start = {name: control.value for name, control in controls.items()}
-    first = alt_text(draw(**start))
-    for name, control in controls.items():
-        at = control.options.index(control.value)
-        neighbour = control.options[at + 1 if at + 1 < len(control.options) else at - 1]
-        assert alt_text(draw(**{**start, name: neighbour})) != first, name
-
-
-def test_type_is_large_enough_to_read():
-    for figure in (draw_runtime(5, 2, 4, True), draw_stuck(0.5), draw_streams(2, 2, 3, 4, True)):
-        figure.draw_without_rendering()
-        assert min(text.get_fontsize() for axes in figure.axes for text in axes.texts) >= 9
 
 
 # ---- the seven steps
@@ -94,11 +63,10 @@ def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
         assert heading(draw_runtime(number, 2, 3, False)).startswith(f"Step {number} of 7, {name}: ")
 
 
-def test_cells_carry_the_micro_batch_and_the_colour_of_the_partition():
-    figure = draw_runtime(5, 2, 3, False)
-    strong = [(patch.cell.index, patch.cell.rank) for patch in drawn_cells(figure) if patch.cell.rank is not None]
-    assert strong == [(2, 0), (1, 1), (0, 2)]
-    assert len(drawn_cells(figure)) == 3 + MICRO_BATCHES * 3  # and the table of clocks
+def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_a_clock_beyond_the_last_is_the_last():
+    strong = [patch.cell for patch in drawn_cells(draw_runtime(5, 2, 3, False)) if patch.cell.rank is not None]
+    assert [(cell.index, cell.rank) for cell in strong] == [(2, 0), (1, 1), (0, 2)]
+    assert alt_text(draw_runtime(5, 6, 2, False)) == alt_text(draw_runtime(5, MICRO_BATCHES, 2, False))
 
 
 def test_a_failed_task_is_red_on_its_way_and_the_others_are_answered():
@@ -107,18 +75,11 @@ def test_a_failed_task_is_red_on_its_way_and_the_others_are_answered():
         red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
         assert red == ["3!", 3]
         assert f"in the {where}: micro-batch 3 of partition 0, micro-batch 2 of partition 1" in alt_text(figure)
-    assert "out_queue.put((False, exc_info))" in texts(draw_runtime(6, 3, 3, True))
     assert heading(draw_runtime(7, 3, 3, True)).endswith("F3 raises here, in your thread, F2 and F1 as usual")
-
-
-def test_a_clock_beyond_the_last_is_the_last():
-    assert alt_text(draw_runtime(5, 6, 2, False)) == alt_text(draw_runtime(5, MICRO_BATCHES, 2, False))
 
 
 def test_the_deadlock_is_a_ring_of_four_red_arrows():
     figure = draw_stuck(0.5)
-    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
-    assert len(arrows) == 4
     assert "a ring of 4 waits" in alt_text(figure)
     assert "0.5 s" in heading(figure)
 
@@ -130,6 +91,8 @@ def test_one_stream_runs_in_order_of_launch_and_two_overlap():
     one, two = (simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert (one.end, two.end) == (25, 17)
+    said = "Two streams, side by side for 8 ticks (B's launches come late): done at 17"
+    assert heading(draw_streams(2, 1, 3, 1, False)) == said
     assert simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
 
 
@@ -153,11 +116,6 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
     if waits:
         assert ran["B0"].start >= ran["A1"].end
-
-
-def test_the_title_states_the_end_that_is_drawn():
-    figure = draw_streams(2, 1, 3, 1, False)
-    assert heading(figure) == "Two streams, side by side for 8 ticks (B's launches come late): done at 17"
 
 
 def test_without_gpu_and_recording_the_prediction_is_labelled_as_such():
@@ -246,17 +204,12 @@ def test_a_clock_begins_when_the_slowest_task_of_the_last_one_has_ended():
 def test_equal_partitions_give_m_plus_n_minus_1_clocks():
     figure = draw_clock_run(4, 2, 2, 2)
     assert heading(figure) == "6 clocks, 12 ticks instead of 24: 2.00 × as fast"
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
-    assert len(dashed) == 6
     assert heading(draw_clock_run(4, 2, 5, 2)).endswith("; partition 1 decides")
 
 
 def test_the_gains_are_drawn_where_they_were_measured():
     gains = [Gain("512 × 512", 3e-3, 1.9), Gain("8 × 8", 1e-6, 0.7)]
     figure = draw_lock(gains, Gain("Python loop", 0.0, 0.95))
-    (curve,) = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert list(curve.get_xdata()) == pytest.approx([1, 3000])
-    assert list(curve.get_ydata()) == [0.7, 1.9]
     assert heading(figure) == "Two threads: 0.7 × for 8 × 8, 1.9 × for 512 × 512, 0.9 × for a Python loop"
     assert re.search(r"8 × 8, 1.00 µs an operation: 0.70", alt_text(figure))
 

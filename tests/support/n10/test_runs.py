@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.n10.runs import MODES, measure, peak, predict, segments_of
+from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 from torch import nn
 
 from lib.pipeline.checkpoint import checkpoint
@@ -119,3 +119,39 @@ def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
         return live.peak
 
     assert most(4) < 0.7 * most(0) < most(1)
+
+
+# ---- which layers a checkpoint gets wrong, and which of the three checkpoints notices
+
+
+@pytest.mark.parametrize("name", HOWS)
+@pytest.mark.parametrize(
+    "case, ends",
+    [
+        ("dropout", {"same"}),
+        ("in place, inside", {"same"}),
+        ("other random numbers: values", {"wrong"}),
+        ("other random numbers: a branch", {"wrong", "error"}),
+        ("in place, on its input", {"error"}),
+    ],
+)
+def test_torchs_random_numbers_and_writes_inside_are_fine_others_never_right_a_write_to_an_input_refused(
+    name, case, ends
+):
+    assert outcome(case, HOWS[name]) in ends
+
+
+def test_without_a_gradient_in_the_input_only_torchs_reentrant_checkpoint_gives_none():
+    found = {name: outcome("input without grad", how) for name, how in HOWS.items()}
+    assert found == {"ours": "same", "torch reentrant": "no gradient", "torch not reentrant": "same"}
+
+
+def test_no_case_is_right_by_having_no_gradient():
+    assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
+
+
+@pytest.mark.parametrize("careful, calls", [(False, 2), (True, 1)])
+def test_a_careful_module_counts_a_checkpointed_forward_once(careful, calls):
+    count = Count(careful)
+    checkpoint(torch.nn.Sequential(torch.nn.Linear(2, 2), count), torch.ones(1, 2)).sum().backward()
+    assert count.calls == calls

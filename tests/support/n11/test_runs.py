@@ -45,23 +45,15 @@ def pipeline(dependencies):
 # ---- the graph
 
 
-def test_walk_lists_nodes_from_the_output_and_leaves_parameters_out():
+def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
     w = torch.ones(3, requires_grad=True)
     nodes = walk(torch.tanh(w * 2).sum())
-    assert [node.name for node in nodes] == ["Sum", "Tanh", "Mul"]
-    assert [node.next for node in nodes] == [(1,), (2,), (None, None)]
+    assert [(node.name, node.next) for node in nodes] == [("Sum", (1,)), ("Tanh", (2,)), ("Mul", (None, None))]
     assert nodes[0].number > nodes[1].number > nodes[2].number
-
-
-def test_a_node_that_is_used_twice_is_listed_once_and_waits_for_both():
-    w = torch.ones(3, requires_grad=True)
-    a = w * 2
-    nodes = walk(a.sin() + a.cos())
+    twice = w * 2
+    nodes = walk(twice.sin() + twice.cos())
     assert sorted(node.name for node in nodes) == ["Add", "Cos", "Mul", "Sin"]
-    assert [nodes[k].name for k in rule_order(nodes)] == ["Add", "Cos", "Sin", "Mul"]
-
-
-def test_a_tensor_without_graph_is_refused():
+    assert [nodes[k].name for k in rule_order(nodes)] == ["Add", "Cos", "Sin", "Mul"]  # Mul waits for both
     with pytest.raises(ValueError, match="no autograd graph"):
         walk(torch.ones(3))
 
@@ -77,22 +69,23 @@ def test_watch_notes_the_order_that_the_rule_foretells():
 
 
 def test_each_node_of_a_pipeline_knows_its_micro_batch_and_partition():
-    nodes = backward_run(3, 2).nodes
-    for name, count in {"Checkpoint": 6, "Recompute": 6, "Copy": 3, "Wait": 6}.items():
-        places = [node.place for node in nodes if node.name == name]
-        assert len(places) == count
-    copies = sorted(node.place for node in nodes if node.name == "Copy")
-    assert copies == [(0, 1), (1, 1), (2, 1)]
-    waits = sorted(node.place for node in nodes if node.name == "Wait")
-    assert waits == [(i, j) for i in range(3) for j in range(2)]
+    nodes, every = backward_run(3, 2).nodes, [(i, j) for i in range(3) for j in range(2)]
+    expected = {"Checkpoint": every, "Recompute": every, "Wait": every, "Copy": [(i, 1) for i in range(3)]}
+    for name, places in expected.items():
+        assert sorted(node.place for node in nodes if node.name == name) == places
 
 
 # ---- the order
 
 
-def test_the_recorded_strings_hold():
-    assert str(backward_run(3, 2)) == TIED
+def test_the_recorded_strings_hold_after_other_work_too_and_draw_no_random_number_of_the_caller():
+    before, x = torch.get_rng_state(), torch.ones(1, requires_grad=True)
     assert str(backward_run(3, 2, pipeline=Untied)) == UNTIED
+    for _ in range(5000):
+        x * 1
+    assert str(backward_run(3, 2)) == TIED
+    assert torch.equal(torch.get_rng_state(), before)
+    assert backward_run(4, 3).threads == {"forward": 3, "backward": 1}
 
 
 @pytest.mark.parametrize("m, n", SIZES)
@@ -111,26 +104,11 @@ def test_a_prediction_is_what_a_real_run_does(m, n, mode, dependencies):
 
 @pytest.mark.parametrize("m, n", SIZES)
 @pytest.mark.parametrize("dependencies", [True, False])
-def test_four_lines_by_hand_give_the_real_order(m, n, dependencies):
-    assert tuple(by_hand(m, n, dependencies=dependencies)) == backward_run(m, n, pipeline=pipeline(dependencies)).ops
-
-
-@pytest.mark.parametrize("dependencies", [True, False])
-def test_a_real_run_keeps_every_need(dependencies):
-    ops = backward_run(4, 3, pipeline=pipeline(dependencies)).ops
-    for op, before in needs(4, 3, dependencies=dependencies).items():
+def test_four_lines_by_hand_give_the_real_order_and_it_keeps_every_need(m, n, dependencies):
+    ops = backward_run(m, n, pipeline=pipeline(dependencies)).ops
+    assert tuple(by_hand(m, n, dependencies=dependencies)) == ops
+    for op, before in needs(m, n, dependencies=dependencies).items():
         assert all(ops.index(other) < ops.index(op) for other in before)
-
-
-def test_a_second_run_after_much_other_work_has_the_same_order():
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(5000):
-        x * 1
-    assert str(backward_run(3, 2)) == TIED
-
-
-def test_forward_takes_a_thread_a_partition_and_backward_one():
-    assert backward_run(4, 3).threads == {"forward": 3, "backward": 1}
 
 
 def test_the_order_changes_no_gradient():
@@ -138,12 +116,6 @@ def test_the_order_changes_no_gradient():
     assert tied.ops != untied.ops
     assert tied.gradient.any()
     assert torch.equal(tied.gradient, untied.gradient)
-
-
-def test_it_draws_no_random_number_of_the_caller():
-    before = torch.get_rng_state()
-    backward_run(2, 2)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # ---- what is alive
@@ -159,12 +131,8 @@ def test_with_dependencies_a_partition_holds_one_inside_without_the_last_holds_a
 def test_the_tensors_counted_are_the_insides_alive(dependencies):
     counted = backward_run(5, 3, pipeline=pipeline(dependencies)).held
     foreseen = predict(5, 3, "always", dependencies).held
-    (tensors,) = {a / b for a, b in zip(counted, foreseen, strict=True)}
-    assert tensors == 3
-
-
-def test_what_is_not_recomputed_is_alive_from_the_start():
-    assert len(alive(predict(3, 2, "never").ops, 3, 2)[0]) == 6
+    assert {a / b for a, b in zip(counted, foreseen, strict=True)} == {3}
+    assert len(alive(predict(3, 2, "never").ops, 3, 2)[0]) == 6  # what is not recomputed is alive from the start
     assert alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
 
 

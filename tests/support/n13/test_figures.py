@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import matplotlib.colors
+import itertools
+
 import pytest
 import torch
-from support.n13 import figures as cuda_streams
-from support.n13 import figures as stream_chunks
-from support.n13 import figures as stream_copies
-from support.n13 import figures as stream_races
+from support.n13 import figures as n13
 from support.n13 import runs as preprocess
 from support.n13.runs import COPY_WAYS as COPIES
 from support.n13.runs import (
@@ -29,45 +27,14 @@ from support.n13.runs import (
     torchs_races,
 )
 
-from lib.show.explore import explore
-from lib.show.style import RED, alt_text
+from lib.show.style import alt_text
 from lib.streams import find_races, overlap_share
 from lib.streams.model import earliest, predict_chunks
 from lib.streams.races import waits
-from tests.pictures import assert_each_control_changes_the_picture
-
-EXPLORERS = {
-    "ways": (cuda_streams.draw_ways, cuda_streams.WAY_CONTROLS),
-    "bandwidth": (stream_copies.draw_bandwidth, stream_copies.BANDWIDTH_CONTROLS),
-    "prefetch": (stream_copies.draw_prefetch, stream_copies.PREFETCH_CONTROLS),
-    "chunks": (stream_chunks.draw_chunks, stream_chunks.CHUNK_CONTROLS),
-    "removed": (stream_races.draw_removed, stream_races.REMOVED_CONTROLS),
-}
 
 
 def heading(figure):
     return figure.axes[0].get_title("left")
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_every_setting_draws_and_says_what_it_shows(name):
-    draw, controls = EXPLORERS[name]
-    for values in explore(draw, **controls).corners():
-        figure = draw(**values)
-        assert heading(figure).replace("\n", " ") in alt_text(figure)
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_each_control_changes_the_picture(name):
-    assert_each_control_changes_the_picture(*EXPLORERS[name])
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_type_is_large_enough_to_read(name):
-    draw, controls = EXPLORERS[name]
-    figure = explore(draw, **controls).figure
-    figure.draw_without_rendering()
-    assert min(text.get_fontsize() for axes in figure.axes for text in axes.texts if text.get_text()) >= 9
 
 
 # ---- lists
@@ -78,29 +45,16 @@ def test_type_is_large_enough_to_read(name):
     [("one stream", 15, 6), ("no wait", 9, 0), ("wait_event", 11, 2), ("wait_stream", 15, 6), ("synchronize", 15, 6)],
 )
 def test_a_way_to_wait_takes_its_ticks(way, end, first):
-    title = heading(cuda_streams.draw_ways(way, 2, 3))
+    title = heading(n13.draw_ways(way, 2, 3))
     assert title.startswith(f"{end} ticks, first kernel at {first}:")
     assert ("race" in title and "no race" not in title) == (way == "no wait")
-
-
-def test_an_unknown_way_is_told():
     with pytest.raises(ValueError, match="way must be one of"):
         run_way("wait")
 
 
-def test_a_race_is_a_red_arrow_between_two_red_frames():
-    color = matplotlib.colors.to_rgba(RED)
-
-    def red(figure):
-        return sum(patch.get_edgecolor() == color for patch in figure.axes[0].patches)
-
-    assert red(cuda_streams.draw_ways("wait_event", 2, 3)) == 0
-    assert red(cuda_streams.draw_ways("no wait", 2, 3)) == 3 + 6
-
-
 def test_arrows_stand_for_the_waits_of_the_list():
     operations = run_chunks()
-    arrows = cuda_streams.arrow_pairs(operations)
+    arrows = n13.arrow_pairs(operations)
     assert len(arrows) == len(waits(operations))
     named = {(operations[a].label, operations[b].label) for a, b in arrows}
     assert {("C0", "F0"), ("F0", "D0"), ("F0", "C2"), ("D0", "F2")} <= named
@@ -113,27 +67,22 @@ def test_the_earliest_times_of_the_list_are_those_of_the_model():
     assert ours == pytest.approx({span.label: span.start for span in predict_chunks(4, 2, 4, 3)})
 
 
-@pytest.mark.parametrize("number", range(stream_races.WAIT_COUNT))
+@pytest.mark.parametrize("number", range(n13.WAIT_COUNT))
 def test_each_removed_wait_is_drawn_as_a_race_that_spoils_results(number):
-    figure = stream_races.draw_removed(number + 1)
+    figure = n13.draw_removed(number + 1)
     (race,) = find_races(damaged(number))
     wrong = sum(result != ["0", "1", "2", "3"] for result in outcomes(damaged(number), 4))
     assert heading(figure).startswith(f"{race.later.label} does not wait for {race.earlier.label}: ")
     assert f"in {wrong} of 100" in heading(figure) and wrong > 0
-    cells = [text.get_text() for text in figure.axes[1].texts]
-    assert len(cells) == 16 * 4 and set(cells) <= {"0", "1", "2", "3", "?"}
-    assert cells != ["0", "1", "2", "3"] * 16
-
-
-def test_with_all_waits_no_order_is_wrong():
-    assert heading(stream_races.draw_removed(0)) == "With all 12 waits the result is right in all of 100 allowed orders"
+    nothing = "With all 12 waits the result is right in all of 100 allowed orders"
+    assert heading(n13.draw_removed(0)) == nothing
 
 
 def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stream():
     def pairs(operations):
         return [(race.earlier.label, race.later.label) for race in find_races(operations)]
 
-    for number in (None, *range(stream_races.WAIT_COUNT)):
+    for number in (None, *range(n13.WAIT_COUNT)):
         assert torchs_races(damaged(number)) == pairs(damaged(number))
     for way in WAYS:
         assert torchs_races(run_way(way)) == pairs(run_way(way))
@@ -148,22 +97,22 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
 
 def test_the_title_of_the_chunks_is_the_models_time():
     trace = predict_chunks(8, 75, 100, 75, overhead=1)
-    title = heading(stream_chunks.draw_chunks(8, 75, 100, 1.0, 2))
+    title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
     assert title.startswith(f"8 chunks: {trace.makespan:.0f} ticks, {overlap_share(trace):.0%} of the shorter work")
 
 
 def test_the_model_of_a_copy_meets_half_the_link_where_the_title_says():
-    assert stream_copies.rates(250e3, 25, 10, 8)[0] == pytest.approx(12.5)
-    assert "250 kB" in heading(stream_copies.draw_bandwidth(25, 10, 8))
-    assert stream_copies.rates(1e12, 24, 10, 8)[1] == pytest.approx(24 * 8 / (24 + 8), rel=1e-3)
+    assert n13.rates(250e3, 25, 10, 8)[0] == pytest.approx(12.5)
+    assert "250 kB" in heading(n13.draw_bandwidth(25, 10, 8))
+    assert n13.rates(1e12, 24, 10, 8)[1] == pytest.approx(24 * 8 / (24 + 8), rel=1e-3)
 
 
 @pytest.mark.parametrize("load, copy, compute", [(2, 3, 6), (1, 6, 2), (8, 2, 3), (2, 2, 2)])
 def test_a_step_takes_the_longest_hop_ahead_and_copy_plus_compute_in_the_loop(load, copy, compute):
-    ahead = stream_copies.chain(load, copy, compute, 2, True, batches=30)
-    inside = stream_copies.chain(load, copy, compute, 2, False, batches=30)
-    assert stream_copies.step_of(ahead) == max(load, copy, compute)
-    assert stream_copies.step_of(inside) == max(load, copy + compute)
+    ahead = n13.chain(load, copy, compute, 2, True, batches=30)
+    inside = n13.chain(load, copy, compute, 2, False, batches=30)
+    assert n13.step_of(ahead) == max(load, copy, compute)
+    assert n13.step_of(inside) == max(load, copy + compute)
 
 
 # ---- measured, or not
@@ -172,26 +121,19 @@ def test_a_step_takes_the_longest_hop_ahead_and_copy_plus_compute_in_the_loop(lo
 def rows_of_bandwidth():
     return [
         {"bytes": s, "direction": d, "way": w, "call": 1e-6, "done": 1e-5 + s / (20e9 if "pinned" in w else 5e9)}
-        for s in SIZES
-        for d in DIRECTIONS
-        for w in COPIES
+        for s, d, w in itertools.product(SIZES, DIRECTIONS, COPIES)
     ]
 
 
 def test_bandwidth_is_drawn_in_both_directions():
-    figure = stream_copies.draw_bandwidth_measured({"rows": rows_of_bandwidth()}, "Recorded in a test")
+    figure = n13.draw_bandwidth_measured({"rows": rows_of_bandwidth()}, "Recorded in a test")
     assert "Pinned 20 GB/s, pageable 5" in alt_text(figure) and "Recorded in a test" in alt_text(figure)
-    assert [len(axes.lines) for axes in figure.axes] == [4, 4]
 
 
 def test_measured_chunks_are_drawn_over_their_prediction():
     rows = [{"chunks": c, "seconds": 0.01 / c, "predicted": 0.009 / c, "overlap": 1 - 1 / c} for c in (1, 2, 4)]
-    figure = stream_chunks.draw_chunks_measured({"rows": rows}, "Recorded in a test")
+    figure = n13.draw_chunks_measured({"rows": rows}, "Recorded in a test")
     assert heading(figure) == "4 chunks take 0.25 of the time of one, 75% hidden"
-    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [
-        pytest.approx([9, 4.5, 2.25]),
-        pytest.approx([10, 5, 2.5]),
-    ]
 
 
 def test_measured_steps_are_drawn_over_both_rules():
@@ -199,7 +141,7 @@ def test_measured_steps_are_drawn_over_both_rules():
         {"ratio": r, "copy": 1e-3, "compute": r * 1e-3, "plain": (1 + r) * 1e-3, "prefetched": 1.04e-3 * max(1, r)}
         for r in (0.5, 1, 2)
     ]
-    figure = stream_copies.draw_prefetch_measured({"rows": rows}, "Recorded in a test")
+    figure = n13.draw_prefetch_measured({"rows": rows}, "Recorded in a test")
     assert heading(figure) == "A prefetched step takes max(copy, compute), 4% more at most"
     assert list(figure.axes[0].lines[3].get_ydata()) == pytest.approx([1.04, 1.04, 2.08])
 
@@ -207,13 +149,10 @@ def test_measured_steps_are_drawn_over_both_rules():
 def test_preprocessing_counts_bytes_and_without_a_gpu_only_the_cpus_time():
     cpu = preprocess.cpu_part(4)
     assert cpu["float_bytes"] == 4 * cpu["byte_bytes"] == 4 * 4 * 224 * 224 * 3
-    assert "4 × fewer bytes" in alt_text(stream_copies.draw_preprocess(None, cpu, "no GPU"))
-    assert "not known here" in alt_text(stream_copies.draw_preprocess(None, cpu, "no GPU"))
+    assert "4 × fewer bytes" in alt_text(n13.draw_preprocess(None, cpu, "no GPU"))
+    assert "not known here" in alt_text(n13.draw_preprocess(None, cpu, "no GPU"))
     data = {**cpu, "cpu": 0.05, "copy_floats": 0.004, "copy_bytes": 0.001, "gpu": 0.002}
-    assert "Together 54.0 ms and 3.0 ms" in alt_text(stream_copies.draw_preprocess(data, cpu, "a GPU"))
-
-
-def test_ready_images_are_floats_with_mean_0_and_deviation_1():
+    assert "Together 54.0 ms and 3.0 ms" in alt_text(n13.draw_preprocess(data, cpu, "a GPU"))
     ready = preprocess.make_ready(preprocess.images(2))
     assert ready.shape == (2, 3, 224, 224) and ready.dtype == torch.float32 and ready.is_contiguous()
     assert abs(ready.mean()) < 0.02 and abs(ready.std() - 1) < 0.02
@@ -241,8 +180,8 @@ def test_without_gpu_and_recording_no_figure_shows_a_measured_number(monkeypatch
     monkeypatch.setattr(recordings, "load", none)
     for find in (find_bandwidth, find_chunks, find_prefetch, preprocess.find_preprocess):
         assert find() == (None, "No GPU here, and no recording yet")
-    assert "only the model" in heading(stream_chunks.draw_chunks_measured(*find_chunks()))
-    assert "the two rules only" in heading(stream_copies.draw_prefetch_measured(*find_prefetch()))
+    assert "only the model" in heading(n13.draw_chunks_measured(*find_chunks()))
+    assert "the two rules only" in heading(n13.draw_prefetch_measured(*find_prefetch()))
 
 
 @NO_GPU

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 from support.n15.figures import (
     DEALS,
-    MACHINES_CONTROLS,
-    MESH_CONTROLS,
     ORDERS,
-    PLANS_CONTROLS,
     draw_deals,
     draw_machines,
     draw_mesh,
@@ -19,22 +16,7 @@ from support.n15.figures import (
 )
 from support.n15.runs import every_plan, fastest
 
-from lib.show.explore import explore
 from lib.show.style import alt_text
-from tests.pictures import assert_each_control_changes_the_picture
-
-
-@pytest.mark.parametrize(
-    "draw, controls", [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS), (draw_plans, PLANS_CONTROLS)]
-)
-def test_each_control_changes_the_picture(draw, controls):
-    assert_each_control_changes_the_picture(draw, controls)
-
-
-@pytest.mark.parametrize("draw, controls", [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS)])
-def test_every_corner_is_drawn(draw, controls):
-    for values in explore(draw, **controls).corners():
-        assert f"{values['ranks']} ranks" in alt_text(draw(**values)) or "replica" in alt_text(draw(**values))
 
 
 def test_replicas_read_every_place_once_and_their_ranks_the_same():
@@ -75,16 +57,6 @@ def test_the_picture_of_plans_names_the_fastest_that_fits():
     best = fastest(every_plan(64, 8), 100e6)
     assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(draw_plans(**settings, memory=100))
     assert "nothing fits into 1 MB" in alt_text(draw_plans(**settings, memory=1))
-    texts = [text.get_text() for text in draw_plans(**settings, memory=100).axes[0].texts]
-    assert len(texts) == len(every_plan(64, 8)) and f"{1e3 * best.seconds:,.0f} ms" in " ".join(texts)
-
-
-@pytest.mark.parametrize("ranks", PLANS_CONTROLS["ranks"].options)
-@pytest.mark.parametrize("schedule", PLANS_CONTROLS["schedule"].options)
-def test_plans_are_drawn_for_all_ranks_and_schedules(ranks, schedule):
-    for memory in (PLANS_CONTROLS["memory"].options[0], PLANS_CONTROLS["memory"].options[-1]):
-        values = {"micro_batches": 4, "memory": memory, "bandwidth": 0.1}
-        assert f"{ranks} ranks" in alt_text(draw_plans(ranks=ranks, schedule=schedule, **values))
 
 
 def test_equal_losses_are_one_curve_and_others_are_not():

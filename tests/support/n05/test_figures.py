@@ -95,10 +95,7 @@ def test_a_page_is_copied_when_one_of_its_rows_was_read_but_never_a_packed_one()
 
 
 def test_growth_is_drawn_as_measured_and_says_so_where_nothing_can_be():
-    grown = {
-        "list of str": [(0, 0), (60, 9_000_000), (1000, 10_000_000)],
-        "packed bytes": [(0, 0), (60, 0), (1000, 0)],
-    }
+    grown = {"list of str": [(0, 0), (60, 9_000_000), (1000, 10_000_000)], "packed bytes": [(0, 0), (60, 0), (1000, 0)]}
     figure = n05.draw_growth(grown, 96)
     assert "list of str 10 MB; packed bytes 0 MB" in alt_text(figure)
     assert figure.axes[0].get_title("left").startswith("A sixteenth of the rows read, 90 % of the list")

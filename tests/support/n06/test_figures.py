@@ -127,13 +127,8 @@ def test_statements_about_the_order_fail_when_one_rank_breaks_them():
 
 
 def test_a_hang_lasts_as_long_as_the_last_spans_lie_side_by_side():
-    trace = Trace(
-        [
-            Span("rank 0", "step 0", 0, 1, "step"),
-            Span("rank 0", "step 1", 1, 4.5, "step"),
-            Span("rank 1", "barrier", 1.5, 5, "wait"),
-        ]
-    )
+    steps = [Span("rank 0", "step 0", 0, 1, "step"), Span("rank 0", "step 1", 1, 4.5, "step")]
+    trace = Trace([*steps, Span("rank 1", "barrier", 1.5, 5, "wait")])
     assert "rank 0 in step 1 and rank 1 in barrier: 3.0 s in vain" in alt_text(n06.draw_hang(trace))
     with pytest.raises(ValueError, match="nothing to draw"):
         n06.draw_hang(Trace((), ["rank 0"]))

@@ -8,22 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
-from support.n08.figures import (
-    BEST_M_CONTROLS,
-    Board,
-    IllegalMoveError,
-    PlaceIt,
-    best_m,
-    draw_best_m,
-    draw_board,
-    draw_bubble,
-    draw_clocks,
-    draw_diagonals,
-    early,
-    place_it,
-    step_seconds,
-    three_ways,
-)
+from support.n08 import figures as n08
 
 from lib import schedules
 from lib.pipeline import clock_cycles
@@ -70,7 +55,7 @@ def record(fixed, row=1.0, rows=64):
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 4), (4, 3), (8, 4)])
 def test_model_parallelism_takes_as_long_as_one_device_and_a_pipeline_m_plus_n_minus_1(m, n):
-    alone, parallel, piped = three_ways(m, n).values()
+    alone, parallel, piped = n08.three_ways(m, n).values()
     assert alone.makespan == parallel.makespan == m * n
     assert piped.makespan == m + n - 1
     assert alone.bubble == 0
@@ -79,13 +64,13 @@ def test_model_parallelism_takes_as_long_as_one_device_and_a_pipeline_m_plus_n_m
 
 
 def test_the_diagonals_tell_the_pairs_of_the_clock_and_one_beyond_the_last_is_the_last():
-    assert "pairs (i, j) with i + j = 2: (2, 0), (1, 1), (0, 2)" in alt_text(draw_diagonals(4, 3, 2))
-    assert alt_text(draw_diagonals(2, 2, 9)) == alt_text(draw_diagonals(2, 2, 2))
+    assert "pairs (i, j) with i + j = 2: (2, 0), (1, 1), (0, 2)" in alt_text(n08.draw_diagonals(4, 3, 2))
+    assert alt_text(n08.draw_diagonals(2, 2, 9)) == alt_text(n08.draw_diagonals(2, 2, 2))
 
 
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (1, 2), (12, 6), (7, 8)])
 def test_the_bubble_has_n_times_n_minus_1_idle_cells_and_its_curves_go_through_the_formula(m, n):
-    figure = draw_bubble(m, n)
+    figure = n08.draw_bubble(m, n)
     assert f"{n * (n - 1)} of {n * (m + n - 1)} cells are idle" in alt_text(figure)
     formula = [pytest.approx(100 * (n - 1) / (2**k + n - 1)) for k in range(7)]
     assert any(formula == list(line.get_ydata()) for line in figure.axes[1].lines)
@@ -93,43 +78,31 @@ def test_the_bubble_has_n_times_n_minus_1_idle_cells_and_its_curves_go_through_t
 
 def test_what_runs_before_its_input_is_there_is_red():
     at_once = [[(k, j) for j in range(3)] for k in range(4)]
-    assert early(at_once) == {(k, k, j) for k in range(4) for j in (1, 2)}
-    red = [patch for patch in drawn_cells(draw_clocks(at_once)) if patch.cell.color == RED]
-    assert len(red) == 8
-    assert "8 of them run before their input is there" in alt_text(draw_clocks(at_once))
+    assert n08.early(at_once) == {(k, k, j) for k in range(4) for j in (1, 2)}
+    assert "8 of them run before their input is there" in alt_text(n08.draw_clocks(at_once))
 
-
-def test_the_clocks_of_a_pipeline_have_nothing_red():
     for m, n in itertools.product((1, 4, 7), (1, 3, 5)):
-        assert not early(list(clock_cycles(m, n)))
-    assert "each runs after its input is there" in alt_text(draw_clocks(clock_cycles(4, 3)))
-    assert alt_text(draw_clocks([]))
+        assert not n08.early(list(clock_cycles(m, n)))
+    assert "each runs after its input is there" in alt_text(n08.draw_clocks(clock_cycles(4, 3)))
+    assert alt_text(n08.draw_clocks([]))
 
 
 # ---- the best m
 
 
-def test_where_small_operators_cost_nothing_more_the_most_micro_batches_are_best():
-    assert best_m(record(fixed=0.0), partitions=4) == 64
-
-
-def test_where_a_micro_batch_costs_the_same_whatever_its_rows_one_is_best():
-    assert best_m(record(fixed=1.0, row=0.0), partitions=4) == 1
+def test_free_operators_want_the_most_micro_batches_fixed_costs_one_and_the_figure_says_the_best():
+    assert n08.best_m(record(fixed=0.0), partitions=4) == 64
+    assert n08.best_m(record(fixed=1.0, row=0.0), partitions=4) == 1
+    assert f"Best: m = {n08.best_m(record(2.0), 4)}" in alt_text(n08.draw_best_m(record(2.0), 4))
 
 
 @pytest.mark.parametrize("fixed", [0.5, 2.0, 9.0])
 def test_the_best_m_is_near_the_root_of_the_closed_form(fixed):
-    for n in BEST_M_CONTROLS["partitions"].options:
-        times = step_seconds(record(fixed), n)
+    for n in n08.BEST_M_CONTROLS["partitions"].options:
+        times = n08.step_seconds(record(fixed), n)
         assert times == {m: pytest.approx((m + n - 1) * (fixed + 64 / m)) for m in times}
         ideal = ((n - 1) * 64 / fixed) ** 0.5  # where the derivative of that is 0
-        assert min(1, ideal) / 2 <= best_m(record(fixed), n) <= 2 * ideal
-
-
-def test_the_figure_marks_the_best_m():
-    figure = draw_best_m(record(2.0), 4)
-    best = best_m(record(2.0), 4)
-    assert f"Best: m = {best}" in alt_text(figure)
+        assert min(1, ideal) / 2 <= n08.best_m(record(fixed), n) <= 2 * ideal
 
 
 # ---- timelines of schedules
@@ -238,12 +211,7 @@ def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     assert red == ["0B0"]
     assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
     assert "0B0 needs 1B0" in figure.get_suptitle()
-
-
-def test_a_table_that_can_run_has_nothing_red():
-    figure = draw_refused(one_f_one_b(3, 2))
-    assert not [patch for patch in drawn_cells(figure) if patch.cell.color == RED]
-    assert figure.get_suptitle() == "1F1B: it can run"
+    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run"
     assert not stuck(one_f_one_b(3, 2))
 
 
@@ -252,7 +220,7 @@ def test_a_table_that_can_run_has_nothing_red():
 
 def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
-    board = Board(schedule.micro_batches, schedule.stages)
+    board = n08.Board(schedule.micro_batches, schedule.stages)
     return board.place(*(step.action for step in in_order(schedule)))
 
 
@@ -280,27 +248,27 @@ def test_a_makers_table_can_be_placed_and_scores_as_itself(maker):
     ],
 )
 def test_an_illegal_move_is_refused_with_the_reason(moves, move, says):
-    board = Board(2, 2).place(*moves.split())
+    board = n08.Board(2, 2).place(*moves.split())
     assert says in board.refusal(move)
-    with pytest.raises(IllegalMoveError, match=says):
+    with pytest.raises(n08.IllegalMoveError, match=says):
         board.place(move)
-
-
-def test_what_is_no_action_is_an_error_and_not_a_move():
     with pytest.raises(ValueError, match="no action"):
-        Board(2, 2).refusal("forward!")
+        board.refusal("forward!")
 
 
-def test_a_legal_move_has_no_refusal_and_undo_takes_it_back():
-    board = Board(2, 2).place("0F0")
+def test_a_legal_move_has_no_refusal_undo_takes_it_back_and_an_unfinished_table_says_how_much_is_placed():
+    empty = n08.Board(2, 2)
+    board = empty.place("0F0")
     assert board.refusal("1F0") == board.refusal("0F1") == ""
-    assert board.place("1F0").undo() == board
-    assert Board(2, 2).undo() == Board(2, 2)
+    assert board.place("1F0").undo() == board and empty.undo() == empty
+    assert (empty.verdict(), board.verdict()) == ("0 of 8 actions placed", "1 of 8 actions placed")
+    words = alt_text(n08.draw_board(n08.Board(4, 3).place("0F0", "1F0", "2F0")))
+    assert "3 of 24 actions placed" in words and "GPipe: 18 ticks, 33 % idle, holds at most 4" in words
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_whoever_places_legal_moves_in_any_order_never_gets_stuck_and_ends_with_a_table_that_runs(data, m, n):
-    board = Board(m, n)
+    board = n08.Board(m, n)
     while board.left:
         every = [action for rank in range(n) for action in board.actions(rank)]
         legal = [action for action in every if not board.refusal(action)]
@@ -321,49 +289,35 @@ def test_the_verdict_compares_speed_and_memory(schedule, says):
     assert filled(schedule).verdict().startswith(f"Complete: {says} activation")
 
 
-def test_an_unfinished_table_says_how_much_is_placed():
-    assert Board(4, 3).verdict() == "0 of 24 actions placed"
-    assert Board(4, 3).place("0F0").verdict() == "1 of 24 actions placed"
-
-
-def test_the_picture_hatches_gaps_but_not_what_is_still_open():
-    figure = draw_board(Board(4, 3).place("0F0", "1F0", "2F0"))
-    hatched = [path for c in figure.axes[0].collections if c.get_hatch() for path in c.get_paths()]
-    gaps = sorted((round(box.x0, 6), round(box.x1, 6)) for box in (path.get_extents() for path in hatched))
-    assert gaps == [(0, 1), (0, 2)]
-    assert "3 of 24 actions placed" in alt_text(figure)
-    assert "GPipe: 18 ticks, 33 % idle, holds at most 4" in alt_text(figure)
-
-
 # ---- the widget
 
 
 def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
-    game = place_it(2, 2)
+    game = n08.place_it(2, 2)
     game.press("0F0")
     assert (game.message, game.refused) == ("Placed 0F0.", False)
     figure = game.figure
     game.press("0B0")
     assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0")
     assert game.figure is figure
-    assert game.board == Board(2, 2).place("0F0")
+    assert game.board == n08.Board(2, 2).place("0F0")
 
 
 def test_undo_and_clear_go_back_and_the_last_action_brings_the_verdict():
-    game = PlaceIt(filled(one_f_one_b(2, 2)).undo())
+    game = n08.PlaceIt(filled(one_f_one_b(2, 2)).undo())
     game.press("0B1")
     assert game.message.startswith("Placed 0B1. Complete: as fast as GPipe and 1F1B")
     game.undo()
     assert game.message == "Took back 0B1." and game.board.left == 1
     game.clear()
-    assert game.board == Board(2, 2)
+    assert game.board == n08.Board(2, 2)
     game.undo()
     assert game.message == "There is nothing to take back."
 
 
 def test_the_buttons_are_wired_and_the_still_picture_is_stored_beside_the_widget():
     pytest.importorskip("ipywidgets")
-    game = place_it(2, 2)
+    game = n08.place_it(2, 2)
     rows = game.widget.children[:2]
     buttons = {button.description: button for row in rows for button in row.children[1:]}
     assert list(buttons) == [str(Action(op, j, i)) for j in range(2) for op in "FB" for i in range(2)]

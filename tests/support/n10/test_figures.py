@@ -8,19 +8,7 @@ import re
 import pytest
 import torch
 from support.n10 import figures as n10
-from support.n10.runs import (
-    MODES,
-    Outcome,
-    checkpointed,
-    measure_steps,
-    one_thread,
-    peak,
-    predict,
-    predict_early,
-    predict_step,
-    predicted_rows,
-    rows_and_source,
-)
+from support.n10 import runs
 
 from lib.show.style import alt_text
 from tests.pictures import told
@@ -29,27 +17,29 @@ from tests.pictures import told
 def test_held_tensors_are_counted_as_predicted():
     for values, words in told(n10.draw_held, n10.HELD_CONTROLS, 20):
         cut = min(values["segments"], values["layers"])
-        steps = predict(values["layers"], cut, values["micro_batches"], values["mode"])
-        assert f"peak of {peak(steps)} tensors" in words and "in every step as predicted" in words
+        steps = runs.predict(values["layers"], cut, values["micro_batches"], values["mode"])
+        assert f"peak of {runs.peak(steps)} tensors" in words and "in every step as predicted" in words
 
 
 def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held():
-    for mode in MODES:
-        steps = predict(6, 3, 2, mode)
-        bars = {(tensor, t) for tensor, a, b, _ in n10.lives(steps, 6, 3, checkpointed(2, mode)) for t in range(a, b)}
+    for mode in runs.MODES:
+        steps = runs.predict(6, 3, 2, mode)
+        bars = {
+            (tensor, t) for tensor, a, b, _ in n10.lives(steps, 6, 3, runs.checkpointed(2, mode)) for t in range(a, b)
+        }
         assert bars == {(tensor, t) for t, step in enumerate(steps) for tensor in step.held}
 
 
 def test_a_life_has_the_reason_for_which_it_is_held():
-    steps = predict(4, 2)
+    steps = runs.predict(4, 2)
     reasons = {(k, a): why for (_, k), a, _, why in n10.lives(steps, 4, 2, 1)}
     assert {why for (k, _), why in reasons.items() if k in (1, 3, 4)} == {"recomputed"}
     assert [why for (k, _), why in sorted(reasons.items()) if k == 2] == ["boundary", "recomputed"]
-    assert {why for *_, why in n10.lives(predict(4, 2, 1, "never"), 4, 2, 0)} == {"inside"}
+    assert {why for *_, why in n10.lives(runs.predict(4, 2, 1, "never"), 4, 2, 0)} == {"inside"}
 
 
 def test_every_segment_of_length_one_ends_one_life_where_the_next_begins():
-    reasons = [(k, why) for (_, k), _, _, why in n10.lives(predict(3, 3), 3, 3, 1)]
+    reasons = [(k, why) for (_, k), _, _, why in n10.lives(runs.predict(3, 3), 3, 3, 1)]
     assert reasons.count((1, "boundary")) == reasons.count((1, "recomputed")) == 1
 
 
@@ -75,16 +65,18 @@ def test_recompute_is_at_work_before_checkpoint_in_backward():
 def test_early_recompute_saves_one_forward_for_each_partition_but_the_last():
     for n, m in itertools.product(range(1, 6), range(1, 6)):
         for mode, backward in itertools.product(("always", "except_last"), (1.0, 2.0)):
-            late, early = (predict_early(n, m, early=e, mode=mode, backward=backward).makespan for e in (False, True))
+            late, early = (
+                runs.predict_early(n, m, early=e, mode=mode, backward=backward).makespan for e in (False, True)
+            )
             if mode == "always":
                 assert late - early == n - 1
             assert early <= late
     for values, words in told(n10.draw_early, n10.EARLY_CONTROLS):
-        assert int(re.findall(r"\d+", words)[0]) == predict_early(**values).makespan
+        assert int(re.findall(r"\d+", words)[0]) == runs.predict_early(**values).makespan
 
 
 def test_predicted_backward_keeps_its_order_and_never_overlaps_in_a_lane():
-    trace = predict_early(3, 4, early=True)
+    trace = runs.predict_early(3, 4, early=True)
     for lane in trace.lanes:
         spans = trace.only(lane=lane)
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
@@ -94,10 +86,10 @@ def test_predicted_backward_keeps_its_order_and_never_overlaps_in_a_lane():
 def test_a_measured_step_does_the_pieces_that_were_predicted():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     threads = torch.get_num_threads()
-    steps = measure_steps(model, torch.ones(6, 4), 3, repeats=1)
+    steps = runs.measure_steps(model, torch.ones(6, 4), 3, repeats=1)
     assert torch.get_num_threads() == threads
-    for mode in MODES:
-        expected = [span.label for span in predict_step(1.0, 2.0, 3, mode)]
+    for mode in runs.MODES:
+        expected = [span.label for span in runs.predict_step(1.0, 2.0, 3, mode)]
         assert [span.label for span in steps[mode]] == expected
     text = alt_text(n10.draw_steps(steps, 1e-3, 2e-3, 3))
     assert "always takes" in text
@@ -108,7 +100,7 @@ def test_one_thread_gives_the_threads_back_after_an_error():
     threads = torch.get_num_threads()
 
     def fail() -> None:
-        with one_thread():
+        with runs.one_thread():
             assert torch.get_num_threads() == 1
             raise KeyError
 
@@ -118,7 +110,7 @@ def test_one_thread_gives_the_threads_back_after_an_error():
 
 
 def test_gpu_rows_are_called_predicted_where_nothing_was_measured():
-    rows = predicted_rows()
+    rows = runs.predicted_rows()
     assert min(rows, key=lambda row: row["predicted_mib"])["segments"] == 4
     assert rows[1]["predicted_mib"] > rows[0]["predicted_mib"]  # one segment saves nothing
     text = alt_text(n10.draw_gpu(rows, "nobody"))
@@ -126,7 +118,7 @@ def test_gpu_rows_are_called_predicted_where_nothing_was_measured():
     measured = [{**row, "mib": 100.0 + k, "ms": 5.0 + k} for k, row in enumerate(rows)]
     assert alt_text(n10.draw_gpu(measured, "a GPU")).startswith("1 segment needs 101% of the memory")
     if not torch.cuda.is_available():
-        source = rows_and_source()[1]
+        source = runs.rows_and_source()[1]
         assert source.startswith(("Predicted, not measured", "Recorded"))
 
 
@@ -144,7 +136,7 @@ def test_running_means_state_the_momentum_that_acts():
 
 
 def test_the_table_counts_silent_faults_and_shows_every_outcome():
-    row: dict[str, Outcome] = {"a": "wrong", "b": "no gradient", "c": "error"}
+    row: dict[str, runs.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error"}
     figure = n10.draw_faults({"x": row, "y": {"a": "same", "b": "wrong", "c": "counted twice"}})
     assert alt_text(figure).startswith("Silent faults in 2 cases: a 1, b 2, c 0.")
     words = " ".join(text.get_text() for text in figure.axes[0].texts)

@@ -50,11 +50,8 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert "[2, 2, 6] gives" in text
     best = alt_text(n12.draw_balance(**{**START, "first": 2, "second": 2}))
     assert "the best there is" in best
-
-
-def test_too_many_micro_batches_lose_to_overhead():
     at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
-    assert at[0] < at[1] > at[2]
+    assert at[0] < at[1] > at[2], "too many micro-batches lose to overhead"
 
 
 def test_the_measured_run_is_compared_with_the_costs():
@@ -72,9 +69,6 @@ def test_the_skip_tensor_passes_the_partitions_between():
     assert "goes from 0 straight to 2, past 1" in text
     assert "partition 1: c, d" in text
     assert "stays in partition 0" in alt_text(n12.draw_cut("abcdef", [3, 3], skip=(0, 2)))
-
-
-def test_a_balance_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"balance \[2, 2\] is for 4 layers, there are 3"):
         n12.draw_cut("abc", [2, 2])
 

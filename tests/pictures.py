@@ -14,9 +14,9 @@ from lib.show.style import alt_text
 
 def corners(explorer: Explorer, count: int) -> list[dict[str, Any]]:
     """Return `count` of an explorer's corners, the same every time: lowest ends, highest ends, and others by lot."""
-    every = list(explorer.corners())
     ends = [{name: control.corners[end] for name, control in explorer.controls.items()} for end in (0, -1)]
-    return (ends + random.Random(0).sample(every, len(every)))[:count]
+    others = [values for values in explorer.corners() if values not in ends]
+    return (ends + random.Random(0).sample(others, len(others)))[:count]
 
 
 def told(

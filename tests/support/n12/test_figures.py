@@ -138,10 +138,7 @@ def test_the_published_speeds_follow_from_the_published_throughputs(record):
 
 def test_the_published_figure_names_its_source_and_says_that_it_is_not_ours(record):
     text = alt_text(n12.draw_published(record))
-    assert "not measured here" in text
-    assert "2004.09910" in text
-    assert "Tesla P40" in text
-    assert "21.99 ± 0.13" in text
+    assert all(words in text for words in ("not measured here", "2004.09910", "Tesla P40", "21.99 ± 0.13"))
 
 
 def test_the_line_of_descent_names_every_stop(record):

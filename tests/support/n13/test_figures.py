@@ -9,8 +9,6 @@ import torch
 from support import recordings
 from support.n13 import figures as n13
 from support.n13 import runs
-from support.n13 import runs as preprocess
-from support.n13.runs import COPY_WAYS as COPIES
 
 from lib.show.style import alt_text
 from lib.streams import find_races, overlap_share
@@ -100,7 +98,7 @@ def test_a_step_takes_the_longest_hop_ahead_and_copy_plus_compute_in_the_loop(lo
 def rows_of_bandwidth():
     return [
         {"bytes": s, "direction": d, "way": w, "call": 1e-6, "done": 1e-5 + s / (20e9 if "pinned" in w else 5e9)}
-        for s, d, w in itertools.product(runs.SIZES, runs.DIRECTIONS, COPIES)
+        for s, d, w in itertools.product(runs.SIZES, runs.DIRECTIONS, runs.COPY_WAYS)
     ]
 
 
@@ -119,36 +117,28 @@ def test_what_was_measured_is_compared_with_its_prediction_and_says_where():
 
 
 def test_preprocessing_counts_bytes_and_without_a_gpu_only_the_cpus_time():
-    cpu = preprocess.cpu_part(4)
+    cpu = runs.cpu_part(4)
     assert cpu["float_bytes"] == 4 * cpu["byte_bytes"] == 4 * 4 * 224 * 224 * 3
     assert "4 × fewer bytes" in alt_text(n13.draw_preprocess(None, cpu, "no GPU"))
     assert "not known here" in alt_text(n13.draw_preprocess(None, cpu, "no GPU"))
     data = {**cpu, "cpu": 0.05, "copy_floats": 0.004, "copy_bytes": 0.001, "gpu": 0.002}
     assert "Together 54.0 ms and 3.0 ms" in alt_text(n13.draw_preprocess(data, cpu, "a GPU"))
-    ready = preprocess.make_ready(preprocess.images(2))
+    ready = runs.make_ready(runs.images(2))
     assert ready.shape == (2, 3, 224, 224) and ready.dtype == torch.float32 and ready.is_contiguous()
     assert abs(ready.mean()) < 0.02 and abs(ready.std() - 1) < 0.02
 
 
-NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_measured_and_without_a_recording_no_figure_shows_a_measured_number(monkeypatch):
+    for measure in (runs.measure_bandwidth, runs.measure_chunks, runs.measure_prefetch, runs.measure_preprocess):
+        with pytest.raises(RuntimeError, match="needs a CUDA device"):
+            measure()
 
-
-@NO_GPU
-@pytest.mark.parametrize(
-    "measure", [runs.measure_bandwidth, runs.measure_chunks, runs.measure_prefetch, preprocess.measure_preprocess]
-)
-def test_without_a_gpu_a_measurement_says_so(measure):
-    with pytest.raises(RuntimeError, match="needs a CUDA device"):
-        measure()
-
-
-@NO_GPU
-def test_without_gpu_and_recording_no_figure_shows_a_measured_number(monkeypatch):
     def none(name):
         raise FileNotFoundError
 
     monkeypatch.setattr(recordings, "load", none)
-    for find in (runs.find_bandwidth, runs.find_chunks, runs.find_prefetch, preprocess.find_preprocess):
+    for find in (runs.find_bandwidth, runs.find_chunks, runs.find_prefetch, runs.find_preprocess):
         assert find() == (None, "No GPU here, and no recording yet")
     assert "only the model" in heading(n13.draw_chunks_measured(*runs.find_chunks()))
     assert "the two rules only" in heading(n13.draw_prefetch_measured(*runs.find_prefetch()))

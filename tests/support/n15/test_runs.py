@@ -36,15 +36,12 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_places_losses_rows_and_weights_are_read_from_the_ranks_that_know_them(run: Path) -> None:
+def test_places_losses_rows_weights_and_steps_are_read_from_the_ranks_that_know_them(run: Path) -> None:
     assert [place["data"] for place in n15.read_places(run)] == [0, 0, 1, 1]
     assert n15.read_losses(run) == [0.5, 1.5]  # the mean of the last stages; the first ones know none
     assert n15.read_rows(run) == [[0, 0, 0, 1], [2, 0, 2, 1]]  # of one rank of each replica
-    assert {name: value.tolist() for name, value in n15.read_weights(run).items()} == {
-        "0.1.weight": [0, 0],
-        "1.weight": [1, 1],
-    }
-
+    weights = {name: value.tolist() for name, value in n15.read_weights(run).items()}
+    assert weights == {"0.1.weight": [0, 0], "1.weight": [1, 1]}
     traces = n15.read_traces(run)  # in order of their number, from 0
     assert [trace.makespan for trace in traces] == [9.0, 10.0] and traces[0].start == 0.0
     assert traces[0].lanes == tuple(f"rank {rank}" for rank in range(4))
@@ -84,6 +81,8 @@ def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alo
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one[1][0].weight, other[1][0].weight)
 
+
+def test_a_balance_is_as_even_as_can_be() -> None:
     assert [n15.even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
     with pytest.raises(ValueError, match="8 layers can't be cut into 9 stages"):
         n15.even_balance(8, 9)

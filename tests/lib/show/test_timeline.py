@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from lib.show.style import alt_text, color_of, png
+from lib.show.style import PAPER, alt_text, color_of, png
 from lib.show.timeline import draw_timeline, labels_for, lay_out, ticks
 from lib.show.timeline_html import timeline_html
 from lib.timeline import Span, Trace
@@ -113,8 +113,16 @@ def test_measured_spans_are_filled_and_predicted_ones_are_outlines() -> None:
     assert len(bars(draw_timeline(MEASURED, PREDICTED))) == 4
 
 
+def test_a_bar_lies_where_its_span_lies_in_the_unit_of_the_axis() -> None:
+    (collection,) = bars(draw_timeline(Trace([Span("a", "x", 0.002, 0.005), Span("b", "later", 0.01, 0.02)])[:1]))
+    box = collection.get_paths()[0].get_extents()
+    assert (box.x0, box.x1) == (pytest.approx(2), pytest.approx(5))
+
+
 def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_when_asked_for() -> None:
-    (axes,) = draw_timeline(MEASURED, PREDICTED).axes
+    figure = draw_timeline(MEASURED, PREDICTED)
+    (axes,) = figure.axes
+    assert to_hex(figure.get_facecolor()) == PAPER
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worker", "model"]
     assert axes.yaxis_inverted() and axes.get_xlabel() == "time (s)"
     legend = axes.get_legend()

@@ -73,6 +73,12 @@ def test_lists_take_as_much_as_predicted(path, way, workers):
 
 
 @linux
+def test_reading_makes_the_lists_of_workers_their_own(path):
+    run = n05.run_way("naive", path, world_size=1, num_workers=2)
+    assert max(run.workers) > 1.2 * run.predicted.each  # two workers: two lists, less what is not written
+
+
+@linux
 def test_own_rows_take_a_fraction_and_a_server_holds_them_once(path):
     lists, own = (n05.run_way(way, path, world_size=2, num_workers=0) for way in ("naive", "rank"))
     served = n05.run_way("server", path, world_size=2, num_workers=0, seconds=0.5)

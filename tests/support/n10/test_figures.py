@@ -11,6 +11,7 @@ from support.n10 import figures as n10
 from support.n10 import runs
 
 from lib.show.style import alt_text
+from lib.timeline import Trace
 from tests.pictures import told
 
 
@@ -86,6 +87,7 @@ def test_predicted_backward_keeps_its_order_and_never_overlaps_in_a_lane():
 def test_a_measured_step_does_the_pieces_that_were_predicted():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     threads = torch.get_num_threads()
+    assert Trace(runs.predict_step(1.0, 2.0, 2, "always")).lanes == ("always",)
     steps = runs.measure_steps(model, torch.ones(6, 4), 3, repeats=1)
     assert torch.get_num_threads() == threads
     for mode in runs.MODES:

@@ -25,7 +25,7 @@ from tests.browser.needed import gives_and_reads, needed, shows, statements
 from tests.pictures import corners
 from tools.project import ROOT
 
-FRAMES = 8  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
+FRAMES = 7  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
 WIDEST, SMALLEST = 9.6, 9  # inches of a figure, points of a text
 
 
@@ -101,8 +101,9 @@ def complaints(explorer: Explorer) -> Iterator[str]:
     if small := [t.get_text() for axes in start.axes for t in axes.texts if t.get_fontsize() < SMALLEST]:
         yield f"too small to read: {small}"
     moved = [{**explorer.values, name: neighbour(control)} for name, control in explorer.controls.items()]
-    others = corners(explorer, max(2, FRAMES - 1 - len(moved)))
-    for number, values in enumerate([dict(explorer.values), *moved, *others]):
+    first = [dict(explorer.values), *moved]
+    others = [values for values in corners(explorer, max(2, FRAMES - len(first))) if values not in first]
+    for number, values in enumerate(first + others):
         try:
             figure = explorer.draw(**values) if number else start
         except Exception as error:

@@ -121,7 +121,7 @@ def complaints(explorer: Explorer) -> Iterator[str]:
             yield f"{values}: this control changes nothing"
 
 
-@pytest.mark.parametrize("shown", all_shown(), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
+@pytest.mark.parametrize("shown", list(all_shown()), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
 def test_an_explorer_draws_its_start_and_corners_and_each_control_is_seen_and_told(shown: Shown) -> None:
     explorer = shown.build()
     known = FAULTS.get(f"{shown.number} {getattr(explorer.draw, '__name__', '')}")

@@ -139,7 +139,7 @@ def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():
 
 
 def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():
-    for values in corners(explore(n03.draw_ranks, **n03.RANKS_CONTROLS), 64):
+    for values in corners(explore(n03.draw_ranks, **n03.RANKS_CONTROLS), 40):
         figure = n03.draw_ranks(**values)
         order, *grid, seen = rows_of(figure)
         shares = torch_shares(**values)

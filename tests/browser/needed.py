@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import symtable
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -62,8 +62,13 @@ def changes(statement: str) -> Iterator[str]:
             yield target.id
 
 
-def needed(cells: list[str]) -> list[str]:
-    """Return the code cells with what the interactive figures need and nothing else; an empty one needs nothing."""
+def needed(
+    cells: list[str], target: Callable[[str], object] = shows, given: Collection[str] = frozenset()
+) -> list[str]:
+    """Return the code cells with what the interactive figures need and nothing else; an empty one needs nothing.
+
+    target: whether a statement is needed for itself. given: names that nobody needs to find, because they are there.
+    """
     wanted: set[str] = set()
     kept: list[str] = []
     for cell in reversed(cells):
@@ -71,9 +76,9 @@ def needed(cells: list[str]) -> list[str]:
         for statement in reversed(statements(cell)):
             gives, reads = gives_and_reads(statement)
             changed = set(changes(statement))
-            if shows(statement) or (gives | changed) & wanted:
+            if target(statement) or (gives | changed) & wanted:
                 kept[-1] = f"{statement}\n{kept[-1]}".strip()
-                wanted = (wanted - (gives - changed)) | reads
+                wanted = ((wanted - (gives - changed)) | reads) - set(given)
     return kept[::-1]
 
 

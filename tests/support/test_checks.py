@@ -6,6 +6,14 @@ import torch
 from support.checks import Exercise, Guess, Verdict, cases, check_function, check_value, guess, letter, untouched
 
 
+def squares(n):
+    return [i * i for i in range(n)]
+
+
+def raising_stub(n):
+    raise NotImplementedError("about one line")
+
+
 def ellipsis_stub(n): ...
 
 
@@ -17,12 +25,14 @@ def pass_stub(n):
     pass
 
 
-def raising_stub(n):
-    raise NotImplementedError("about one line")
+def endless(n):
+    while True:
+        yield 0
 
 
-def squares(n):
-    return [i * i for i in range(n)]
+def breaks(n):
+    yield from squares(n)[:1]
+    raise KeyError("lost")
 
 
 CASES = [{"n": n} for n in range(6)]
@@ -34,22 +44,12 @@ def verdict(answer, **more):
 
 @pytest.mark.parametrize("stub", [ellipsis_stub, documented_stub, pass_stub, raising_stub])
 def test_an_untouched_stub_is_neither_right_nor_wrong(stub):
-    assert untouched(stub)
-    assert verdict(stub).status == "open"
+    assert untouched(stub) and verdict(stub).status == "open"
     assert "Not attempted yet" in repr(verdict(stub))
 
 
-def test_a_started_answer_that_returns_nothing_is_wrong_and_told_so():
-    def forgot_return(n):
-        [i * i for i in range(n)]
-
-    assert verdict(forgot_return).status == "wrong"
-    assert "is a `return` missing?" in verdict(forgot_return).message
-
-
 @pytest.mark.parametrize(
-    "as_type",
-    [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)],
+    "as_type", [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)]
 )
 def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n)))
@@ -65,27 +65,14 @@ def test_any_kind_of_sequence_will_do(as_type):
         (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
         (lambda n: n, "for n = 0, expected"),
         (lambda n: "squares", "for n = 0, expected"),
+        (lambda n: [squares(n)].clear(), "is a `return` missing?"),
+        (endless, "got more"),
+        (breaks, "your code raised KeyError"),
     ],
 )
 def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
     assert verdict(answer).status == "wrong"
     assert says in verdict(answer).message
-
-
-def test_an_endless_generator_ends():
-    def endless(n):
-        while True:
-            yield 0
-
-    assert "got more" in verdict(endless).message
-
-
-def test_an_error_inside_a_generator_is_an_answer_too():
-    def breaks(n):
-        yield from squares(n)[:1]
-        raise KeyError("lost")
-
-    assert "your code raised KeyError" in verdict(breaks).message
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
@@ -98,15 +85,6 @@ def test_a_famous_mistake_is_recognised_by_what_it_returns():
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
 
 
-def test_a_check_without_cases_is_a_mistake_of_ours():
-    with pytest.raises(ValueError, match="at least one case"):
-        check_function(squares, squares, [], what="squares")
-
-
-def test_floats_are_compared_with_room_for_rounding():
-    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
-
-
 @pytest.mark.parametrize(
     "my_guess", [None, ..., 3, 3.01, 40, "three", [3], np.zeros(2), torch.ones(3), object(), float("nan")]
 )
@@ -116,30 +94,40 @@ def test_a_guess_is_commented_on_and_never_fails(my_guess):
     assert bool(said) is False
 
 
-def test_no_guess_does_not_give_the_answer_away():
+def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is_a_mistake_of_ours():
+    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
+    with pytest.raises(ValueError, match="at least one case"):
+        check_function(squares, squares, [], what="squares")
+
+
+@pytest.mark.parametrize(
+    "my_guess, truth, says",
+    [(3, 3, "that is it"), (3.5, 3, "close"), (9, 3, "Read on"), ("rank 2", "rank 2", "that is it")],
+)
+def test_a_guess_is_told_how_near_it_was_and_no_guess_does_not_give_the_answer_away(my_guess, truth, says):
+    assert says in guess(my_guess, truth, what="x").message
+    assert "that is it" in guess(3.1, 3, what="x", tolerance=0.1).message
     assert "17" not in guess(None, 17, what="the length").message
 
 
-def test_a_guess_is_told_how_near_it_was():
-    assert "that is it" in guess(3, 3, what="x").message
-    assert "close" in guess(3.5, 3, what="x").message
-    assert "that is it" in guess(3.1, 3, what="x", tolerance=0.1).message
-    assert "Read on" in guess(9, 3, what="x").message
-    assert "that is it" in guess("rank 2", "rank 2", what="who").message
+@pytest.mark.parametrize(
+    "value, truth, tolerance, status",
+    [
+        (None, 4, 0, "open"),
+        (4, 4, 0, "right"),
+        (5, 4, 0, "wrong"),
+        (0.51, 0.5, 0.05, "right"),
+        (True, 1.5, 0, "wrong"),
+        (torch.ones(2), 4, 0, "wrong"),
+    ],
+)
+def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
+    assert check_value(value, truth, what="W", tolerance=tolerance).status == status
 
 
-def test_a_value_is_right_wrong_or_open():
-    assert check_value(None, 4, what="W").status == "open"
-    assert check_value(4, 4, what="W").status == "right"
-    assert check_value(5, 4, what="W").status == "wrong"
-    assert check_value(0.51, 0.5, what="share", tolerance=0.05).status == "right"
-    assert check_value(True, 1.5, what="W").status == "wrong"
+def test_a_known_wrong_value_is_explained_and_what_the_reader_wrote_is_escaped():
     known = {5: "That counts the padding."}
     assert check_value(5, 4, what="W", wrong=known).message.endswith("That counts the padding.")
-    assert check_value(torch.ones(2), 4, what="W").status == "wrong"
-
-
-def test_the_html_of_a_verdict_escapes_what_the_reader_wrote():
     assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
 
 

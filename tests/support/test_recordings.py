@@ -1,4 +1,4 @@
-"""Recordings: none is shown without its provenance, and `python -m support.recordings` makes whole ones or says why not."""
+"""Recordings: none is shown without provenance; `python -m support.recordings` makes whole ones or says why not."""
 
 import inspect
 import json
@@ -182,11 +182,7 @@ def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
     assert "there is no recording 'bandwith'" in capsys.readouterr().err
 
 
-FAILED = {
-    "late": "took more than 180 s",
-    "error": "failed: RuntimeError: broken",
-    "nothing": "failed: no rec",
-}
+FAILED = {"late": "took more than 180 s", "error": "failed: RuntimeError: broken", "nothing": "failed: no rec"}
 
 
 @pytest.mark.parametrize("ends", [*FAILED, "well"])

@@ -14,17 +14,7 @@ def sheet(columns=4, rows=2):
 def test_cells_are_found_again_where_they_were_drawn():
     figure, axes = sheet()
     draw_cells(axes, [Cell(7, 0), Cell(8, 1), Cell(9)], columns=2)
-    assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [
-        (7, (0, 0)),
-        (8, (1, 0)),
-        (9, (0, 1)),
-    ]
-
-
-def test_the_colour_is_that_of_the_rank_unless_one_is_given():
-    assert Cell(0, 1).hue == rank_color(1)
-    assert Cell(0, 1, color="#123456").hue == "#123456"
-    assert Cell(0).hue is None
+    assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [(7, (0, 0)), (8, (1, 0)), (9, (0, 1))]
 
 
 def test_hue_is_not_the_only_sign_of_padding_and_dropped():
@@ -50,6 +40,6 @@ def test_an_empty_cell_has_no_text_and_every_text_can_be_read():
         assert 9 <= cell_font(sheet(columns)[1]) <= 12
 
 
-def test_pale_is_between_the_colour_and_white():
-    assert pale("#000000", 0) == "#ffffff"
-    assert pale("#123456", 1) == "#123456"
+def test_the_colour_is_that_of_the_rank_unless_one_is_given_and_pale_is_nearer_to_white():
+    assert (Cell(0, 1).hue, Cell(0, 1, color="#123456").hue, Cell(0).hue) == (rank_color(1), "#123456", None)
+    assert (pale("#000000", 0), pale("#123456", 1)) == ("#ffffff", "#123456")

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from lib.show.style import PAPER, alt_text, color_of, png
 from lib.show.timeline import draw_timeline, labels_for, lay_out, ticks
-from lib.show.timeline_html import TimelineView, timeline_html
+from lib.show.timeline_html import timeline_html
 from lib.timeline import Span, Trace
 
 PREDICTED = Trace(
@@ -58,14 +58,10 @@ def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
     assert "Predicted: 4 spans" in both.words and "Measured: 4 spans" in both.words
 
 
-def test_a_lane_that_ran_in_one_trace_only_is_idle_in_the_other() -> None:
+def test_rows_can_be_chosen_and_a_lane_that_ran_in_one_trace_only_is_idle_in_the_other() -> None:
     layout = lay_out(Trace([Span("worker", "load 0", 0, 1)]), PREDICTED, None, None)
-    assert layout.rows == ("worker", "model")
-    assert layout.busy_share("model", "measured") == "0 %"
+    assert (layout.rows, layout.busy_share("model", "measured")) == (("worker", "model"), "0 %")
     assert layout.traces["measured"].bubble == 0.5
-
-
-def test_rows_can_be_chosen_and_ordered_and_a_wrong_one_is_named() -> None:
     assert lay_out(PREDICTED, None, ["model"], None).words.startswith("Timeline of 1 lane.")
     assert lay_out(PREDICTED, None, ["model", "worker"], None).rows == ("model", "worker")
     with pytest.raises(KeyError, match=r"no lane 'gpu' in what is drawn; its lanes are worker, model"):
@@ -74,46 +70,35 @@ def test_rows_can_be_chosen_and_ordered_and_a_wrong_one_is_named() -> None:
         timeline_html()
 
 
-def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
-    assert lay_out(PREDICTED.scale(1e-3), None, None, None).axis_label == "time (ms)"
-    assert lay_out(PREDICTED.scale(1e-3), None, None, "µs").end == pytest.approx(3000)
-    clock = lay_out(None, PREDICTED, None, "clock")
-    assert (clock.axis_label, clock.end, clock.finding) == (
-        "time (clock ticks)",
-        3.0,
-        "2 lanes, 3 clocks, 33 % idle",
-    )
-
-
 def test_every_kind_has_its_own_letter_and_its_own_colour() -> None:
-    kinds = (
-        "copy",
-        "compute",
-        "cast",
-        "load",
-        "transfer",
-        "weight",
-        "forward",
-        "step",
-        "unheard of",
-        "neither",
-    )
+    kinds = ["copy", "compute", "cast", "load", "transfer", "weight", "forward", "step", "unheard of", "neither"]
     layout = lay_out(Trace([Span("a", "x", i, i + 1, kind) for i, kind in enumerate(kinds)]), None, None, None)
     assert layout.letters["copy"] == "C" and layout.letters["compute"] == "O"
-    assert len(set(layout.letters.values())) == len(kinds)
     assert layout.colors["copy"] == color_of("copy"), "the first that has a colour keeps it"
-    assert len(set(layout.colors.values())) == len(kinds)
+    assert len(set(layout.letters.values())) == len(set(layout.colors.values())) == len(kinds)
 
 
 def test_what_is_written_into_a_span_gets_shorter_until_it_fits() -> None:
     assert labels_for(Span("a", "load 13", 0, 1, "load"), "L") == ("load 13", "L13", "L")
     assert labels_for(Span("a", "all-reduce", 0, 1), "C") == ("all-reduce", "C", "C")
+    trace = Trace([Span("a", "load 0", 0, 10, "load"), Span("a", "load 1", 10, 10.35, "load")])
+    shown = texts(draw_timeline(trace))
+    assert "load 0" in shown and "L1" in shown and "load 1" not in shown
 
 
-def test_ticks_are_round_and_whole_where_half_a_clock_means_nothing() -> None:
-    assert [text for _, text in ticks(0, 3)] == ["0.0", "0.5", "1.0", "1.5", "2.0", "2.5", "3.0"]
-    assert [text for _, text in ticks(0, 3, whole=True)] == ["0", "1", "2", "3"]
-    assert [text for _, text in ticks(0.1, 55.7)] == ["10", "20", "30", "40", "50"]
+@pytest.mark.parametrize(
+    "end, whole, shown",
+    [(3, False, "0.0 0.5 1.0 1.5 2.0 2.5 3.0"), (3, True, "0 1 2 3"), (55.7, False, "10 20 30 40 50")],
+)
+def test_ticks_are_round_and_whole_where_half_a_clock_means_nothing(end: float, whole: bool, shown: str) -> None:
+    assert [text for _, text in ticks(0.1 * (end > 3), end, whole=whole)] == shown.split()
+
+
+def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
+    assert lay_out(PREDICTED.scale(1e-3), None, None, None).axis_label == "time (ms)"
+    assert lay_out(PREDICTED.scale(1e-3), None, None, "µs").end == pytest.approx(3000)
+    clock = lay_out(None, PREDICTED, None, "clock")
+    assert (clock.axis_label, clock.end, clock.finding) == ("time (clock ticks)", 3.0, "2 lanes, 3 clocks, 33 % idle")
 
 
 # --- matplotlib ---------------------------------------------------------------------------------------------------
@@ -134,37 +119,19 @@ def test_a_bar_lies_where_its_span_lies_in_the_unit_of_the_axis() -> None:
     assert (box.x0, box.x1) == (pytest.approx(2), pytest.approx(5))
 
 
-def test_labels_stand_in_wide_spans_and_letters_in_narrow_ones() -> None:
-    trace = Trace([Span("a", "load 0", 0, 10, "load"), Span("a", "load 1", 10, 10.35, "load")])
-    shown = texts(draw_timeline(trace))
-    assert "load 0" in shown and "L1" in shown and "load 1" not in shown
-
-
-def test_lanes_run_from_top_to_bottom_and_time_has_its_unit() -> None:
-    figure = draw_timeline(MEASURED, PREDICTED, title="The model waits for the worker")
+def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_when_asked_for() -> None:
+    figure = draw_timeline(MEASURED, PREDICTED)
     (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["worker", "model"]
-    assert axes.yaxis_inverted()
-    assert axes.get_xlabel() == "time (s)"
-    assert axes.get_title("left") == "The model waits for the worker"
     assert to_hex(figure.get_facecolor()) == PAPER
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["worker", "model"]
+    assert axes.yaxis_inverted() and axes.get_xlabel() == "time (s)"
     legend = axes.get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "load (L)",
-        "step (S)",
-        "predicted",
-        "measured",
-    ]
-
-
-def test_bubbles_are_hatched_when_asked_for() -> None:
-    def hatched(figure: Figure) -> list[Any]:
-        return [path for c in figure.axes[0].collections if c.get_hatch() for path in c.get_paths()]
-
-    assert hatched(draw_timeline(PREDICTED)) == []
-    gaps = [path.get_extents() for path in hatched(draw_timeline(PREDICTED, bubbles=True))]
-    assert sorted((round(box.x0), round(box.x1)) for box in gaps) == [(0, 1), (2, 3)]
+    assert [text.get_text() for text in legend.get_texts()] == ["load (L)", "step (S)", "predicted", "measured"]
+    for bubbles, gaps in ((False, []), (True, [(0, 1), (2, 3)])):
+        (axes,) = draw_timeline(PREDICTED, bubbles=bubbles).axes
+        hatched = [path.get_extents() for c in axes.collections if c.get_hatch() for path in c.get_paths()]
+        assert sorted((round(box.x0), round(box.x1)) for box in hatched) == gaps
 
 
 def test_the_description_says_what_the_picture_says() -> None:
@@ -176,48 +143,38 @@ def test_the_description_says_what_the_picture_says() -> None:
     assert any("Recorded on another machine: NVIDIA H200" in shown for shown in texts(figure))
 
 
+DEGENERATE = {
+    "nothing": Trace(),
+    "idle": Trace((), ("rank 0",)),
+    "an instant": Trace([Span("a", "an instant", 1, 1)]),
+    "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]),
+}
+
+
 @pytest.mark.parametrize(
-    "figure_of",
+    "drawn",
     [
-        lambda: draw_timeline(PREDICTED, bubbles=True, recorded="a machine"),
-        lambda: draw_timeline(MEASURED, PREDICTED, title="A finding that is so long that it takes two lines " * 2),
-        lambda: draw_timeline(LOTS),
-        lambda: draw_timeline(Trace()),
-        lambda: draw_timeline(Trace((), ("rank 0",))),
-        lambda: draw_timeline(Trace([Span("a", "an instant", 1, 1)])),
-        lambda: draw_timeline(Trace([Span("a", "half a tick", 0.2, 0.7)]), unit="clock"),
-        lambda: draw_timeline(LOTS.shift(1e6), LOTS.shift(1e6), unit="clock"),
-        lambda: draw_timeline(
-            Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)])
-        ),
-    ],
-    ids=[
-        "bubbles",
-        "long title",
-        "2000 spans",
-        "nothing",
-        "idle",
-        "an instant",
-        "half a tick",
-        "far from zero",
-        "60 lanes",
+        *({"measured": trace} for trace in DEGENERATE.values()),
+        {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
+        {
+            "measured": MEASURED,
+            "predicted": PREDICTED,
+            "title": "A finding that is so long that it takes two lines " * 2,
+        },
+        {"measured": LOTS},
+        {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
+        {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},
     ],
 )
-def test_every_text_is_legible_and_inside_the_figure(figure_of: Any) -> None:
-    figure = figure_of()
+def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> None:
+    figure = draw_timeline(**drawn)
     figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    page = figure.bbox
     for text in figure.findobj(Text):
         if text.get_text() and text.get_visible():
             assert text.get_fontsize() >= 9
-            box = text.get_window_extent(renderer)
+            box, page = text.get_window_extent(figure.canvas.get_renderer()), figure.bbox
             inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= page.x1 + 1 and box.y1 <= page.y1 + 1
             assert inside, f"{text.get_text()!r} is cut off: {box}"
-
-
-def test_the_same_trace_gives_the_same_picture() -> None:
-    assert png(draw_timeline(MEASURED, PREDICTED)) == png(draw_timeline(MEASURED, PREDICTED))
 
 
 # --- HTML ---------------------------------------------------------------------------------------------------------
@@ -255,8 +212,7 @@ class Page(HTMLParser):
 def test_the_view_is_one_string_that_needs_nothing_else() -> None:
     view = timeline_html(MEASURED, PREDICTED, recorded="NVIDIA H200")
     page = Page(view.html)
-    assert page.open == []
-    assert view._repr_html_() == view.html
+    assert page.open == [] and view._repr_html_() == view.html
     for element, attrs in page.elements:
         assert "id" not in attrs and "href" not in attrs and "src" not in attrs, element
     without_names = view.html.replace("http://www.w3.org/2000/svg", "")  # a name, not an address that is fetched
@@ -284,44 +240,32 @@ def test_the_view_has_the_alt_text_of_its_data_and_prints_as_it() -> None:
 
 
 def test_two_traces_can_be_told_apart_by_buttons_and_one_needs_none() -> None:
-    def actions(view: TimelineView) -> list[str | None]:
-        return [attrs["data-do"] for tag, attrs in Page(view.html).elements if tag == "button"]
-
-    assert actions(timeline_html(MEASURED, PREDICTED)) == [
-        "both",
-        "predicted",
-        "measured",
-        "out",
-        "in",
-        "all",
-    ]
-    assert actions(timeline_html(MEASURED)) == ["out", "in", "all"]
+    for traces, buttons in (((MEASURED, PREDICTED), "both predicted measured out in all"), ((MEASURED,), "out in all")):
+        page = Page(timeline_html(*traces).html)
+        assert [attrs["data-do"] for tag, attrs in page.elements if tag == "button"] == buttons.split()
     assert Page(timeline_html(predicted=PREDICTED).html).all("div", "idt-timeline")[0]["data-shown"] == "predicted"
 
 
 @pytest.mark.parametrize(
     "nasty",
-    [
-        "</script><script>alert(1)</script>",
-        '"><img src=x onerror=alert(1)>',
-        "</title><b>",
-        "'&\"<>",
-        "]]>",
-        "-->",
-    ],
+    ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</title><b>", "'&\"<>", "]]>", "-->"],
 )
 def test_a_label_stays_a_label(nasty: str) -> None:
     plain = Page(timeline_html(Trace([Span("lane", "label", 0, 1, "kind")]), title="t", recorded="r").html)
-    trace = Trace([Span(nasty, nasty, 0, 1, nasty)])
-    page = Page(timeline_html(trace, title=nasty, recorded=nasty).html)
+    page = Page(timeline_html(Trace([Span(nasty, nasty, 0, 1, nasty)]), title=nasty, recorded=nasty).html)
     assert [tag for tag, _ in page.elements] == [tag for tag, _ in plain.elements], "no element came or went"
     assert [set(attrs) for _, attrs in page.elements] == [set(attrs) for _, attrs in plain.elements]
     assert page.words.count(nasty) >= 3
 
 
-def test_the_same_trace_gives_the_same_bytes_in_any_order_of_kinds() -> None:
-    assert timeline_html(MEASURED, PREDICTED).html == timeline_html(MEASURED, PREDICTED).html
+def test_a_trace_gives_the_same_small_bytes_without_a_machine_in_them(tmp_path: Path) -> None:
+    html = timeline_html(MEASURED, PREDICTED).html
+    assert html == timeline_html(MEASURED, PREDICTED).html
+    assert png(draw_timeline(MEASURED, PREDICTED)) == png(draw_timeline(MEASURED, PREDICTED))
+    assert str(tmp_path.parent) not in html and "0x" not in html
     assert "0.30000000000000004" not in timeline_html(Trace([Span("a", "x", 0.1 + 0.2, 0.7)])).html
+    assert len(timeline_html(LOTS).html) / len(LOTS) < 400, "bytes a span"
+    assert not any(Page(timeline_html(trace).html).open for trace in DEGENERATE.values())
 
 
 def test_times_far_from_zero_and_long_names_fit() -> None:
@@ -330,18 +274,3 @@ def test_times_far_from_zero_and_long_names_fit() -> None:
     assert geometry["start"] < geometry["end"]
     assert "a lane with a very long n…" in page.words
     assert geometry["left"] < 300
-
-
-def test_degenerate_traces_are_drawn_too() -> None:
-    for trace in (Trace(), Trace((), ("idle",)), Trace([Span("a", "an instant", 1, 1)])):
-        assert Page(timeline_html(trace).html).open == []
-
-
-def test_hundreds_of_spans_stay_small() -> None:
-    html = timeline_html(LOTS).html
-    assert len(html) / len(LOTS) < 400, "bytes a span"
-
-
-def test_files_of_the_views_have_no_machine_in_them(tmp_path: Path) -> None:
-    html = timeline_html(MEASURED, PREDICTED).html
-    assert str(tmp_path.parent) not in html and "0x" not in html

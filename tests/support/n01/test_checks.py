@@ -22,11 +22,7 @@ def test_the_short_form_of_an_answer_passes_too(check, short_form):
 @pytest.mark.parametrize(
     "check, number, says",
     [
-        (
-            n00.check_makespan,
-            0,
-            "for times = [(1, 2), (4, 6)], expected 5, got 3. You added the durations up",
-        ),
+        (n00.check_makespan, 0, "for times = [(1, 2), (4, 6)], expected 5, got 3. You added the durations up"),
         (n00.check_makespan, 1, "expected 5, got 6. You took the last end"),
         (n01.check_pipeline_time, 0, "batches = 6, hops = [6, 1, 2, 4], expected 43, got 78."),
         (n01.check_pipeline_time, 1, "batches = 1, hops = [6, 1, 2, 4], expected 13, got 6."),

@@ -5,21 +5,10 @@ from functools import partial
 
 import pytest
 import torch
-from lib.data.digits import Digits, write_digits
-from support.n01.runs import (
-    TRAINER,
-    TimedDataset,
-    costs,
-    measure_copies,
-    moments,
-    prepare,
-    queue_depth,
-    run_epoch,
-    simulate_loading,
-    simulate_path,
-)
+from support.n01 import runs as n01
 from torch.utils.data import DataLoader, Dataset
 
+from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: on purpose
@@ -32,36 +21,31 @@ def exact(batches, load, step, workers):
     return max(load + batches * step, rounds * load + left * step)
 
 
-def test_without_workers_the_trainer_does_everything_itself():
-    trace = simulate_loading(5, load=3, step=2)
-    assert trace.lanes == (TRAINER,)
-    assert [span.label for span in trace][:4] == ["load 0", "step 0", "load 1", "step 1"]
-    assert trace.makespan == 5 * (3 + 2)
-
-
 @pytest.mark.parametrize("load, step", [(1, 1), (2, 1), (6, 2), (7, 3), (1, 5), (0, 2), (4, 0)])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("prefetch", [2, 4])
 def test_with_even_batches_the_epoch_is_the_longer_of_two_paths(load, step, workers, prefetch):
     for batches in (1, 2, 3, 7, 12):
-        predicted = simulate_loading(batches, load, step, workers, prefetch).makespan
+        predicted = n01.simulate_loading(batches, load, step, workers, prefetch).makespan
         assert predicted == pytest.approx(exact(batches, load, step, workers))
 
 
-def test_many_workers_cost_the_first_load_and_then_the_slower_of_two():
-    for workers in (2, 4, 8):
-        epoch = simulate_loading(400, load=8, step=3, num_workers=workers).makespan
+def test_what_an_epoch_costs_without_workers_with_many_on_few_cores_and_with_a_blocking_copy():
+    alone = n01.simulate_loading(5, load=3, step=2)
+    assert (alone.lanes, alone.makespan) == ((n01.TRAINER,), 5 * (3 + 2))
+    assert [span.label for span in alone][:4] == ["load 0", "step 0", "load 1", "step 1"]
+    for workers in (2, 4, 8):  # the first load, and then the slower of two
+        epoch = n01.simulate_loading(400, load=8, step=3, num_workers=workers).makespan
         assert epoch == pytest.approx(8 + 400 * max(3, 8 / workers), rel=0.02)
-
-
-def test_a_blocking_copy_is_time_that_the_trainer_loses_for_every_batch():
-    trace = simulate_loading(10, load=2, step=3, num_workers=2, transfer=1)
-    assert trace.makespan == 2 + 10 * (1 + 3)
-    assert trace.active("transfer") == 10
+    assert n01.simulate_loading(20, 3, 2, 4, cores=1).makespan == pytest.approx(20 * (3 + 2))
+    part = n01.simulate_loading(400, load=24, step=12, num_workers=2, cores=1.5).makespan
+    assert part / 400 == pytest.approx((24 + 12) / 1.5, rel=0.02)
+    copied = n01.simulate_loading(10, load=2, step=3, num_workers=2, transfer=1)
+    assert (copied.makespan, copied.active("transfer")) == (2 + 10 * (1 + 3), 10)
 
 
 def test_worker_k_loads_every_wth_batch_and_the_trainer_takes_them_in_order():
-    trace = simulate_loading(7, load=[9, 1, 1, 1, 1, 1, 1], step=1, num_workers=3)
+    trace = n01.simulate_loading(7, load=[9, 1, 1, 1, 1, 1, 1], step=1, num_workers=3)
     assert [span.label for span in trace.only(lane="worker 1")] == ["load 1", "load 4"]
     assert [span.label for span in trace.only(kind="step")] == [f"step {batch}" for batch in range(7)]
 
@@ -69,8 +53,8 @@ def test_worker_k_loads_every_wth_batch_and_the_trainer_takes_them_in_order():
 def test_one_slow_batch_is_waited_for_although_later_ones_lie_ready():
     loads = [1.0] * 12
     loads[4] = 10.0
-    trace = simulate_loading(12, loads, step=1, num_workers=2)
-    assert max(depth for _, depth in queue_depth(trace)) == 3
+    trace = n01.simulate_loading(12, loads, step=1, num_workers=2)
+    assert max(depth for _, depth in n01.queue_depth(trace)) == 3
     waits = [span.label for span in trace.only(kind="wait")]
     assert waits == ["wait 0", "wait 4"]
 
@@ -78,26 +62,17 @@ def test_one_slow_batch_is_waited_for_although_later_ones_lie_ready():
 def test_a_deeper_queue_absorbs_a_slow_batch():
     loads = [1.0] * 30
     loads[20] = 8.0
-    epochs = [simulate_loading(30, loads, 1.0, 2, prefetch).makespan for prefetch in (1, 2, 4, 8)]
+    epochs = [n01.simulate_loading(30, loads, 1.0, 2, prefetch).makespan for prefetch in (1, 2, 4, 8)]
     # 31 is what it takes without a slow batch; with p places a worker, its load starts 2p steps before its turn
     assert epochs == [31 + 8 - 2, 31 + 8 - 4, 31, 31]
 
 
 def test_what_computes_needs_a_core_and_what_waits_does_not():
-    computing = [simulate_loading(400, 24, 12, workers, cores=2).makespan / 400 for workers in (1, 2, 4)]
-    waiting = [simulate_loading(400, 24, 12, w, cores=2, waiting=16).makespan / 400 for w in (1, 2, 4)]
+    computing = [n01.simulate_loading(400, 24, 12, workers, cores=2).makespan / 400 for workers in (1, 2, 4)]
+    waiting = [n01.simulate_loading(400, 24, 12, w, cores=2, waiting=16).makespan / 400 for w in (1, 2, 4)]
     assert computing == pytest.approx([24, (24 + 12) / 2, (24 + 12) / 2], rel=0.02)
     assert waiting[0] == pytest.approx(24, rel=0.02) and waiting[2] == pytest.approx(12, rel=0.02)
     assert 12 < waiting[1] < 18  # at the edge, where the two workers and the trainer now and then want the same core
-
-
-def test_a_part_of_a_core_counts():
-    epoch = simulate_loading(400, load=24, step=12, num_workers=2, cores=1.5).makespan
-    assert epoch / 400 == pytest.approx((24 + 12) / 1.5, rel=0.02)
-
-
-def test_on_one_core_workers_that_compute_gain_nothing():
-    assert simulate_loading(20, 3, 2, 4, cores=1).makespan == pytest.approx(20 * (3 + 2))
 
 
 @pytest.mark.parametrize(
@@ -116,18 +91,18 @@ def test_on_one_core_workers_that_compute_gain_nothing():
 )
 def test_bad_arguments_raise_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
-        simulate_loading(**{"batches": 4, "load": 1.0, "step": 1.0, **arguments})
+        n01.simulate_loading(**{"batches": 4, "load": 1.0, "step": 1.0, **arguments})
 
 
 def test_a_pipeline_takes_one_pass_and_then_the_slowest_hop_for_each_further_batch():
     hops = dict(load=6, pin=1, transfer=2, step=4)
-    assert simulate_path(6, hops).makespan == sum(hops.values()) + 5 * max(hops.values())
-    assert simulate_path(6, hops, overlap=False).makespan == 6 * sum(hops.values())
-    assert simulate_path(6, hops).lanes == tuple(hops)
+    assert n01.simulate_path(6, hops).makespan == sum(hops.values()) + 5 * max(hops.values())
+    assert n01.simulate_path(6, hops, overlap=False).makespan == 6 * sum(hops.values())
+    assert n01.simulate_path(6, hops).lanes == tuple(hops)
     with pytest.raises(ValueError, match="at least one hop"):
-        simulate_path(6, {})
+        n01.simulate_path(6, {})
     with pytest.raises(ValueError, match="pin must be a number of seconds"):
-        simulate_path(6, dict(pin=-1))
+        n01.simulate_path(6, dict(pin=-1))
 
 
 class Numbers(Dataset):
@@ -142,16 +117,16 @@ class Numbers(Dataset):
 
 def epoch_of_numbers(workers, prefetch=2, latency=0.002):
     recorder, seen = Recorder(), []
-    dataset = TimedDataset(Numbers(), recorder, latency=latency)
+    dataset = n01.TimedDataset(Numbers(), recorder, latency=latency)
     loader = DataLoader(dataset, batch_size=2, num_workers=workers, prefetch_factor=prefetch if workers else None)
-    trace = run_epoch(loader, lambda batch: seen.extend(batch.tolist()), recorder)
+    trace = n01.run_epoch(loader, lambda batch: seen.extend(batch.tolist()), recorder)
     return trace, seen
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
     measured, seen = epoch_of_numbers(workers)
-    predicted = simulate_loading(12, load=2, step=1, num_workers=workers, waiting=1)
+    predicted = n01.simulate_loading(12, load=2, step=1, num_workers=workers, waiting=1)
     assert seen == list(range(24))
     assert measured.lanes == predicted.lanes
     for lane in measured.lanes:
@@ -162,7 +137,10 @@ def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
 
 @pytest.mark.parametrize("workers, prefetch", [(1, 1), (2, 1), (2, 2), (3, 2)])
 def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
-    at = moments(epoch_of_numbers(workers, prefetch)[0])
+    trace = epoch_of_numbers(workers, prefetch)[0]
+    depths = [depth for _, depth in n01.queue_depth(trace)]
+    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= workers * prefetch
+    at = n01.moments(trace)
     places = workers * prefetch
     for batch in range(12):
         assert at["started"][batch] < at["ended"][batch] < at["taken"][batch]
@@ -174,46 +152,40 @@ def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
 
 def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     recorder = Recorder()
-    loader = DataLoader(TimedDataset(Numbers(), recorder), 2, num_workers=2, persistent_workers=True)
-    first, second = (run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
+    loader = DataLoader(n01.TimedDataset(Numbers(), recorder), 2, num_workers=2, persistent_workers=True)
+    first, second = (n01.run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
     assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12
     assert second.start == 0.0
 
 
-def test_the_queue_of_a_measured_epoch_ends_empty():
-    trace, _ = epoch_of_numbers(2)
-    depths = [depth for _, depth in queue_depth(trace)]
-    assert depths[0] == depths[-1] == 0 and min(depths) == 0 and max(depths) <= 4
-
-
 def test_a_timed_dataset_gives_the_items_of_the_one_inside(tmp_path):
-    digits = Digits(write_digits(tmp_path / "digits"), transform=partial(prepare, size=32))
-    timed = TimedDataset(digits, Recorder())
+    digits = Digits(write_digits(tmp_path / "digits"), transform=partial(n01.prepare, size=32))
+    timed = n01.TimedDataset(digits, Recorder())
     assert len(timed) == len(digits)
     assert torch.equal(timed[3][0], digits[3][0]) and timed[3][1] == digits[3][1]
     assert [label for _, label in timed.__getitems__([5, 7])] == [digits[5][1], digits[7][1]]
     with pytest.raises(ValueError, match="latency must be a number of seconds"):
-        TimedDataset(digits, Recorder(), latency=-0.1)
+        n01.TimedDataset(digits, Recorder(), latency=-0.1)
 
 
 def test_prepared_images_are_of_one_size_in_range_and_the_same_in_every_run():
     image = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
     for detail in (1, 2):
-        large = prepare(image, size=48, detail=detail)
+        large = n01.prepare(image, size=48, detail=detail)
         assert large.shape == (1, 48, 48) and large.min() >= 0 and large.max() <= 1
-        assert torch.equal(large, prepare(image, size=48, detail=detail))
+        assert torch.equal(large, n01.prepare(image, size=48, detail=detail))
     assert large.mean() == pytest.approx(image.mean().item(), abs=0.1)
 
 
 def test_without_a_gpu_measuring_copies_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="needs a CUDA device"):
-        measure_copies()
+        n01.measure_copies()
 
 
 def test_the_measured_numbers_are_medians_over_batches_and_epochs():
-    trace = simulate_loading(3, load=[5, 6, 9], step=2, waiting=1)
-    assert costs(trace, trace) == {"load": 6, "waiting": 1, "step": 2}
-    assert costs(simulate_loading(4, 3, 2)) == {"load": 3, "waiting": 0, "step": 2}
+    trace = n01.simulate_loading(3, load=[5, 6, 9], step=2, waiting=1)
+    assert n01.costs(trace, trace) == {"load": 6, "waiting": 1, "step": 2}
+    assert n01.costs(n01.simulate_loading(4, 3, 2)) == {"load": 3, "waiting": 0, "step": 2}
     with pytest.raises(ValueError, match="nothing was measured"):
-        costs(trace.only(kind="load"))
+        n01.costs(trace.only(kind="load"))

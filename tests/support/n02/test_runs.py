@@ -4,16 +4,9 @@ import pickle
 
 import pytest
 import torch
-from support.n02.runs import (
-    MAIN,
-    IndexDataset,
-    LoggedSampler,
-    Message,
-    NoisyDataset,
-    WitnessDataset,
-    joined,
-    record_epoch,
-)
+from hypothesis import given
+from hypothesis import strategies as st
+from support.n02 import runs as n02
 from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from lib.data.samplers import RandomSampler, SequentialSampler
@@ -23,37 +16,19 @@ def told(messages):
     return [(message.name, message.payload) for message in messages]
 
 
-def test_an_item_is_its_index():
-    assert [IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_an_index_outside_is_refused_so_that_plain_iteration_ends(index):
-    with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
-        IndexDataset(3)[index]
-    assert list(IndexDataset(3)) == [0, 1, 2]
-
-
-def test_a_negative_size_is_refused():
+def test_an_item_is_its_index_and_one_outside_is_refused_so_that_plain_iteration_ends():
+    assert list(n02.IndexDataset(3)) == [n02.IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
+            n02.IndexDataset(3)[index]
     with pytest.raises(ValueError, match="size must be at least 0"):
-        IndexDataset(-1)
+        n02.IndexDataset(-1)
 
 
-def test_the_messages_of_an_epoch_come_in_the_order_length_indices_load_batch():
-    assert told(record_epoch(SequentialSampler, size=3, batch_size=2)) == [
-        ("length", (3,)),
-        ("indices", (0, 1)),
-        ("load", (0, 1)),
-        ("batch", (0, 1)),
-        ("indices", (2,)),
-        ("load", (2,)),
-        ("batch", (2,)),
-    ]
-
-
-def test_dropped_indices_are_named_and_never_loaded():
-    messages = record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)
-    assert told(messages)[-2:] == [("batch", (0, 1)), ("indices", (2,))]
+def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_and_never_loaded():
+    first = [("length", (3,)), ("indices", (0, 1)), ("load", (0, 1)), ("batch", (0, 1)), ("indices", (2,))]
+    assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2)) == [*first, ("load", (2,)), ("batch", (2,))]
+    assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first
 
 
 @pytest.mark.parametrize(
@@ -66,7 +41,7 @@ def test_dropped_indices_are_named_and_never_loaded():
     ],
 )
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
-    messages = record_epoch(make, size=4, batch_size=2)
+    messages = n02.record_epoch(make, size=4, batch_size=2)
     assert {(m.name, m.sender, m.receiver) for m in messages} == {
         ("length", "Dataset", "Sampler"),
         ("indices", "Sampler", "DataLoader"),
@@ -77,18 +52,18 @@ def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
 
 def test_whoever_asks_without_sampler_or_loader_is_the_training_loop():
     log = []
-    dataset = IndexDataset(2, log)
+    dataset = n02.IndexDataset(2, log)
     len(dataset)
     dataset[1]
     assert log == [
-        Message("length", "Dataset", "training loop", (2,)),
-        Message("load", "training loop", "Dataset", (1,)),
+        n02.Message("length", "Dataset", "training loop", (2,)),
+        n02.Message("load", "training loop", "Dataset", (1,)),
     ]
 
 
 def test_a_wrapped_dataset_still_finds_the_dataloader():
     log = []
-    loader = DataLoader(Subset(IndexDataset(4, log), [3, 1]), batch_size=2)
+    loader = DataLoader(Subset(n02.IndexDataset(4, log), [3, 1]), batch_size=2)
     assert [batch.tolist() for batch in loader] == [[3, 1]]
     assert {message.sender for message in log if message.name == "load"} == {"DataLoader"}
 
@@ -103,38 +78,33 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
             yield from self.sampler
 
     log = []
-    list(BatchSampler(LoggedSampler([0], log), 1, False))
-    list(Twice(LoggedSampler([0], log)))
-    list(LoggedSampler([0], log))
+    list(BatchSampler(n02.LoggedSampler([0], log), 1, False))
+    list(Twice(n02.LoggedSampler([0], log)))
+    list(n02.LoggedSampler([0], log))
     assert [m.receiver for m in log] == ["DataLoader", "Sampler", "Sampler", "training loop"]
 
 
 def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
-    length, index = Message("length", "a", "b", (5,)), Message("indices", "a", "b", (1,))
-    other = Message("indices", "a", "c", (1,))
-    assert joined([length, length, index, index, other]) == [
+    length, index = n02.Message("length", "a", "b", (5,)), n02.Message("indices", "a", "b", (1,))
+    other = n02.Message("indices", "a", "c", (1,))
+    assert n02.joined([length, length, index, index, other]) == [
         length,
-        Message("indices", "a", "b", (1, 1)),
+        n02.Message("indices", "a", "b", (1, 1)),
         other,
     ]
-    assert joined([]) == []
+    assert n02.joined([]) == []
 
 
 def test_a_witness_reports_the_main_process_when_there_are_no_workers():
-    witness = WitnessDataset(2)
+    witness = n02.WitnessDataset(2)
     witness.epoch = 7
-    assert [witness[1], witness[0]] == [(1, MAIN, 1, 7), (0, MAIN, 2, 7)]
+    assert [witness[1], witness[0]] == [(1, n02.MAIN, 1, 7), (0, n02.MAIN, 2, 7)]
 
 
 def test_workers_load_from_their_own_copies():
-    witness = WitnessDataset(4)
+    witness = n02.WitnessDataset(4)
     reports = list(DataLoader(witness, num_workers=2))
-    assert [[int(part) for part in report[:3]] for report in reports] == [
-        [0, 0, 1],
-        [1, 1, 1],
-        [2, 0, 2],
-        [3, 1, 2],
-    ]
+    assert [[int(part) for part in report[:3]] for report in reports] == [[0, 0, 1], [1, 1, 1], [2, 0, 2], [3, 1, 2]]
     assert witness.loads == 0
 
 
@@ -143,22 +113,52 @@ def noise(dataset, epoch):
     return [batch[2].tolist() for batch in DataLoader(dataset, batch_size=5, num_workers=2)]
 
 
-def test_a_generator_of_the_dataset_gives_all_workers_and_epochs_the_same_numbers():
-    dataset = NoisyDataset(10, per_item=False)
-    first, second = noise(dataset, 0)
-    assert first == second
-    assert noise(dataset, 1) == [first, second]
+def test_a_generator_of_the_dataset_repeats_in_workers_and_epochs_one_for_each_item_does_not():
+    shared, own = n02.NoisyDataset(10, per_item=False), n02.NoisyDataset(10, per_item=True)
+    first, second = noise(shared, 0)
+    assert first == second and noise(shared, 1) == [first, second]
+    first, second = noise(own, 0)
+    assert first != second and noise(own, 1) != [first, second] == noise(own, 0)
+    assert [own[i][2] for i in range(10)] == first + second  # without workers, too
 
 
-def test_a_generator_for_each_item_depends_on_item_and_epoch_only():
-    dataset = NoisyDataset(10, per_item=True)
-    first, second = noise(dataset, 0)
-    assert first != second
-    assert noise(dataset, 1) != [first, second]
-    assert noise(dataset, 0) == [first, second]
-    assert [dataset[i][2] for i in range(10)] == first + second  # without workers, too
-
-
-@pytest.mark.parametrize("dataset", [IndexDataset(3), WitnessDataset(3), NoisyDataset(3, per_item=False)])
+@pytest.mark.parametrize("dataset", [n02.IndexDataset(3), n02.WitnessDataset(3), n02.NoisyDataset(3, per_item=False)])
 def test_spawned_workers_can_unpickle_the_datasets(dataset):
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
+
+
+# ---- batches of equally long samples
+
+
+def test_the_example_of_the_docstring_and_sizes_below_one():
+    lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
+    pools = n02.pooled_batches([lengths.get(i, 0) for i in range(10)], [3, 9, 0, 5, 8, 1, 7, 2], 2, 2)
+    assert pools == [[9, 0], [5, 3], [1, 7], [8, 2]]
+    for batch_size, pool in ((0, 1), (1, 0), (2, -1)):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            n02.pooled_batches([1], [0], batch_size, pool)
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))
+def test_every_index_comes_once_and_every_pool_is_sorted(lengths, batch_size, pool):
+    order = list(range(len(lengths)))[::-1]
+    batches = n02.pooled_batches(lengths, order, batch_size, pool)
+    flat = [index for batch in batches for index in batch]
+    assert sorted(flat) == list(range(len(lengths)))
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+    size = batch_size * pool
+    for start in range(0, len(flat), size):
+        part = flat[start : start + size]
+        assert set(part) == set(order[start : start + size])
+        assert part == sorted(part, key=lambda i: (lengths[i], -i))  # equal lengths keep the order they had
+
+
+def test_padding_is_what_the_longest_of_a_batch_adds_to_the_others_and_larger_pools_pad_less():
+    assert n02.padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
+    assert n02.padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == n02.padding_share([], []) == 0
+    lengths = n02.sentence_lengths(2000)
+    assert all(1 <= length <= 64 for length in lengths)
+    assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
+    order = list(RandomSampler(lengths, seed=0))
+    shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]

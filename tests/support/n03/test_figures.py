@@ -4,29 +4,13 @@ from collections import Counter
 
 import pytest
 import torch
-from matplotlib.figure import Figure
-from support.n03.figures import (
-    RANKS_CONTROLS,
-    deal,
-    draw_agreement,
-    draw_coincidence,
-    draw_epochs,
-    draw_evaluation,
-    draw_graded,
-    draw_left_out,
-    draw_mechanism,
-    draw_ranks,
-    draw_slice,
-    draw_step,
-    signed,
-)
+from support.n03 import figures as n03
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
-from lib.show.style import alt_text, png
-
-START = {name: control.value for name, control in RANKS_CONTROLS.items()}
+from lib.show.style import alt_text
+from tests.pictures import corners
 
 
 def torch_shares(size, world_size, seed=0, epoch=0, shuffle=True, drop_last=False):
@@ -57,25 +41,19 @@ def headline(figure):
 
 
 def test_a_deal_knows_its_order_its_padding_and_what_it_dropped():
-    padded = deal(10, 3)
+    padded = n03.deal(10, 3)
     assert (padded.order, padded.repeated, padded.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6, 2, 4, 1], 2, [])
-    cut = deal(10, 3, drop_last=True)
+    cut = n03.deal(10, 3, drop_last=True)
     assert (cut.order, cut.repeated, cut.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6], 0, [2])
-    assert deal(10, 3, pad=False).order == padded.order[:10]
+    assert n03.deal(10, 3, pad=False).order == padded.order[:10]
 
 
 @pytest.mark.parametrize(
     "size, world_size, shuffle, drop_last",
-    [
-        (10, 3, True, False),
-        (10, 3, False, True),
-        (12, 4, True, True),
-        (3, 7, True, False),
-        (2, 4, True, True),
-    ],
+    [(10, 3, True, False), (10, 3, False, True), (12, 4, True, True), (3, 7, True, False), (2, 4, True, True)],
 )
 def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_last):
-    figure = draw_mechanism(size, world_size, 1, 2, shuffle, drop_last)
+    figure = n03.draw_mechanism(size, world_size, 1, 2, shuffle, drop_last)
     dataset, order, *ranks = rows_of(figure)
     shares = torch_shares(size, world_size, 1, 2, shuffle, drop_last)
     assert texts(dataset) == list(range(size))
@@ -89,65 +67,19 @@ def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_las
 
 
 def test_the_mechanism_states_the_sum_and_the_formulas():
-    figure = draw_mechanism(10, 3)
+    figure = n03.draw_mechanism(10, 3)
     assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 steps"
     notes = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "num_samples = ⌈10 / 3⌉ = 4" in notes
     assert "total_size = 4 × 3 = 12" in notes
-    assert headline(draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 steps"
-    assert headline(draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 steps"
-
-
-def test_the_slice_is_dealt_by_hops_and_not_in_blocks():
-    hops, blocks = rows_of(draw_slice(15, 3))
-    assert [cell.rank for cell in hops] == [0, 1, 2] * 5
-    assert [cell.rank for cell in blocks] == [0] * 5 + [1] * 5 + [2] * 5
-
-
-def test_the_explorer_draws_every_corner_as_torch_deals_it():
-    corners = list(explore(draw_ranks, **RANKS_CONTROLS).corners())
-    assert len(corners) > 64
-    for values in corners:
-        figure = draw_ranks(**values)
-        order, *grid, seen = rows_of(figure)
-        shares = torch_shares(**values)
-        assert [texts(row) for row in grid] == [share for share in shares if share]
-        given = [cell for cell in order if cell.mark != "dropped"]
-        assert [cell.index for cell in given] == [share[t] for t in range(len(shares[0])) for share in shares]
-        assert [cell.mark == "padding" for cell in given] == [p >= values["size"] for p in range(len(given))]
-        total = (values["epoch"] + 1) * len(given)
-        assert sum(texts(seen)) == total
-        assert len(seen) == values["size"]
-
-
-def test_times_seen_are_summed_over_all_epochs_so_far():
-    counts = Counter(index for epoch in range(5) for share in torch_shares(10, 3, 1, epoch) for index in share)
-    figure = draw_ranks(**{**START, "seed": 1, "epoch": 4})
-    assert texts(rows_of(figure)[-1]) == [counts[index] for index in range(10)]
-    assert alt_text(figure).endswith(" ".join(str(counts[index]) for index in range(10)) + ".")
-
-
-@pytest.mark.parametrize("name", RANKS_CONTROLS)
-def test_one_step_of_any_control_changes_the_picture(name):
-    options = RANKS_CONTROLS[name].options
-    place = options.index(START[name])
-    other = options[place + 1] if place + 1 < len(options) else options[place - 1]
-    assert png(draw_ranks(**START)) != png(draw_ranks(**{**START, name: other}))
-
-
-def test_everything_drawn_lies_inside_the_figure():
-    for size, world_size in ((32, 1), (29, 7), (1, 8), (32, 8)):
-        figure = draw_ranks(**{**START, "size": size, "world_size": world_size})
-        (left, right), (bottom, top) = figure.axes[0].get_xlim(), figure.axes[0].get_ylim()
-        for patch in drawn_cells(figure):
-            box = patch.get_bbox()
-            assert left <= box.x0 and box.x1 <= right and top <= box.y0 and box.y1 <= bottom
+    assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 steps"
+    assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 steps"
 
 
 def test_equal_seeds_cover_the_data_and_different_seeds_do_not():
-    *_, holders = rows_of(draw_agreement(10, (0, 0, 0)))
+    *_, holders = rows_of(n03.draw_agreement(10, (0, 0, 0)))
     assert texts(holders) == list(range(10))
-    figure = draw_agreement(10, (0, 1, 2))
+    figure = n03.draw_agreement(10, (0, 1, 2))
     assert headline(figure) == "Different seeds: 2 of 10 samples have no holder, 2 have several"
     crossed = [cell.index for cell in rows_of(figure)[-1] if cell.mark == "dropped"]
     kept = {torch_shares(10, 3, seed)[seed][t] for seed in range(3) for t in range(3)} | {torch_shares(10, 3)[0][3]}
@@ -155,7 +87,7 @@ def test_equal_seeds_cover_the_data_and_different_seeds_do_not():
 
 
 def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torchs():
-    figure = draw_epochs(12, 3, 6)
+    figure = n03.draw_epochs(12, 3, 6)
     by_panel = {axes: [] for axes in figure.axes}
     for patch in drawn_cells(figure):
         by_panel[patch.axes].append(patch.cell.index)
@@ -168,7 +100,7 @@ def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torch
 
 
 def test_drop_last_leaves_out_the_same_tail_without_shuffle_only():
-    figure = draw_left_out(11, 4, 6)
+    figure = n03.draw_left_out(11, 4, 6)
     crossed = {axes: Counter() for axes in figure.axes}
     for patch in drawn_cells(figure):
         if patch.cell.mark == "dropped":
@@ -181,7 +113,7 @@ def test_drop_last_leaves_out_the_same_tail_without_shuffle_only():
 
 
 def test_torchs_orders_coincide_along_diagonals_and_feistels_do_not():
-    figure = draw_coincidence(10, 6, 6)
+    figure = n03.draw_coincidence(10, 6, 6)
     named = {axes: {} for axes in figure.axes}
     for patch in drawn_cells(figure):
         named[patch.axes][patch.at] = patch.cell.index
@@ -192,24 +124,10 @@ def test_torchs_orders_coincide_along_diagonals_and_feistels_do_not():
     assert headline(figure).endswith("torch has 11 different orders, feistel 36")
 
 
-def test_a_step_takes_the_first_piece_of_the_order():
-    figure = draw_step(12, 3, 2)
-    assert [texts(row) for row in rows_of(figure)] == [share[:2] for share in torch_shares(12, 3)]
-    assert headline(figure) == "One step: 3 ranks × 2 samples act as one batch of 6"
-
-
-def test_graded_images_count_the_padding_twice():
-    correct = [False] + [True] * 4 + [False] + [True] * 4
-    figure = draw_graded(torch.zeros(10, 8, 8), correct, world_size=4)
-    hatched = [patch for patch in figure.axes[0].patches if patch.get_hatch()]
-    assert (len(figure.axes[0].images), len(hatched)) == (12, 2)
-    assert "Exact 8 of 10, padded 9 of 12: −5.0 points" in alt_text(figure)
-
-
 def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():
     correct = torch.ones(20, dtype=torch.bool)
     correct[10:] = False
-    figure = draw_evaluation(correct, sizes=(20, 12), most=8)
+    figure = n03.draw_evaluation(correct, sizes=(20, 12), most=8)
     (worlds, biases), _ = (
         zip(*scatter.get_offsets().tolist(), strict=True) for scatter in figure.axes[0].collections[1::2]
     )
@@ -220,18 +138,31 @@ def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():
     assert "pad=False: 0.0 everywhere" in alt_text(figure)
 
 
-def test_numbers_are_written_with_their_sign():
-    assert [signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]
+def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():
+    for values in corners(explore(n03.draw_ranks, **n03.RANKS_CONTROLS), 40):
+        figure = n03.draw_ranks(**values)
+        order, *grid, seen = rows_of(figure)
+        shares = torch_shares(**values)
+        assert [texts(row) for row in grid] == [share for share in shares if share]
+        given = [cell for cell in order if cell.mark != "dropped"]
+        assert [cell.index for cell in given] == [share[t] for t in range(len(shares[0])) for share in shares]
+        assert [cell.mark == "padding" for cell in given] == [p >= values["size"] for p in range(len(given))]
+        epochs = ({**values, "epoch": epoch} for epoch in range(values["epoch"] + 1))
+        counts = Counter(index for each in epochs for share in torch_shares(**each) for index in share)
+        assert texts(seen) == [counts[index] for index in range(values["size"])]
+        assert alt_text(figure).endswith(" ".join(map(str, texts(seen))) + ".")
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [draw_mechanism, draw_slice, draw_agreement, draw_epochs, draw_left_out, draw_coincidence, draw_step],
-)
-def test_every_figure_is_nine_inches_wide_and_described(draw):
-    figure = draw()
-    assert isinstance(figure, Figure)
-    assert figure.get_figwidth() == 9
-    assert len(alt_text(figure)) > 60
-    small = [text.get_text() for axes in figure.axes for text in axes.texts if text.get_fontsize() < 9]
-    assert small == []
+def test_the_slice_is_dealt_by_hops_and_a_step_takes_the_first_piece_of_the_order():
+    hops, blocks = ([cell.rank for cell in row] for row in rows_of(n03.draw_slice(15, 3)))
+    assert (hops, blocks) == ([0, 1, 2] * 5, [0] * 5 + [1] * 5 + [2] * 5)
+    figure = n03.draw_step(12, 3, 2)
+    assert [texts(row) for row in rows_of(figure)] == [share[:2] for share in torch_shares(12, 3)]
+    assert headline(figure) == "One step: 3 ranks × 2 samples act as one batch of 6"
+
+
+def test_graded_images_count_the_padding_twice():
+    correct = [False] + [True] * 4 + [False] + [True] * 4
+    words = alt_text(n03.draw_graded(torch.zeros(10, 8, 8), correct, world_size=4))
+    assert "Exact 8 of 10, padded 9 of 12: −5.0 points" in words
+    assert [n03.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import re
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
-from matplotlib.patches import FancyArrowPatch
+from support.n09 import figures as n09
 from support.n09 import runs as two_streams
-from support.n09.figures import (
-    CLOCK_RUN_CONTROLS,
-    MICRO_BATCHES,
-    RUNTIME_CONTROLS,
-    STEPS,
-    STREAMS_CONTROLS,
-    Gain,
-    clock_trace,
-    draw_clock_run,
-    draw_lock,
-    draw_runtime,
-    draw_streams,
-    draw_stuck,
-    draw_two_streams,
-    scene_at,
-    simulate_streams,
-)
 
 from lib.pipeline import clock_cycles
 from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
-from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import RED, alt_text
 from lib.timeline import Span, Trace
@@ -41,36 +23,6 @@ def heading(figure):
     return figure.axes[0].get_title("left").replace("\n", " ")
 
 
-def texts(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
-@pytest.mark.parametrize(
-    "draw, controls",
-    [
-        (draw_runtime, RUNTIME_CONTROLS),
-        (draw_streams, STREAMS_CONTROLS),
-        (draw_clock_run, CLOCK_RUN_CONTROLS),
-    ],
-)
-def test_every_control_works_everywhere_and_changes_the_first_frame(draw, controls):
-    explorer = explore(draw, **controls)
-    for values in explorer.corners():
-        assert heading(draw(**values))
-    start = {name: control.value for name, control in controls.items()}
-    first = alt_text(draw(**start))
-    for name, control in controls.items():
-        at = control.options.index(control.value)
-        neighbour = control.options[at + 1 if at + 1 < len(control.options) else at - 1]
-        assert alt_text(draw(**{**start, name: neighbour})) != first, name
-
-
-def test_type_is_large_enough_to_read():
-    for figure in (draw_runtime(5, 2, 4, True), draw_stuck(0.5), draw_streams(2, 2, 3, 4, True)):
-        figure.draw_without_rendering()
-        assert min(text.get_fontsize() for axes in figure.axes for text in axes.texts) >= 9
-
-
 # ---- the seven steps
 
 
@@ -78,68 +30,54 @@ def test_type_is_large_enough_to_read():
 def test_the_picture_shows_in_every_clock_what_a_real_run_computes(partitions):
     ran = []
     with spawn_workers([torch.device("cpu")] * partitions) as (in_queues, out_queues):
-        for k, clock in enumerate(clock_cycles(MICRO_BATCHES, partitions)):
+        for k, clock in enumerate(clock_cycles(n09.MICRO_BATCHES, partitions)):
             for pair in clock:
                 in_queues[pair[1]].put(Task(CPUStream, compute=partial(ran.append, pair), finalize=None))
             for _, j in clock:
                 assert out_queues[j].get(timeout=30)[0]
-            scene = scene_at(5, k, partitions, False)
+            scene = n09.scene_at(5, k, partitions, False)
             assert {(i, j) for j, i in scene.running.items()} == set(clock) == scene.now
             assert scene.done == set(ran) - set(clock)
 
 
 def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
-    places = [scene_at(step, 2, 3, False) for step in range(1, 8)]
+    places = [n09.scene_at(step, 2, 3, False) for step in range(1, 8)]
     assert [scene.queues for scene in places] == [False] + [True] * 6
     assert [scene.held for scene in places] == [False, False] + [True] * 5
     expected = {0: 2, 1: 1, 2: 0}  # partition: micro-batch
     assert [places[3].queued, places[4].running, places[5].answered, places[6].taken] == [expected] * 4
-    for number, name in enumerate(STEPS, start=1):
-        assert heading(draw_runtime(number, 2, 3, False)).startswith(f"Step {number} of 7, {name}: ")
+    for number, name in enumerate(n09.STEPS, start=1):
+        assert heading(n09.draw_runtime(number, 2, 3, False)).startswith(f"Step {number} of 7, {name}: ")
 
 
-def test_cells_carry_the_micro_batch_and_the_colour_of_the_partition():
-    figure = draw_runtime(5, 2, 3, False)
-    strong = [(patch.cell.index, patch.cell.rank) for patch in drawn_cells(figure) if patch.cell.rank is not None]
-    assert strong == [(2, 0), (1, 1), (0, 2)]
-    assert len(drawn_cells(figure)) == 3 + MICRO_BATCHES * 3  # and the table of clocks
+def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_a_clock_beyond_the_last_is_the_last():
+    strong = [patch.cell for patch in drawn_cells(n09.draw_runtime(5, 2, 3, False)) if patch.cell.rank is not None]
+    assert [(cell.index, cell.rank) for cell in strong] == [(2, 0), (1, 1), (0, 2)]
+    assert alt_text(n09.draw_runtime(5, 6, 2, False)) == alt_text(n09.draw_runtime(5, n09.MICRO_BATCHES, 2, False))
 
 
 def test_a_failed_task_is_red_on_its_way_and_the_others_are_answered():
     for step, where in ((5, "workers"), (6, "out_queues"), (7, "scheduler")):
-        figure = draw_runtime(step, 3, 3, True)
+        figure = n09.draw_runtime(step, 3, 3, True)
         red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
         assert red == ["3!", 3]
         assert f"in the {where}: micro-batch 3 of partition 0, micro-batch 2 of partition 1" in alt_text(figure)
-    assert "out_queue.put((False, exc_info))" in texts(draw_runtime(6, 3, 3, True))
-    assert heading(draw_runtime(7, 3, 3, True)).endswith("F3 raises here, in your thread, F2 and F1 as usual")
-
-
-def test_a_clock_beyond_the_last_is_the_last():
-    assert alt_text(draw_runtime(5, 6, 2, False)) == alt_text(draw_runtime(5, MICRO_BATCHES, 2, False))
-
-
-def test_the_deadlock_is_a_ring_of_four_red_arrows():
-    figure = draw_stuck(0.5)
-    arrows = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyArrowPatch)]
-    assert len(arrows) == 4
-    assert "a ring of 4 waits" in alt_text(figure)
-    assert "0.5 s" in heading(figure)
+    assert heading(n09.draw_runtime(7, 3, 3, True)).endswith("F3 raises here, in your thread, F2 and F1 as usual")
+    stuck = n09.draw_stuck(0.5)
+    assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
 
 
 # ---- streams
 
 
 def test_one_stream_runs_in_order_of_launch_and_two_overlap():
-    one, two = (simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
+    one, two = (n09.simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert (one.end, two.end) == (25, 17)
-    assert simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
-
-
-def test_where_launches_take_longer_than_kernels_a_second_stream_does_not_help():
-    ends = {streams: simulate_streams(streams, kernel=2, launch=3).end for streams in (1, 2)}
-    assert ends[1] == ends[2] == 8 * 3 + 2
+    said = "Two streams, side by side for 8 ticks (B's launches come late): done at 17"
+    assert heading(n09.draw_streams(2, 1, 3, 1, False)) == said
+    assert n09.simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
+    assert [n09.simulate_streams(s, kernel=2, launch=3).end for s in (1, 2)] == [8 * 3 + 2] * 2  # launches decide
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -147,7 +85,7 @@ def test_where_launches_take_longer_than_kernels_a_second_stream_does_not_help()
 @pytest.mark.parametrize("kernel, launch", [(3, 1), (1, 4), (6, 1)])
 @pytest.mark.parametrize("waits", [False, True])
 def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
-    trace = simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
+    trace = n09.simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
     launched = {s.label: s.end for s in trace.only(kind="launch")}
     ran = {s.label: s for s in trace.only(kind="compute")}
     assert len(ran) == 8
@@ -159,73 +97,41 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
         assert ran["B0"].start >= ran["A1"].end
 
 
-def test_the_title_states_the_end_that_is_drawn():
-    figure = draw_streams(2, 1, 3, 1, False)
-    assert heading(figure) == "Two streams, side by side for 8 ticks (B's launches come late): done at 17"
-
-
-def test_without_gpu_and_recording_the_prediction_is_labelled_as_such():
-    figure = draw_two_streams(None)
-    assert heading(figure) == "No GPU and no recording yet: predicted only"
-    assert "Measured" not in alt_text(figure)
-
-
-def test_measured_streams_are_drawn_over_their_prediction():
+def test_measured_streams_are_drawn_over_their_prediction_which_else_stands_alone_and_says_so():
+    alone = n09.draw_two_streams(None)
+    assert heading(alone) == "No GPU and no recording yet: predicted only" and "Measured" not in alt_text(alone)
     one = Trace(Span("stream 0", f"{'AB'[k // 4]}{k % 4}", k * 1e-3, (k + 1) * 1e-3) for k in range(8))
     two = Trace(Span(f"stream {k % 2}", f"{'AB'[k % 2]}{k // 2}", k // 2 * 1e-3, (k // 2 + 1) * 1e-3) for k in range(8))
-    figure = draw_two_streams({1: one, 2: two}, "a GPU, someday")
+    figure = n09.draw_two_streams({1: one, 2: two}, "a GPU, someday")
     assert heading(figure) == "Two streams: the same kernels in 0.50 of the time of one"
     assert "Recorded: a GPU, someday" in alt_text(figure)
 
 
-class FakeGPU:
-    """torch.cuda with a clock that each kernel moves on by a millisecond, one at a time."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.busy = 0.0, None
-        gpu = self
-
-        class Event:
-            def __init__(self, enable_timing):
-                assert enable_timing
-
-            def record(self, stream):
-                self.time = gpu.now
-
-            def elapsed_time(self, other):
-                return other.time - self.time
-
-        class Using:
-            def __init__(self, stream):
-                assert stream is not None
-
-            def __enter__(self): ...
-            def __exit__(self, *error): ...
-
-        def sleep(cycles):
-            gpu.now += 1.0
-
-        fakes = {
-            "is_available": lambda: True,
-            "Stream": object,
-            "Event": Event,
-            "stream": Using,
-            "_sleep": sleep,
-        }
-        fakes |= {"synchronize": lambda: None, "current_stream": object, "get_device_name": lambda: "a GPU"}
-        for name, fake in fakes.items():
-            monkeypatch.setattr(torch.cuda, name, fake, raising=False)
-
-
 def test_the_gpu_measurement_names_kernels_and_streams(monkeypatch):
-    FakeGPU(monkeypatch)
+    now = [0.0]  # ms: each kernel moves the clock on by one, for they run one at a time
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            self.time = now[0]
+
+        def elapsed_time(self, other):
+            return other.time - self.time
+
+    def sleep(cycles):
+        now[0] += 1.0
+
+    fakes = {"Event": Event, "_sleep": sleep, "Stream": object, "stream": lambda stream: nullcontext(stream)}
+    fakes |= {"is_available": lambda: True, "get_device_name": lambda: "a GPU"}
+    fakes |= {"synchronize": lambda: None, "current_stream": object}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake, raising=False)
     trace = two_streams.measure_streams(2, kernels=2)
-    assert [(s.lane, s.label, round(1e3 * s.start, 6), round(1e3 * s.end, 6)) for s in trace] == [
-        ("stream 0", "A0", 0, 1),
-        ("stream 0", "A1", 1, 2),
-        ("stream 1", "B0", 2, 3),
-        ("stream 1", "B1", 3, 4),
-    ]
+    expected = [("stream 0", "A0"), ("stream 0", "A1"), ("stream 1", "B0"), ("stream 1", "B1")]
+    assert [(span.lane, span.label) for span in trace] == expected
+    assert [round(1e3 * t) for span in trace for t in (span.start, span.end)] == [0, 1, 1, 2, 2, 3, 3, 4]
     traces, origin = two_streams.find_streams()
     assert sorted(traces) == [1, 2] and origin is None
 
@@ -242,35 +148,26 @@ def test_without_a_gpu_the_measurement_says_so():
 
 
 def test_a_clock_begins_when_the_slowest_task_of_the_last_one_has_ended():
-    trace = clock_trace(3, [1, 4])
-    assert [(s.lane, s.label, s.start, s.end) for s in trace] == [
-        ("partition 0", "F0", 0, 1),
-        ("partition 0", "F1", 1, 2),
-        ("partition 1", "F0", 1, 5),
-        ("partition 0", "F2", 5, 6),
-        ("partition 1", "F1", 5, 9),
-        ("partition 1", "F2", 9, 13),
+    trace = n09.clock_trace(3, [1, 4])
+    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 0")] == [
+        ("F0", 0, 1),
+        ("F1", 1, 2),
+        ("F2", 5, 6),
     ]
-
-
-def test_equal_partitions_give_m_plus_n_minus_1_clocks():
-    figure = draw_clock_run(4, 2, 2, 2)
-    assert heading(figure) == "6 clocks, 12 ticks instead of 24: 2.00 × as fast"
-    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
-    assert len(dashed) == 6
-    assert heading(draw_clock_run(4, 2, 5, 2)).endswith("; partition 1 decides")
+    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 1")] == [
+        ("F0", 1, 5),
+        ("F1", 5, 9),
+        ("F2", 9, 13),
+    ]
+    assert heading(n09.draw_clock_run(4, 2, 2, 2)) == "6 clocks, 12 ticks instead of 24: 2.00 × as fast"
+    assert heading(n09.draw_clock_run(4, 2, 5, 2)).endswith("; partition 1 decides")
 
 
 def test_the_gains_are_drawn_where_they_were_measured():
-    gains = [Gain("512 × 512", 3e-3, 1.9), Gain("8 × 8", 1e-6, 0.7)]
-    figure = draw_lock(gains, Gain("Python loop", 0.0, 0.95))
-    (curve,) = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
-    assert list(curve.get_xdata()) == pytest.approx([1, 3000])
-    assert list(curve.get_ydata()) == [0.7, 1.9]
+    gains = [n09.Gain("512 × 512", 3e-3, 1.9), n09.Gain("8 × 8", 1e-6, 0.7)]
+    figure = n09.draw_lock(gains, n09.Gain("Python loop", 0.0, 0.95))
     assert heading(figure) == "Two threads: 0.7 × for 8 × 8, 1.9 × for 512 × 512, 0.9 × for a Python loop"
-    assert re.search(r"8 × 8, 1.00 µs an operation: 0.70", alt_text(figure))
-
-
-def test_a_curve_from_a_busy_machine_says_so():
-    gains = [Gain("8 × 8", 1e-6, 1.1), Gain("512 × 512", 3e-3, 0.9)]
-    assert heading(draw_lock(gains, Gain("Python loop", 0.0, 0.95))).startswith("No second core is free just now.")
+    assert "8 × 8, 1.00 µs an operation: 0.70" in alt_text(figure)
+    busy = [n09.Gain("8 × 8", 1e-6, 1.1), n09.Gain("512 × 512", 3e-3, 0.9)]
+    words = heading(n09.draw_lock(busy, n09.Gain("Python loop", 0.0, 0.95)))
+    assert words.startswith("No second core is free just now.")

@@ -2,127 +2,61 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import math
 import re
 
 import pytest
 import torch
-from matplotlib.collections import PolyCollection
-from support.n10 import figures as faults
-from support.n10 import figures as recompute
-from support.n10 import figures as recompute_cost
-from support.n10 import figures as segments
-from support.n10 import figures as staircase
-from support.n10.runs import (
-    MODES,
-    Outcome,
-    checkpointed,
-    measure_steps,
-    one_thread,
-    peak,
-    predict,
-    predict_early,
-    predict_step,
-    predicted_rows,
-    rows_and_source,
-)
+from support.n10 import figures as n10
+from support.n10 import runs
 
-from lib.show.explore import explore
 from lib.show.style import alt_text
 from lib.timeline import Trace
-
-EXPLORERS = {
-    "held": (staircase.draw_held, staircase.HELD_CONTROLS),
-    "segments": (segments.draw_segments, segments.SEGMENTS_CONTROLS),
-    "two functions": (recompute.draw_two_functions, recompute.STEPS_CONTROLS),
-    "early": (recompute.draw_early, recompute.EARLY_CONTROLS),
-}
+from tests.pictures import told
 
 
-def corners(name):
-    """Yield (settings, figure) of all combinations of ends."""
-    explorer = explore(EXPLORERS[name][0], **EXPLORERS[name][1])
-    ends = math.prod(len(control.corners) for control in explorer.controls.values())
-    for values in itertools.islice(explorer.corners(), ends):
-        yield values, explorer.update(**values)
-
-
-def picture(figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
-
-
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
-
-
-@pytest.mark.parametrize("name", EXPLORERS)
-def test_moving_any_control_by_one_step_changes_the_figure(name):
-    draw, controls = EXPLORERS[name]
-    start = {key: control.value for key, control in controls.items()}
-    first = picture(draw(**start))
-    for key, control in controls.items():
-        place = control.options.index(control.value)
-        moved = control.options[place + 1 if place + 1 < len(control.options) else place - 1]
-        assert picture(draw(**{**start, key: moved})) != first, key
-
-
-def test_held_tensors_are_counted_in_every_corner():
-    for values, figure in corners("held"):
+def test_held_tensors_are_counted_as_predicted():
+    for values, words in told(n10.draw_held, n10.HELD_CONTROLS, 20):
         cut = min(values["segments"], values["layers"])
-        steps = predict(values["layers"], cut, values["micro_batches"], values["mode"])
-        assert f"peak of {peak(steps)} tensors" in alt_text(figure)
-        assert "in every step as predicted" in alt_text(figure)
-        (counted,) = [c for c in figure.axes[2].patches if c.get_fill()]
-        assert counted.get_data().values.tolist() == [len(step.held) for step in steps]
+        steps = runs.predict(values["layers"], cut, values["micro_batches"], values["mode"])
+        assert f"peak of {runs.peak(steps)} tensors" in words and "in every step as predicted" in words
 
 
 def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held():
-    for mode in MODES:
-        steps = predict(6, 3, 2, mode)
+    for mode in runs.MODES:
+        steps = runs.predict(6, 3, 2, mode)
         bars = {
-            (tensor, t) for tensor, a, b, _ in staircase.lives(steps, 6, 3, checkpointed(2, mode)) for t in range(a, b)
+            (tensor, t) for tensor, a, b, _ in n10.lives(steps, 6, 3, runs.checkpointed(2, mode)) for t in range(a, b)
         }
         assert bars == {(tensor, t) for t, step in enumerate(steps) for tensor in step.held}
-        drawn = staircase.draw_held(6, 3, 2, mode).axes[0].collections
-        area = sum(path.get_extents().width for c in drawn if isinstance(c, PolyCollection) for path in c.get_paths())
-        assert round(area) == len(bars)
 
 
 def test_a_life_has_the_reason_for_which_it_is_held():
-    steps = predict(4, 2)
-    reasons = {(k, a): why for (_, k), a, _, why in staircase.lives(steps, 4, 2, 1)}
+    steps = runs.predict(4, 2)
+    reasons = {(k, a): why for (_, k), a, _, why in n10.lives(steps, 4, 2, 1)}
     assert {why for (k, _), why in reasons.items() if k in (1, 3, 4)} == {"recomputed"}
     assert [why for (k, _), why in sorted(reasons.items()) if k == 2] == ["boundary", "recomputed"]
-    assert {why for *_, why in staircase.lives(predict(4, 2, 1, "never"), 4, 2, 0)} == {"inside"}
+    assert {why for *_, why in n10.lives(runs.predict(4, 2, 1, "never"), 4, 2, 0)} == {"inside"}
 
 
 def test_every_segment_of_length_one_ends_one_life_where_the_next_begins():
-    reasons = [(k, why) for (_, k), _, _, why in staircase.lives(predict(3, 3), 3, 3, 1)]
+    reasons = [(k, why) for (_, k), _, _, why in n10.lives(runs.predict(3, 3), 3, 3, 1)]
     assert reasons.count((1, "boundary")) == reasons.count((1, "recomputed")) == 1
 
 
 def test_staircases_state_the_peaks_of_all_ways():
-    text = alt_text(staircase.draw_staircases(9, (1, 3)))
+    text = alt_text(n10.draw_staircases(9, (1, 3)))
     assert "without: peak 10 over 18 steps; 1 segment: peak 10 over 27 steps; 3 segments: peak 6 over 27 steps" in text
 
 
 def test_the_best_numbers_of_segments_are_those_with_the_least_peak():
-    assert alt_text(segments.draw_segments(16)).startswith("16 layers need least, 8 tensors, in 3 to 6 segments.")
-    for _, figure in corners("segments"):
-        line, dots = figure.axes[0].lines[:2]
-        heights = dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
-        assert all(heights[s] == count for s, count in zip(dots.get_xdata(), dots.get_ydata(), strict=True))
+    assert alt_text(n10.draw_segments(16)).startswith("16 layers need least, 8 tensors, in 3 to 6 segments.")
 
 
 def test_recompute_is_at_work_before_checkpoint_in_backward():
-    texts = [alt_text(figure) for _, figure in corners("two functions")]
-    texts = [alt_text(recompute.draw_two_functions(step)) for step in range(1, 7)] + texts
-    active = [text.split("At work: ")[1].split(".")[0] for text in texts[:6]]
-    backward = [k for k, text in enumerate(texts[:6]) if "(backward" in text]
+    texts = [alt_text(n10.draw_two_functions(step)) for step in range(1, 7)]
+    active = [text.split("At work: ")[1].split(".")[0] for text in texts]
+    backward = [k for k, text in enumerate(texts) if "(backward" in text]
     assert next(k for k in backward if "Recompute" in active[k]) < next(
         k for k in backward if "Checkpoint" in active[k]
     )
@@ -132,17 +66,18 @@ def test_recompute_is_at_work_before_checkpoint_in_backward():
 def test_early_recompute_saves_one_forward_for_each_partition_but_the_last():
     for n, m in itertools.product(range(1, 6), range(1, 6)):
         for mode, backward in itertools.product(("always", "except_last"), (1.0, 2.0)):
-            late, early = (predict_early(n, m, early=e, mode=mode, backward=backward).makespan for e in (False, True))
+            late, early = (
+                runs.predict_early(n, m, early=e, mode=mode, backward=backward).makespan for e in (False, True)
+            )
             if mode == "always":
                 assert late - early == n - 1
             assert early <= late
-    for values, figure in corners("early"):
-        trace = predict_early(**{key: values[key] for key in values if key != "early"}, early=values["early"])
-        assert numbers(alt_text(figure))[0] == trace.makespan
+    for values, words in told(n10.draw_early, n10.EARLY_CONTROLS):
+        assert int(re.findall(r"\d+", words)[0]) == runs.predict_early(**values).makespan
 
 
 def test_predicted_backward_keeps_its_order_and_never_overlaps_in_a_lane():
-    trace = predict_early(3, 4, early=True)
+    trace = runs.predict_early(3, 4, early=True)
     for lane in trace.lanes:
         spans = trace.only(lane=lane)
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
@@ -152,12 +87,13 @@ def test_predicted_backward_keeps_its_order_and_never_overlaps_in_a_lane():
 def test_a_measured_step_does_the_pieces_that_were_predicted():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     threads = torch.get_num_threads()
-    steps = measure_steps(model, torch.ones(6, 4), 3, repeats=1)
+    assert Trace(runs.predict_step(1.0, 2.0, 2, "always")).lanes == ("always",)
+    steps = runs.measure_steps(model, torch.ones(6, 4), 3, repeats=1)
     assert torch.get_num_threads() == threads
-    for mode in MODES:
-        expected = [span.label for span in predict_step(1.0, 2.0, 3, mode)]
+    for mode in runs.MODES:
+        expected = [span.label for span in runs.predict_step(1.0, 2.0, 3, mode)]
         assert [span.label for span in steps[mode]] == expected
-    text = alt_text(recompute_cost.draw_steps(steps, 1e-3, 2e-3, 3))
+    text = alt_text(n10.draw_steps(steps, 1e-3, 2e-3, 3))
     assert "always takes" in text
     assert "Predicted: 23 spans" in text
 
@@ -166,7 +102,7 @@ def test_one_thread_gives_the_threads_back_after_an_error():
     threads = torch.get_num_threads()
 
     def fail() -> None:
-        with one_thread():
+        with runs.one_thread():
             assert torch.get_num_threads() == 1
             raise KeyError
 
@@ -176,38 +112,34 @@ def test_one_thread_gives_the_threads_back_after_an_error():
 
 
 def test_gpu_rows_are_called_predicted_where_nothing_was_measured():
-    rows = predicted_rows()
+    rows = runs.predicted_rows()
     assert min(rows, key=lambda row: row["predicted_mib"])["segments"] == 4
     assert rows[1]["predicted_mib"] > rows[0]["predicted_mib"]  # one segment saves nothing
-    text = alt_text(recompute_cost.draw_gpu(rows, "nobody"))
+    text = alt_text(n10.draw_gpu(rows, "nobody"))
     assert text.startswith("4 segments should need ")
     measured = [{**row, "mib": 100.0 + k, "ms": 5.0 + k} for k, row in enumerate(rows)]
-    assert alt_text(recompute_cost.draw_gpu(measured, "a GPU")).startswith("1 segment needs 101% of the memory")
+    assert alt_text(n10.draw_gpu(measured, "a GPU")).startswith("1 segment needs 101% of the memory")
     if not torch.cuda.is_available():
-        source = rows_and_source()[1]
+        source = runs.rows_and_source()[1]
         assert source.startswith(("Predicted, not measured", "Recorded"))
 
 
 def test_masks_state_the_share_that_differs():
     first = torch.tensor([[True, False], [True, True]])
-    assert "The same mask twice" in alt_text(faults.draw_masks(first, first))
-    assert "50% of the units differ" in alt_text(faults.draw_masks(first, torch.tensor([[True, True], [False, True]])))
-    assert faults.kept(torch.tensor([0.0, 2.0])).tolist() == [False, True]
+    assert "The same mask twice" in alt_text(n10.draw_masks(first, first))
+    assert "50% of the units differ" in alt_text(n10.draw_masks(first, torch.tensor([[True, True], [False, True]])))
+    assert n10.kept(torch.tensor([0.0, 2.0])).tolist() == [False, True]
 
 
 def test_running_means_state_the_momentum_that_acts():
     once, twice = ([1 - factor**k for k in range(5)] for factor in (0.9, 0.81))
-    assert "Momentum 0.10 acts as 0.19" in alt_text(faults.draw_running({"plain": once, "checkpoint": twice}))
-    assert alt_text(faults.draw_running({"plain": once, "deferred": once})).startswith("Momentum 0.10 everywhere")
+    assert "Momentum 0.10 acts as 0.19" in alt_text(n10.draw_running({"plain": once, "checkpoint": twice}))
+    assert alt_text(n10.draw_running({"plain": once, "deferred": once})).startswith("Momentum 0.10 everywhere")
 
 
 def test_the_table_counts_silent_faults_and_shows_every_outcome():
-    row: dict[str, Outcome] = {"a": "wrong", "b": "no gradient", "c": "error"}
-    figure = faults.draw_faults({"x": row, "y": {"a": "same", "b": "wrong", "c": "counted twice"}})
+    row: dict[str, runs.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error"}
+    figure = n10.draw_faults({"x": row, "y": {"a": "same", "b": "wrong", "c": "counted twice"}})
     assert alt_text(figure).startswith("Silent faults in 2 cases: a 1, b 2, c 0.")
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
-    assert all(faults.LOOK[outcome][2] in words for outcome in faults.LOOK)
-
-
-def test_a_trace_of_a_step_has_one_lane_named_after_the_mode():
-    assert Trace(predict_step(1.0, 2.0, 2, "always")).lanes == ("always",)
+    assert all(n10.LOOK[outcome][2] in words for outcome in n10.LOOK)

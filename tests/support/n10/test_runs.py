@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.n10.runs import MODES, measure, peak, predict, segments_of
+from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 from torch import nn
 
 from lib.pipeline.checkpoint import checkpoint
@@ -16,12 +16,7 @@ from lib.saved import LiveTensors, SavedTensors
 
 
 @settings(deadline=None, max_examples=40)
-@given(
-    layers=st.integers(1, 9),
-    cut=st.integers(1, 9),
-    micro_batches=st.integers(1, 4),
-    mode=st.sampled_from(MODES),
-)
+@given(layers=st.integers(1, 9), cut=st.integers(1, 9), micro_batches=st.integers(1, 4), mode=st.sampled_from(MODES))
 def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     segments = min(cut, layers)
     steps = predict(layers, segments, micro_batches, mode)
@@ -55,13 +50,10 @@ def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
             assert lengths[0] - lengths[-1] <= 1
 
 
-@pytest.mark.parametrize("arguments", [(0, 1), (3, 4), (3, 0)])
-def test_impossible_cuts_are_refused(arguments):
-    with pytest.raises(ValueError):
-        segments_of(*arguments)
-
-
-def test_an_unknown_mode_is_refused():
+def test_impossible_cuts_and_an_unknown_mode_are_refused():
+    for arguments in ((0, 1), (3, 4), (3, 0)):
+        with pytest.raises(ValueError):
+            segments_of(*arguments)
     with pytest.raises(ValueError, match="never, except_last, always, not 'sometimes'"):
         predict(4, 2, 2, "sometimes")
 
@@ -80,15 +72,11 @@ def test_saved_tensors_count_each_tensor_once_and_no_parameters():
         nn.Sequential(layer, layer)(x)
         assert all_of_them.peak == 3  # x, the first output, the weight
     assert all_of_them.count == 0
-
-
-def test_a_graph_that_is_dropped_without_backward_is_no_longer_counted():
-    x = torch.ones(3, 4, requires_grad=True)
     with SavedTensors() as saved:
-        y = x.exp()
+        y = x.requires_grad_().exp()
         assert saved.count == 1
         del y
-        assert saved.count == 0
+        assert saved.count == 0, "a graph that is dropped without backward"
 
 
 def test_live_tensors_count_storages_until_they_die():
@@ -124,3 +112,39 @@ def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
         return live.peak
 
     assert most(4) < 0.7 * most(0) < most(1)
+
+
+# ---- which layers a checkpoint gets wrong, and which of the three checkpoints notices
+
+
+@pytest.mark.parametrize("name", HOWS)
+@pytest.mark.parametrize(
+    "case, ends",
+    [
+        ("dropout", {"same"}),
+        ("in place, inside", {"same"}),
+        ("other random numbers: values", {"wrong"}),
+        ("other random numbers: a branch", {"wrong", "error"}),
+        ("in place, on its input", {"error"}),
+    ],
+)
+def test_torchs_random_numbers_and_writes_inside_are_fine_others_never_right_a_write_to_an_input_refused(
+    name, case, ends
+):
+    assert outcome(case, HOWS[name]) in ends
+
+
+def test_without_a_gradient_in_the_input_only_torchs_reentrant_checkpoint_gives_none():
+    found = {name: outcome("input without grad", how) for name, how in HOWS.items()}
+    assert found == {"ours": "same", "torch reentrant": "no gradient", "torch not reentrant": "same"}
+
+
+def test_no_case_is_right_by_having_no_gradient():
+    assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
+
+
+@pytest.mark.parametrize("careful, calls", [(False, 2), (True, 1)])
+def test_a_careful_module_counts_a_checkpointed_forward_once(careful, calls):
+    count = Count(careful)
+    checkpoint(torch.nn.Sequential(torch.nn.Linear(2, 2), count), torch.ones(1, 2)).sum().backward()
+    assert count.calls == calls

@@ -3,44 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.n15.figures import (
-    DEALS,
-    MACHINES_CONTROLS,
-    MESH_CONTROLS,
-    ORDERS,
-    PLANS_CONTROLS,
-    draw_deals,
-    draw_machines,
-    draw_mesh,
-    draw_plans,
-    draw_same,
-    links_of,
-    mesh_of,
-)
+from support.n15 import figures as n15
 from support.n15.runs import every_plan, fastest
 
-from lib.show.explore import explore
 from lib.show.style import alt_text
-from tests.pictures import assert_each_control_changes_the_picture
-
-
-@pytest.mark.parametrize(
-    "draw, controls",
-    [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS), (draw_plans, PLANS_CONTROLS)],
-)
-def test_each_control_changes_the_picture(draw, controls):
-    assert_each_control_changes_the_picture(draw, controls)
-
-
-@pytest.mark.parametrize("draw, controls", [(draw_mesh, MESH_CONTROLS), (draw_machines, MACHINES_CONTROLS)])
-def test_every_corner_is_drawn(draw, controls):
-    for values in explore(draw, **controls).corners():
-        assert f"{values['ranks']} ranks" in alt_text(draw(**values)) or "replica" in alt_text(draw(**values))
 
 
 def test_replicas_read_every_place_once_and_their_ranks_the_same():
     for ranks, n in ((2, 1), (4, 2), (8, 4), (8, 8)):
-        mesh = mesh_of(ranks, n)
+        mesh = n15.mesh_of(ranks, n)
         assert [[p.rank for p in row] for row in mesh] == [list(range(d * n, d * n + n)) for d in range(ranks // n)]
         assert all(p.places() == row[0].places() for row in mesh for p in row)
         read = sorted(place for row in mesh for place in row[0].places(8 // len(mesh) or 1))
@@ -49,54 +20,44 @@ def test_replicas_read_every_place_once_and_their_ranks_the_same():
 
 
 def test_dealt_to_ranks_the_ends_of_a_pipeline_read_different_places():
-    mesh = mesh_of(8, 4, "to ranks")
+    mesh = n15.mesh_of(8, 4, "to ranks")
     assert all(not {*row[0].places(99)} & {*row[-1].places(99)} for row in mesh)
-    assert alt_text(draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")
-    assert "error" not in alt_text(draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
+    assert alt_text(n15.draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")
+    assert "error" not in alt_text(n15.draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
 
 
 def test_ranks_that_do_not_make_pipelines_are_refused():
     with pytest.raises(ValueError, match="6 ranks do not make pipelines of 4"):
-        mesh_of(6, 4, DEALS[0])
+        n15.mesh_of(6, 4, n15.DEALS[0])
 
 
 def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_keeps_rings():
     def crossing(order):
-        return {link.kind for link in links_of(16, 4, 4, order) if link.crosses}
+        return {link.kind for link in n15.links_of(16, 4, 4, order) if link.crosses}
 
-    assert crossing(ORDERS[0]) == {"ring"} and crossing(ORDERS[1]) == {"pipeline"}
-    assert not any(link.crosses for order in ORDERS for link in links_of(8, 4, 8, order))
+    assert crossing(n15.ORDERS[0]) == {"ring"} and crossing(n15.ORDERS[1]) == {"pipeline"}
+    assert not any(link.crosses for order in n15.ORDERS for link in n15.links_of(8, 4, 8, order))
     assert "0 of 12 pipeline links, 16 of 16 ring links" in alt_text(
-        draw_machines(ranks=16, partitions=4, machine=4, order=ORDERS[0])
+        n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0])
     )
 
 
 def test_the_picture_of_plans_names_the_fastest_that_fits():
     settings = {"ranks": 64, "micro_batches": 8, "schedule": "1F1B", "bandwidth": 1.0}
     best = fastest(every_plan(64, 8), 100e6)
-    assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(draw_plans(**settings, memory=100))
-    assert "nothing fits into 1 MB" in alt_text(draw_plans(**settings, memory=1))
-    texts = [text.get_text() for text in draw_plans(**settings, memory=100).axes[0].texts]
-    assert len(texts) == len(every_plan(64, 8)) and f"{1e3 * best.seconds:,.0f} ms" in " ".join(texts)
-
-
-@pytest.mark.parametrize("ranks", PLANS_CONTROLS["ranks"].options)
-@pytest.mark.parametrize("schedule", PLANS_CONTROLS["schedule"].options)
-def test_plans_are_drawn_for_all_ranks_and_schedules(ranks, schedule):
-    for memory in (PLANS_CONTROLS["memory"].options[0], PLANS_CONTROLS["memory"].options[-1]):
-        values = {"micro_batches": 4, "memory": memory, "bandwidth": 0.1}
-        assert f"{ranks} ranks" in alt_text(draw_plans(ranks=ranks, schedule=schedule, **values))
+    assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(n15.draw_plans(**settings, memory=100))
+    assert "nothing fits into 1 MB" in alt_text(n15.draw_plans(**settings, memory=1))
 
 
 def test_equal_losses_are_one_curve_and_others_are_not():
     one = [2.0, 1.0, 0.5]
-    assert "one curve, never 1e-9 apart" in alt_text(draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
-    assert "different curves, up to 1e-01 apart" in alt_text(draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
+    assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
+    assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
     with pytest.raises(ValueError, match="of one length, not {'a': 3, 'b': 1}"):
-        draw_same({"a": one, "b": [1.0]})
+        n15.draw_same({"a": one, "b": [1.0]})
 
 
 def test_a_run_that_learns_nothing_is_said_to():
     falling, flat = [2.5, 1.0, 0.3], [2.5, 2.3, 2.3]
-    assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(draw_deals(falling, flat))
-    assert "learns too" in alt_text(draw_deals(falling, falling))
+    assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
+    assert "learns too" in alt_text(n15.draw_deals(falling, falling))

@@ -8,28 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.n15.runs import (
-    NOMINAL,
-    SCHEDULES,
-    block_of,
-    even_balance,
-    every_plan,
-    fastest,
-    in_order,
-    make_plan,
-    measured_costs,
-    read_losses,
-    read_places,
-    read_rows,
-    read_traces,
-    read_weights,
-    tower,
-)
-from support.training import Step, StepLog
+from support.n15 import runs as n15
 
 from lib.saved import SavedTensors
 from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, simulate
 from lib.timeline import Recorder, Span, Trace
+from lib.training.state import Step, StepLog
 
 # ---- what ranks leave behind
 
@@ -37,7 +21,7 @@ from lib.timeline import Recorder, Span, Trace
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Two replicas of two stages, two steps; as 15_scale_out.py writes it."""
-    names = list(tower(0, 4).state_dict())
+    names = list(n15.tower(0, 4).state_dict())
     for rank in range(4):
         data, stage = divmod(rank, 2)
         place = {"RANK": str(rank), "data": data, "pipeline": stage, "stages": [stage], "last": stage == 1}
@@ -52,18 +36,13 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_places_losses_rows_and_weights_are_read_from_the_ranks_that_know_them(run: Path) -> None:
-    assert [place["data"] for place in read_places(run)] == [0, 0, 1, 1]
-    assert read_losses(run) == [0.5, 1.5]  # the mean of the last stages; the first ones know none
-    assert read_rows(run) == [[0, 0, 0, 1], [2, 0, 2, 1]]  # of one rank of each replica
-    assert {name: value.tolist() for name, value in read_weights(run).items()} == {
-        "0.1.weight": [0, 0],
-        "1.weight": [1, 1],
-    }
-
-
-def test_recorded_steps_come_in_order_of_their_number_and_start_at_0(run: Path) -> None:
-    traces = read_traces(run)
+def test_places_losses_rows_weights_and_steps_are_read_from_the_ranks_that_know_them(run: Path) -> None:
+    assert [place["data"] for place in n15.read_places(run)] == [0, 0, 1, 1]
+    assert n15.read_losses(run) == [0.5, 1.5]  # the mean of the last stages; the first ones know none
+    assert n15.read_rows(run) == [[0, 0, 0, 1], [2, 0, 2, 1]]  # of one rank of each replica
+    weights = {name: value.tolist() for name, value in n15.read_weights(run).items()}
+    assert weights == {"0.1.weight": [0, 0], "1.weight": [1, 1]}
+    traces = n15.read_traces(run)  # in order of their number, from 0
     assert [trace.makespan for trace in traces] == [9.0, 10.0] and traces[0].start == 0.0
     assert traces[0].lanes == tuple(f"rank {rank}" for rank in range(4))
 
@@ -72,26 +51,23 @@ def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() 
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule, [1.0, 2.0], [3.0, 4.0], communicate=0.25)
     for least in (False, True):
-        costs = measured_costs([trace, trace.shift(7.0)], schedule, least=least)
+        costs = n15.measured_costs([trace, trace.shift(7.0)], schedule, least=least)
         assert (costs.forward, costs.backward) == ([1.0, 2.0], [3.0, 4.0])
         assert costs.communicate == pytest.approx(0.25)
     assert simulate(schedule, costs.forward, costs.backward, communicate=0.25).makespan == trace.makespan
-
-
-def test_the_least_costs_of_a_step_make_a_simulation_that_it_cannot_beat() -> None:
-    schedule = gpipe(3, 2)
-    slow = [Span(s.lane, s.label, 3 * s.start + 1, 3 * s.end, s.kind) for s in simulate(schedule)]
-    costs = measured_costs([Trace(slow)], schedule, least=True)
-    assert simulate(schedule, costs.forward, costs.backward).makespan <= Trace(slow).makespan
+    schedule = gpipe(3, 2)  # the least costs of a slow step make a simulation that it cannot beat
+    slow = Trace(Span(s.lane, s.label, 3 * s.start + 1, 3 * s.end, s.kind) for s in simulate(schedule))
+    costs = n15.measured_costs([slow], schedule, least=True)
+    assert simulate(schedule, costs.forward, costs.backward).makespan <= slow.makespan
 
 
 def test_an_order_that_is_not_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule)
-    assert in_order(trace, schedule)
-    assert not in_order(simulate(gpipe(4, 2)), schedule)
+    assert n15.in_order(trace, schedule)
+    assert not n15.in_order(simulate(gpipe(4, 2)), schedule)
     early = [s if s.label != "1F0" else Span(s.lane, s.label, 0.0, 0.5, s.kind) for s in trace]
-    assert not in_order(Trace(early, trace.lanes), schedule)  # before its input was there
+    assert not n15.in_order(Trace(early, trace.lanes), schedule)  # before its input was there
 
 
 # ---- the tower
@@ -99,7 +75,7 @@ def test_an_order_that_is_not_the_tables_is_seen() -> None:
 
 def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
-    one, two, other = tower(), tower(), tower(seed=1)
+    one, two, other = n15.tower(), n15.tower(), n15.tower(seed=1)
     assert torch.equal(before, torch.get_rng_state())
     assert len(one) == 8 and one(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
@@ -107,47 +83,47 @@ def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alo
 
 
 def test_a_balance_is_as_even_as_can_be() -> None:
-    assert [even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
+    assert [n15.even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
     with pytest.raises(ValueError, match="8 layers can't be cut into 9 stages"):
-        even_balance(8, 9)
+        n15.even_balance(8, 9)
 
 
 # ---- plans
 
 
 def test_the_bytes_of_a_block_are_what_autograd_keeps_and_what_its_weights_take() -> None:
-    few, many, x = tower(2).double(), tower(6).double(), torch.rand(16, 1, 8, 8, dtype=torch.float64)
+    few, many, x = n15.tower(2).double(), n15.tower(6).double(), torch.rand(16, 1, 8, 8, dtype=torch.float64)
     kept = []
     for model in (few, many):
         with SavedTensors(model.parameters()) as saved:
             loss = model(x).mean()
             kept.append(saved.bytes)
             loss.backward()
-    block = block_of(1.0, 2.0)
+    block = n15.block_of(1.0, 2.0)
     assert (kept[1] - kept[0]) / 4 / 16 == block.kept
     assert sum(p.numel() * p.element_size() for p in many[1].parameters()) == block.weights
 
 
 @pytest.mark.parametrize("m, n", [(4, 2), (8, 4), (32, 8)])
 def test_the_bubble_of_a_plan_is_the_closed_form_where_messages_are_free(m: int, n: int) -> None:
-    plan = make_plan(64, n, m, bandwidth=1e18)
+    plan = n15.make_plan(64, n, m, bandwidth=1e18)
     assert plan.bubble == pytest.approx(bubble_share(m, n))
-    assert plan.compute * 64 == pytest.approx((NOMINAL.forward + NOMINAL.backward) * 128 * 4096)
-    assert plan.activations == live_activations(one_f_one_b(m, n))[0] * (128 // n) * plan.rows * NOMINAL.kept
+    assert plan.compute * 64 == pytest.approx((n15.NOMINAL.forward + n15.NOMINAL.backward) * 128 * 4096)
+    assert plan.activations == live_activations(one_f_one_b(m, n))[0] * (128 // n) * plan.rows * n15.NOMINAL.kept
 
 
 def test_memory_and_traffic_are_sums_that_one_can_do_by_hand() -> None:
-    plan = make_plan(8, 4, 16)
+    plan = n15.make_plan(8, 4, 16)
     assert (plan.replicas, plan.rows) == (2, 4096 // 2 // 16)
-    assert plan.states == 3 * 32 * NOMINAL.weights  # a quarter of 128 blocks
-    assert plan.ring_bytes == 2 * 32 * NOMINAL.weights // 2
-    assert plan.neighbour_bytes == 2 * 16 * plan.rows * NOMINAL.boundary
-    assert make_plan(1, 1, 1).ring_bytes == make_plan(1, 1, 1).neighbour_bytes == 0
-    assert make_plan(4, 4, 1).reduce == 0.0
+    assert plan.states == 3 * 32 * n15.NOMINAL.weights  # a quarter of 128 blocks
+    assert plan.ring_bytes == 2 * 32 * n15.NOMINAL.weights // 2
+    assert plan.neighbour_bytes == 2 * 16 * plan.rows * n15.NOMINAL.boundary
+    assert n15.make_plan(1, 1, 1).ring_bytes == n15.make_plan(1, 1, 1).neighbour_bytes == 0
+    assert n15.make_plan(4, 4, 1).reduce == 0.0
 
 
 def test_1f1b_holds_less_than_gpipe_and_interleaving_idles_less() -> None:
-    plans = {name: make_plan(64, 4, 16, schedule=name) for name in SCHEDULES}
+    plans = {name: n15.make_plan(64, 4, 16, schedule=name) for name in n15.SCHEDULES}
     assert plans["1F1B"].activations * 4 == plans["GPipe"].activations
     assert plans["interleaved 1F1B"].bubble < plans["1F1B"].bubble == pytest.approx(plans["GPipe"].bubble, abs=0.01)
     assert plans["interleaved 1F1B"].neighbour_bytes == 2 * plans["1F1B"].neighbour_bytes
@@ -160,15 +136,15 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers() -> None:
         ((8, 2, 3), "4096 rows do not make 4 x 3 equal micro-batches"),
     ):
         with pytest.raises(ValueError, match=words):
-            make_plan(*arguments)
+            n15.make_plan(*arguments)
     with pytest.raises(ValueError, match="schedule must be one of GPipe, 1F1B, interleaved 1F1B, not 'zbv'"):
-        make_plan(8, 2, 4, schedule="zbv")
+        n15.make_plan(8, 2, 4, schedule="zbv")
 
 
 def test_the_fastest_plan_keeps_the_limit() -> None:
-    plans = every_plan(64, 8)
+    plans = n15.every_plan(64, 8)
     assert [plan.partitions for plan in plans] == [1, 2, 4, 8, 16, 32, 64]
-    assert fastest(plans, 1e12) is min(plans, key=lambda plan: plan.seconds)
-    best = fastest(plans, 100e6)
+    assert n15.fastest(plans, 1e12) is min(plans, key=lambda plan: plan.seconds)
+    best = n15.fastest(plans, 100e6)
     assert best is not None and best.memory <= 100e6 < min(p.memory for p in plans if p.seconds < best.seconds)
-    assert fastest(plans, 1e6) is None
+    assert n15.fastest(plans, 1e6) is None

@@ -1,0 +1,159 @@
+"""Every interactive figure of every notebook, built from the cells that its call needs: its start and its corners draw.
+
+Here lies all that can be asked of any explorer; whether its live controls work is tried in a browser, and what a figure
+says is for the tests of its room. `place_it` of notebook 08 has buttons and no corners: see n08/test_figures.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from support.n01.runs import simulate_loading
+from support.n05.runs import Run
+
+from lib.show.explore import Control, Explorer, explore, switch, whole
+from lib.show.style import alt_text, describe, new_figure
+from tests.browser.needed import gives_and_reads, needed, shows, statements
+from tests.pictures import corners
+from tools.project import ROOT
+
+FRAMES = 7  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
+WIDEST, SMALLEST = 9.6, 9  # inches of a figure, points of a text
+
+
+def stand_ins() -> dict[str, dict[str, Any]]:
+    """By notebook: names that it measures, and what stands for them, so that this test is fast and repeats exactly."""
+    epochs = {  # 01 measures for 40 s; here 24 ms of load, computed or waited for, and 12 ms a step, simulated
+        name: {w: [simulate_loading(12, 0.024, 0.012, w, waiting=waiting, cores=2)] for w in range(5)}
+        for name, waiting in (("heavy", 0.0), ("slow", 0.016))
+    }
+    # 05 holds millions of rows in processes for 12 s
+    held = {"ranks": [0, 250e6], "workers": [0, 250e6], "server": [0, 0], "shared": [0, 0]}
+    run = Run("naive", 2_000_000, 44, 2, 2, 1, times=[0.0, 1.0], **held)
+    # 08 measures for 12 s; here a micro-batch takes a millisecond and each of its rows ten microseconds
+    sizes = [512 // 2**k for k in range(10)]
+    speed = {"size": sizes, "rows_per_second": [s / (1e-3 + 1e-5 * s) for s in sizes], "rows": 512}
+    return {"01": {"traces": epochs, "cores": 1.8}, "05": {"runs": {"2 ranks": run}}, "08": {"record": speed}}
+
+
+#: Explorers with a known fault, and which: whoever repairs one is told so by the test.
+FAULTS = {"04 draw_cursor": "another picture, the same alt text"}  # "(W has no rank 3)" stands in its title only
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One call of `explore` in a notebook, and the code above it."""
+
+    number: str
+    above: tuple[str, ...]
+    call: str
+
+    def build(self) -> Explorer:
+        """Run what the call needs of the code above it, and then the call."""
+        given = stand_ins().get(self.number, {})
+        space = dict(given)
+        for cell in needed([*self.above, self.call], target=self.call.__eq__, given=given)[:-1]:
+            exec(cell, space)
+        return eval(self.call, space)
+
+
+def code_of(path: Path) -> list[str]:
+    """Return the statements of a notebook."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    return [statement for cell in code for statement in statements(cell)]
+
+
+def all_shown() -> Iterator[Shown]:
+    """Yield every call of every notebook."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        code = code_of(path)
+        for k, statement in enumerate(code):
+            for node in ast.walk(ast.parse(statement)) if shows(statement) else ():
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("explore", "explore_hover"):
+                    yield Shown(path.name[:2], tuple(code[:k]), ast.unparse(node))
+
+
+def picture(figure: Figure) -> bytes:
+    """Return a small PNG, for comparing."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=40)
+    return buffer.getvalue()
+
+
+def neighbour(control: Control) -> Any:
+    """Return the setting one step from the start."""
+    place = control.options.index(control.value)
+    return (control.options[place + 1 :] or control.options[place - 1 :])[0]
+
+
+def complaints(explorer: Explorer) -> Iterator[str]:
+    """Say what is wrong with an explorer; two frames with the same alt text must be the same picture."""
+    start, told = explorer.figure, {alt_text(explorer.figure): (explorer.figure, picture(explorer.figure))}
+    if small := [t.get_text() for axes in start.axes for t in axes.texts if t.get_fontsize() < SMALLEST]:
+        yield f"too small to read: {small}"
+    moved = [{**explorer.values, name: neighbour(control)} for name, control in explorer.controls.items()]
+    first = [dict(explorer.values), *moved]
+    others = [values for values in corners(explorer, max(2, FRAMES - len(first))) if values not in first]
+    for number, values in enumerate(first + others):
+        try:
+            figure = explorer.draw(**values) if number else start
+        except Exception as error:
+            yield f"{values}: {type(error).__name__}: {error}"
+            continue
+        words = alt_text(figure)
+        if words.startswith("Figure: "):  # what alt_text makes up of titles
+            yield f"{values}: nobody described it"
+        if figure.get_figwidth() > WIDEST:
+            yield f"{values}: {figure.get_figwidth()} inches wide"
+        other, drawn = told.setdefault(words, (figure, b""))
+        if other is not figure and picture(figure) != (drawn or picture(other)):
+            yield f"{values}: another picture, the same alt text"
+        elif other is start and 0 < number <= len(moved):
+            yield f"{values}: this control changes nothing"
+
+
+@pytest.mark.parametrize("shown", list(all_shown()), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
+def test_an_explorer_draws_its_start_and_corners_and_each_control_is_seen_and_told(shown: Shown) -> None:
+    explorer = shown.build()
+    known = FAULTS.get(f"{shown.number} {getattr(explorer.draw, '__name__', '')}")
+    found = list(complaints(explorer))
+    assert [text for text in found if known is None or known not in text] == []
+    assert known is None or found, "repaired: take it out of FAULTS"
+
+
+def draw_faulty(count: int, fault: bool, what: str) -> Figure:
+    if fault and what == "KeyError":
+        raise KeyError(count)
+    figure, axes = new_figure(12 if fault and "inches" in what else 4, 1)
+    axes.bar(range(3), [count, 1, 2 + (fault and "same alt text" in what)])
+    axes.text(0, 0, "small", fontsize=5 if "small" in what else 10)
+    words = f"{count} bars, {fault}" if "same alt" not in what and "nothing" not in what else f"{count} bars"
+    return figure if fault and what == "nobody described" else describe(figure, words)
+
+
+@pytest.mark.parametrize(
+    "what", ["", "KeyError", "inches wide", "same alt text", "small", "nobody described", "changes nothing"]
+)
+def test_each_fault_of_an_explorer_is_found(what: str) -> None:
+    faulty = explore(
+        lambda **values: draw_faulty(**values, what=what), count=whole(1, 3, 1, "n"), fault=switch(False, "")
+    )
+    found = list(complaints(faulty))
+    assert any(what in text for text in found) if what else found == []
+
+
+def test_every_call_is_found_and_what_stands_in_for_a_name_is_still_needed() -> None:
+    code = {path.name[:2]: code_of(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    calls = [call for each in code.values() for call in shows("\n".join(each)) if call != "place_it"]
+    assert len(list(all_shown())) == len(calls) > 0
+    for number, given in stand_ins().items():
+        assert {name for part in code[number] for name in gives_and_reads(part)[0]} >= set(given)

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from lib.timeline import Recorder
-from lib.training.launch import leave
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from lib.data.digits import Digits, write_digits
+from lib.timeline import Recorder
+from lib.training.launch import leave
 from support.training import TinyClip, caption_loss, contrastive_loss
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

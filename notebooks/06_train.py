@@ -22,14 +22,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
-from lib.training.launch import leave, meet
-from lib.training.state import load_state, save_state
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
+from lib.training.launch import leave, meet
+from lib.training.state import load_state, save_state
 from support.training import (
     Step,
     StepLog,

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from lib import schedules as makers
-from lib.data import MetaFile, RankDataset, mini_epoch_loaders
-from lib.schedules.distributed import DistributedPipeline
-from lib.timeline import Recorder
-from lib.training.launch import leave, meet
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
+from lib import schedules as makers
+from lib.data import MetaFile, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, digit_of, parse_row, write_digits
+from lib.schedules.distributed import DistributedPipeline
+from lib.timeline import Recorder
+from lib.training.launch import leave, meet
 from support.n15.runs import even_balance, tower
 from support.training import Step, StepLog
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-from lib.training.launch import leave
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.pipelining import (
@@ -25,6 +24,7 @@ from torch.distributed.pipelining import (
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from lib.training.launch import leave
 from support.n15.runs import tower
 
 

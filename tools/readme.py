@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import nbformat
-from support import recordings
 
+from support import recordings
 from tools.project import ROOT, notebooks
 
 PICTURE = Path("docs/first_screen.png")
@@ -56,9 +56,8 @@ def with_table(text: str, rows: str) -> str:
 
 def picture() -> tuple[bytes, str]:
     """Return README's picture as PNG, and its description."""
-    from support.n03.figures import draw_mechanism
-
     from lib.show.style import alt_text, png
+    from support.n03.figures import draw_mechanism
 
     figure = draw_mechanism()
     return png(figure), alt_text(figure)

@@ -11,8 +11,8 @@ import sys
 import time
 
 import nbformat
-from support import recordings
 
+from support import recordings
 from tools.execute import FAILURES, execute
 from tools.project import ROOT, find
 

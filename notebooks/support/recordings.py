@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+
 from lib.measure import machine_card
 from lib.timeline import Span, Trace
 

@@ -13,6 +13,7 @@ def setup() -> None:
     settings (the house style for your own plots too) and nothing else: no seed, no thread count, no CUDA.
     """
     import matplotlib
+
     from lib.measure import machine_card
     from lib.show.style import STYLE
 

@@ -14,11 +14,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from support import recordings
 from lib.data.digits import write_digits
+from support import recordings
 from support.n06.runs import against_first
 from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
-
 from tests.bench.common import arguments
 
 NAME = "rank_accuracy"

@@ -375,9 +375,8 @@ def main(given: list[str] | None = None) -> None:
     if options.one:
         print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
         return
-    from support.n05.runs import write_captions
-
     from lib.data.meta import MetaFile
+    from support.n05.runs import write_captions
 
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "captions.txt"

@@ -86,7 +86,6 @@ def main() -> None:
     print(as_text(samplers))
     if options.record:
         from support import recordings
-
         from tests.bench import bench_permutation
 
         data = {"world_size": WORLD_SIZE, "rounds": ROUNDS, "samplers": samplers}

@@ -22,11 +22,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from support.n05.runs import PlainClient, plain_handler
-
 from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.server_dataset import ServerDataset
+from support.n05.runs import PlainClient, plain_handler
 from tests.bench.common import ROOT, arguments
 
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6

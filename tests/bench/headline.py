@@ -137,9 +137,8 @@ def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str,
 
 def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
     """Make the file and measure everything on it."""
-    from support.n05.runs import write_captions
-
     from lib.data.meta import MetaFile
+    from support.n05.runs import write_captions
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)

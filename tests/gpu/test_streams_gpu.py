@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from lib.measure import measure
+from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
+from lib.timeline import Recorder, Trace
 from support.n13.runs import (
     COPY_WAYS,
     DIRECTIONS,
@@ -18,12 +24,6 @@ from support.n13.runs import (
     measure_preprocess,
     run_epoch,
 )
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-from lib.measure import measure
-from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
-from lib.timeline import Recorder, Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
@@ -288,9 +288,8 @@ def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
-    from support.n13.checks import one_ahead
-
     from lib.streams.gpu import CUDA
+    from support.n13.checks import one_ahead
 
     batches = [torch.full((2**20,), float(i), pin_memory=True) for i in range(8)]
     seen = [batch.mean() for batch in one_ahead(batches, CUDA(torch.device("cuda", 0)))]

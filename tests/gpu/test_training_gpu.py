@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from lib.data.digits import write_digits
-from support.training import TinyClip, read_steps, surviving
 
+from lib.data.digits import write_digits
 from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state
+from support.training import TinyClip, read_steps, surviving
 
 pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"

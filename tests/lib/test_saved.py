@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.n07.runs import step_in_parts
 from torch import nn
 
 from lib.saved import SavedTensors
+from support.n07.runs import step_in_parts
 
 
 def model(layers: int = 3) -> nn.Sequential:

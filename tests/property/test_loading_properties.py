@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support.n01.runs import TRAINER, moments, queue_depth, simulate_loading, simulate_path
 
 ticks = st.integers(0, 9)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+
 from support.checks import Exercise, Guess, Verdict, cases, check_function, check_value, guess, letter, untouched
 
 

@@ -6,11 +6,11 @@ from functools import partial
 from importlib import import_module
 
 import pytest
+
+from lib.timeline import Span, Trace
 from support import checks as base
 from support.checks import Exercise
 from support.n06.figures import LANES
-
-from lib.timeline import Span, Trace
 
 ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n{number:02}" for number in range(16)]}
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from support.n01.runs import simulate_loading
-from support.n05.runs import Run
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
+from support.n01.runs import simulate_loading
+from support.n05.runs import Run
 from tests.browser.needed import gives_and_reads, needed, shows, statements
 from tests.pictures import corners
 from tools.project import ROOT

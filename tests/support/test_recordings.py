@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import recordings
 
 from lib.timeline import Span, Trace
+from support import recordings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [file.stem for file in sorted((ROOT / "notebooks" / "recorded").glob("*.json"))]

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
+
 from lib.data.digits import Digits, write_digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
@@ -23,7 +25,6 @@ from support.runs import (
     run_in_processes,
     study,
 )
-from torch.utils.data import DataLoader
 
 
 def test_every_task_leaves_a_span_in_its_processs_lane():

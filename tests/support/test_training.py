@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from support.training import (
     CAPTIONS,
     Step,

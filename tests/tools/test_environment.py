@@ -9,7 +9,6 @@ import pytest
 
 from tools import environment
 
-
 DECIDE = ["requirements.txt", "constraints.txt", "pyproject.toml", "tools/nbconvert_config.py"]
 
 

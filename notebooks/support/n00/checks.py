@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from lib.timeline import Span, Trace
-
 from support.checks import Exercise, Guess, cases
 
 guess_speedup = Guess(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from lib._values import plural
 from lib.show.explore import switch, whole
 from lib.show.sheet import box, write
 from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
 from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 # ---- Work shared between lanes, and what a lane that has run out of work looks like.
 

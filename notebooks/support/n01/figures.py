@@ -8,6 +8,11 @@ from statistics import median
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Ellipse, Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+
 from lib._values import plural
 from lib.show import style
 from lib.show.explore import Control, choice, steps, whole
@@ -31,11 +36,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, draw_timeline, lane_rows
 from lib.timeline import Span, Trace
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse, Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
-
 from support.n01.runs import TRAINER, queue_depth, simulate_loading, simulate_path
 
 # ---- An epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.

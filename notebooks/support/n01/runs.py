@@ -10,11 +10,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from lib._values import integer
-from lib.timeline import Recorder, Span, Trace, Work, play
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from lib._values import integer
+from lib.timeline import Recorder, Span, Trace, Work, play
 from support.recordings import measured_or_recorded, need_gpu, origin_of
 
 # ---- A model of torch's DataLoader, and of a path with hops: what an epoch takes, before it is run.

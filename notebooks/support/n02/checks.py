@@ -8,9 +8,9 @@ from itertools import islice, product
 from typing import Any
 
 import torch
-from lib.data.samplers import RandomSampler
 from torch.utils.data import BatchSampler, DataLoader
 
+from lib.data.samplers import RandomSampler
 from support.checks import Exercise, Guess, Verdict, cases
 from support.n02.runs import (
     IndexDataset,

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch.utils.data import Sampler
+
 from lib._values import format_share
 from lib.data.samplers import RandomSampler, SequentialSampler
 from lib.show.explore import choice, steps, switch, whole
@@ -24,11 +29,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from torch.utils.data import Sampler
-
 from support.n02.runs import (
     IndexDataset,
     Message,

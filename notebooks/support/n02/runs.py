@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from lib._values import integer
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, get_worker_info
+
+from lib._values import integer
 
 # ---- Data that shows its order: datasets whose item is its index, and a log of who asked whom for what.
 #

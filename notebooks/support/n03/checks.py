@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from lib.data.samplers import DistributedSampler
 from torch.utils.data import DistributedSampler as TorchSampler
 
+from lib.data.samplers import DistributedSampler
 from support.checks import Exercise, Guess, cases
 
 # ---- predictions: each truth is computed, from the samplers themselves

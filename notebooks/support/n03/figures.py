@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from lib._values import plural
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import switch, whole
@@ -48,8 +51,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 # --- the deal of one epoch
 

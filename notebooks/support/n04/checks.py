@@ -7,10 +7,10 @@ from itertools import product
 from typing import TypeAlias
 
 import numpy as np
+
 from lib.data.libtorch import DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-
 from support.checks import Exercise, Guess, Verdict, cases
 from support.n04.figures import CHANCE, DECK, lag_surprise, readers
 

@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch.utils.data import DistributedSampler as TorchSampler
+
 from lib._values import format_share, plural
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.permutation import Permutation
@@ -36,9 +40,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from torch.utils.data import DistributedSampler as TorchSampler
 
 # ---- How an epoch is cut into shards.
 

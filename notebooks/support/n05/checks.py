@@ -11,11 +11,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from torch.utils.data import DataLoader
+
 from lib.data.meta import MetaFile
 from lib.data.permutation import Permutation
 from lib.data.rank_dataset import RankDataset
-from torch.utils.data import DataLoader
-
 from support.checks import Exercise, Guess, Verdict, cases
 from support.n05.runs import ROW_BYTES, expected_private, list_row_bytes, predict, write_captions
 

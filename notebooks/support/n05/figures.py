@@ -7,6 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
 from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
 from lib.show.explore import choice, steps, whole
@@ -41,11 +46,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
 from support import recordings
 from support.n05.runs import HOW, OFFSETS, WAYS, Run, Way, expected_private, predict
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+
 from lib._values import integer
 
 # ---- Make a meta file of any size: image names and captions, 44 bytes a row on average, some GB a second.
@@ -391,10 +392,11 @@ def _ready(pipe: Connection) -> Any:
 
 def _loaders(way: Way, meta_file: Any, port: int, rank: int, run: Run) -> Iterator[Any]:
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
+    from torch.utils.data import DataLoader
+
     from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
     from lib.data.samplers import DistributedSampler
     from lib.data.server_dataset import ServerDataset
-    from torch.utils.data import DataLoader
 
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": run.num_workers, "collate_fn": len}
     if run.num_workers and sys.platform == "linux":

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from lib.timeline import Trace
-
 from support.checks import Exercise, Guess, Verdict, cases, letter
 from support.n06.figures import Choice, chunk_to_send, of_rank, ring, simulate
 from support.n06.runs import against_first

@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from lib._values import format_share, integer, plural
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import choice, steps, switch, whole
@@ -31,11 +36,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
-from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from support.n06.runs import Comparison, against_first
 from support.training import Step, surviving
 

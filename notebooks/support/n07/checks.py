@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from lib.pipeline.microbatch import scatter
 from torch import Tensor, nn
 
+from lib.pipeline.microbatch import scatter
 from support.checks import Exercise, Guess, cases
 from support.n07.figures import numbered, zip_of_chunks
 

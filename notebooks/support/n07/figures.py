@@ -9,6 +9,13 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor, nn
+
 from lib._values import format_share, plural
 from lib.pipeline.batchnorm import DeferredBatchNorm
 from lib.pipeline.microbatch import gather, scatter
@@ -35,12 +42,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
-from matplotlib.ticker import MaxNLocator
-from torch import Tensor, nn
 
 # ---- Rows, cut into micro-batches and put together again.
 

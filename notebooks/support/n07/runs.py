@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from lib.saved import SavedTensors
 from torch import Tensor
+
+from lib.saved import SavedTensors
 
 
 def step_in_parts(

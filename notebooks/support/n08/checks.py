@@ -12,7 +12,6 @@ from lib.schedules import Action, Schedule, ScheduleError, gpipe, live_activatio
 from lib.schedules.simulate import simulate
 from lib.schedules.table import validate
 from lib.show.schedules import stuck
-
 from support.checks import Exercise, Guess, Verdict, cases
 
 # ---- predictions

@@ -8,6 +8,10 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from lib._values import format_share, format_time, plural
 from lib.pipeline import clock_cycles
 from lib.schedules import Action, waits_for
@@ -35,10 +39,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from support.n08.runs import Board
 
 # --- one device, model parallelism and micro-batches on one time axis

@@ -11,10 +11,10 @@ from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any, TypeAlias, cast
 
 import torch
+
 from lib.pipeline import clock_cycles
 from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
-
 from support.checks import Exercise, Guess, Verdict
 from support.n09.figures import simulate_streams
 

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import ConnectionPatch
+
 from lib._values import format_share, format_time, plural
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
@@ -27,9 +31,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, draw_timeline
 from lib.timeline import Span, Trace, Work, play
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import ConnectionPatch
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 

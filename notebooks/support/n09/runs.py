@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from lib._values import integer
 from lib.timeline import Span, Trace
-
 from support.recordings import as_rows, as_trace, measured_or_recorded, need_gpu, origin_of
 
 LANES = ("stream 0", "stream 1")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-from lib.saved import SavedTensors
 from torch import Tensor, nn
 
+from lib.saved import SavedTensors
 from support.checks import Exercise, Guess, Verdict, cases
 from support.n10.runs import peak, predict, predict_early
 

@@ -9,6 +9,12 @@ from typing import Any
 
 import matplotlib
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
 from lib._values import plural
 from lib.show.charts import bars
 from lib.show.explore import Control, choice, switch, whole
@@ -36,12 +42,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import draw_timeline
 from lib.timeline import Trace
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import MaxNLocator
-from torch import Tensor
-
 from support.n10.runs import (
     MODES,
     Mode,

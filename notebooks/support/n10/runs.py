@@ -12,6 +12,9 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
 from lib._values import integer
 from lib.measure import cuda_peak
 from lib.measure import measure as time_on_gpu
@@ -19,9 +22,6 @@ from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import TensorOrTensors, scatter
 from lib.saved import SavedTensors
 from lib.timeline import Recorder, Span, Trace, Work, play
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as torch_checkpoint
-
 from support import recordings
 
 # ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.

@@ -9,11 +9,11 @@ from itertools import product
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
+
 from lib.pipeline.dependency import Fork, Join
 from lib.pipeline.pipeline import Clock as Schedule
 from lib.pipeline.pipeline import Pipeline
-from torch import Tensor
-
 from support.checks import Exercise, Guess, Verdict, letter
 from support.n11.runs import Run, backward_run, by_hand, needs, peaks, predict, turn
 

@@ -10,6 +10,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
+from matplotlib.path import Path
+
 from lib.pipeline.recording import Place
 from lib.show.explore import choice, switch, whole
 from lib.show.sheet import arrow, box
@@ -32,11 +37,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch, Rectangle
-from matplotlib.path import Path
-
 from support.n11.runs import MODES, Node, alive, peaks, predict
 
 # ---- The autograd graph of a pipeline, read from its real nodes: a row a micro-batch, a band a partition.

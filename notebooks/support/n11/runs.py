@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
 from lib.pipeline.copy import Copy, Wait
@@ -23,8 +25,6 @@ from lib.pipeline.streams import CPUStream, current_stream, new_stream
 from lib.saved import SavedTensors
 from lib.streams.model import predict_prefetch
 from lib.timeline import Recorder, Span, Trace
-from torch import Tensor, nn
-
 from support.recordings import as_rows, as_trace, load, measured_or_recorded, need_gpu, origin_of, provenance
 
 # ---- The autograd graph as a list of nodes: read, run on paper by the engine's rule, watched for real.

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 from lib.pipeline.balance import partition
 from lib.pipeline.pipeline import clock_cycles
-
 from support.checks import Exercise, Guess, cases
 from support.n12.figures import block_costs, predicted_forward
 

@@ -8,6 +8,11 @@ from itertools import accumulate, pairwise
 from statistics import mean
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
 from lib._values import format_share, plural
 from lib.pipeline.balance import partition
 from lib.pipeline.pipeline import clock_cycles
@@ -35,10 +40,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, draw_timeline, idle, lane_rows
 from lib.timeline import Span, Trace
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 Row = Mapping[str, Any]
 Point = tuple[float, float]

@@ -6,10 +6,10 @@ from itertools import product
 from typing import Any
 
 import torch
-from lib.measure import cuda_peak, measure
-from lib.pipeline import GPipe
 from torch import nn
 
+from lib.measure import cuda_peak, measure
+from lib.pipeline import GPipe
 from support import recordings
 
 LAYERS, WIDTH, ROWS, PARTITIONS = 16, 2048, 4096, 4

@@ -6,6 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
 from lib._values import format_bytes, plural
 from lib.show.charts import log2_axis
 from lib.show.explore import choice, steps, switch, whole
@@ -34,10 +38,6 @@ from lib.show.timeline import bar, lane_rows
 from lib.streams.model import LANES, earliest, overlap_share, predict_chunks
 from lib.streams.races import HOST, Operation, Race, find_races, waits
 from lib.timeline import Span, Trace, Work, play
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
 from support.n13.runs import COPY_WAYS, DIRECTIONS, SIZES, WAYS, damaged, outcomes, run_chunks, run_way
 
 # ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.

@@ -9,6 +9,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.cuda._sanitizer import EventHandler
+
 from lib._values import integer
 from lib.measure import measure
 from lib.pipeline.microbatch import TensorOrTensors
@@ -19,9 +22,6 @@ from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
 from lib.streams.races import HOST, Operation, Region, orders, replay, waits, without
 from lib.timeline import Recorder, Trace
-from torch import Tensor
-from torch.cuda._sanitizer import EventHandler
-
 from support.recordings import as_rows, measured_or_recorded, need_gpu
 
 # ---- Small programs on a PretendGPU: ways to wait for a side stream, and a damaged pipeline.

@@ -17,7 +17,6 @@ from lib.schedules import (
 )
 from lib.schedules.simulate import simulate
 from lib.schedules.table import validate
-
 from support.checks import Exercise, Guess, Verdict, cases, not_attempted
 from support.n14.figures import all_schedules, time_and_memory
 

@@ -6,6 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
 from lib._values import format_share
 from lib.schedules import Action, Schedule, interleaved_one_f_one_b, live_activations, one_f_one_b
 from lib.schedules.makers import alternate
@@ -35,10 +40,6 @@ from lib.show.style import (
     title,
 )
 from lib.timeline import Trace
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from torch import Tensor, nn
-from torch.autograd.graph import Node
 
 # ---- What a schedule holds, and what a finer cut costs.
 

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from lib import schedules
 from lib.measure import cuda_peak
 from lib.schedules import Schedule, live_activations
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor
 from lib.schedules.simulate import simulate
-from torch import Tensor, nn
-from torch.nn import functional as F
-
 from support import recordings
 
 # ---- The orders that torch.distributed.pipelining builds, without a process group: to be compared with ours.

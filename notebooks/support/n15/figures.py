@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
 from lib._values import integer, plural
 from lib.show.explore import choice, steps
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
@@ -29,10 +33,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
 from support.n15.runs import SCHEDULES, Plan, even_balance, every_plan, fastest, make_plan
 
 # ---- The mesh laid on machines, every link that leaves a machine, and what it carries in a step.

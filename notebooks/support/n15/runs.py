@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+
 from lib import schedules as tables
 from lib._values import integer
 from lib.schedules import Action, Schedule
 from lib.timeline import Recorder, Trace
-from torch import nn
-
 from support.training import global_losses, read_steps
 
 # ---- An image tower that can be cut into stages: equal blocks between a first and a last layer.

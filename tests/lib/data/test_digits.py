@@ -5,9 +5,10 @@ import os
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
+
 from lib.data import digits
 from lib.data.digits import Digits, decode_image, digit_of, parse_row, read_rows, write_digits
-from torch.utils.data import DataLoader
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import base64
 
 import matplotlib
 import pytest
-from support.setup import figure_bundle
 
 from lib.show.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
 from lib.show.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
+from support.setup import figure_bundle
 
 
 @styled

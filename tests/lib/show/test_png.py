@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
+
+from lib.show.explore import explore
+from lib.show.style import COLORS, PALETTE, new_figure, png
 from support.n03.figures import draw_mechanism
 from support.n05.figures import HOLDERS_CONTROLS, draw_holders
 from support.n11.figures import GRAPH_CONTROLS, draw_pipeline
 from support.n14.figures import HELD_CONTROLS, draw_held
-
-from lib.show.explore import explore
-from lib.show.style import COLORS, PALETTE, new_figure, png
 
 
 def every_color() -> Figure:

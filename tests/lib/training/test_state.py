@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.training import CAPTIONS, TinyClip, caption_loss
 
 from lib.training.state import load_state, save_state
+from support.training import CAPTIONS, TinyClip, caption_loss
 
 
 def trained(steps: int = 3, width: int = 32) -> tuple[TinyClip, torch.optim.Adam]:

@@ -21,7 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
+
 from lib.data.digits import write_digits
+from lib.training.launch import RankError, meet, torchrun
+from lib.training.state import load_state
 from support.runs import Data, Deal, load_data, parts
 from support.training import (
     CAPTIONS,
@@ -34,9 +37,6 @@ from support.training import (
     read_steps,
     surviving,
 )
-
-from lib.training.launch import RankError, meet, torchrun
-from lib.training.state import load_state
 
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
 ROWS, TEST_ROWS = 1437, 360

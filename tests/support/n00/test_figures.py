@@ -1,9 +1,9 @@
 """The figures of notebook 00: the map of the course, and work shared between lanes."""
 
 import pytest
-from support.n00.figures import COURSE, SHARED_WORK_CONTROLS, draw_course, draw_shared_work, share_work
 
 from lib.show.style import alt_text
+from support.n00.figures import COURSE, SHARED_WORK_CONTROLS, draw_course, draw_shared_work, share_work
 from tests.pictures import told
 
 

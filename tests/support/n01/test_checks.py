@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from support.n00 import checks as n00
 from support.n01 import checks as n01
 from support.n01.runs import simulate_loading

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from support.n01 import figures as n01
-from support.n01.runs import simulate_loading
 
 from lib.show.style import alt_text
 from lib.timeline import Span, Trace
+from support.n01 import figures as n01
+from support.n01.runs import simulate_loading
 from tests.pictures import told
 
 

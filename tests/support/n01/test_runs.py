@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 import torch
-from support.n01 import runs as n01
 from torch.utils.data import DataLoader, Dataset
 
 from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
+from support.n01 import runs as n01
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: on purpose
 

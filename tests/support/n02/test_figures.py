@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from support.n02 import figures as n02
-from support.n02.runs import padding_share, pooled_batches, record_epoch, sentence_lengths
 
 from lib.data.samplers import RandomSampler
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from support.n02 import figures as n02
+from support.n02.runs import padding_share, pooled_batches, record_epoch, sentence_lengths
 from tests.pictures import told
 
 START = {name: control.value for name, control in n02.MESSAGES_CONTROLS.items()}

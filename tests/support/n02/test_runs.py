@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.n02 import runs as n02
 from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
 
 from lib.data.samplers import RandomSampler, SequentialSampler
+from support.n02 import runs as n02
 
 
 def told(messages):

@@ -1,8 +1,9 @@
 """What is particular about the checks of notebook 03; what all exercises have in common is in test_exercises."""
 
 import torch
-from support.n03 import checks as n03
 from torch.utils.data import DistributedSampler as TorchSampler
+
+from support.n03 import checks as n03
 
 
 def mistake(start):

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 import torch
-from support.n03 import figures as n03
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from support.n03 import figures as n03
 from tests.pictures import corners
 
 

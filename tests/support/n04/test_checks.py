@@ -1,9 +1,9 @@
 """What is particular about the checks of notebook 04; what all exercises have in common is in test_exercises."""
 
 import pytest
-from support.n04 import checks as n04
 
 from lib.data.samplers import DistributedSampler
+from support.n04 import checks as n04
 
 
 def test_the_reference_shards_cover_everything_once_and_differ_by_one_at_most():

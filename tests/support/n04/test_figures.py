@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 import pytest
-from support.n04 import figures as n04
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib.data.permutation import Permutation
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from support.n04 import figures as n04
 from tests.pictures import told
 
 

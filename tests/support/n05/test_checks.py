@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from support.n05 import checks as n05
-from support.n05.runs import write_captions
-
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset, mini_epoch_loaders
 from lib.data.samplers import DistributedSampler
+from support.n05 import checks as n05
+from support.n05.runs import write_captions
 
 
 def new_loaders(dataset, epochs):

@@ -6,15 +6,15 @@ import re
 
 import numpy as np
 import pytest
-from support import recordings
-from support.n05 import figures as n05
-from support.n05.runs import HOW, Run, predict, write_captions
 
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import ORANGE, alt_text
+from support import recordings
+from support.n05 import figures as n05
+from support.n05.runs import HOW, Run, predict, write_captions
 from tests.pictures import corners, told
 
 RECORD = recordings.load("headline")

@@ -9,9 +9,9 @@ import sys
 import threading
 
 import pytest
-from support.n05 import runs as n05
 
 from lib.data.meta import MetaFile
+from support.n05 import runs as n05
 from tests.bench import headline
 
 pytest.importorskip("psutil")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.n06 import checks as n06
 from support.n06.figures import ring, simulate
 from support.training import surviving

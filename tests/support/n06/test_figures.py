@@ -7,12 +7,12 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from support.n06 import figures as n06
 
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from lib.timeline import Span, Trace
+from support.n06 import figures as n06
 from support.training import Step
 from tests.pictures import corners, told
 

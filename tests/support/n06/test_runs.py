@@ -1,6 +1,7 @@
 """The comparison of a study with its first row, seed by seed."""
 
 import pytest
+
 from support.n06.runs import against_first, t_975
 
 

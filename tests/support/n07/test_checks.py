@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support.n07 import checks as n07
 
 from lib.pipeline.microbatch import Batch, gather, scatter
+from support.n07 import checks as n07
 
 
 def test_scatter_and_gather_of_lib_pass_too():

@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
-from support.n07 import figures as n07
 from torch import nn
 
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text, rank_color
+from support.n07 import figures as n07
 from tests.pictures import corners, told
 
 

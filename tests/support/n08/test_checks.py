@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.n08 import checks as n08
 
 from lib.schedules import ScheduleError, validate
+from support.n08 import checks as n08
 
 # ---- exercise 1: clock_cycles
 

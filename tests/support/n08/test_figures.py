@@ -7,7 +7,6 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.n08 import figures as n08
 
 from lib.pipeline import clock_cycles
 from lib.schedules import (
@@ -21,6 +20,7 @@ from lib.schedules import (
 )
 from lib.schedules.table import in_order
 from lib.show.style import alt_text
+from support.n08 import figures as n08
 
 
 def record(fixed, row=1.0, rows=64):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.n09 import checks as n09
-from support.n09.figures import clock_trace
 
 from lib.pipeline.worker import worker as lib_worker
+from support.n09 import checks as n09
+from support.n09.figures import clock_trace
 
 
 @pytest.fixture(autouse=True)

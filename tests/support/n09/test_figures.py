@@ -8,8 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from support.n09 import figures as n09
-from support.n09 import runs as two_streams
 
 from lib.pipeline import clock_cycles
 from lib.pipeline.streams import CPUStream
@@ -17,6 +15,8 @@ from lib.pipeline.worker import Task, spawn_workers
 from lib.show.sheet import drawn_cells
 from lib.show.style import RED, alt_text
 from lib.timeline import Span, Trace
+from support.n09 import figures as n09
+from support.n09 import runs as two_streams
 
 
 def heading(figure):

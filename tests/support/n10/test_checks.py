@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from support.n10 import checks as n10
 from support.n10.runs import MODES, measure, predict_step
 

@@ -7,11 +7,11 @@ import re
 
 import pytest
 import torch
-from support.n10 import figures as n10
-from support.n10 import runs
 
 from lib.show.style import alt_text
 from lib.timeline import Trace
+from support.n10 import figures as n10
+from support.n10 import runs
 from tests.pictures import told
 
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 from torch import nn
 
 from lib.pipeline.checkpoint import checkpoint
 from lib.saved import LiveTensors, SavedTensors
+from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 
 
 @settings(deadline=None, max_examples=40)

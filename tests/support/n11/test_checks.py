@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from support.n11 import checks as n11
 from support.n11.figures import ties_of
 

@@ -9,12 +9,12 @@ from collections import Counter
 
 import pytest
 import torch
-from support.n11 import figures as n11
-from support.n11.runs import Untied, backward_run, by_hand, peaks, predict, walk
 
 from lib.pipeline.pipeline import Pipeline
 from lib.show.explore import explore
 from lib.show.style import alt_text
+from support.n11 import figures as n11
+from support.n11.runs import Untied, backward_run, by_hand, peaks, predict, walk
 from tests.pictures import corners, told
 
 # ---- the graph

@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 import torch
-from support.n11 import runs as n11
 
 from lib.pipeline.pipeline import Pipeline
+from support.n11 import runs as n11
 
 TIED = "R21 B21 R11 R20 B11 R01 B20 R10 B01 B10 R00 B00"
 UNTIED = "R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from support.n12 import checks as n12
 from support.n12.figures import block_costs
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support import recordings
-from support.n12 import figures as n12
-from support.n12.runs import CHUNKS, MODES, predicted_rows
 
 from lib.show.style import alt_text
 from lib.timeline import Span, Trace
+from support import recordings
+from support.n12 import figures as n12
+from support.n12.runs import CHUNKS, MODES, predicted_rows
 
 START = {name: control.value for name, control in n12.BALANCE_CONTROLS.items()}
 

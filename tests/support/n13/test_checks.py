@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-from support.n13 import checks as n13
 
 from lib.streams import find_races
 from lib.streams.races import happens_before, waits
+from support.n13 import checks as n13
 
 # ---- exercise 1
 

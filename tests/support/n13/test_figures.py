@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 import torch
-from support import recordings
-from support.n13 import figures as n13
-from support.n13 import runs
 
 from lib.show.style import alt_text
 from lib.streams import find_races, overlap_share
 from lib.streams.model import earliest, predict_chunks
 from lib.streams.races import waits
+from support import recordings
+from support.n13 import figures as n13
+from support.n13 import runs
 
 
 def heading(figure):

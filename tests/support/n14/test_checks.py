@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.n14 import checks as n14
 
 from lib.schedules import Schedule, live_activations, one_f_one_b
+from support.n14 import checks as n14
 
 BY_HAND = """
 rank 0  0F0 0F1 0F2 .   .   0B0 0F3 0B1 0B2 0B3

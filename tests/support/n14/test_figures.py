@@ -6,14 +6,14 @@ import re
 
 import pytest
 import torch
-from support.n14 import figures as n14
-from support.n14 import runs as executor_gpu
-from support.n14.runs import CLASSES, torch_order, waiting_stages
 from torch import nn
 
 from lib import schedules as makers
 from lib.schedules import gpipe, live_activations, one_f_one_b, simulate, validate, zero_bubble_h1
 from lib.show.style import alt_text
+from support.n14 import figures as n14
+from support.n14 import runs as executor_gpu
+from support.n14.runs import CLASSES, torch_order, waiting_stages
 
 
 @pytest.mark.parametrize("table", [gpipe(5, 3), one_f_one_b(5, 3), zero_bubble_h1(5, 3)])

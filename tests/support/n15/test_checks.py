@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.n15 import checks as n15
-from support.n15.runs import make_plan
 
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
+from support.n15 import checks as n15
+from support.n15.runs import make_plan
 
 
 def test_any_other_wrong_answer_is_told_the_first_case_that_shows_it():

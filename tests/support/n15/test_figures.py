@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.n15 import figures as n15
-from support.n15.runs import every_plan, fastest
 
 from lib.show.style import alt_text
+from support.n15 import figures as n15
+from support.n15.runs import every_plan, fastest
 
 
 def test_replicas_read_every_place_once_and_their_ranks_the_same():

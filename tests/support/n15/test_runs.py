@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.n15 import runs as n15
 
 from lib.saved import SavedTensors
 from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, simulate
 from lib.timeline import Recorder, Span, Trace
-from lib.training.state import Step, StepLog
+from support.n15 import runs as n15
+from support.training import Step, StepLog
 
 # ---- what ranks leave behind
 

@@ -204,13 +204,13 @@ class Schedule:
 # B (or I) at s     needs F at s, and B (or I) at stage s+1
 # W at s            needs I at s                                       all of the same micro-batch
 
-Cell: TypeAlias = tuple[int, int]  # rank, slot
+RankSlot: TypeAlias = tuple[int, int]  # rank, slot
 
 
 class ScheduleError(ValueError):
     """A table that can't run. `rank`, `slot` and `action` say where; they are None if something is missing."""
 
-    def __init__(self, reason: str, place: Cell | None = None, action: Action | None = None) -> None:
+    def __init__(self, reason: str, place: RankSlot | None = None, action: Action | None = None) -> None:
         self.reason, self.action = reason, action
         self.rank: int | None = None if place is None else place[0]
         self.slot: int | None = None if place is None else place[1]
@@ -284,7 +284,7 @@ def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) 
     """Return the turns slot by slot, without the order among ranks; refuse what is wrong in any order."""
     stages = schedule.stages if stages is None else stages
     micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
-    places: dict[Action, Cell] = {}
+    places: dict[Action, RankSlot] = {}
     home: dict[int, int] = {}
     columns = enumerate(zip(*schedule.ranks, strict=True))  # slot by slot, so that what comes first is found first
     for place, action in [((r, slot), a) for slot, column in columns for r, a in enumerate(column) if a is not None]:
@@ -343,7 +343,7 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
     return ScheduleError(told, circle[0][:2], circle[0].action)
 
 
-def _when(turn: Turn) -> Cell:
+def _when(turn: Turn) -> RankSlot:
     return turn.slot, turn.rank
 
 

@@ -8,15 +8,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from lib import schedules
-from lib.schedules import (
-    Schedule,
-    gpipe,
-    live_activations,
-    model_parallel,
-    one_f_one_b,
-    simulate,
-    waits_for,
-)
+from lib.schedules import Schedule, gpipe, live_activations, model_parallel, one_f_one_b, simulate, waits_for
 from lib.show.explore import explore_hover, hovering, mark, spots
 from lib.show.schedules import (
     MAKERS,

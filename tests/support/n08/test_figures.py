@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.pipeline import clock_cycles
-from lib.schedules import (
-    Action,
-    gpipe,
-    live_activations,
-    model_parallel,
-    one_f_one_b,
-    simulate,
-    validate,
-)
+from lib.schedules import Action, gpipe, live_activations, model_parallel, one_f_one_b, simulate, validate
 from lib.schedules.table import in_order
 from lib.show.style import alt_text
 from support.n08 import figures as n08

@@ -37,29 +37,13 @@ def copies(in_queue, out_queue):
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (
-            n09.check_makespan,
-            "Here a clock begins",
-            "micro_batches = 4, seconds = [3, 1, 2], expected 16, got 15",
-        ),
-        (
-            n09.check_worker,
-            "The error is swallowed",
-            "Expected: False, its ValueError; seen: no answer to task 1",
-        ),
+        (n09.check_makespan, "Here a clock begins", "micro_batches = 4, seconds = [3, 1, 2], expected 16, got 15"),
+        (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
         (n09.check_worker, "The error is answered", "seen: no answer to task 2"),
-        (
-            n09.check_worker,
-            "SystemExit is no",
-            "raises SystemExit, works. Expected: False, its SystemExit; seen: no",
-        ),
+        (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
         (n09.check_worker, "None is no task", "seen: still running after None"),
         (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
-        (
-            n09.check_worker,
-            lambda *queues: queues[0].get(),
-            "do this: works. Expected: True, task 0 and its batch",
-        ),
+        (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
         (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),

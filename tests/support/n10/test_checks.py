@@ -76,10 +76,7 @@ def test_the_variant_without_a_change_is_right():
         (variant(go=through_twice), "the segment's 0.weight has twice its gradient"),
         (variant(lambda x: x), "must start at `x.detach()`"),
         (variant(go=lambda y, x, gradient: through(y, x, torch.ones_like(y))), "the gradient is off by"),
-        (
-            variant(go=lambda y, x, gradient: through(y, x, gradient)[1]),
-            "None for the function, then that of x",
-        ),
+        (variant(go=lambda y, x, gradient: through(y, x, gradient)[1]), "None for the function, then that of x"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -98,10 +98,7 @@ def wrong_order(begins):
     ("wrong", "says"),
     [
         (wrong_order("This is the order without"), "R02 at position 1 needs B12 first"),
-        (
-            wrong_order("Here each R waits"),
-            "at position 3 ready are B02, R11: R11 has the highest number, not",
-        ),
+        (wrong_order("Here each R waits"), "at position 3 ready are B02, R11: R11 has the highest number, not"),
         (["B12", "R12", *TRUTH.split()[2:]], "B12 at position 0 needs R12 first"),
         (TRUTH.split()[:-1], "missing: B00"),
         ([*TRUTH.split()[:-1], "B99"], "unknown: B99"),

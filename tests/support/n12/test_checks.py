@@ -27,10 +27,7 @@ def test_another_balance_with_the_same_slowest_partition_passes():
         (lambda costs, n: [len(costs)] + [0] * (n - 1), "is no balance: GPipe needs 3 numbers from 1 up"),
         (lambda costs, n: [].sort(), "returned None"),
         (lambda costs, n: 1 / 0, "raised ZeroDivisionError"),
-        (
-            lambda costs, n: [1] * (n - 1) + [len(costs) - n + 1],
-            "the slowest partition of [1, 1, 8] costs 15;",
-        ),
+        (lambda costs, n: [1] * (n - 1) + [len(costs) - n + 1], "the slowest partition of [1, 1, 8] costs 15;"),
     ],
 )
 def test_any_other_wrong_balance_is_told_why(wrong, says):

@@ -132,10 +132,7 @@ def test_a_wait_for_the_stream_before_the_next_copy_is_as_good_as_one_for_an_eve
             but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
             "wait_stream waits for all",
         ),
-        (
-            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
-            "the host stands still",
-        ),
+        (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "the host stands still"),
         (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),

@@ -35,10 +35,7 @@ def test_an_unfinished_table_is_open():
 @pytest.mark.parametrize(
     "table, says",
     [
-        (
-            n14.gpipe(4, 3).to_text().replace(".", ""),
-            "rank 0 holds 4 at once; 3 are enough there. That is GPipe",
-        ),
+        (n14.gpipe(4, 3).to_text().replace(".", ""), "rank 0 holds 4 at once; 3 are enough there. That is GPipe"),
         (ONE_SHORT, "Which rank could go further ahead?"),
         (DEADLOCK, "0B0 needs 1B0"),
         (LACKS, "lacks 0B3, 1B3, 2B3"),

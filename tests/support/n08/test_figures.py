@@ -13,6 +13,7 @@ from lib.schedules import Action, gpipe, live_activations, model_parallel, one_f
 from lib.schedules.table import in_order
 from lib.show.style import alt_text
 from support.n08 import figures as n08
+from support.n08.runs import Board, IllegalMoveError
 
 
 def record(fixed, row=1.0, rows=64):
@@ -81,7 +82,7 @@ def test_the_best_m_is_near_the_root_of_the_closed_form(fixed):
 
 def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
-    board = n08.Board(schedule.micro_batches, schedule.stages)
+    board = Board(schedule.micro_batches, schedule.stages)
     return board.place(*(step.action for step in in_order(schedule)))
 
 
@@ -109,27 +110,27 @@ def test_a_makers_table_can_be_placed_and_scores_as_itself(maker):
     ],
 )
 def test_an_illegal_move_is_refused_with_the_reason(moves, move, says):
-    board = n08.Board(2, 2).place(*moves.split())
+    board = Board(2, 2).place(*moves.split())
     assert says in board.refusal(move)
-    with pytest.raises(n08.IllegalMoveError, match=says):
+    with pytest.raises(IllegalMoveError, match=says):
         board.place(move)
     with pytest.raises(ValueError, match="no action"):
         board.refusal("forward!")
 
 
 def test_a_legal_move_has_no_refusal_undo_takes_it_back_and_an_unfinished_table_says_how_much_is_placed():
-    empty = n08.Board(2, 2)
+    empty = Board(2, 2)
     board = empty.place("0F0")
     assert board.refusal("1F0") == board.refusal("0F1") == ""
     assert board.place("1F0").undo() == board and empty.undo() == empty
     assert (empty.verdict(), board.verdict()) == ("0 of 8 actions placed", "1 of 8 actions placed")
-    words = alt_text(n08.draw_board(n08.Board(4, 3).place("0F0", "1F0", "2F0")))
+    words = alt_text(n08.draw_board(Board(4, 3).place("0F0", "1F0", "2F0")))
     assert "3 of 24 actions placed" in words and "GPipe: 18 ticks, 33 % idle, holds at most 4" in words
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_whoever_places_legal_moves_in_any_order_never_gets_stuck_and_ends_with_a_table_that_runs(data, m, n):
-    board = n08.Board(m, n)
+    board = Board(m, n)
     while board.left:
         every = [action for rank in range(n) for action in board.actions(rank)]
         legal = [action for action in every if not board.refusal(action)]
@@ -161,7 +162,7 @@ def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
     game.press("0B0")
     assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0")
     assert game.figure is figure
-    assert game.board == n08.Board(2, 2).place("0F0")
+    assert game.board == Board(2, 2).place("0F0")
 
 
 def test_undo_and_clear_go_back_and_the_last_action_brings_the_verdict():
@@ -171,7 +172,7 @@ def test_undo_and_clear_go_back_and_the_last_action_brings_the_verdict():
     game.undo()
     assert game.message == "Took back 0B1." and game.board.left == 1
     game.clear()
-    assert game.board == n08.Board(2, 2)
+    assert game.board == Board(2, 2)
     game.undo()
     assert game.message == "There is nothing to take back."
 

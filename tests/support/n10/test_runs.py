@@ -1,4 +1,4 @@
-"""What autograd holds in every step is what was predicted, and the counters count what they say."""
+"""What autograd holds in every step is what was predicted, and a checkpoint frees it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lib.pipeline.checkpoint import checkpoint
-from lib.saved import LiveTensors, SavedTensors
+from lib.saved import LiveTensors
 from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 
 
@@ -56,45 +56,6 @@ def test_impossible_cuts_and_an_unknown_mode_are_refused():
             segments_of(*arguments)
     with pytest.raises(ValueError, match="never, except_last, always, not 'sometimes'"):
         predict(4, 2, 2, "sometimes")
-
-
-def test_saved_tensors_count_each_tensor_once_and_no_parameters():
-    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
-    with SavedTensors(layer.parameters()) as saved:
-        y = layer(x).tanh()
-        assert (saved.count, saved.bytes) == (2, 2 * 3 * 4 * 4)  # x and y
-        z = y.exp() * y  # exp's output, and y again
-        assert saved.count == 3
-        z.sum().backward()
-        assert saved.count == saved.bytes == 0
-    assert (saved.peak, saved.peak_bytes) == (3, 3 * 48)
-    with SavedTensors() as all_of_them:
-        nn.Sequential(layer, layer)(x)
-        assert all_of_them.peak == 3  # x, the first output, the weight
-    assert all_of_them.count == 0
-    with SavedTensors() as saved:
-        y = x.requires_grad_().exp()
-        assert saved.count == 1
-        del y
-        assert saved.count == 0, "a graph that is dropped without backward"
-
-
-def test_live_tensors_count_storages_until_they_die():
-    x = torch.ones(3, 4)
-    with LiveTensors() as live:
-        y = x + 1
-        y.add_(1)
-        view = y[1:]
-        x.mul_(2)
-        assert live.now == 48
-        del y
-        assert live.now == 48  # the view holds it
-        del view
-        assert live.now == 0
-    assert live.peak == 48
-    with LiveTensors(block=512) as live:
-        kept = [torch.ones(3, 4), torch.ones(129)]
-    assert live.now == 512 + 2 * 512, f"blocks of an allocator, for {len(kept)} tensors"
 
 
 def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():

@@ -1,7 +1,5 @@
 """Every exercise knows its reference, its stub and its famous mistakes; every guess is only commented on."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib import import_module
 
@@ -65,8 +63,7 @@ def raises(*arguments, **named):
 def test_the_reference_is_right_and_the_untouched_stub_is_open(name, patience):
     patience(10.0)
     exercise = EXERCISES[name]
-    assert isinstance(exercise, Exercise)
-    assert ask(exercise, exercise.reference).status == "right"
+    assert isinstance(exercise, Exercise) and ask(exercise, exercise.reference).status == "right"
     assert exercise(*written_with(exercise, stub)).status == "open"
 
 
@@ -74,8 +71,7 @@ def test_the_reference_is_right_and_the_untouched_stub_is_open(name, patience):
 def test_a_famous_mistake_is_wrong_and_told_by_its_sentence(name, sentence, patience):
     patience(0.6)
     verdict = ask(EXERCISES[name], EXERCISES[name].mistakes[sentence])
-    assert verdict.status == "wrong"
-    assert TOLD_INSTEAD.get(sentence, sentence) in verdict.message
+    assert verdict.status == "wrong" and TOLD_INSTEAD.get(sentence, sentence) in verdict.message
 
 
 @pytest.mark.parametrize("name", [name for name, exercise in EXERCISES.items() if callable(exercise.reference)])

@@ -50,13 +50,8 @@ def test_counts_below_one_are_refused():
 
 def test_speed_is_measured_for_every_size_down_to_the_smallest():
     record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
-    assert record["size"] == [8, 4, 2]
-    assert len(record["rows_per_second"]) == 3
-    assert min(record["rows_per_second"]) > 0
-    assert record["device"] == "CPU"
-
-
-# ---- the study of accuracy
+    assert record["size"] == [8, 4, 2] and len(record["rows_per_second"]) == 3
+    assert min(record["rows_per_second"]) > 0 and record["device"] == "CPU"
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +73,7 @@ EVERY_ROW_ONCE = Counter(range(ROWS))
 def test_every_way_to_deal_uses_each_row_once_an_epoch(data: Data, deal: Deal, world_size: int) -> None:
     for epoch in (0, 1):
         dealt = [*parts(deal, data, epoch, seed=5, world_size=world_size)]
-        assert len(dealt) == deal.mini_epochs
-        assert Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
+        assert len(dealt) == deal.mini_epochs and Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
 
 
 def test_the_full_shuffle_is_the_same_for_any_number_of_ranks(data: Data) -> None:

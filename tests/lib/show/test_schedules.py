@@ -1,7 +1,5 @@
 """Pictures of schedules: timelines, what an idle slot waits for, the explorer of all makers, a table that can't run."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -27,9 +25,6 @@ from lib.show.style import RED, alt_text, new_figure
 
 FIRST = {name: control.value for name, control in SCHEDULE_CONTROLS.items()}
 EAGER = Schedule.from_text("eager", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1")
-
-
-# ---- timelines of schedules
 
 
 def bars(axes):
@@ -71,9 +66,6 @@ def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing(
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
 
 
-# ---- the pointer
-
-
 def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
     figure, axes = new_figure(4, 2)
     axes.set(xlim=(0, 10), ylim=(0, 1))
@@ -98,15 +90,11 @@ def test_every_idle_slot_of_the_explorer_tells_what_it_waits_for():
     assert explorer._frame().count("idt-spot") >= len(words)
 
 
-# ---- the explorer
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(maker):
     for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
         schedule, changed = make(maker, m, n, v)
-        assert simulate(schedule).makespan > 0
-        assert len(schedule.ranks) == n
+        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
         assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
@@ -126,14 +114,10 @@ def test_what_a_maker_does_not_take_is_said_in_the_title():
     assert "m = 8, n = 4, v = 2 (it takes m ≥ 2n, so m = 8, always v = 2)" in title
 
 
-# ---- a table that can't run
-
-
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     figure = draw_refused(EAGER)
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
     assert red == ["0B0"]
     assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
     assert "0B0 needs 1B0" in figure.get_suptitle()
-    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run"
-    assert not stuck(one_f_one_b(3, 2))
+    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run" and not stuck(one_f_one_b(3, 2))

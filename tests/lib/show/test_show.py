@@ -1,7 +1,5 @@
 """The primitives of lib.show: what each puts on the canvas, and that its table of contents is true."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from importlib.resources import files
@@ -70,8 +68,7 @@ def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_fi
     timeline.bar(axes, 0, 0, 1, style.ORANGE, "work")
     if not track_first:
         timeline.lane_rows(axes, ["a"], 0, 2, track=True)
-    assert shows(figure, style.ORANGE)
-    assert shows(figure, style.TRACK)
+    assert shows(figure, style.ORANGE) and shows(figure, style.TRACK)
 
 
 def test_lanes_have_their_names_from_the_top():
@@ -87,8 +84,7 @@ def test_the_sign_for_idle_is_the_same_in_a_lane_and_in_a_legend():
     _, axes = style.new_figure(9, 2)
     timeline.idle(axes, 0, [(0, 1), (2, 1)])
     (drawn,) = axes.collections
-    assert len(drawn.get_paths()) == 2
-    assert drawn.get_hatch() == style.IDLE["hatch"]
+    assert len(drawn.get_paths()) == 2 and drawn.get_hatch() == style.IDLE["hatch"]
     assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]
 
 

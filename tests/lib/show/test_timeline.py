@@ -1,7 +1,5 @@
 """Both pictures of a trace show what is in it, say it in words, and let nothing of a label become markup."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -42,9 +40,6 @@ def bars(figure: Figure) -> list[PolyCollection]:
     """Return the collections of bars, without the tracks of the lanes (which have no edge)."""
     (axes,) = figure.axes
     return [c for c in axes.collections if isinstance(c, PolyCollection) and c.get_linewidths()[0] > 0]  # type: ignore[index]
-
-
-# --- the words and the layout, which both pictures share ----------------------------------------------------------
 
 
 def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
@@ -99,9 +94,6 @@ def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
     assert lay_out(PREDICTED.scale(1e-3), None, None, "µs").end == pytest.approx(3000)
     clock = lay_out(None, PREDICTED, None, "clock")
     assert (clock.axis_label, clock.end, clock.finding) == ("time (clock ticks)", 3.0, "2 lanes, 3 clocks, 33 % idle")
-
-
-# --- matplotlib ---------------------------------------------------------------------------------------------------
 
 
 def test_measured_spans_are_filled_and_predicted_ones_are_outlines() -> None:
@@ -175,9 +167,6 @@ def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> N
             box, page = text.get_window_extent(figure.canvas.get_renderer()), figure.bbox
             inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= page.x1 + 1 and box.y1 <= page.y1 + 1
             assert inside, f"{text.get_text()!r} is cut off: {box}"
-
-
-# --- HTML ---------------------------------------------------------------------------------------------------------
 
 
 class Page(HTMLParser):

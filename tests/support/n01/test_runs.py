@@ -154,15 +154,13 @@ def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     recorder = Recorder()
     loader = DataLoader(n01.TimedDataset(Numbers(), recorder), 2, num_workers=2, persistent_workers=True)
     first, second = (n01.run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
-    assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12
-    assert second.start == 0.0
+    assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12 and second.start == 0.0
 
 
 def test_a_timed_dataset_gives_the_items_of_the_one_inside(tmp_path):
     digits = Digits(write_digits(tmp_path / "digits"), transform=partial(n01.prepare, size=32))
     timed = n01.TimedDataset(digits, Recorder())
-    assert len(timed) == len(digits)
-    assert torch.equal(timed[3][0], digits[3][0]) and timed[3][1] == digits[3][1]
+    assert len(timed) == len(digits) and torch.equal(timed[3][0], digits[3][0]) and timed[3][1] == digits[3][1]
     assert [label for _, label in timed.__getitems__([5, 7])] == [digits[5][1], digits[7][1]]
     with pytest.raises(ValueError, match="latency must be a number of seconds"):
         n01.TimedDataset(digits, Recorder(), latency=-0.1)

@@ -53,8 +53,7 @@ def test_batches_may_be_a_list_or_a_generator():
     def as_generator(indices, batch_size, drop_last):
         yield from batches(indices, batch_size, drop_last)
 
-    assert n02.check_batches(batches)
-    assert n02.check_batches(as_generator)
+    assert n02.check_batches(batches) and n02.check_batches(as_generator)
 
 
 def test_pools_in_plain_loops_are_right():

@@ -127,9 +127,6 @@ def test_spawned_workers_can_unpickle_the_datasets(dataset):
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
 
 
-# ---- batches of equally long samples
-
-
 def test_the_example_of_the_docstring_and_sizes_below_one():
     lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
     pools = n02.pooled_batches([lengths.get(i, 0) for i in range(10)], [3, 9, 0, 5, 8, 1, 7, 2], 2, 2)

@@ -24,8 +24,7 @@ def test_right_answers_that_ask_no_sampler_pass():
             return size // num_replicas
         return -(-size // num_replicas) if pad else len(range(rank, size, num_replicas))
 
-    assert n03.check_indices(indices)
-    assert n03.check_length(length)
+    assert n03.check_indices(indices) and n03.check_length(length)
 
 
 def test_the_first_counterexample_names_rank_and_position():
@@ -44,8 +43,7 @@ def test_the_check_covers_the_promised_grid():
 def test_padding_repeated_only_once_passes_until_the_padding_is_longer_than_the_dataset():
     once, true = mistake("You appended the head once"), n03.check_indices.reference
     short = [case for case in n03.check_indices.cases() if once(**case) != true(**case)]
-    assert short
-    assert all(case["num_replicas"] > 2 * case["size"] and not case["drop_last"] for case in short)
+    assert short and all(case["num_replicas"] > 2 * case["size"] and not case["drop_last"] for case in short)
 
 
 def test_the_reference_is_torchs_own_sampler():

@@ -29,8 +29,7 @@ def test_a_walk_that_is_no_bijection_is_shown_two_positions_that_collide(why):
     said = n04.check_walk(wrong).message.split(f"{why} For size = 40, positions ")[1]
     first, second, image = (int(word) for word in said.replace(",", "").split() if word.isdigit())
     mix = n04.Shuffle64(0)
-    assert first != second
-    assert wrong(first, 40, mix) == wrong(second, 40, mix) == image
+    assert first != second and wrong(first, 40, mix) == wrong(second, 40, mix) == image
 
 
 def test_a_walk_that_never_ends_is_ended_and_told_why():
@@ -41,8 +40,7 @@ def test_a_walk_that_never_ends_is_ended_and_told_why():
         return image
 
     verdict = n04.check_walk(stuck)
-    assert verdict.status == "wrong"
-    assert "pass its last image" in verdict.message
+    assert verdict.status == "wrong" and "pass its last image" in verdict.message
 
 
 def test_other_wrong_answers_are_shown_a_counterexample_and_a_shard_may_be_guessed_as_a_list_too():

@@ -1,7 +1,5 @@
 """The figures of notebook 04 say what the samplers do."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """The figures of notebook 05 say what the datasets do."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -34,9 +32,6 @@ RUNS = [run("one", 222, 0, 1), run("naive", 1300), run("rank", 50, mini_epochs=4
 MEMORY = {name: control.value for name, control in n05.MEMORY_CONTROLS.items()}
 
 
-# ---- who holds which rows
-
-
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
     for values in corners(explore(n05.draw_holders, **n05.HOLDERS_CONTROLS), 20):
         figure = n05.draw_holders(**values)
@@ -45,9 +40,6 @@ def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
         holding = {"naive": ranks * (1 + workers) * 24, "server": 24, "rank": 24 // ranks // 2 * ranks}[kind]
         assert len(plain) == holding and f"{holding} in all" in alt_text(figure)
         assert kind != "rank" or len(set(plain)) == len(plain), "no row is held by two ranks"
-
-
-# ---- memory, predicted and measured
 
 
 def test_a_way_is_said_to_fit_where_the_model_fits_the_machine():
@@ -64,8 +56,7 @@ def test_a_way_is_said_to_fit_where_the_model_fits_the_machine():
 
 def test_every_measured_run_stands_beside_its_own_prediction():
     points = n05.points_of(RUNS, RECORD)
-    assert [point.here for point in points] == [True, True, True, False]
-    assert points[1].measured == 1300e6
+    assert [point.here for point in points] == [True, True, True, False] and points[1].measured == 1300e6
     assert points[1].predicted == predict("naive", rows=2_000_000, row_bytes=44, world_size=2, workers=2).total
     assert points[3].label == "recorded: 400 M rows, W = 8, E = 8"
     assert 1 < points[3].measured / points[3].predicted < 1.1
@@ -78,9 +69,6 @@ def test_ways_are_marked_where_they_exceed_the_machine():
     figure = n05.draw_ways({"small\nfew": RUNS[0], "large\nmany": RUNS[1]}, budget=400e6)
     assert "has room for 1 of these 2 ways" in alt_text(figure)
     assert "small few: peak 222 MB, fits; large many: peak 1.30 GB, over after 0.5 s" in alt_text(figure)
-
-
-# ---- copy on read
 
 
 def test_a_page_is_copied_when_one_of_its_rows_was_read_but_never_a_packed_one():
@@ -103,9 +91,6 @@ def test_growth_is_drawn_as_measured_and_says_so_where_nothing_can_be():
     assert "does not fork" in alt_text(nothing)
 
 
-# ---- the file map
-
-
 def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
     write_captions(tmp_path / "rows.txt", n05.SIZE)
     with MetaFile(tmp_path / "rows.txt") as meta_file:
@@ -118,9 +103,6 @@ def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
             said = words.split(" holds ")[1].split(";")[0]
             assert [int(number) for number in re.findall(r"\d+", said)] == ids
             assert f"on {len({row // n05.PAGE for row in ids})} of 12 pages" in words
-
-
-# ---- epochs, costs, servers
 
 
 def test_rows_of_another_epoch_are_hatched_in_its_colour():

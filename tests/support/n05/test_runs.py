@@ -1,7 +1,5 @@
 """The ways to hold a meta file, run for real on a small one, and the model that predicts their memory."""
 
-from __future__ import annotations
-
 import http.client
 import http.server
 import os
@@ -25,9 +23,6 @@ def path(tmp_path_factory):
     n05.write_captions(path, ROWS)
     MetaFile(path).close()
     return path
-
-
-# ---- the model
 
 
 def test_a_str_in_a_list_takes_what_python_says(path):
@@ -59,16 +54,12 @@ def test_the_offsets_of_a_huge_server_need_8_bytes_and_an_unknown_way_is_refused
         n05.run_way("best", path)
 
 
-# ---- real ranks
-
-
 @linux
 @pytest.mark.parametrize("way, workers", [("one", 0), ("naive", 0), ("naive", 1)])
 def test_lists_take_as_much_as_predicted(path, way, workers):
     run = n05.run_way(way, path, world_size=2, num_workers=workers)
     assert run.predicted.copies == {("one", 0): 1, ("naive", 0): 2, ("naive", 1): 4}[way, workers]
-    assert 0.8 < run.peak / run.predicted.total < 1.5
-    assert run.rows_per_second > 0
+    assert 0.8 < run.peak / run.predicted.total < 1.5 and run.rows_per_second > 0
     assert run.times == sorted(run.times)
 
 
@@ -83,8 +74,7 @@ def test_own_rows_take_a_fraction_and_a_server_holds_them_once(path):
     lists, own = (n05.run_way(way, path, world_size=2, num_workers=0) for way in ("naive", "rank"))
     served = n05.run_way("server", path, world_size=2, num_workers=0, seconds=0.5)
     assert own.peak < lists.peak / 2
-    assert max(served.server) > 0.8 * served.predicted.total
-    assert max(served.ranks) < lists.predicted.each / 2
+    assert max(served.server) > 0.8 * served.predicted.total and max(served.ranks) < lists.predicted.each / 2
     assert len(own.times) == len(own.totals) == len(own.shared)
 
 
@@ -106,17 +96,13 @@ def test_a_rank_that_fails_is_an_error_and_no_hang():
         crew.end()
 
 
-# ---- copy on read
-
-
 @linux
 def test_a_forked_reader_copies_strings_and_not_packed_bytes(path):
     with MetaFile(path) as meta_file:
         packed = meta_file.packed(range(100_000))
     strings = packed.rows(range(len(packed)))
     grown, flat = n05.private_growth(strings), n05.private_growth(packed)
-    assert [count for count, _ in grown][-1] == 100_000
-    assert flat[-1][1] < grown[-1][1] / 10
+    assert [count for count, _ in grown][-1] == 100_000 and flat[-1][1] < grown[-1][1] / 10
     each = n05.list_row_bytes(n05.ROW_BYTES) - 8
     for count, size in grown[4:]:
         assert 0.7 < size / n05.expected_private(count, len(strings), each) < 1.5
@@ -134,9 +120,6 @@ def test_pages_touched_are_those_of_the_birthday_problem():
     assert n05.expected_private(2, rows, each) == pytest.approx(4096 * (2 - 1 / 64))
     assert n05.expected_private(10**6, rows, each) == pytest.approx(rows * each)
     assert n05.expected_private(5, rows=3, object_bytes=10) == 4096
-
-
-# ---- servers
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -173,9 +156,6 @@ def test_rows_in_an_arrow_file_are_the_rows(tmp_path):
 
     mapped = mapped_rows(["a", "b", "c d"], tmp_path / "rows.arrow")
     assert mapped.take([2, 0]).to_pylist() == ["c d", "a"]
-
-
-# ---- the file of the story, of any size; how much of it fits on a disk
 
 
 @pytest.mark.parametrize("rows", [0, 1, 999, 1000, 1001, 12_345, 1_000_500])

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 06; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.n06 import checks as n06

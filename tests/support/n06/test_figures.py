@@ -1,7 +1,5 @@
 """The figures of notebook 06 draw what they say: every corner of every explorer is drawn and counted."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from fractions import Fraction
@@ -15,8 +13,6 @@ from lib.timeline import Span, Trace
 from support.n06 import figures as n06
 from support.training import Step
 from tests.pictures import corners, told
-
-# ---- gradients
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 1), (2, 2, 2), (6, 1, 4)])
@@ -50,9 +46,6 @@ def test_an_image_is_compared_with_its_ranks_captions_or_with_all():
         assert f"{seen - 1} wrong captions an image" in alt_text(figure)
 
 
-# ---- all-reduce
-
-
 def test_the_ring_ends_with_every_part_once_in_every_chunk_of_every_rank():
     for world in range(1, 7):
         assert n06.ring(world) == [[Counter(range(world))] * world] * world
@@ -73,9 +66,6 @@ def test_a_wrong_choice_of_chunks_is_run_as_it_is():
     assert held[1][0] != Counter(range(3))
     with pytest.raises(ValueError, match="chunk must be below 3"):
         n06.ring(3, choose=lambda rank, step, world_size: 3)
-
-
-# ---- overlap
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
@@ -134,9 +124,6 @@ def test_a_hang_lasts_as_long_as_the_last_spans_lie_side_by_side():
         n06.draw_hang(Trace((), ["rank 0"]))
 
 
-# ---- calendar
-
-
 def test_a_large_file_counts_each_row():
     words = alt_text(n06.draw_attempts(n06.simulate(1437, 60, 3, 2, 9, 5), 1437, {0: (2, 9)}))
     assert "all 1,437 rows counted, 1 of them twice" in words  # 1,137 left for 2 ranks: one is padding
@@ -158,9 +145,6 @@ def test_a_step_that_one_rank_did_not_finish_is_no_step():
     figure = n06.draw_attempts([*done, half], 3, {0: (1, 1)})
     assert "2 ranks, 1 steps, rank 1 killed in step 1" in alt_text(figure)
     assert "1 of 3 rows never counted" in alt_text(figure)
-
-
-# ---- accuracy, curves
 
 
 def results(*shifts):

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 07; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,15 +41,13 @@ def doubled(tensors, chunks):
 )
 def test_any_other_wrong_answer_is_shown_by_its_rows(check, wrong, says):
     verdict = check(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_first_counterexample_of_a_wrong_cut():
     (chunk,) = [cut for why, cut in n07.check_scatter_by_hand.mistakes.items() if "torch.chunk" in why]
     message = n07.check_scatter_by_hand(chunk).message
-    assert message.startswith("scatter_by_hand: for rows = 6, ")
-    assert "chunks = 4" in message
+    assert message.startswith("scatter_by_hand: for rows = 6, ") and "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
 
 

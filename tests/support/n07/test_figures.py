@@ -1,7 +1,5 @@
 """The figures of notebook 07 draw what scatter, autograd and BatchNorm do: each corner is drawn and checked."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """The figures of notebook 08: clocks, the bubble, the best m, and a table placed by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -22,14 +20,10 @@ def record(fixed, row=1.0, rows=64):
     return {"rows": rows, "size": sizes, "rows_per_second": [s / (fixed + s * row) for s in sizes]}
 
 
-# ---- clocks
-
-
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 4), (4, 3), (8, 4)])
 def test_model_parallelism_takes_as_long_as_one_device_and_a_pipeline_m_plus_n_minus_1(m, n):
     alone, parallel, piped = n08.three_ways(m, n).values()
-    assert alone.makespan == parallel.makespan == m * n
-    assert piped.makespan == m + n - 1
+    assert alone.makespan == parallel.makespan == m * n and piped.makespan == m + n - 1
     assert alone.bubble == 0
     assert parallel.bubble == pytest.approx((n - 1) / n)
     assert piped.bubble == pytest.approx((n - 1) / (m + n - 1))
@@ -59,9 +53,6 @@ def test_what_runs_before_its_input_is_there_is_red():
     assert alt_text(n08.draw_clocks([]))
 
 
-# ---- the best m
-
-
 def test_free_operators_want_the_most_micro_batches_fixed_costs_one_and_the_figure_says_the_best():
     assert n08.best_m(record(fixed=0.0), partitions=4) == 64
     assert n08.best_m(record(fixed=1.0, row=0.0), partitions=4) == 1
@@ -77,9 +68,6 @@ def test_the_best_m_is_near_the_root_of_the_closed_form(fixed):
         assert min(1, ideal) / 2 <= n08.best_m(record(fixed), n) <= 2 * ideal
 
 
-# ---- a table placed by hand: what may come next, why not, the score; the widget only passes clicks on
-
-
 def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
     board = Board(schedule.micro_batches, schedule.stages)
@@ -89,8 +77,7 @@ def filled(schedule):
 @pytest.mark.parametrize("maker", [gpipe, one_f_one_b, model_parallel])
 def test_a_makers_table_can_be_placed_and_scores_as_itself(maker):
     board = filled(maker(4, 3))
-    assert board.left == 0
-    assert board.schedule.ranks == maker(4, 3).compact().ranks
+    assert board.left == 0 and board.schedule.ranks == maker(4, 3).compact().ranks
     yours, *_ = board.scores()
     trace = simulate(maker(4, 3))
     assert (yours.ticks, yours.idle) == (trace.makespan, trace.bubble)
@@ -151,17 +138,13 @@ def test_the_verdict_compares_speed_and_memory(schedule, says):
     assert filled(schedule).verdict().startswith(f"Complete: {says} activation")
 
 
-# ---- the widget
-
-
 def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
     game = n08.place_it(2, 2)
     game.press("0F0")
     assert (game.message, game.refused) == ("Placed 0F0.", False)
     figure = game.figure
     game.press("0B0")
-    assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0")
-    assert game.figure is figure
+    assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0") and game.figure is figure
     assert game.board == Board(2, 2).place("0F0")
 
 

@@ -1,7 +1,5 @@
 """The figures of notebook 09: the steps of a run, streams, clocks, what two threads gain."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import nullcontext
 from functools import partial
@@ -21,9 +19,6 @@ from support.n09 import runs as two_streams
 
 def heading(figure):
     return figure.axes[0].get_title("left").replace("\n", " ")
-
-
-# ---- the seven steps
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4])
@@ -67,9 +62,6 @@ def test_a_failed_task_is_red_on_its_way_and_the_others_are_answered():
     assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
 
 
-# ---- streams
-
-
 def test_one_stream_runs_in_order_of_launch_and_two_overlap():
     one, two = (n09.simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
@@ -88,8 +80,7 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
     trace = n09.simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
     launched = {s.label: s.end for s in trace.only(kind="launch")}
     ran = {s.label: s for s in trace.only(kind="compute")}
-    assert len(ran) == 8
-    assert all(span.start >= launched[label] for label, span in ran.items())
+    assert len(ran) == 8 and all(span.start >= launched[label] for label, span in ran.items())
     for lane in trace.lanes:
         spans = trace.only(lane=lane).spans
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
@@ -142,9 +133,6 @@ def test_without_a_gpu_the_measurement_says_so():
         two_streams.measure_streams(1)
     with pytest.raises(ValueError, match="streams must be below 3, not 3"):
         two_streams.measure_streams(3)
-
-
-# ---- clocks and the lock
 
 
 def test_a_clock_begins_when_the_slowest_task_of_the_last_one_has_ended():

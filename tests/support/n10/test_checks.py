@@ -1,14 +1,10 @@
 """What is particular about the checks of notebook 10; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from support.n10 import checks as n10
 from support.n10.runs import MODES, measure, predict_step
-
-# ---- exercise 1: wrong checkpoints, each of which differs from the reference in one thing
 
 
 def through(y, x, gradient):
@@ -82,17 +78,13 @@ def test_the_variant_without_a_change_is_right():
 )
 def test_wrong_checkpoints_are_named(wrong, says):
     verdict = n10.check_checkpoint(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_check_leaves_the_random_state_alone():
     before = torch.get_rng_state()
     n10.check_checkpoint(n10.TrueCheckpoint)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-# ---- exercises 2 and 3
 
 
 def test_the_reference_segments_fit_when_they_are_run():

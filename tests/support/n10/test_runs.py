@@ -1,7 +1,5 @@
 """What autograd holds in every step is what was predicted, and a checkpoint frees it."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -36,8 +34,7 @@ def test_except_last_holds_as_little_as_always_where_a_partition_is_one_segment(
         last, always, never = (
             peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
         )
-        assert last == always == micro_batches + layers
-        assert never == micro_batches * (layers + 1)
+        assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
 
 
 def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
@@ -46,8 +43,7 @@ def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
             parts = segments_of(layers, segments)
             assert [k for part in parts for k in part] == list(range(1, layers + 1))
             lengths = list(map(len, parts))
-            assert lengths == sorted(lengths, reverse=True)
-            assert lengths[0] - lengths[-1] <= 1
+            assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
 
 
 def test_impossible_cuts_and_an_unknown_mode_are_refused():
@@ -73,9 +69,6 @@ def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
         return live.peak
 
     assert most(4) < 0.7 * most(0) < most(1)
-
-
-# ---- which layers a checkpoint gets wrong, and which of the three checkpoints notices
 
 
 @pytest.mark.parametrize("name", HOWS)

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 11; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,9 +7,6 @@ from support.n11 import checks as n11
 from support.n11.figures import ties_of
 
 TRUTH = "R12 B12 R02 R11 B02 B11 R01 R10 B01 B10 R00 B00"
-
-
-# ---- exercise 1: one half of a right answer is replaced
 
 
 class MyFork(torch.autograd.Function):
@@ -78,16 +73,11 @@ def dead_phony(ctx, x):
 )
 def test_a_wrong_half_is_named(base, half, wrong, says):
     verdict = ask_with(base, half, wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-# ---- exercise 2
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_order_by_hand_passes_as_text_or_list():
-    assert n11.check_by_hand(TRUTH)
-    assert n11.check_by_hand(TRUTH.lower().split())
+    assert n11.check_by_hand(TRUTH) and n11.check_by_hand(TRUTH.lower().split())
 
 
 def wrong_order(begins):
@@ -108,11 +98,7 @@ def wrong_order(begins):
 )
 def test_a_wrong_order_is_told_its_first_fault(wrong, says):
     verdict = n11.check_by_hand(" ".join(wrong) if isinstance(wrong, list) else wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-# ---- exercise 3
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_damaged_graph_misses_exactly_the_edge_that_is_asked_for():

@@ -1,7 +1,5 @@
 """The graph figure shows the nodes and edges that are there, each in its place, in no other's way."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re
@@ -16,8 +14,6 @@ from lib.show.style import alt_text
 from support.n11 import figures as n11
 from support.n11.runs import Untied, backward_run, by_hand, peaks, predict, walk
 from tests.pictures import corners, told
-
-# ---- the graph
 
 
 def test_each_operation_is_shown_once_and_nothing_overlaps():
@@ -72,9 +68,6 @@ def test_a_graph_that_says_no_place_is_refused():
         n11.draw_graph(walk(torch.ones(2, requires_grad=True) * 2))
 
 
-# ---- the order
-
-
 def test_the_order_is_that_of_a_real_run():
     for values, words in told(n11.draw_backward, n11.BACKWARD_CONTROLS, 20):
         ties = [] if values["dependencies"] else [Untied]
@@ -102,9 +95,6 @@ def test_strips_mark_where_an_order_first_leaves_the_first_row():
 def test_staircases_say_whether_counts_and_prediction_agree():
     figure = n11.draw_staircases({"a": [3, 6], "b": [3, 9]}, {"a": [3, 6], "b": [3, 6]}, "finding")
     assert "a: at most 6 tensors, as predicted; b: at most 9 tensors, not as predicted" in alt_text(figure)
-
-
-# ---- fence and compute
 
 
 def test_every_step_names_its_node_and_its_line_of_code():

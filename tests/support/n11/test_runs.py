@@ -1,7 +1,5 @@
 """The autograd graph as a list, the engine's rule, and the order of a pipeline's backward: predicted and real."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 
@@ -21,9 +19,6 @@ needs_torchgpipe = pytest.mark.skipif(
 
 def pipeline(dependencies):
     return Pipeline if dependencies else n11.Untied
-
-
-# ---- the graph
 
 
 def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
@@ -56,9 +51,6 @@ def test_each_node_of_a_pipeline_knows_its_micro_batch_and_partition():
         assert sorted(node.place for node in nodes if node.name == name) == places
 
 
-# ---- the order
-
-
 def test_the_recorded_strings_hold_after_other_work_too_and_draw_no_random_number_of_the_caller():
     before, x = torch.get_rng_state(), torch.ones(1, requires_grad=True)
     assert str(n11.backward_run(3, 2, pipeline=n11.Untied)) == UNTIED
@@ -79,8 +71,7 @@ def test_a_prediction_is_what_a_real_run_does(m, n, mode, dependencies):
     for step, k in enumerate(run.ran):  # node by node: the highest number of those that are ready
         done = set(run.ran[:step])
         ready = [other for other, users in waiting.items() if other not in done and users <= done]
-        assert k in ready
-        assert run.nodes[k].number == max(run.nodes[other].number for other in ready)
+        assert k in ready and run.nodes[k].number == max(run.nodes[other].number for other in ready)
 
 
 @pytest.mark.parametrize("m, n", SIZES)
@@ -94,12 +85,8 @@ def test_four_lines_by_hand_give_the_real_order_and_it_keeps_every_need(m, n, de
 
 def test_the_order_changes_no_gradient():
     tied, untied = n11.backward_run(5, 3), n11.backward_run(5, 3, pipeline=n11.Untied)
-    assert tied.ops != untied.ops
-    assert tied.gradient.any()
+    assert tied.ops != untied.ops and tied.gradient.any()
     assert torch.equal(tied.gradient, untied.gradient)
-
-
-# ---- what is alive
 
 
 @pytest.mark.parametrize("m, n", list(itertools.product((1, 2, 5), (1, 2, 4))))
@@ -125,9 +112,6 @@ def test_counts_below_one_are_refused(arguments):
         n11.backward_run(*arguments)
 
 
-# ---- torchgpipe, copies
-
-
 def test_the_recorded_or_live_orders_of_torchgpipe_are_ours():
     orders, _ = n11.torchgpipe_orders()
     assert orders == {"with": TIED, "without": UNTIED}
@@ -142,10 +126,8 @@ def test_torchgpipe_run_here_goes_backward_as_we_do(m, n):
 
 def test_copies_on_their_own_stream_hide_behind_computing():
     one, own = n11.predict_copies(False), n11.predict_copies(True)
-    assert one.overlap("copy", "compute") == 0
-    assert one.makespan == 4 * (1 + 1.5)
-    assert own.overlap("copy", "compute") == 3
-    assert own.makespan == 1 + 4 * 1.5
+    assert one.overlap("copy", "compute") == 0 and one.makespan == 4 * (1 + 1.5)
+    assert own.overlap("copy", "compute") == 3 and own.makespan == 1 + 4 * 1.5
     both = n11.below_each_other({name: n11.predict_copies(is_own) for is_own, name in n11.NAMES.items()})
     assert len(both.lanes) == 4
     assert n11.below_each_other({}) is None

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 13; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest
@@ -10,12 +8,9 @@ from lib.streams import find_races
 from lib.streams.races import happens_before, waits
 from support.n13 import checks as n13
 
-# ---- exercise 1
-
 
 def test_the_list_lacks_one_wait_and_that_is_a_race():
-    assert len(find_races(n13.damaged_list())) == 1
-    assert len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
+    assert len(find_races(n13.damaged_list())) == 1 and len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
 
 
 def test_the_missing_wait_may_be_a_list_in_small_letters():
@@ -45,19 +40,14 @@ def test_a_wrong_pair_is_told_why(answer, says):
 def test_every_pair_of_labels_gets_a_verdict_and_only_one_is_right():
     labels = [f"{kind}{i}" for kind in "CFD" for i in range(5)]
     verdicts = [n13.check_missing((a, b)) for a in labels for b in labels]
-    assert sum(map(bool, verdicts)) == 1
-    assert {verdict.status for verdict in verdicts} == {"right", "wrong"}
+    assert sum(map(bool, verdicts)) == 1 and {verdict.status for verdict in verdicts} == {"right", "wrong"}
 
 
 def test_one_more_wait_orders_the_two():
     operations = n13.damaged_list()
     labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
     repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
-    assert find_races(repaired) == []
-    assert len(happens_before(repaired)) == len(happens_before(operations))
-
-
-# ---- exercise 2
+    assert find_races(repaired) == [] and len(happens_before(repaired)) == len(happens_before(operations))
 
 
 @pytest.mark.parametrize("wrong", n13.check_chunks.mistakes.values())
@@ -78,9 +68,6 @@ def test_a_wrong_count_is_told_its_case_and_its_time(wrong):
 def test_what_is_no_count_is_told(wrong, says):
     verdict = n13.check_chunks(wrong)
     assert verdict.status == "wrong" and says in verdict.message
-
-
-# ---- exercise 3
 
 
 def record(gpu, batch):

@@ -1,7 +1,5 @@
 """The figures of notebook 15 draw what they say: who reads what, what leaves a machine, which plan is fastest."""
 
-from __future__ import annotations
-
 import pytest
 
 from lib.show.style import alt_text

@@ -98,16 +98,13 @@ def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(m
         assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
-def test_the_end_of_gpipe_with_the_same_costs_is_told_beside_every_maker():
+def test_what_a_maker_does_not_take_is_said_in_the_title_and_gpipe_with_the_same_costs_beside_each():
     costs = {"forward": [1, 1, 2, 1], "backward": [2, 2, 4, 2], "communicate": 0.5}
     for maker in MAKERS:
         words = alt_text(draw_schedule_explorer(**{**FIRST, "communicate": 0.5, "slow": 2, "maker": maker}))
         assert words.startswith(maker) and name_of(make(maker, 4, 2, 2)[0]) == maker
         if maker == "1F1B":
             assert f"GPipe takes {simulate(gpipe(8, 4), **costs).makespan:g} ticks" in words
-
-
-def test_what_a_maker_does_not_take_is_said_in_the_title():
     assert "(always v = 1)" in draw_schedule_explorer(**{**FIRST, "maker": "GPipe"}).get_suptitle()
     dual = {**FIRST, "maker": "DualPipeV", "micro_batches": 2, "stages": 3}
     title = draw_schedule_explorer(**dual).get_suptitle().replace("\n", " ")

@@ -6,15 +6,12 @@ from lib.data.samplers import DistributedSampler
 from support.n04 import checks as n04
 
 
-def test_the_reference_shards_cover_everything_once_and_differ_by_one_at_most():
+def test_the_reference_shards_cover_everything_once_and_the_rest_is_what_the_sampler_deals():
     for size in range(30):
         for world_size in range(1, 9):
             bounds = [n04.check_shard_bounds.reference(size, world_size, rank) for rank in range(world_size)]
             assert [i for begin, end in bounds for i in range(begin, end)] == list(range(size))
             assert max(e - b for b, e in bounds) - min(e - b for b, e in bounds) <= 1
-
-
-def test_the_reference_rest_is_what_the_sampler_deals_after_a_restart():
     order = list(DistributedSampler(range(25), 1, 0))
     state = DistributedSampler(range(25), 4, 0).state_dict(consumed=16)
     for rank in range(3):

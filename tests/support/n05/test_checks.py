@@ -16,14 +16,12 @@ def new_loaders(dataset, epochs):
     ]  # fmt: skip
 
 
-def test_a_class_with_one_stub_left_is_not_attempted():
+def test_a_class_with_one_stub_left_is_not_attempted_and_one_that_deals_its_rows_itself_is_right():
     class HalfWay(n05.check_rank_dataset.reference):
         def load(self, epoch, mini_epoch): ...
 
     assert n05.check_rank_dataset(HalfWay).status == "open"
 
-
-def test_a_class_that_deals_its_rows_itself_is_right():
     class MyRankDataset:
         def __init__(self, meta_file, world_size, rank, mini_epochs):
             self.meta_file, self.share = meta_file, (len(meta_file), world_size, rank, mini_epochs)
@@ -39,11 +37,6 @@ def test_a_class_that_deals_its_rows_itself_is_right():
             return self.rows[index]
 
     assert n05.check_rank_dataset(MyRankDataset)
-
-
-def test_ids_that_deal_nothing_are_shown_the_first_counterexample():
-    message = n05.check_mini_epoch_ids(lambda size, *share: list(range(size))).message
-    assert "for size = 24, " in message and "position 0: expected [22, 19, 16], got [0, 1, 2" in message
 
 
 def test_the_reference_ids_are_those_of_our_sampler_cut_in_mini_epochs():

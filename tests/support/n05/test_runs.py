@@ -36,16 +36,13 @@ def test_a_str_in_a_list_takes_what_python_says(path):
     )
 
 
-def test_copies_are_counted_by_who_holds_rows():
+def test_copies_are_counted_by_who_holds_rows_and_an_unknown_way_is_refused(path):
     machine = dict(rows=960, row_bytes=44, world_size=8, workers=2, mini_epochs=4)
     assert [n05.predict(way, **machine).copies for way in n05.WAYS] == [3, 24, 1, 8]
     assert n05.predict("one", rows=960, row_bytes=44).total == 960 * 104
     assert n05.predict("naive", **machine).total == 24 * 960 * 104
     assert n05.predict("server", **machine).total == 960 * (43 + 4)
     assert n05.predict("rank", **machine).each == 960 / (8 * 4) * (43 + 8)
-
-
-def test_the_offsets_of_a_huge_server_need_8_bytes_and_an_unknown_way_is_refused(path):
     small, large = (n05.predict("server", rows=rows, row_bytes=44).each / rows for rows in (90_000_000, 400_000_000))
     assert (small, large) == (47, 51)
     with pytest.raises(ValueError, match="way must be one of one, naive, server, rank, not 'best'"):
@@ -108,12 +105,9 @@ def test_a_forked_reader_copies_strings_and_not_packed_bytes(path):
         assert 0.7 < size / n05.expected_private(count, len(strings), each) < 1.5
 
 
-def test_without_fork_there_is_nothing_to_watch(monkeypatch):
+def test_pages_touched_are_those_of_the_birthday_problem_and_without_fork_there_are_none(monkeypatch):
     monkeypatch.delattr(os, "fork", raising=False)
     assert n05.private_growth(["a"]) == []
-
-
-def test_pages_touched_are_those_of_the_birthday_problem():
     rows, each = 4096, 64  # 64 rows a page, 64 pages
     assert n05.expected_private(0, rows, each) == 0
     assert n05.expected_private(1, rows, each) == pytest.approx(4096)
@@ -171,13 +165,10 @@ def test_rows_are_numbered_and_captions_differ_in_length(tmp_path, rows):
             assert caption[0] == caption[-1] == '"' and 14 <= len(caption) <= 36
 
 
-def test_a_row_takes_as_many_bytes_as_is_said_and_nine_digits_number_them_all(tmp_path):
+def test_a_row_takes_as_many_bytes_as_is_said_and_the_headline_takes_what_fits_on_the_disk(tmp_path):
     assert n05.write_captions(tmp_path / "captions.txt", 10_000) / 10_000 == pytest.approx(n05.ROW_BYTES, abs=0.5)
     with pytest.raises(ValueError, match="rows must be below"):
         n05.write_captions(tmp_path / "captions.txt", 10**9 + 1)
-
-
-def test_the_headline_takes_what_fits_on_the_disk():
     assert headline.rows_that_fit(400_000_000, 30 * 10**9) == 400_000_000
     fewer = headline.rows_that_fit(400_000_000, 10 * 10**9)
     assert fewer % 1_000_000 == 0

@@ -138,7 +138,7 @@ def test_the_verdict_compares_speed_and_memory(schedule, says):
     assert filled(schedule).verdict().startswith(f"Complete: {says} activation")
 
 
-def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
+def test_a_click_places_and_an_illegal_one_says_why_undo_and_clear_go_back():
     game = n08.place_it(2, 2)
     game.press("0F0")
     assert (game.message, game.refused) == ("Placed 0F0.", False)
@@ -146,9 +146,6 @@ def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
     game.press("0B0")
     assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0") and game.figure is figure
     assert game.board == Board(2, 2).place("0F0")
-
-
-def test_undo_and_clear_go_back_and_the_last_action_brings_the_verdict():
     game = n08.PlaceIt(filled(one_f_one_b(2, 2)).undo())
     game.press("0B1")
     assert game.message.startswith("Placed 0B1. Complete: as fast as GPipe and 1F1B")

@@ -19,9 +19,10 @@ def test_the_worker_of_lib_passes(monkeypatch):
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
 
 
-def test_the_makespan_is_that_of_the_predicted_trace():
+def test_the_makespan_is_that_of_the_predicted_trace_and_a_machine_without_a_free_core_is_told_so():
     for m, seconds in ((1, [2, 3]), (5, [1]), (4, [3, 1, 2]), (2, [1, 4, 1, 1])):
         assert n09.check_makespan.reference(m, seconds) == clock_trace(m, seconds).makespan
+    assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
 
 
 def copies(in_queue, out_queue):
@@ -59,7 +60,3 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
         (wrong,) = [known for why, known in check.mistakes.items() if why.startswith(wrong)]
     verdict = check(wrong)
     assert verdict.status == "wrong" and says in verdict.message
-
-
-def test_a_machine_without_a_free_core_is_told_so():
-    assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message

@@ -137,16 +137,9 @@ def test_without_a_gpu_the_measurement_says_so():
 
 def test_a_clock_begins_when_the_slowest_task_of_the_last_one_has_ended():
     trace = n09.clock_trace(3, [1, 4])
-    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 0")] == [
-        ("F0", 0, 1),
-        ("F1", 1, 2),
-        ("F2", 5, 6),
-    ]
-    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 1")] == [
-        ("F0", 1, 5),
-        ("F1", 5, 9),
-        ("F2", 9, 13),
-    ]
+    for lane, times in (("partition 0", [(0, 1), (1, 2), (5, 6)]), ("partition 1", [(1, 5), (5, 9), (9, 13)])):
+        spans = [(s.label, s.start, s.end) for s in trace.only(lane=lane)]
+        assert spans == [(f"F{i}", *each) for i, each in enumerate(times)]
     assert heading(n09.draw_clock_run(4, 2, 2, 2)) == "6 clocks, 12 ticks instead of 24: 2.00 × as fast"
     assert heading(n09.draw_clock_run(4, 2, 5, 2)).endswith("; partition 1 decides")
 

@@ -52,8 +52,11 @@ class ReturnsNothing(n10.TrueCheckpoint):
         function(x)
 
 
-def test_the_variant_without_a_change_is_right():
+def test_the_variant_without_a_change_is_right_and_leaves_the_random_state_alone():
     assert n10.check_checkpoint(variant())
+    before = torch.get_rng_state()
+    n10.check_checkpoint(n10.TrueCheckpoint)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -81,22 +84,13 @@ def test_wrong_checkpoints_are_named(wrong, says):
     assert verdict.status == "wrong" and says in verdict.message
 
 
-def test_the_check_leaves_the_random_state_alone():
-    before = torch.get_rng_state()
-    n10.check_checkpoint(n10.TrueCheckpoint)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_reference_segments_fit_when_they_are_run():
+def test_the_reference_segments_fit_and_the_reference_time_is_that_of_the_predicted_spans():
     for layers in (5, 9, 12):
         for budget in range(3, layers + 3):
             chosen = n10.check_segments.reference(layers, budget)
             peaks = {s: max(count for *_, count in measure(layers, s)) for s in range(1, layers + 1)}
             fitting = [s for s, value in peaks.items() if value <= budget]
             assert chosen == (0 if layers + 1 <= budget else fitting[0] if fitting else None)
-
-
-def test_the_reference_time_is_that_of_the_predicted_spans():
     for mode in MODES:
         spans = predict_step(1.5, 2.5, 4, mode)
         assert max(span.end for span in spans) == n10.check_step_time.reference(1.5, 2.5, 4, mode)

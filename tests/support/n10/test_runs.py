@@ -23,13 +23,10 @@ def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     ]
 
 
-def test_the_peak_of_one_micro_batch_is_segments_plus_layers_over_segments():
+def test_the_peak_is_segments_plus_layers_over_segments_and_except_last_of_one_segment_that_of_always():
     for layers in range(1, 40):
         for segments in range(1, layers + 1):
             assert peak(predict(layers, segments)) == segments + layers // segments
-
-
-def test_except_last_holds_as_little_as_always_where_a_partition_is_one_segment():
     for layers, micro_batches in itertools.product(range(1, 9), range(1, 6)):
         last, always, never = (
             peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
@@ -37,16 +34,13 @@ def test_except_last_holds_as_little_as_always_where_a_partition_is_one_segment(
         assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
 
 
-def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
+def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
     for layers in range(1, 20):
         for segments in range(1, layers + 1):
             parts = segments_of(layers, segments)
             assert [k for part in parts for k in part] == list(range(1, layers + 1))
             lengths = list(map(len, parts))
             assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
-
-
-def test_impossible_cuts_and_an_unknown_mode_are_refused():
     for arguments in ((0, 1), (3, 4), (3, 0)):
         with pytest.raises(ValueError):
             segments_of(*arguments)
@@ -88,12 +82,9 @@ def test_torchs_random_numbers_and_writes_inside_are_fine_others_never_right_a_w
     assert outcome(case, HOWS[name]) in ends
 
 
-def test_without_a_gradient_in_the_input_only_torchs_reentrant_checkpoint_gives_none():
+def test_a_missing_gradient_is_seen_and_no_case_is_right_by_having_none():
     found = {name: outcome("input without grad", how) for name, how in HOWS.items()}
     assert found == {"ours": "same", "torch reentrant": "no gradient", "torch not reentrant": "same"}
-
-
-def test_no_case_is_right_by_having_no_gradient():
     assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
 
 

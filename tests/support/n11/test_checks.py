@@ -35,12 +35,9 @@ def ask_with(base, half, function):
     return n11.check_fork_join(*(variant if own is base else own for own in (MyFork, MyJoin)))
 
 
-def test_what_the_notebook_asks_for_passes_and_so_does_an_alias_by_view():
+def test_what_the_notebook_asks_for_passes_and_half_of_it_is_not_attempted():
     assert n11.check_fork_join(MyFork, MyJoin)
     assert ask_with(MyFork, "forward", lambda ctx, x: (x.view_as(x), torch.empty(0)))
-
-
-def test_half_an_answer_is_not_attempted():
     assert ask_with(MyJoin, "backward", lambda ctx, gradient: None).status == "open"
 
 
@@ -58,7 +55,6 @@ def dead_phony(ctx, x):
         (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
         (MyFork, "forward", dead_phony, "does not require grad, so it leads nowhere"),
-        (MyFork, "forward", lambda ctx, x: 1 / 0, "ZeroDivisionError"),
         (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
         (MyFork, "backward", lambda ctx, x, phony: [].clear(), "Chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
@@ -107,7 +103,4 @@ def test_the_damaged_graph_misses_exactly_the_edge_that_is_asked_for():
     i, j = n11.MISSING
     assert {(i, j) for i in range(3) for j in range(2)} - earlier == {(i - 1, j)}
     assert n11.damaged_run().ops.index("R11") < n11.damaged_run().ops.index("B21")
-
-
-def test_the_missing_fence_may_be_a_list():
     assert n11.check_missing([2, 1])

@@ -21,7 +21,7 @@ def pipeline(dependencies):
     return Pipeline if dependencies else n11.Untied
 
 
-def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
+def test_walk_lists_each_node_once_and_watch_notes_the_order_that_the_rule_foretells():
     w = torch.ones(3, requires_grad=True)
     nodes = n11.walk(torch.tanh(w * 2).sum())
     assert [(node.name, node.next) for node in nodes] == [("Sum", (1,)), ("Tanh", (2,)), ("Mul", (None, None))]
@@ -32,9 +32,6 @@ def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
     assert [nodes[k].name for k in n11.rule_order(nodes)] == ["Add", "Cos", "Sin", "Mul"]  # Mul waits for both
     with pytest.raises(ValueError, match="no autograd graph"):
         n11.walk(torch.ones(3))
-
-
-def test_watch_notes_the_order_that_the_rule_foretells():
     w = torch.ones(3, requires_grad=True)
     output = (w * 2).exp() + (w * 3).sin()
     nodes = n11.walk(output)
@@ -100,9 +97,8 @@ def test_the_tensors_counted_are_the_insides_alive(dependencies):
     counted = n11.backward_run(5, 3, pipeline=pipeline(dependencies)).held
     foreseen = n11.predict(5, 3, "always", dependencies).held
     assert {a / b for a, b in zip(counted, foreseen, strict=True)} == {3}
-    assert (
-        len(n11.alive(n11.predict(3, 2, "never").ops, 3, 2)[0]) == 6
-    )  # what is not recomputed is alive from the start
+    never = n11.predict(3, 2, "never").ops  # what is not recomputed is alive from the start
+    assert len(n11.alive(never, 3, 2)[0]) == 6
     assert n11.alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
 
 

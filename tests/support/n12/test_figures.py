@@ -33,9 +33,13 @@ def test_spans_that_touch_are_not_at_the_same_time(end, most):
     assert n12.most_at_once(Trace()) == 0
 
 
-def test_work_renames_compute_and_leaves_copies_out():
+def test_the_measured_run_is_compared_with_the_costs_of_its_work_without_copies():
     spans = [Span("a", "F0", 0, 1, "compute"), Span("a", "C0", 1, 2, "copy"), Span("a", "B0", 2, 3, "backward")]
     assert [span.kind for span in n12.work(Trace(spans))] == ["forward", "backward"]
+    spans = [Span("partition 0", f"F{i}", 9.0 * i, 9.0 * i + 9, "forward") for i in range(2)]
+    spans += [Span("partition 1", f"F{i}", 9.0 * i + 9, 9.0 * i + 10, "forward") for i in range(2)]
+    text = alt_text(n12.draw_balance_run(Trace(spans), [5.0, 3.0, 2.0], [2, 1], chunks=2))
+    assert "partition 0 does 90 % of the work, predicted 80 %" in text
 
 
 def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
@@ -45,13 +49,6 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert "the best there is" in best
     at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
     assert at[0] < at[1] > at[2], "too many micro-batches lose to overhead"
-
-
-def test_the_measured_run_is_compared_with_the_costs():
-    spans = [Span("partition 0", f"F{i}", 9.0 * i, 9.0 * i + 9, "forward") for i in range(2)]
-    spans += [Span("partition 1", f"F{i}", 9.0 * i + 9, 9.0 * i + 10, "forward") for i in range(2)]
-    text = alt_text(n12.draw_balance_run(Trace(spans), [5.0, 3.0, 2.0], [2, 1], chunks=2))
-    assert "partition 0 does 90 % of the work, predicted 80 %" in text
 
 
 def test_the_skip_tensor_passes_the_partitions_between():
@@ -87,15 +84,12 @@ def test_predicted_memory_falls_with_checkpoints_and_micro_batches():
     assert two["predicted_ratio"] == pytest.approx(rows["never", 8]["predicted_ratio"] * 9 / 16)
 
 
-def test_the_gpu_figure_says_whether_it_was_measured():
+def test_the_gpu_figure_says_whether_it_was_measured_and_what_is_kept_was_not_computed_again():
     rows = predicted_rows()
     assert "should need" in alt_text(n12.draw_modes(rows, "Predicted"))
     measured = [{**row, "mib": 10.0 * k + 10, "ms": 30.0, "plain_ms": 20.0} for k, row in enumerate(rows)]
     text = alt_text(n12.draw_modes(measured, "Measured here"))
     assert "never, m = 1 needs 100 % of the memory" in text and "m = 2 20 MiB" in text
-
-
-def test_what_is_kept_is_what_was_not_computed_again():
     again = {"never": 0, "except_last": 3, "always": 4}
     rows = [
         {"mode": mode, "chunks": 4, "partitions": 2, "forward": 8, "again": 2 * number, "time": 1.5}
@@ -115,12 +109,9 @@ def test_the_published_speeds_follow_from_the_published_throughputs(record):
     assert [round(unet["partitions"][n] / unet["baseline"], 3) for n in "1248"] == [0.858, 1.246, 2.352, 3.105]
 
 
-def test_the_published_figure_names_its_source_and_says_that_it_is_not_ours(record):
+def test_the_published_figure_names_its_source_and_the_line_of_descent_every_stop(record):
     text = alt_text(n12.draw_published(record))
     assert all(words in text for words in ("not measured here", "2004.09910", "Tesla P40", "21.99 ± 0.13"))
-
-
-def test_the_line_of_descent_names_every_stop(record):
     rows = record["descent"]
     assert [row["name"] for row in rows if row["state"] == "gone"] == ["torch Pipe"]
     assert {row["from"] for row in rows} - {None} <= {row["name"] for row in rows}

@@ -9,12 +9,13 @@ from lib.streams.races import happens_before, waits
 from support.n13 import checks as n13
 
 
-def test_the_list_lacks_one_wait_and_that_is_a_race():
+def test_the_list_lacks_one_wait_that_is_a_race_and_one_more_orders_the_two():
     assert len(find_races(n13.damaged_list())) == 1 and len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
-
-
-def test_the_missing_wait_may_be_a_list_in_small_letters():
     assert n13.check_missing(["f3", "d1"])
+    operations = n13.damaged_list()
+    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
+    repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
+    assert find_races(repaired) == [] and len(happens_before(repaired)) == len(happens_before(operations))
 
 
 @pytest.mark.parametrize(
@@ -43,13 +44,6 @@ def test_every_pair_of_labels_gets_a_verdict_and_only_one_is_right():
     assert sum(map(bool, verdicts)) == 1 and {verdict.status for verdict in verdicts} == {"right", "wrong"}
 
 
-def test_one_more_wait_orders_the_two():
-    operations = n13.damaged_list()
-    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
-    repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
-    assert find_races(repaired) == [] and len(happens_before(repaired)) == len(happens_before(operations))
-
-
 @pytest.mark.parametrize("wrong", n13.check_chunks.mistakes.values())
 def test_a_wrong_count_is_told_its_case_and_its_time(wrong):
     message = n13.check_chunks(wrong).message
@@ -59,10 +53,8 @@ def test_a_wrong_count_is_told_its_case_and_its_time(wrong):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (lambda *x: [].sort(), "returned None"),
         (lambda *x: 0, "no number of chunks"),
         (lambda *x: 3.5, "no number of chunks"),
-        (lambda *x: 1 / 0, "ZeroDivisionError"),
     ],
 )
 def test_what_is_no_count_is_told(wrong, says):

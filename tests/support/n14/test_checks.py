@@ -19,12 +19,9 @@ DEADLOCK = BY_HAND.replace("0F1 0F2 .   .   0B0 0F3", "0B0 0F1 0F2 0F3")
 LACKS = BY_HAND.replace("0B3", "").replace("1B3", "").replace("2B3", "")
 
 
-def test_1f1b_passes_with_and_without_its_idle_slots():
+def test_1f1b_passes_with_and_without_its_idle_slots_and_an_unfinished_table_is_open():
     assert n14.check_table(BY_HAND) and n14.check_table(BY_HAND.replace(".", ""))
     assert live_activations(Schedule.from_text("by hand", BY_HAND)) == [3, 2, 1]
-
-
-def test_an_unfinished_table_is_open():
     assert n14.check_table("\nrank 0  0F0 0F1 ...\nrank 1  ...\nrank 2  ...\n").status == "open"
     assert n14.check_table(...).status == "open"
 

@@ -39,6 +39,11 @@ def test_a_class_with_one_stub_left_is_not_attempted_and_one_that_deals_its_rows
     assert n05.check_rank_dataset(MyRankDataset)
 
 
+def test_ids_that_deal_nothing_are_shown_the_first_counterexample():
+    message = n05.check_mini_epoch_ids(lambda size, *share: list(range(size))).message
+    assert "for size = 24, " in message and "position 0: expected [22, 19, 16], got [0, 1, 2" in message
+
+
 def test_the_reference_ids_are_those_of_our_sampler_cut_in_mini_epochs():
     for rank in range(4):
         sampler = DistributedSampler(range(26), 4, rank, order="feistel")

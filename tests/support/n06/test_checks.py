@@ -19,6 +19,10 @@ def test_the_references_are_the_mean_over_samples_and_what_the_library_does():
     assert n06.check_counted_rows.reference(lines) == surviving_rows
 
 
+def test_a_factor_that_is_not_famous_is_shown_the_first_counterexample_and_no_reason():
+    assert n06.check_loss_factor(lambda counts, rank: 7.0).message.endswith("rank = 1, expected 0.5, got 7.")
+
+
 @pytest.mark.parametrize("why", n06.check_ring.mistakes)
 def test_a_wrong_ring_is_shown_a_chunk_of_the_smallest_ring_that_fails(why):
     message = n06.check_ring(n06.check_ring.mistakes[why]).message

@@ -7,6 +7,13 @@ from support.n15 import checks as n15
 from support.n15.runs import make_plan
 
 
+def test_any_other_wrong_answer_is_told_the_first_case_that_shows_it():
+    place = n15.check_place(lambda rank, ranks, partitions: (0, 0))
+    assert "for rank = 7, ranks = 8, partitions = 2, position 0: expected 3, got 0" in place.message
+    steps = n15.check_steps(lambda size, batch, replicas, mini_epochs: 0)
+    assert "for size = 1437, batch = 320, replicas = 1, mini_epochs = 1, expected 4, got 0" in steps.message
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_the_count_of_steps_is_that_of_real_loaders(tmp_path, replicas):
     (tmp_path / "rows.txt").write_text("".join(f'{i}.png "a"\n' for i in range(97)))

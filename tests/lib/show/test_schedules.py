@@ -74,7 +74,7 @@ def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
     box = axes.get_position()
     assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
     assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
-    html = hovering("<img>", figure)
+    html = hovering(figure)
     assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
     assert spots(new_figure(4, 2)[0]) == []
 

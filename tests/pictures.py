@@ -1,7 +1,5 @@
 """Settings of an interactive figure to try, and what it tells there."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""SavedTensors counts what autograd keeps, once each, and until the graph lets go."""
+"""SavedTensors counts what autograd keeps, once each, until the graph lets go; LiveTensors counts storages."""
 
 from __future__ import annotations
 
@@ -6,29 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from lib.saved import SavedTensors
-from support.n07.runs import step_in_parts
+from lib.saved import LiveTensors, SavedTensors
 
 
-def model(layers: int = 3) -> nn.Sequential:
-    return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(8, 8), nn.ReLU())))
-
-
-X = torch.ones(16, 8)
-
-
-def test_the_input_and_every_relu_are_kept_and_weights_are_not():
-    saved = step_in_parts(model(3), [X])
-    assert saved.peak_bytes == 4 * X.nbytes  # the input of the first Linear, and each ReLU's output, once
-    assert saved.bytes == 0
-    assert saved.history == [k * X.nbytes for k in (0, 1, 2, 3, 4, 3, 2, 1, 0)]
-
-
-def test_without_ignore_the_weights_count_too():
-    net = model(2)
-    with SavedTensors() as saved:
-        net(X.requires_grad_(False)).sum().backward()
-    assert saved.peak_bytes > step_in_parts(net, [X]).peak_bytes
+def test_hooks_are_gone_after_an_error():
+    with pytest.raises(ZeroDivisionError), SavedTensors() as saved:
+        raise ZeroDivisionError
+    torch.ones(4, requires_grad=True).exp().sum().backward()
+    assert saved.history == [0]
 
 
 def test_a_tensor_that_two_nodes_keep_counts_once():
@@ -40,29 +25,40 @@ def test_a_tensor_that_two_nodes_keep_counts_once():
     assert saved.bytes == 0
 
 
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_one_part_at_a_time_needs_its_share_and_all_forwards_first_need_all(parts):
-    whole = step_in_parts(model(), [X]).peak_bytes
-    assert step_in_parts(model(), X.tensor_split(parts)).peak_bytes == whole / parts
-    assert step_in_parts(model(), X.tensor_split(parts), "all forwards first").peak_bytes == whole
+def test_saved_tensors_count_each_tensor_once_and_no_parameters():
+    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
+    with SavedTensors(layer.parameters()) as saved:
+        y = layer(x).tanh()
+        assert (saved.count, saved.bytes) == (2, 2 * 3 * 4 * 4)  # x and y
+        z = y.exp() * y  # exp's output, and y again
+        assert saved.count == 3
+        z.sum().backward()
+        assert saved.count == saved.bytes == 0
+    assert (saved.peak, saved.peak_bytes) == (3, 3 * 48)
+    with SavedTensors() as all_of_them:
+        nn.Sequential(layer, layer)(x)
+        assert all_of_them.peak == 3  # x, the first output, the weight
+    assert all_of_them.count == 0
+    with SavedTensors() as saved:
+        y = x.requires_grad_().exp()
+        assert saved.count == 1
+        del y
+        assert saved.count == 0, "a graph that is dropped without backward"
 
 
-def test_gradients_do_not_change_under_the_counter():
-    first, second = model(), model()
-    second.load_state_dict(first.state_dict())
-    first(X).sum().backward()
-    step_in_parts(second, [X])
-    for a, b in zip(first.parameters(), second.parameters(), strict=True):
-        assert torch.equal(a.grad, b.grad)
-
-
-def test_hooks_are_gone_after_an_error():
-    with pytest.raises(ZeroDivisionError), SavedTensors() as saved:
-        raise ZeroDivisionError
-    model()(X).sum().backward()
-    assert saved.history == [0]
-
-
-def test_an_unknown_order_is_refused():
-    with pytest.raises(ValueError, match="order must be one of one at a time, all forwards first, not 'random'"):
-        step_in_parts(model(), [X], "random")
+def test_live_tensors_count_storages_until_they_die():
+    x = torch.ones(3, 4)
+    with LiveTensors() as live:
+        y = x + 1
+        y.add_(1)
+        view = y[1:]
+        x.mul_(2)
+        assert live.now == 48
+        del y
+        assert live.now == 48  # the view holds it
+        del view
+        assert live.now == 0
+    assert live.peak == 48
+    with LiveTensors(block=512) as live:
+        kept = [torch.ones(3, 4), torch.ones(129)]
+    assert live.now == 512 + 2 * 512, f"blocks of an allocator, for {len(kept)} tensors"

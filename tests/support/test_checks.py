@@ -45,8 +45,7 @@ def verdict(answer, **more):
 
 @pytest.mark.parametrize("stub", [ellipsis_stub, documented_stub, pass_stub, raising_stub])
 def test_an_untouched_stub_is_neither_right_nor_wrong(stub):
-    assert untouched(stub) and verdict(stub).status == "open"
-    assert "Not attempted yet" in repr(verdict(stub))
+    assert untouched(stub) and verdict(stub).status == "open" and "Not attempted yet" in repr(verdict(stub))
 
 
 @pytest.mark.parametrize(
@@ -72,8 +71,7 @@ def test_any_kind_of_sequence_will_do(as_type):
     ],
 )
 def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
-    assert verdict(answer).status == "wrong"
-    assert says in verdict(answer).message
+    assert verdict(answer).status == "wrong" and says in verdict(answer).message
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
@@ -91,8 +89,7 @@ def test_a_famous_mistake_is_recognised_by_what_it_returns():
 )
 def test_a_guess_is_commented_on_and_never_fails(my_guess):
     said = guess(my_guess, 3, what="the length", unit="samples")
-    assert said.status == "note"
-    assert bool(said) is False
+    assert said.status == "note" and bool(said) is False
 
 
 def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is_a_mistake_of_ours():
@@ -141,8 +138,7 @@ def test_cases_are_named_once():
 
 def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
     exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
-    assert exercise(6)
-    assert exercise(None).status == "open"
+    assert exercise(6) and exercise(None).status == "open"
     assert exercise(5).message == "the clocks is not 5. One too few: count the last."
 
 
@@ -162,8 +158,7 @@ def test_an_exercise_may_accept_whatever_has_no_fault():
 
 def test_an_exercise_of_two_answers_is_open_until_both_are_there_and_refuses_another_number():
     pair = Exercise("a pair", reference=(1, 2), answers=2, judge=lambda _, pair: Verdict("right", f"{sum(pair)}"))
-    assert pair(1, 2).message == "3"
-    assert pair(1, None).status == "open"
+    assert pair(1, 2).message == "3" and pair(1, None).status == "open"
     with pytest.raises(TypeError, match="2 answer"):
         pair(1)
 

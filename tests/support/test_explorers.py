@@ -4,8 +4,6 @@ Here lies all that can be asked of any explorer; whether its live controls work 
 says is for the tests of its room. `place_it` of notebook 08 has buttons and no corners: see n08/test_figures.py.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

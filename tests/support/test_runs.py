@@ -27,36 +27,20 @@ from support.runs import (
 )
 
 
-def test_every_task_leaves_a_span_in_its_processs_lane():
+def test_every_task_leaves_a_span_in_its_processs_lane_and_a_process_that_dies_is_an_error():
     trace = run_in_processes(count, processes=2, tasks=5)
-    assert sorted((span.lane, span.label) for span in trace) == [
-        ("process 0", "0"),
-        ("process 0", "2"),
-        ("process 0", "4"),
-        ("process 1", "1"),
-        ("process 1", "3"),
-    ]
-
-
-def test_a_process_that_dies_is_an_error_not_a_wait():
+    dealt = [("process 0", "0"), ("process 0", "2"), ("process 0", "4"), ("process 1", "1"), ("process 1", "3")]
+    assert sorted((span.lane, span.label) for span in trace) == dealt
     with pytest.raises(RuntimeError, match="process 0 .exit code"):
         run_in_processes(os.abort, processes=1, tasks=1)
-
-
-def test_counts_below_one_are_refused():
     with pytest.raises(ValueError, match="processes must be at least 1, not 0"):
         run_in_processes(count, processes=0)
 
 
 def test_speed_is_measured_for_every_size_down_to_the_smallest():
     record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
-    assert record["size"] == [8, 4, 2]
-    assert len(record["rows_per_second"]) == 3
-    assert min(record["rows_per_second"]) > 0
-    assert record["device"] == "CPU"
-
-
-# ---- the study of accuracy
+    assert record["size"] == [8, 4, 2] and len(record["rows_per_second"]) == 3
+    assert min(record["rows_per_second"]) > 0 and record["device"] == "CPU"
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +62,7 @@ EVERY_ROW_ONCE = Counter(range(ROWS))
 def test_every_way_to_deal_uses_each_row_once_an_epoch(data: Data, deal: Deal, world_size: int) -> None:
     for epoch in (0, 1):
         dealt = [*parts(deal, data, epoch, seed=5, world_size=world_size)]
-        assert len(dealt) == deal.mini_epochs
-        assert Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
+        assert len(dealt) == deal.mini_epochs and Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
 
 
 def test_the_full_shuffle_is_the_same_for_any_number_of_ranks(data: Data) -> None:

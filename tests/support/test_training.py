@@ -1,7 +1,5 @@
 """The small CLIP that the rank scripts train, and the log of its steps (tests/lib/training: in real ranks)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,9 +25,6 @@ IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 DIGITS = torch.arange(20) % 10
 
 
-# ---- the model
-
-
 def test_equal_seeds_make_equal_models_and_the_global_generator_is_left_alone() -> None:
     before = torch.random.get_rng_state()
     one, same, other = TinyClip(seed=3), TinyClip(seed=3), TinyClip(seed=4)
@@ -41,8 +36,7 @@ def test_equal_seeds_make_equal_models_and_the_global_generator_is_left_alone() 
 def test_logits_are_cosines_times_the_scale() -> None:
     model = TinyClip()
     logits = model(IMAGES[:5], CAPTIONS)
-    assert logits.shape == (5, 10)
-    assert logits.abs().max().item() <= 10.0 + 1e-4
+    assert logits.shape == (5, 10) and logits.abs().max().item() <= 10.0 + 1e-4
     assert torch.allclose(model.embed_images(IMAGES[:5]).norm(dim=1), torch.ones(5))
 
 
@@ -74,9 +68,6 @@ def test_accuracy_without_a_process_group_and_without_images() -> None:
     assert accuracy(Knows(), [(IMAGES[:10], captions[1:] + captions[:1])]) < 0.5
     with pytest.raises(ValueError, match="no image"):
         accuracy(Knows(), [])
-
-
-# ---- the log
 
 
 def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (1,), loss: float = 1.0) -> Step:

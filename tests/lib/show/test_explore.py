@@ -33,10 +33,12 @@ def frame_of(explorer):
     return explorer.widget.children[1].value
 
 
-def test_the_first_frame_is_drawn_at_once_and_its_errors_are_raised():
+def test_the_first_frame_is_drawn_at_once_and_errors_of_it_and_of_its_controls_are_raised():
     assert alt_text(explore(draw_bars, **CONTROLS).figure) == "3 red bars"
     with pytest.raises(RuntimeError, match="seven"):
         explore(draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
+    with pytest.raises(ValueError, match="starts at 40"):
+        whole(1, 9, 40, "bars")
 
 
 def test_one_output_carries_the_widget_the_still_picture_and_its_alt_text():
@@ -48,7 +50,7 @@ def test_one_output_carries_the_widget_the_still_picture_and_its_alt_text():
     assert 'alt="3 red bars"' in frame_of(explorer)
 
 
-def test_moving_each_control_changes_the_figure():
+def test_moving_each_control_changes_the_figure_and_corners_reach_every_position():
     explorer = explore(draw_bars, **CONTROLS)
     count, color, hatched = controls_of(explorer)
     frames = [frame_of(explorer)]
@@ -57,22 +59,18 @@ def test_moving_each_control_changes_the_figure():
         frames.append(frame_of(explorer))
     assert len(set(frames)) == 4
     assert alt_text(explorer.figure) == "4 blue bars, hatched"
+    corners = list(explore(draw_bars, **CONTROLS).corners())
+    assert {"count": 9, "color": "blue", "hatched": True} in corners
+    assert {corner["count"] for corner in corners} == set(range(1, 10))
 
 
 def test_an_error_at_a_later_position_is_shown_and_raised():
     explorer = explore(draw_bars, **CONTROLS)
     with pytest.raises(RuntimeError, match="seven"):
         controls_of(explorer)[0].value = 7
-    assert "idt-error" in frame_of(explorer)
-    assert "seven bars" in frame_of(explorer)
+    assert "idt-error" in frame_of(explorer) and "seven bars" in frame_of(explorer)
     controls_of(explorer)[0].value = 8
     assert "idt-frame" in frame_of(explorer), "and the next position works again"
-
-
-def test_corners_reach_every_end_and_every_position():
-    corners = list(explore(draw_bars, **CONTROLS).corners())
-    assert {"count": 9, "color": "blue", "hatched": True} in corners
-    assert {corner["count"] for corner in corners} == set(range(1, 10))
 
 
 def test_controls_become_the_widgets_they_look_like():
@@ -95,19 +93,11 @@ def test_controls_become_the_widgets_they_look_like():
     assert controls_of(explorer)[4].step == 5
 
 
-def test_a_control_must_start_inside_its_range():
-    with pytest.raises(ValueError, match="starts at 40"):
-        whole(1, 9, 40, "bars")
-
-
-def test_a_figure_nobody_described_still_has_words():
+def test_a_figure_is_a_picture_with_its_words_and_one_that_nobody_described_still_has_some():
     figure, axes = new_figure(4, 2)
     axes.set_xlabel("seconds")
     title(axes, "Loading waits")
     assert alt_text(figure) == "Figure: Loading waits, seconds"
-
-
-def test_a_figure_output_is_a_picture_with_its_words():
     figure = draw_bars(3, "red", False)
     data, metadata = figure_bundle(figure)
     assert set(data) == {"image/png", "text/plain"}

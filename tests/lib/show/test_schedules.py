@@ -1,22 +1,12 @@
 """Pictures of schedules: timelines, what an idle slot waits for, the explorer of all makers, a table that can't run."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
 from matplotlib.collections import PolyCollection
 
 from lib import schedules
-from lib.schedules import (
-    Schedule,
-    gpipe,
-    live_activations,
-    model_parallel,
-    one_f_one_b,
-    simulate,
-    waits_for,
-)
+from lib.schedules import Schedule, gpipe, live_activations, model_parallel, one_f_one_b, simulate, waits_for
 from lib.show.explore import explore_hover, hovering, mark, spots
 from lib.show.schedules import (
     MAKERS,
@@ -35,9 +25,6 @@ from lib.show.style import RED, alt_text, new_figure
 
 FIRST = {name: control.value for name, control in SCHEDULE_CONTROLS.items()}
 EAGER = Schedule.from_text("eager", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1")
-
-
-# ---- timelines of schedules
 
 
 def bars(axes):
@@ -79,9 +66,6 @@ def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing(
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
 
 
-# ---- the pointer
-
-
 def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
     figure, axes = new_figure(4, 2)
     axes.set(xlim=(0, 10), ylim=(0, 1))
@@ -90,7 +74,7 @@ def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
     box = axes.get_position()
     assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
     assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
-    html = hovering("<img>", figure)
+    html = hovering(figure)
     assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
     assert spots(new_figure(4, 2)[0]) == []
 
@@ -106,35 +90,25 @@ def test_every_idle_slot_of_the_explorer_tells_what_it_waits_for():
     assert explorer._frame().count("idt-spot") >= len(words)
 
 
-# ---- the explorer
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(maker):
     for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
         schedule, changed = make(maker, m, n, v)
-        assert simulate(schedule).makespan > 0
-        assert len(schedule.ranks) == n
+        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
         assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
-def test_the_end_of_gpipe_with_the_same_costs_is_told_beside_every_maker():
+def test_what_a_maker_does_not_take_is_said_in_the_title_and_gpipe_with_the_same_costs_beside_each():
     costs = {"forward": [1, 1, 2, 1], "backward": [2, 2, 4, 2], "communicate": 0.5}
     for maker in MAKERS:
         words = alt_text(draw_schedule_explorer(**{**FIRST, "communicate": 0.5, "slow": 2, "maker": maker}))
         assert words.startswith(maker) and name_of(make(maker, 4, 2, 2)[0]) == maker
         if maker == "1F1B":
             assert f"GPipe takes {simulate(gpipe(8, 4), **costs).makespan:g} ticks" in words
-
-
-def test_what_a_maker_does_not_take_is_said_in_the_title():
     assert "(always v = 1)" in draw_schedule_explorer(**{**FIRST, "maker": "GPipe"}).get_suptitle()
     dual = {**FIRST, "maker": "DualPipeV", "micro_batches": 2, "stages": 3}
     title = draw_schedule_explorer(**dual).get_suptitle().replace("\n", " ")
     assert "m = 8, n = 4, v = 2 (it takes m ≥ 2n, so m = 8, always v = 2)" in title
-
-
-# ---- a table that can't run
 
 
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
@@ -143,5 +117,4 @@ def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     assert red == ["0B0"]
     assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
     assert "0B0 needs 1B0" in figure.get_suptitle()
-    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run"
-    assert not stuck(one_f_one_b(3, 2))
+    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run" and not stuck(one_f_one_b(3, 2))

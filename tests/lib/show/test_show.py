@@ -1,7 +1,5 @@
 """The primitives of lib.show: what each puts on the canvas, and that its table of contents is true."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from importlib.resources import files
@@ -27,7 +25,7 @@ def shows(figure, color):
     return bool((pixels(figure) == wanted).all(axis=-1).any())
 
 
-def test_the_table_of_contents_names_what_is_there():
+def test_the_table_of_contents_names_what_is_there_and_the_script_and_style_sheet_are_files():
     module, found, missing = "", [], []
     for line in lib.show.__doc__.splitlines():
         if match := re.match(r"([a-z_]+)  +\S", line):
@@ -39,9 +37,6 @@ def test_the_table_of_contents_names_what_is_there():
             missing += [name for name in names if not hasattr(home, name)]
     assert len(found) > 25
     assert missing == []
-
-
-def test_the_script_and_the_style_sheet_are_files_of_the_package():
     for name in ("timeline.js", "timeline.css"):
         assert files("lib.show").joinpath(name).is_file(), name
 
@@ -70,37 +65,29 @@ def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_fi
     timeline.bar(axes, 0, 0, 1, style.ORANGE, "work")
     if not track_first:
         timeline.lane_rows(axes, ["a"], 0, 2, track=True)
-    assert shows(figure, style.ORANGE)
-    assert shows(figure, style.TRACK)
+    assert shows(figure, style.ORANGE) and shows(figure, style.TRACK)
 
 
-def test_lanes_have_their_names_from_the_top():
+def test_lanes_have_their_names_from_the_top_and_idle_the_sign_of_the_legend():
     _, axes = style.new_figure(9, 2)
     timeline.lane_rows(axes, ["first", "second"], 1, 5)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     low, high = axes.get_ylim()
     assert low > high, "the first lane is on top"
     assert axes.get_xlim() == (1, 5)
-
-
-def test_the_sign_for_idle_is_the_same_in_a_lane_and_in_a_legend():
     _, axes = style.new_figure(9, 2)
     timeline.idle(axes, 0, [(0, 1), (2, 1)])
     (drawn,) = axes.collections
-    assert len(drawn.get_paths()) == 2
-    assert drawn.get_hatch() == style.IDLE["hatch"]
+    assert len(drawn.get_paths()) == 2 and drawn.get_hatch() == style.IDLE["hatch"]
     assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]
 
 
-def test_the_text_of_a_box_can_be_read_on_it():
+def test_a_box_has_text_that_can_be_read_and_a_strip_is_cells_side_by_side():
     _, axes = sheet.inch_sheet(2)
     for face in (style.INK, style.PAPER):
         sheet.box(axes, 1, 1, 2, 1, "text", face=face)
         assert axes.texts[-1].get_color() == style.ink_on(face)
     assert sheet.box(axes, 3, 1, 2, 1).get_bbox().bounds == (2, 0.5, 2, 1)
-
-
-def test_a_strip_is_cells_side_by_side():
     figure, axes = sheet.inch_sheet(1)
     sheet.draw_strip(axes, 1.0, 0.5, [sheet.Cell(i) for i in range(3)], side=0.4)
     places = [(round(x, 6), y) for x, y in (patch.at for patch in sheet.drawn_cells(figure))]

@@ -1,7 +1,5 @@
 """Both pictures of a trace show what is in it, say it in words, and let nothing of a label become markup."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -44,9 +42,6 @@ def bars(figure: Figure) -> list[PolyCollection]:
     return [c for c in axes.collections if isinstance(c, PolyCollection) and c.get_linewidths()[0] > 0]  # type: ignore[index]
 
 
-# --- the words and the layout, which both pictures share ----------------------------------------------------------
-
-
 def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
     words = lay_out(None, PREDICTED, None, None).words
     assert words == (
@@ -70,15 +65,12 @@ def test_rows_can_be_chosen_and_a_lane_that_ran_in_one_trace_only_is_idle_in_the
         timeline_html()
 
 
-def test_every_kind_has_its_own_letter_and_its_own_colour() -> None:
+def test_every_kind_has_a_letter_and_a_colour_and_labels_get_shorter_until_they_fit() -> None:
     kinds = ["copy", "compute", "cast", "load", "transfer", "weight", "forward", "step", "unheard of", "neither"]
     layout = lay_out(Trace([Span("a", "x", i, i + 1, kind) for i, kind in enumerate(kinds)]), None, None, None)
     assert layout.letters["copy"] == "C" and layout.letters["compute"] == "O"
     assert layout.colors["copy"] == color_of("copy"), "the first that has a colour keeps it"
     assert len(set(layout.letters.values())) == len(set(layout.colors.values())) == len(kinds)
-
-
-def test_what_is_written_into_a_span_gets_shorter_until_it_fits() -> None:
     assert labels_for(Span("a", "load 13", 0, 1, "load"), "L") == ("load 13", "L13", "L")
     assert labels_for(Span("a", "all-reduce", 0, 1), "C") == ("all-reduce", "C", "C")
     trace = Trace([Span("a", "load 0", 0, 10, "load"), Span("a", "load 1", 10, 10.35, "load")])
@@ -101,19 +93,13 @@ def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
     assert (clock.axis_label, clock.end, clock.finding) == ("time (clock ticks)", 3.0, "2 lanes, 3 clocks, 33 % idle")
 
 
-# --- matplotlib ---------------------------------------------------------------------------------------------------
-
-
-def test_measured_spans_are_filled_and_predicted_ones_are_outlines() -> None:
+def test_measured_spans_are_filled_predicted_ones_are_outlines_and_each_bar_lies_where_its_span_lies() -> None:
     filled = {to_hex(color) for c in bars(draw_timeline(PREDICTED)) for color in c.get_facecolor()}
     assert filled == {color_of("load"), color_of("step")}
     outlines = bars(draw_timeline(predicted=PREDICTED))
     assert {to_hex(color) for c in outlines for color in c.get_edgecolor()} == filled
     assert filled.isdisjoint({to_hex(color) for c in outlines for color in c.get_facecolor()})
     assert len(bars(draw_timeline(MEASURED, PREDICTED))) == 4
-
-
-def test_a_bar_lies_where_its_span_lies_in_the_unit_of_the_axis() -> None:
     (collection,) = bars(draw_timeline(Trace([Span("a", "x", 0.002, 0.005), Span("b", "later", 0.01, 0.02)])[:1]))
     box = collection.get_paths()[0].get_extents()
     assert (box.x0, box.x1) == (pytest.approx(2), pytest.approx(5))
@@ -177,9 +163,6 @@ def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> N
             assert inside, f"{text.get_text()!r} is cut off: {box}"
 
 
-# --- HTML ---------------------------------------------------------------------------------------------------------
-
-
 class Page(HTMLParser):
     """Collect the elements of a piece of HTML, with their attributes and texts."""
 
@@ -209,7 +192,7 @@ class Page(HTMLParser):
         return [attrs for found, attrs in self.elements if found == tag and name in (attrs.get("class") or "")]
 
 
-def test_the_view_is_one_string_that_needs_nothing_else() -> None:
+def test_the_view_is_one_string_that_needs_nothing_else_and_has_the_alt_text_of_its_data() -> None:
     view = timeline_html(MEASURED, PREDICTED, recorded="NVIDIA H200")
     page = Page(view.html)
     assert page.open == [] and view._repr_html_() == view.html
@@ -217,9 +200,13 @@ def test_the_view_is_one_string_that_needs_nothing_else() -> None:
         assert "id" not in attrs and "href" not in attrs and "src" not in attrs, element
     without_names = view.html.replace("http://www.w3.org/2000/svg", "")  # a name, not an address that is fetched
     assert not re.search(r"https?:|@import|url\(", without_names)
+    view = timeline_html(PREDICTED, title="A finding", recorded="NVIDIA H200")
+    (picture,) = (attrs for tag, attrs in Page(view.html).elements if attrs.get("role") == "img")
+    assert picture["aria-label"] == view.alt == repr(view)
+    assert view.alt == f"A finding. {lay_out(PREDICTED, None, None, None).words} Recorded: NVIDIA H200."
 
 
-def test_the_still_picture_shows_every_span_without_the_script() -> None:
+def test_the_still_picture_shows_every_span_without_the_script_and_buttons_tell_two_traces_apart() -> None:
     page = Page(timeline_html(MEASURED, PREDICTED).html)
     spans = page.all("g", "idt-span")
     assert [(s["data-name"], s["data-row"], s["data-a"], s["data-b"]) for s in spans[:3]] == [
@@ -230,16 +217,6 @@ def test_the_still_picture_shows_every_span_without_the_script() -> None:
     assert len(spans) == 8
     assert "load 1\nworker · load · measured\n1.250 – 2.500 s · 1.25 s" in page.words
     assert {"67 % busy", "time (s)", "worker", "model", "predicted", "measured"} <= set(page.words)
-
-
-def test_the_view_has_the_alt_text_of_its_data_and_prints_as_it() -> None:
-    view = timeline_html(PREDICTED, title="A finding", recorded="NVIDIA H200")
-    (picture,) = (attrs for tag, attrs in Page(view.html).elements if attrs.get("role") == "img")
-    assert picture["aria-label"] == view.alt == repr(view)
-    assert view.alt == f"A finding. {lay_out(PREDICTED, None, None, None).words} Recorded: NVIDIA H200."
-
-
-def test_two_traces_can_be_told_apart_by_buttons_and_one_needs_none() -> None:
     for traces, buttons in (((MEASURED, PREDICTED), "both predicted measured out in all"), ((MEASURED,), "out in all")):
         page = Page(timeline_html(*traces).html)
         assert [attrs["data-do"] for tag, attrs in page.elements if tag == "button"] == buttons.split()

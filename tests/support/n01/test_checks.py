@@ -37,17 +37,6 @@ def test_the_first_counterexample_of_a_wrong_answer(check, number, says):
     assert says in check([*check.mistakes.values()][number]).message
 
 
-@pytest.mark.parametrize(
-    "check, wrong, says",
-    [
-        (n00.check_makespan, lambda times: 0, "expected 2, got 0."),
-        (n00.check_idle_share, lambda spans: 0.0, "expected 0.5, got 0."),
-    ],
-)
-def test_a_wrong_answer_that_is_not_famous_is_told_no_reason(check, wrong, says):
-    assert check(wrong).message.endswith(says)
-
-
 @pytest.mark.parametrize("case", n01.check_fewest_workers.cases)
 def test_the_fewest_workers_are_the_first_with_which_the_simulated_trainer_never_waits(case):
     def waits(workers):

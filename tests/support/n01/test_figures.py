@@ -51,20 +51,19 @@ def test_the_epoch_is_that_of_the_model_and_a_deeper_queue_saves_the_trainer_fro
     assert [words.split(" ms")[0] for words in waits] == [f"2 workers: {ms}" for ms in (300, 276, 252)]
 
 
-def test_the_cores_of_the_machine_are_among_the_choices():
+def test_measured_epochs_stand_beside_the_model_and_the_cores_of_the_machine_are_among_the_choices():
     assert n01.core_controls(1.77)["cores"].value == 1.8
     assert n01.core_controls(2)["cores"].options == (1, 2, 4, 8, "enough")
-
-
-def test_measured_epochs_stand_beside_the_model():
     words = alt_text(n01.draw_loading_model(1, measured={0: [0.5, 0.4, 0.6], 1: [0.3]}))
     assert "Measured, in ms, by workers: 0: 500; 1: 300." in words
 
 
-def test_a_faster_device_leaves_the_load():
+def test_a_faster_device_leaves_the_load_and_digits_are_drawn_before_and_after():
     words = alt_text(n01.draw_faster_device(0.024, 0.012))
     assert words.startswith("A device 16 × as fast makes the epoch only 1.5 × as fast")
     assert "16 times as fast: 97%" in words
+    figure = n01.draw_prepared([torch.zeros(1, 8, 8)] * 2, [torch.zeros(1, 64, 64)] * 2, ["0", "1"])
+    assert "From 8 × 8 pixels in a file to 64 × 64" in alt_text(figure)
 
 
 def test_scaling_draws_model_limit_and_measurement_of_each_case():
@@ -85,20 +84,12 @@ def test_the_start_of_workers_is_the_time_before_any_of_them_loads():
     )
 
 
-def test_without_a_gpu_and_a_recording_copies_are_predicted_and_said_to_be():
+def test_measured_copies_say_where_and_without_a_gpu_and_a_recording_they_are_predicted():
     trace = n01.predict_copies(5, transfer=4e-3, step=6e-3)
     assert trace.only(lane="pageable: trainer").end == pytest.approx(5 * 10e-3)
     assert trace.only(lane="pinned: trainer").end == pytest.approx(4e-3 + 5 * 6e-3)
     assert alt_text(n01.draw_copies()).startswith("No recording yet. Predicted: pageable 50 ms, pinned 34 ms.")
-
-
-def test_measured_copies_say_where_they_were_measured():
     row = dict(megabytes=64.0, pageable_call=9e-3, pageable_done=10e-3, pinned_call=1e-4, pinned_done=2e-3)
     words = alt_text(n01.draw_copies([row], recorded="Recorded on a GPU of the test"))
     assert words.startswith("64 MB from pinned memory: 5.0 × as fast, CPU free 90 × as soon.")
     assert "Recorded on a GPU of the test" in words and "Measured here" in alt_text(n01.draw_copies([row]))
-
-
-def test_digits_are_drawn_before_and_after():
-    figure = n01.draw_prepared([torch.zeros(1, 8, 8)] * 2, [torch.zeros(1, 64, 64)] * 2, ["0", "1"])
-    assert "From 8 × 8 pixels in a file to 64 × 64" in alt_text(figure)

@@ -50,16 +50,13 @@ def test_worker_k_loads_every_wth_batch_and_the_trainer_takes_them_in_order():
     assert [span.label for span in trace.only(kind="step")] == [f"step {batch}" for batch in range(7)]
 
 
-def test_one_slow_batch_is_waited_for_although_later_ones_lie_ready():
+def test_one_slow_batch_is_waited_for_and_a_deeper_queue_absorbs_it():
     loads = [1.0] * 12
     loads[4] = 10.0
     trace = n01.simulate_loading(12, loads, step=1, num_workers=2)
     assert max(depth for _, depth in n01.queue_depth(trace)) == 3
     waits = [span.label for span in trace.only(kind="wait")]
     assert waits == ["wait 0", "wait 4"]
-
-
-def test_a_deeper_queue_absorbs_a_slow_batch():
     loads = [1.0] * 30
     loads[20] = 8.0
     epochs = [n01.simulate_loading(30, loads, 1.0, 2, prefetch).makespan for prefetch in (1, 2, 4, 8)]
@@ -154,15 +151,13 @@ def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     recorder = Recorder()
     loader = DataLoader(n01.TimedDataset(Numbers(), recorder), 2, num_workers=2, persistent_workers=True)
     first, second = (n01.run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
-    assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12
-    assert second.start == 0.0
+    assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12 and second.start == 0.0
 
 
 def test_a_timed_dataset_gives_the_items_of_the_one_inside(tmp_path):
     digits = Digits(write_digits(tmp_path / "digits"), transform=partial(n01.prepare, size=32))
     timed = n01.TimedDataset(digits, Recorder())
-    assert len(timed) == len(digits)
-    assert torch.equal(timed[3][0], digits[3][0]) and timed[3][1] == digits[3][1]
+    assert len(timed) == len(digits) and torch.equal(timed[3][0], digits[3][0]) and timed[3][1] == digits[3][1]
     assert [label for _, label in timed.__getitems__([5, 7])] == [digits[5][1], digits[7][1]]
     with pytest.raises(ValueError, match="latency must be a number of seconds"):
         n01.TimedDataset(digits, Recorder(), latency=-0.1)
@@ -177,13 +172,10 @@ def test_prepared_images_are_of_one_size_in_range_and_the_same_in_every_run():
     assert large.mean() == pytest.approx(image.mean().item(), abs=0.1)
 
 
-def test_without_a_gpu_measuring_copies_is_refused(monkeypatch):
+def test_the_measured_numbers_are_medians_and_without_a_gpu_copies_are_not_measured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match="needs a CUDA device"):
         n01.measure_copies()
-
-
-def test_the_measured_numbers_are_medians_over_batches_and_epochs():
     trace = n01.simulate_loading(3, load=[5, 6, 9], step=2, waiting=1)
     assert n01.costs(trace, trace) == {"load": 6, "waiting": 1, "step": 2}
     assert n01.costs(n01.simulate_loading(4, 3, 2)) == {"load": 3, "waiting": 0, "step": 2}

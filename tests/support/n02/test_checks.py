@@ -49,15 +49,12 @@ def batches(indices, batch_size, drop_last):
     return [batch for batch in cut if len(batch) == batch_size or not drop_last]
 
 
-def test_batches_may_be_a_list_or_a_generator():
+def test_lists_generators_and_plain_loops_are_right():
     def as_generator(indices, batch_size, drop_last):
         yield from batches(indices, batch_size, drop_last)
 
-    assert n02.check_batches(batches)
-    assert n02.check_batches(as_generator)
+    assert n02.check_batches(batches) and n02.check_batches(as_generator)
 
-
-def test_pools_in_plain_loops_are_right():
     def pooled(lengths, order, batch_size, pool):
         cut = []
         for first in range(0, len(order), pool * batch_size):

@@ -24,20 +24,14 @@ def cells(figure, mark=None):
     ]
 
 
-def test_a_conversation_shows_each_message_with_its_indices_and_then_the_order():
+def test_a_conversation_shows_each_message_and_then_the_order_in_the_colours_of_its_batches():
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["sequential"], size=3, batch_size=2), batch_size=2)
     assert cells(figure) == [*[0, 1] * 3, *[2] * 3, 0, 1, 2]
     assert heading(figure) == "Length once; then indices, load, batch for each of 2 batches"
     assert "3 load, DataLoader to Dataset, 0, 1; 4 batch" in alt_text(figure)
-
-
-def test_the_colour_of_a_cell_is_its_batch():
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["reversed"], 5, 2), batch_size=2)
     batch_of = {4: 0, 3: 0, 2: 1, 1: 1, 0: 2}
     assert all(p.cell.rank == batch_of[p.cell.index] for p in drawn_cells(figure) if p.cell.index != "")
-
-
-def test_arrows_run_from_sender_to_receiver():
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["sequential"], 1, 1), batch_size=1)
     arrows = [(t.xyann[0], t.xy[0]) for t in figure.axes[0].texts if hasattr(t, "arrow_patch")]
     dataset, sampler, loader, loop = 1.0, 3.3, 5.6, 7.9
@@ -63,16 +57,13 @@ def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
     assert cells(figure, "dropped") == ([1] if "drop_last" in changed else [])
 
 
-def test_the_last_step_is_the_end_of_the_epoch_however_far_the_slider_goes():
+def test_the_last_step_is_the_end_of_the_epoch_and_a_dataset_smaller_than_a_batch_is_dropped_whole():
     assert alt_text(n02.draw_messages(**{**START, "step": 31})) == alt_text(n02.draw_messages(**{**START, "step": 13}))
     for values, words in told(n02.draw_messages, n02.MESSAGES_CONTROLS, 24):
         total = len(
             record_epoch(n02.SAMPLERS[values["sampler"]], values["N"], values["batch_size"], values["drop_last"])
         )
         assert words.startswith(f"Message {min(values['step'], total)} of {total}: ")
-
-
-def test_a_dataset_smaller_than_a_batch_is_dropped_whole():
     figure = n02.draw_messages(N=2, batch_size=4, sampler="odd first", drop_last=True, step=9)
     assert cells(figure, "dropped") == [1, 0]
 

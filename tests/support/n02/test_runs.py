@@ -50,7 +50,7 @@ def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     }
 
 
-def test_whoever_asks_without_sampler_or_loader_is_the_training_loop():
+def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_dataset_finds_its_loader():
     log = []
     dataset = n02.IndexDataset(2, log)
     len(dataset)
@@ -59,9 +59,6 @@ def test_whoever_asks_without_sampler_or_loader_is_the_training_loop():
         n02.Message("length", "Dataset", "training loop", (2,)),
         n02.Message("load", "training loop", "Dataset", (1,)),
     ]
-
-
-def test_a_wrapped_dataset_still_finds_the_dataloader():
     log = []
     loader = DataLoader(Subset(n02.IndexDataset(4, log), [3, 1]), batch_size=2)
     assert [batch.tolist() for batch in loader] == [[3, 1]]
@@ -95,13 +92,10 @@ def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_lengt
     assert n02.joined([]) == []
 
 
-def test_a_witness_reports_the_main_process_when_there_are_no_workers():
+def test_a_witness_reports_the_main_process_or_the_worker_that_has_a_copy_of_it():
     witness = n02.WitnessDataset(2)
     witness.epoch = 7
     assert [witness[1], witness[0]] == [(1, n02.MAIN, 1, 7), (0, n02.MAIN, 2, 7)]
-
-
-def test_workers_load_from_their_own_copies():
     witness = n02.WitnessDataset(4)
     reports = list(DataLoader(witness, num_workers=2))
     assert [[int(part) for part in report[:3]] for report in reports] == [[0, 0, 1], [1, 1, 1], [2, 0, 2], [3, 1, 2]]
@@ -125,9 +119,6 @@ def test_a_generator_of_the_dataset_repeats_in_workers_and_epochs_one_for_each_i
 @pytest.mark.parametrize("dataset", [n02.IndexDataset(3), n02.WitnessDataset(3), n02.NoisyDataset(3, per_item=False)])
 def test_spawned_workers_can_unpickle_the_datasets(dataset):
     assert len(pickle.loads(pickle.dumps(dataset))) == 3
-
-
-# ---- batches of equally long samples
 
 
 def test_the_example_of_the_docstring_and_sizes_below_one():

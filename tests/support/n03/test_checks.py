@@ -24,31 +24,23 @@ def test_right_answers_that_ask_no_sampler_pass():
             return size // num_replicas
         return -(-size // num_replicas) if pad else len(range(rank, size, num_replicas))
 
-    assert n03.check_indices(indices)
-    assert n03.check_length(length)
+    assert n03.check_indices(indices) and n03.check_length(length)
 
 
-def test_the_first_counterexample_names_rank_and_position():
+def test_the_first_counterexample_has_rank_and_position_and_the_check_covers_the_promised_grid():
     message = n03.check_indices(mistake("You padded with 0, 1, 2")).message
     assert "size = 10, num_replicas = 3, shuffle = True" in message
     assert "rank = 1, position 3: expected 4, got 0" in message
-
-
-def test_the_check_covers_the_promised_grid():
     cases = list(n03.check_indices.cases())
     grid = {(case["size"], case["num_replicas"], case["rank"], case["drop_last"]) for case in cases}
     assert grid >= {(n, w, r, d) for n in range(1, 41) for w in range(1, 9) for r in range(w) for d in (False, True)}
     assert len({(case["seed"], case["epoch"]) for case in cases}) >= 4
 
 
-def test_padding_repeated_only_once_passes_until_the_padding_is_longer_than_the_dataset():
+def test_the_reference_is_torchs_own_sampler_and_padding_once_is_wrong_only_where_it_is_too_short():
     once, true = mistake("You appended the head once"), n03.check_indices.reference
     short = [case for case in n03.check_indices.cases() if once(**case) != true(**case)]
-    assert short
-    assert all(case["num_replicas"] > 2 * case["size"] and not case["drop_last"] for case in short)
-
-
-def test_the_reference_is_torchs_own_sampler():
+    assert short and all(case["num_replicas"] > 2 * case["size"] and not case["drop_last"] for case in short)
     sampler = TorchSampler(range(10), 3, 1, True, 0, False)
     case = dict(size=10, num_replicas=3, rank=1, shuffle=True, seed=0, epoch=0, drop_last=False)
     assert n03.check_indices.reference(**case) == list(sampler) == [1, 3, 8, 4]

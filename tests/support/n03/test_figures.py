@@ -62,16 +62,14 @@ def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_las
         assert {cell.rank for cell in row} == {rank}
     marks = Counter(cell.mark for cell in order)
     given = sum(map(len, shares))
-    assert marks["padding"] == max(0, given - size)
-    assert marks["dropped"] == max(0, size - given)
+    assert marks["padding"] == max(0, given - size) and marks["dropped"] == max(0, size - given)
 
 
 def test_the_mechanism_states_the_sum_and_the_formulas():
     figure = n03.draw_mechanism(10, 3)
     assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 steps"
     notes = " ".join(text.get_text() for text in figure.axes[0].texts)
-    assert "num_samples = ⌈10 / 3⌉ = 4" in notes
-    assert "total_size = 4 × 3 = 12" in notes
+    assert "num_samples = ⌈10 / 3⌉ = 4" in notes and "total_size = 4 × 3 = 12" in notes
     assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 steps"
     assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 steps"
 
@@ -107,8 +105,7 @@ def test_drop_last_leaves_out_the_same_tail_without_shuffle_only():
             crossed[patch.axes][patch.cell.index] += 1
     fixed, shuffled = crossed.values()
     assert fixed == {8: 6, 9: 6, 10: 6}
-    assert sum(shuffled.values()) == 18
-    assert max(shuffled.values()) < 6
+    assert sum(shuffled.values()) == 18 and max(shuffled.values()) < 6
     assert headline(figure) == "Never seen in 6 epochs: 3 samples without shuffle, no samples with it"
 
 
@@ -132,10 +129,8 @@ def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():
         zip(*scatter.get_offsets().tolist(), strict=True) for scatter in figure.axes[0].collections[1::2]
     )
     bias = dict(zip(worlds, biases, strict=True))
-    assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0]
-    assert bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
-    assert "+8.3 points (N = 20)" in headline(figure)
-    assert "pad=False: 0.0 everywhere" in alt_text(figure)
+    assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0] and bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
+    assert "+8.3 points (N = 20)" in headline(figure) and "pad=False: 0.0 everywhere" in alt_text(figure)
 
 
 def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():

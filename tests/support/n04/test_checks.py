@@ -6,15 +6,12 @@ from lib.data.samplers import DistributedSampler
 from support.n04 import checks as n04
 
 
-def test_the_reference_shards_cover_everything_once_and_differ_by_one_at_most():
+def test_the_reference_shards_cover_everything_once_and_the_rest_is_what_the_sampler_deals():
     for size in range(30):
         for world_size in range(1, 9):
             bounds = [n04.check_shard_bounds.reference(size, world_size, rank) for rank in range(world_size)]
             assert [i for begin, end in bounds for i in range(begin, end)] == list(range(size))
             assert max(e - b for b, e in bounds) - min(e - b for b, e in bounds) <= 1
-
-
-def test_the_reference_rest_is_what_the_sampler_deals_after_a_restart():
     order = list(DistributedSampler(range(25), 1, 0))
     state = DistributedSampler(range(25), 4, 0).state_dict(consumed=16)
     for rank in range(3):
@@ -29,8 +26,7 @@ def test_a_walk_that_is_no_bijection_is_shown_two_positions_that_collide(why):
     said = n04.check_walk(wrong).message.split(f"{why} For size = 40, positions ")[1]
     first, second, image = (int(word) for word in said.replace(",", "").split() if word.isdigit())
     mix = n04.Shuffle64(0)
-    assert first != second
-    assert wrong(first, 40, mix) == wrong(second, 40, mix) == image
+    assert first != second and wrong(first, 40, mix) == wrong(second, 40, mix) == image
 
 
 def test_a_walk_that_never_ends_is_ended_and_told_why():
@@ -41,8 +37,7 @@ def test_a_walk_that_never_ends_is_ended_and_told_why():
         return image
 
     verdict = n04.check_walk(stuck)
-    assert verdict.status == "wrong"
-    assert "pass its last image" in verdict.message
+    assert verdict.status == "wrong" and "pass its last image" in verdict.message
 
 
 def test_other_wrong_answers_are_shown_a_counterexample_and_a_shard_may_be_guessed_as_a_list_too():

@@ -1,7 +1,5 @@
 """The figures of notebook 04 say what the samplers do."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial
@@ -26,7 +24,7 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def test_a_rank_reads_the_pages_that_hold_its_samples():
+def test_a_rank_reads_the_pages_that_hold_its_samples_and_reads_are_summed_over_ranks():
     for values, words in told(n04.draw_pages, n04.PAGES_CONTROLS, 54):
         size, world_size, page = values["size"], values["world_size"], values["page"]
         said = numbers(words.split("Pages read by rank: ")[1])[:world_size]
@@ -37,9 +35,6 @@ def test_a_rank_reads_the_pages_that_hold_its_samples():
         elif not values["shuffle"]:
             own = [[p % size for p in range(r * local, (r + 1) * local)] for r in range(world_size)]
             assert said == [len({i // page for i in each}) for each in own]
-
-
-def test_page_reads_are_summed_over_ranks():
     figure = n04.draw_page_reads({"stride": [[0, 1, 2], [0, 1, 2]], "contiguous": [[0, 1], [1, 2]]}, pages=3)
     assert "summed: stride 6; contiguous 4" in alt_text(figure)
 
@@ -87,7 +82,7 @@ def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
             assert pieces == world_size
 
 
-def test_no_sample_is_lost_or_comes_twice_after_a_restart_but_for_padding():
+def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names_its_step():
     for values, _ in told(n04.draw_calendar, n04.CALENDAR_CONTROLS, 90):
         uses, consumed = n04.two_runs(**values)
         size = values["size"]
@@ -98,9 +93,6 @@ def test_no_sample_is_lost_or_comes_twice_after_a_restart_but_for_padding():
             assert len(used) - size >= min(consumed, size)
         elif rest:
             assert len(used) - size == max(0, consumed - size) + -rest % values["after"]
-
-
-def test_the_calendar_names_the_step_that_used_a_sample():
     figure = n04.draw_calendar(size=36, before=4, after=3, steps=3, batch_size=2, restart=False)
     last_row = max(patch.at[1] for patch in drawn_cells(figure))
     calendar = [patch for patch in drawn_cells(figure) if patch.at[1] >= last_row - 1]
@@ -126,13 +118,10 @@ def test_every_walk_ends_inside_no_two_end_alike_and_the_words_tell_it():
         assert f"walks {' → '.join(map(str, path))}." in words
 
 
-def test_few_rounds_leave_a_pattern_that_the_figure_shows_and_eight_leave_none():
+def test_few_rounds_leave_a_pattern_that_figure_and_lag_test_show_and_eight_leave_none():
     for values, words in told(partial(n04.draw_mixing, np.arange(64.0).reshape(8, 8)), n04.MIXING_CONTROLS):
         beyond = numbers(words.split("lags beyond 5: ")[1])[0]
         assert (beyond > 0) == (values["rounds"] <= 4), values
-
-
-def test_the_lag_test_lets_a_true_shuffle_pass_and_notices_an_order_that_is_none():
     lags = [2**k for k in range(12)]
     true = np.random.default_rng(5).permutation(4096)
     assert max(n04.lag_surprise(true, lag) for lag in lags) < n04.CHANCE

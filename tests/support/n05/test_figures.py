@@ -1,7 +1,5 @@
 """The figures of notebook 05 say what the datasets do."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -34,9 +32,6 @@ RUNS = [run("one", 222, 0, 1), run("naive", 1300), run("rank", 50, mini_epochs=4
 MEMORY = {name: control.value for name, control in n05.MEMORY_CONTROLS.items()}
 
 
-# ---- who holds which rows
-
-
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
     for values in corners(explore(n05.draw_holders, **n05.HOLDERS_CONTROLS), 20):
         figure = n05.draw_holders(**values)
@@ -45,9 +40,6 @@ def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
         holding = {"naive": ranks * (1 + workers) * 24, "server": 24, "rank": 24 // ranks // 2 * ranks}[kind]
         assert len(plain) == holding and f"{holding} in all" in alt_text(figure)
         assert kind != "rank" or len(set(plain)) == len(plain), "no row is held by two ranks"
-
-
-# ---- memory, predicted and measured
 
 
 def test_a_way_is_said_to_fit_where_the_model_fits_the_machine():
@@ -62,25 +54,18 @@ def test_a_way_is_said_to_fit_where_the_model_fits_the_machine():
         assert ("Nothing fits" in figure.get_suptitle()) == (sum(end > machine * (1 + 1e-9) for end in ends) == 4)
 
 
-def test_every_measured_run_stands_beside_its_own_prediction():
+def test_runs_stand_beside_their_predictions_and_are_marked_where_they_exceed_the_machine():
     points = n05.points_of(RUNS, RECORD)
-    assert [point.here for point in points] == [True, True, True, False]
-    assert points[1].measured == 1300e6
+    assert [point.here for point in points] == [True, True, True, False] and points[1].measured == 1300e6
     assert points[1].predicted == predict("naive", rows=2_000_000, row_bytes=44, world_size=2, workers=2).total
     assert points[3].label == "recorded: 400 M rows, W = 8, E = 8"
     assert 1 < points[3].measured / points[3].predicted < 1.1
     figure = n05.draw_memory(**MEMORY, runs=RUNS, record=RECORD)
     assert "Measured" in alt_text(figure) and recordings.provenance(RECORD) in figure.get_supxlabel()
     assert "Measured" not in alt_text(n05.draw_memory(**MEMORY)), "without runs only the model"
-
-
-def test_ways_are_marked_where_they_exceed_the_machine():
     figure = n05.draw_ways({"small\nfew": RUNS[0], "large\nmany": RUNS[1]}, budget=400e6)
     assert "has room for 1 of these 2 ways" in alt_text(figure)
     assert "small few: peak 222 MB, fits; large many: peak 1.30 GB, over after 0.5 s" in alt_text(figure)
-
-
-# ---- copy on read
 
 
 def test_a_page_is_copied_when_one_of_its_rows_was_read_but_never_a_packed_one():
@@ -103,9 +88,6 @@ def test_growth_is_drawn_as_measured_and_says_so_where_nothing_can_be():
     assert "does not fork" in alt_text(nothing)
 
 
-# ---- the file map
-
-
 def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
     write_captions(tmp_path / "rows.txt", n05.SIZE)
     with MetaFile(tmp_path / "rows.txt") as meta_file:
@@ -118,9 +100,6 @@ def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
             said = words.split(" holds ")[1].split(";")[0]
             assert [int(number) for number in re.findall(r"\d+", said)] == ids
             assert f"on {len({row // n05.PAGE for row in ids})} of 12 pages" in words
-
-
-# ---- epochs, costs, servers
 
 
 def test_rows_of_another_epoch_are_hatched_in_its_colour():
@@ -138,15 +117,12 @@ def test_a_rank_that_is_dealt_anew_sees_what_chance_predicts():
         assert set(once) == {100 / values["world_size"]}
 
 
-def test_cost_is_drawn_beside_the_model():
+def test_cost_and_headline_are_drawn_beside_the_model():
     costs = {1: {"bytes": 12_750_000, "seconds": 0.2}, 4: {"bytes": 3_187_500, "seconds": 0.4}}
     figure = n05.draw_cost(costs, 2_000_000, 44, 8)
     assert "E = 4 instead of 1: 25 % of the memory, 2.0 × the loading" in alt_text(figure)
     predicted, held = figure.axes[0].lines
     assert list(predicted.get_ydata()) == pytest.approx(list(held.get_ydata()))
-
-
-def test_the_headline_shows_recording_and_prediction():
     figure = n05.draw_headline(RECORD)
     flat = sorted(line.get_ydata()[0] for axes in figure.axes for line in axes.lines if len(line.get_ydata()) == 2)
     text, world = RECORD["predicted_text_bytes"] / 1e6, RECORD["world_size"]
@@ -154,12 +130,9 @@ def test_the_headline_shows_recording_and_prediction():
     assert recordings.provenance(RECORD) in figure.get_supxlabel()
 
 
-def test_queries_are_drawn_by_server_and_by_way_to_ask():
+def test_queries_are_drawn_by_way_to_ask_and_a_late_acknowledgement_limits_them():
     rates = {"slow": (1000.0, 22.0, 5000.0), "fast": (2e3, 9e3, 5e5)}
     figure = n05.draw_queries({name: dict(zip(HOW, three, strict=True)) for name, three in rates.items()})
     assert figure.axes[0].get_title("left") == "The same rows from one server: 22 to 500 k a second"
-
-
-def test_the_late_acknowledgement_limits_the_queries():
     assert "at most 25 queries a second" in alt_text(n05.draw_late())
     assert "at most 5 queries a second" in alt_text(n05.draw_late(0.2))

@@ -1,7 +1,5 @@
 """The ways to hold a meta file, run for real on a small one, and the model that predicts their memory."""
 
-from __future__ import annotations
-
 import http.client
 import http.server
 import os
@@ -27,9 +25,6 @@ def path(tmp_path_factory):
     return path
 
 
-# ---- the model
-
-
 def test_a_str_in_a_list_takes_what_python_says(path):
     with MetaFile(path) as meta_file:
         rows = meta_file.rows(range(10_000))
@@ -41,16 +36,13 @@ def test_a_str_in_a_list_takes_what_python_says(path):
     )
 
 
-def test_copies_are_counted_by_who_holds_rows():
+def test_copies_are_counted_by_who_holds_rows_and_an_unknown_way_is_refused(path):
     machine = dict(rows=960, row_bytes=44, world_size=8, workers=2, mini_epochs=4)
     assert [n05.predict(way, **machine).copies for way in n05.WAYS] == [3, 24, 1, 8]
     assert n05.predict("one", rows=960, row_bytes=44).total == 960 * 104
     assert n05.predict("naive", **machine).total == 24 * 960 * 104
     assert n05.predict("server", **machine).total == 960 * (43 + 4)
     assert n05.predict("rank", **machine).each == 960 / (8 * 4) * (43 + 8)
-
-
-def test_the_offsets_of_a_huge_server_need_8_bytes_and_an_unknown_way_is_refused(path):
     small, large = (n05.predict("server", rows=rows, row_bytes=44).each / rows for rows in (90_000_000, 400_000_000))
     assert (small, large) == (47, 51)
     with pytest.raises(ValueError, match="way must be one of one, naive, server, rank, not 'best'"):
@@ -59,16 +51,12 @@ def test_the_offsets_of_a_huge_server_need_8_bytes_and_an_unknown_way_is_refused
         n05.run_way("best", path)
 
 
-# ---- real ranks
-
-
 @linux
 @pytest.mark.parametrize("way, workers", [("one", 0), ("naive", 0), ("naive", 1)])
 def test_lists_take_as_much_as_predicted(path, way, workers):
     run = n05.run_way(way, path, world_size=2, num_workers=workers)
     assert run.predicted.copies == {("one", 0): 1, ("naive", 0): 2, ("naive", 1): 4}[way, workers]
-    assert 0.8 < run.peak / run.predicted.total < 1.5
-    assert run.rows_per_second > 0
+    assert 0.8 < run.peak / run.predicted.total < 1.5 and run.rows_per_second > 0
     assert run.times == sorted(run.times)
 
 
@@ -83,8 +71,7 @@ def test_own_rows_take_a_fraction_and_a_server_holds_them_once(path):
     lists, own = (n05.run_way(way, path, world_size=2, num_workers=0) for way in ("naive", "rank"))
     served = n05.run_way("server", path, world_size=2, num_workers=0, seconds=0.5)
     assert own.peak < lists.peak / 2
-    assert max(served.server) > 0.8 * served.predicted.total
-    assert max(served.ranks) < lists.predicted.each / 2
+    assert max(served.server) > 0.8 * served.predicted.total and max(served.ranks) < lists.predicted.each / 2
     assert len(own.times) == len(own.totals) == len(own.shared)
 
 
@@ -106,37 +93,27 @@ def test_a_rank_that_fails_is_an_error_and_no_hang():
         crew.end()
 
 
-# ---- copy on read
-
-
 @linux
 def test_a_forked_reader_copies_strings_and_not_packed_bytes(path):
     with MetaFile(path) as meta_file:
         packed = meta_file.packed(range(100_000))
     strings = packed.rows(range(len(packed)))
     grown, flat = n05.private_growth(strings), n05.private_growth(packed)
-    assert [count for count, _ in grown][-1] == 100_000
-    assert flat[-1][1] < grown[-1][1] / 10
+    assert [count for count, _ in grown][-1] == 100_000 and flat[-1][1] < grown[-1][1] / 10
     each = n05.list_row_bytes(n05.ROW_BYTES) - 8
     for count, size in grown[4:]:
         assert 0.7 < size / n05.expected_private(count, len(strings), each) < 1.5
 
 
-def test_without_fork_there_is_nothing_to_watch(monkeypatch):
+def test_pages_touched_are_those_of_the_birthday_problem_and_without_fork_there_are_none(monkeypatch):
     monkeypatch.delattr(os, "fork", raising=False)
     assert n05.private_growth(["a"]) == []
-
-
-def test_pages_touched_are_those_of_the_birthday_problem():
     rows, each = 4096, 64  # 64 rows a page, 64 pages
     assert n05.expected_private(0, rows, each) == 0
     assert n05.expected_private(1, rows, each) == pytest.approx(4096)
     assert n05.expected_private(2, rows, each) == pytest.approx(4096 * (2 - 1 / 64))
     assert n05.expected_private(10**6, rows, each) == pytest.approx(rows * each)
     assert n05.expected_private(5, rows=3, object_bytes=10) == 4096
-
-
-# ---- servers
 
 
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -175,9 +152,6 @@ def test_rows_in_an_arrow_file_are_the_rows(tmp_path):
     assert mapped.take([2, 0]).to_pylist() == ["c d", "a"]
 
 
-# ---- the file of the story, of any size; how much of it fits on a disk
-
-
 @pytest.mark.parametrize("rows", [0, 1, 999, 1000, 1001, 12_345, 1_000_500])
 def test_rows_are_numbered_and_captions_differ_in_length(tmp_path, rows):
     path = tmp_path / "captions.txt"
@@ -191,13 +165,10 @@ def test_rows_are_numbered_and_captions_differ_in_length(tmp_path, rows):
             assert caption[0] == caption[-1] == '"' and 14 <= len(caption) <= 36
 
 
-def test_a_row_takes_as_many_bytes_as_is_said_and_nine_digits_number_them_all(tmp_path):
+def test_a_row_takes_as_many_bytes_as_is_said_and_the_headline_takes_what_fits_on_the_disk(tmp_path):
     assert n05.write_captions(tmp_path / "captions.txt", 10_000) / 10_000 == pytest.approx(n05.ROW_BYTES, abs=0.5)
     with pytest.raises(ValueError, match="rows must be below"):
         n05.write_captions(tmp_path / "captions.txt", 10**9 + 1)
-
-
-def test_the_headline_takes_what_fits_on_the_disk():
     assert headline.rows_that_fit(400_000_000, 30 * 10**9) == 400_000_000
     fewer = headline.rows_that_fit(400_000_000, 10 * 10**9)
     assert fewer % 1_000_000 == 0

@@ -1,7 +1,5 @@
 """The figures of notebook 06 draw what they say: every corner of every explorer is drawn and counted."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from fractions import Fraction
@@ -15,8 +13,6 @@ from lib.timeline import Span, Trace
 from support.n06 import figures as n06
 from support.training import Step
 from tests.pictures import corners, told
-
-# ---- gradients
 
 
 @pytest.mark.parametrize("counts", [(3, 3, 1), (2, 2, 2), (6, 1, 4)])
@@ -50,12 +46,13 @@ def test_an_image_is_compared_with_its_ranks_captions_or_with_all():
         assert f"{seen - 1} wrong captions an image" in alt_text(figure)
 
 
-# ---- all-reduce
-
-
-def test_the_ring_ends_with_every_part_once_in_every_chunk_of_every_rank():
+def test_every_chunk_ends_with_every_part_once_and_a_wrong_choice_is_run_as_it_is():
     for world in range(1, 7):
         assert n06.ring(world) == [[Counter(range(world))] * world] * world
+    held = n06.ring(3, choose=lambda rank, step, world_size: rank)
+    assert held[1][0] != Counter(range(3))
+    with pytest.raises(ValueError, match="chunk must be below 3"):
+        n06.ring(3, choose=lambda rank, step, world_size: 3)
 
 
 def test_the_ring_says_what_is_complete_and_sends_almost_two_gradients_however_many_ranks():
@@ -66,16 +63,6 @@ def test_the_ring_says_what_is_complete_and_sends_almost_two_gradients_however_m
     for world in range(2, 7):
         sent = f"{float(Fraction(2 * (world - 1), world)):.2f} gradients sent"
         assert sent in alt_text(n06.draw_ring(world_size=world, step=10))
-
-
-def test_a_wrong_choice_of_chunks_is_run_as_it_is():
-    held = n06.ring(3, choose=lambda rank, step, world_size: rank)
-    assert held[1][0] != Counter(range(3))
-    with pytest.raises(ValueError, match="chunk must be below 3"):
-        n06.ring(3, choose=lambda rank, step, world_size: 3)
-
-
-# ---- overlap
 
 
 @pytest.mark.parametrize("afterwards", [False, True])
@@ -113,13 +100,10 @@ def measured(last_end=9.0):
     )
 
 
-def test_what_is_hidden_of_a_measured_step_is_what_lies_in_backward():
+def test_what_is_hidden_lies_in_backward_and_the_order_fails_when_one_rank_breaks_it():
     assert n06.hidden_share(n06.of_rank(measured(), 0)) == pytest.approx(4 / 5)
     figure = n06.draw_buckets(measured(), rank=1)
     assert "3 buckets: 80 % of the all-reduce time lies in backward, none in step()" in alt_text(figure)
-
-
-def test_statements_about_the_order_fail_when_one_rank_breaks_them():
     assert list(n06.order_holds(measured(), (0, 1)).values()) == [True, True, True]
     assert list(n06.order_holds(measured(last_end=9.5), (0, 1)).values()) == [True, True, False]
     with pytest.raises(ValueError, match="no rank 2"):
@@ -134,12 +118,14 @@ def test_a_hang_lasts_as_long_as_the_last_spans_lie_side_by_side():
         n06.draw_hang(Trace((), ["rank 0"]))
 
 
-# ---- calendar
-
-
-def test_a_large_file_counts_each_row():
+def test_a_large_file_counts_each_row_and_a_step_that_one_rank_did_not_finish_is_no_step():
     words = alt_text(n06.draw_attempts(n06.simulate(1437, 60, 3, 2, 9, 5), 1437, {0: (2, 9)}))
     assert "all 1,437 rows counted, 1 of them twice" in words  # 1,137 left for 2 ranks: one is padding
+    done = [Step(0, 2, rank, 0, 0, 0, (rank,), 0.0, 0.0, 0.0) for rank in (0, 1)]
+    half = Step(0, 2, 0, 0, 0, 1, (2,), 0.0, 0.0, 0.0)
+    figure = n06.draw_attempts([*done, half], 3, {0: (1, 1)})
+    assert "2 ranks, 1 steps, rank 1 killed in step 1" in alt_text(figure)
+    assert "1 of 3 rows never counted" in alt_text(figure)
 
 
 def test_after_a_kill_every_row_counts_once_unless_the_samplers_state_was_forgotten():
@@ -152,17 +138,6 @@ def test_after_a_kill_every_row_counts_once_unless_the_samplers_state_was_forgot
         assert f"{values['kill_at'] - saved} step" in alt_text(figure)
 
 
-def test_a_step_that_one_rank_did_not_finish_is_no_step():
-    done = [Step(0, 2, rank, 0, 0, 0, (rank,), 0.0, 0.0, 0.0) for rank in (0, 1)]
-    half = Step(0, 2, 0, 0, 0, 1, (2,), 0.0, 0.0, 0.0)
-    figure = n06.draw_attempts([*done, half], 3, {0: (1, 1)})
-    assert "2 ranks, 1 steps, rank 1 killed in step 1" in alt_text(figure)
-    assert "1 of 3 rows never counted" in alt_text(figure)
-
-
-# ---- accuracy, curves
-
-
 def results(*shifts):
     base = [0.90, 0.92, 0.91, 0.93]
     names = ("full shuffle", "rank, E = 1", "rank, E = 8")
@@ -172,7 +147,7 @@ def results(*shifts):
     }
 
 
-def test_a_difference_is_claimed_only_where_the_interval_leaves_out_zero():
+def test_a_difference_is_claimed_only_beyond_zero_and_curves_are_told_apart():
     same, worse = n06.statements(results(0.0, -0.02))
     assert "4 seeds show no difference; a loss above 0.00" in same
     low = re.search(r"worse by ([\d.]+) or more", worse)
@@ -180,9 +155,6 @@ def test_a_difference_is_claimed_only_where_the_interval_leaves_out_zero():
     figure = n06.draw_accuracy(results(0.0, -0.02))
     assert figure.get_suptitle() == "4 seeds: rank, E = 8, loses 2.00 points"
     assert "no difference to full shuffle is shown" in n06.draw_accuracy(results(0.0, 0.0)).get_suptitle()
-
-
-def test_curves_are_told_apart_by_their_largest_distance():
     figure = n06.draw_curves({"a": [2.0, 1.0], "b": [2.0, 1.0003]})
     assert "never 1e-3 apart" in figure.get_suptitle()
     with pytest.raises(ValueError, match="two curves of one length"):

@@ -1,7 +1,5 @@
 """The figures of notebook 07 draw what scatter, autograd and BatchNorm do: each corner is drawn and checked."""
 
-from __future__ import annotations
-
 import math
 import re
 
@@ -20,15 +18,12 @@ def title_of(figure) -> str:
     return (figure.get_suptitle() or figure.axes[0].get_title("left")).replace("\n", " ")
 
 
-def test_a_cut_has_the_sizes_of_tensor_split():
+def test_a_cut_has_the_sizes_of_tensor_split_and_cells_the_colour_of_their_micro_batch():
     for values, words in told(n07.draw_cut, n07.CUT_CONTROLS, 30):
         rows, chunks = values["rows"], values["chunks"]
         sizes = [len(part) for part in torch.arange(rows).tensor_split(min(rows, chunks))]
         assert f"of {' + '.join(map(str, sizes))} rows" in words and "the same tensor" in words
         assert "none may be empty" in title_of(n07.draw_cut(rows=3, chunks=5, width=1))
-
-
-def test_cells_of_a_cut_have_the_colour_of_their_micro_batch():
     figure = n07.draw_cut(rows=7, chunks=4, width=1)
     owners = {cell.cell.index: cell.cell.rank for cell in drawn_cells(figure)}
     assert owners == {"00": 0, "10": 0, "20": 1, "30": 1, "40": 2, "50": 2, "60": 3}
@@ -66,9 +61,6 @@ def test_the_arrows_end_in_the_whole_gradient_only_with_the_right_factors():
             assert length == 1
         if even and how == n07.NOTHING:
             assert math.isclose(length, chunks, abs_tol=0.006)
-
-
-def test_factors_of_an_unknown_way_are_refused():
     with pytest.raises(ValueError, match="how must be one of rows / all rows"):
         n07.factors([1, 2], "mean")
 
@@ -86,10 +78,13 @@ def test_digits_agree_from_the_first_on_and_only_with_sign_and_power(value, trut
     assert n07.agreeing(value, truth, 9) == many
 
 
-def test_losses_are_compared_with_the_first_curve():
+def test_losses_are_compared_with_the_first_curve_and_live_bytes_name_the_peak_of_each_way():
     figure = n07.draw_losses({"whole": [2.0, 1.0], "cut": [2.0, 1.0], "undivided": [2.0, 3.0]})
     assert title_of(figure) == "undivided: ends 3.0 × as high"
     assert "cut is the same curve; undivided ends higher" in alt_text(figure)
+    figure = n07.draw_live({"whole batch": [0, 4000, 8000, 0], "2 parts": [0, 4000, 0, 4000, 0]})
+    assert alt_text(figure).endswith("whole batch 8 kB; 2 parts 4 kB.")
+    assert title_of(figure) == "2 parts: 50 % of the peak of the whole batch"
 
 
 def test_a_row_sees_its_micro_batch_in_batch_norm_and_itself_elsewhere():
@@ -108,16 +103,15 @@ def test_the_row_that_moves_most_is_told():
         assert f"moves most, {moved:.2f}" in alt_text(figure)
 
 
-def test_normalising_by_micro_batch_is_what_batch_norm_does():
+def test_normalising_by_micro_batch_is_what_batch_norm_does_and_two_rows_become_plus_and_minus_one():
     values = n07.channel()
     parts = n07.normalised(values, 3).tensor_split(3)
     assert all(abs(float(part.mean())) < 1e-9 for part in parts)
     assert all(math.isclose(float(part.std(correction=0)), 1, rel_tol=1e-3) for part in parts)
-
-
-def test_two_rows_a_micro_batch_become_plus_and_minus_one():
     values = n07.normalised(n07.channel(), 6)
     assert torch.allclose(values.abs(), torch.ones(12, dtype=torch.float64), atol=1e-2)
+    assert isinstance(n07.layer_of("BatchNorm1d"), nn.BatchNorm1d)
+    assert all(n07.layer_of(name).training for name in n07.LAYERS)
 
 
 def test_deferred_statistics_are_those_of_whole_batches_and_plain_ones_are_not():
@@ -127,37 +121,20 @@ def test_deferred_statistics_are_those_of_whole_batches_and_plain_ones_are_not()
         assert (away == 0) == (values["chunks"] == 1), values
 
 
-def test_live_bytes_name_the_peak_of_each_way():
-    figure = n07.draw_live({"whole batch": [0, 4000, 8000, 0], "2 parts": [0, 4000, 0, 4000, 0]})
-    assert alt_text(figure).endswith("whole batch 8 kB; 2 parts 4 kB.")
-    assert title_of(figure) == "2 parts: 50 % of the peak of the whole batch"
-
-
 def record(fixed: float, sizes=(64, 16, 4, 1)) -> dict:
     """A machine that obeys the model: a row takes 1 µs, a micro-batch `fixed` µs more."""
     return {"size": list(sizes), "rows_per_second": [1e6 * s / (s + fixed) for s in sizes]}
 
 
-def test_the_prediction_is_exact_on_a_machine_that_obeys_the_model():
+def test_the_prediction_is_exact_on_a_machine_that_obeys_the_model_and_alone_it_is_labelled():
     one = record(fixed=8)
     assert math.isclose(n07.fixed_rows(one), 8)
     figure = n07.draw_speed({"this CPU": one})
     predicted, measured = (list(line.get_ydata()) for line in figure.axes[0].lines[:2])
     assert (predicted[0], predicted[-1]) == (pytest.approx(measured[-1]), pytest.approx(measured[0]))
     assert "the smallest reaches less than half" in alt_text(figure)
-
-
-def test_half_of_the_best_speed_is_found_between_two_points():
     assert n07.half_speed({"size": [4, 2, 1], "rows_per_second": [8.0, 6.0, 2.0]}) == 1.5
     assert n07.half_speed({"size": [4, 1], "rows_per_second": [8.0, 6.0]}) == 1.0
-
-
-def test_without_a_measurement_only_the_prediction_is_drawn_and_labelled():
     figure = n07.draw_speed({}, "no recording yet")
     assert title_of(figure).startswith("Predicted, not measured")
     assert "nothing measured" in alt_text(figure) and "no recording yet" in alt_text(figure)
-
-
-def test_the_layers_of_the_jacobian_are_in_training_mode():
-    assert isinstance(n07.layer_of("BatchNorm1d"), nn.BatchNorm1d)
-    assert all(n07.layer_of(name).training for name in n07.LAYERS)

@@ -1,7 +1,5 @@
 """The figures of notebook 08: clocks, the bubble, the best m, and a table placed by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -9,18 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.pipeline import clock_cycles
-from lib.schedules import (
-    Action,
-    gpipe,
-    live_activations,
-    model_parallel,
-    one_f_one_b,
-    simulate,
-    validate,
-)
+from lib.schedules import Action, gpipe, live_activations, model_parallel, one_f_one_b, simulate, validate
 from lib.schedules.table import in_order
 from lib.show.style import alt_text
 from support.n08 import figures as n08
+from support.n08.runs import Board, IllegalMoveError
 
 
 def record(fixed, row=1.0, rows=64):
@@ -29,14 +20,10 @@ def record(fixed, row=1.0, rows=64):
     return {"rows": rows, "size": sizes, "rows_per_second": [s / (fixed + s * row) for s in sizes]}
 
 
-# ---- clocks
-
-
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 4), (4, 3), (8, 4)])
 def test_model_parallelism_takes_as_long_as_one_device_and_a_pipeline_m_plus_n_minus_1(m, n):
     alone, parallel, piped = n08.three_ways(m, n).values()
-    assert alone.makespan == parallel.makespan == m * n
-    assert piped.makespan == m + n - 1
+    assert alone.makespan == parallel.makespan == m * n and piped.makespan == m + n - 1
     assert alone.bubble == 0
     assert parallel.bubble == pytest.approx((n - 1) / n)
     assert piped.bubble == pytest.approx((n - 1) / (m + n - 1))
@@ -66,9 +53,6 @@ def test_what_runs_before_its_input_is_there_is_red():
     assert alt_text(n08.draw_clocks([]))
 
 
-# ---- the best m
-
-
 def test_free_operators_want_the_most_micro_batches_fixed_costs_one_and_the_figure_says_the_best():
     assert n08.best_m(record(fixed=0.0), partitions=4) == 64
     assert n08.best_m(record(fixed=1.0, row=0.0), partitions=4) == 1
@@ -84,20 +68,16 @@ def test_the_best_m_is_near_the_root_of_the_closed_form(fixed):
         assert min(1, ideal) / 2 <= n08.best_m(record(fixed), n) <= 2 * ideal
 
 
-# ---- a table placed by hand: what may come next, why not, the score; the widget only passes clicks on
-
-
 def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
-    board = n08.Board(schedule.micro_batches, schedule.stages)
+    board = Board(schedule.micro_batches, schedule.stages)
     return board.place(*(step.action for step in in_order(schedule)))
 
 
 @pytest.mark.parametrize("maker", [gpipe, one_f_one_b, model_parallel])
 def test_a_makers_table_can_be_placed_and_scores_as_itself(maker):
     board = filled(maker(4, 3))
-    assert board.left == 0
-    assert board.schedule.ranks == maker(4, 3).compact().ranks
+    assert board.left == 0 and board.schedule.ranks == maker(4, 3).compact().ranks
     yours, *_ = board.scores()
     trace = simulate(maker(4, 3))
     assert (yours.ticks, yours.idle) == (trace.makespan, trace.bubble)
@@ -117,27 +97,27 @@ def test_a_makers_table_can_be_placed_and_scores_as_itself(maker):
     ],
 )
 def test_an_illegal_move_is_refused_with_the_reason(moves, move, says):
-    board = n08.Board(2, 2).place(*moves.split())
+    board = Board(2, 2).place(*moves.split())
     assert says in board.refusal(move)
-    with pytest.raises(n08.IllegalMoveError, match=says):
+    with pytest.raises(IllegalMoveError, match=says):
         board.place(move)
     with pytest.raises(ValueError, match="no action"):
         board.refusal("forward!")
 
 
 def test_a_legal_move_has_no_refusal_undo_takes_it_back_and_an_unfinished_table_says_how_much_is_placed():
-    empty = n08.Board(2, 2)
+    empty = Board(2, 2)
     board = empty.place("0F0")
     assert board.refusal("1F0") == board.refusal("0F1") == ""
     assert board.place("1F0").undo() == board and empty.undo() == empty
     assert (empty.verdict(), board.verdict()) == ("0 of 8 actions placed", "1 of 8 actions placed")
-    words = alt_text(n08.draw_board(n08.Board(4, 3).place("0F0", "1F0", "2F0")))
+    words = alt_text(n08.draw_board(Board(4, 3).place("0F0", "1F0", "2F0")))
     assert "3 of 24 actions placed" in words and "GPipe: 18 ticks, 33 % idle, holds at most 4" in words
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3))
 def test_whoever_places_legal_moves_in_any_order_never_gets_stuck_and_ends_with_a_table_that_runs(data, m, n):
-    board = n08.Board(m, n)
+    board = Board(m, n)
     while board.left:
         every = [action for rank in range(n) for action in board.actions(rank)]
         legal = [action for action in every if not board.refusal(action)]
@@ -158,28 +138,21 @@ def test_the_verdict_compares_speed_and_memory(schedule, says):
     assert filled(schedule).verdict().startswith(f"Complete: {says} activation")
 
 
-# ---- the widget
-
-
-def test_a_click_places_and_an_illegal_one_says_why_and_changes_nothing():
+def test_a_click_places_and_an_illegal_one_says_why_undo_and_clear_go_back():
     game = n08.place_it(2, 2)
     game.press("0F0")
     assert (game.message, game.refused) == ("Placed 0F0.", False)
     figure = game.figure
     game.press("0B0")
-    assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0")
-    assert game.figure is figure
-    assert game.board == n08.Board(2, 2).place("0F0")
-
-
-def test_undo_and_clear_go_back_and_the_last_action_brings_the_verdict():
+    assert game.refused and game.message.startswith("Refused: 0B0 needs 1B0") and game.figure is figure
+    assert game.board == Board(2, 2).place("0F0")
     game = n08.PlaceIt(filled(one_f_one_b(2, 2)).undo())
     game.press("0B1")
     assert game.message.startswith("Placed 0B1. Complete: as fast as GPipe and 1F1B")
     game.undo()
     assert game.message == "Took back 0B1." and game.board.left == 1
     game.clear()
-    assert game.board == n08.Board(2, 2)
+    assert game.board == Board(2, 2)
     game.undo()
     assert game.message == "There is nothing to take back."
 

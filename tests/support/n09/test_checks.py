@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 09; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -21,9 +19,10 @@ def test_the_worker_of_lib_passes(monkeypatch):
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
 
 
-def test_the_makespan_is_that_of_the_predicted_trace():
+def test_the_makespan_is_that_of_the_predicted_trace_and_a_machine_without_a_free_core_is_told_so():
     for m, seconds in ((1, [2, 3]), (5, [1]), (4, [3, 1, 2]), (2, [1, 4, 1, 1])):
         assert n09.check_makespan.reference(m, seconds) == clock_trace(m, seconds).makespan
+    assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
 
 
 def copies(in_queue, out_queue):
@@ -37,29 +36,13 @@ def copies(in_queue, out_queue):
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (
-            n09.check_makespan,
-            "Here a clock begins",
-            "micro_batches = 4, seconds = [3, 1, 2], expected 16, got 15",
-        ),
-        (
-            n09.check_worker,
-            "The error is swallowed",
-            "Expected: False, its ValueError; seen: no answer to task 1",
-        ),
+        (n09.check_makespan, "Here a clock begins", "micro_batches = 4, seconds = [3, 1, 2], expected 16, got 15"),
+        (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
         (n09.check_worker, "The error is answered", "seen: no answer to task 2"),
-        (
-            n09.check_worker,
-            "SystemExit is no",
-            "raises SystemExit, works. Expected: False, its SystemExit; seen: no",
-        ),
+        (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
         (n09.check_worker, "None is no task", "seen: still running after None"),
         (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
-        (
-            n09.check_worker,
-            lambda *queues: queues[0].get(),
-            "do this: works. Expected: True, task 0 and its batch",
-        ),
+        (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
         (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
@@ -76,9 +59,4 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
     if isinstance(wrong, str):
         (wrong,) = [known for why, known in check.mistakes.items() if why.startswith(wrong)]
     verdict = check(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-def test_a_machine_without_a_free_core_is_told_so():
-    assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
+    assert verdict.status == "wrong" and says in verdict.message

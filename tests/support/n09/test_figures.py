@@ -1,7 +1,5 @@
 """The figures of notebook 09: the steps of a run, streams, clocks, what two threads gain."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import nullcontext
 from functools import partial
@@ -21,9 +19,6 @@ from support.n09 import runs as two_streams
 
 def heading(figure):
     return figure.axes[0].get_title("left").replace("\n", " ")
-
-
-# ---- the seven steps
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 4])
@@ -67,9 +62,6 @@ def test_a_failed_task_is_red_on_its_way_and_the_others_are_answered():
     assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
 
 
-# ---- streams
-
-
 def test_one_stream_runs_in_order_of_launch_and_two_overlap():
     one, two = (n09.simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
@@ -88,8 +80,7 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
     trace = n09.simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
     launched = {s.label: s.end for s in trace.only(kind="launch")}
     ran = {s.label: s for s in trace.only(kind="compute")}
-    assert len(ran) == 8
-    assert all(span.start >= launched[label] for label, span in ran.items())
+    assert len(ran) == 8 and all(span.start >= launched[label] for label, span in ran.items())
     for lane in trace.lanes:
         spans = trace.only(lane=lane).spans
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
@@ -144,21 +135,11 @@ def test_without_a_gpu_the_measurement_says_so():
         two_streams.measure_streams(3)
 
 
-# ---- clocks and the lock
-
-
 def test_a_clock_begins_when_the_slowest_task_of_the_last_one_has_ended():
     trace = n09.clock_trace(3, [1, 4])
-    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 0")] == [
-        ("F0", 0, 1),
-        ("F1", 1, 2),
-        ("F2", 5, 6),
-    ]
-    assert [(s.label, s.start, s.end) for s in trace.only(lane="partition 1")] == [
-        ("F0", 1, 5),
-        ("F1", 5, 9),
-        ("F2", 9, 13),
-    ]
+    for lane, times in (("partition 0", [(0, 1), (1, 2), (5, 6)]), ("partition 1", [(1, 5), (5, 9), (9, 13)])):
+        spans = [(s.label, s.start, s.end) for s in trace.only(lane=lane)]
+        assert spans == [(f"F{i}", *each) for i, each in enumerate(times)]
     assert heading(n09.draw_clock_run(4, 2, 2, 2)) == "6 clocks, 12 ticks instead of 24: 2.00 × as fast"
     assert heading(n09.draw_clock_run(4, 2, 5, 2)).endswith("; partition 1 decides")
 

@@ -1,14 +1,10 @@
 """What is particular about the checks of notebook 10; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from support.n10 import checks as n10
 from support.n10.runs import MODES, measure, predict_step
-
-# ---- exercise 1: wrong checkpoints, each of which differs from the reference in one thing
 
 
 def through(y, x, gradient):
@@ -56,8 +52,11 @@ class ReturnsNothing(n10.TrueCheckpoint):
         function(x)
 
 
-def test_the_variant_without_a_change_is_right():
+def test_the_variant_without_a_change_is_right_and_leaves_the_random_state_alone():
     assert n10.check_checkpoint(variant())
+    before = torch.get_rng_state()
+    n10.check_checkpoint(n10.TrueCheckpoint)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize(
@@ -76,38 +75,22 @@ def test_the_variant_without_a_change_is_right():
         (variant(go=through_twice), "the segment's 0.weight has twice its gradient"),
         (variant(lambda x: x), "must start at `x.detach()`"),
         (variant(go=lambda y, x, gradient: through(y, x, torch.ones_like(y))), "the gradient is off by"),
-        (
-            variant(go=lambda y, x, gradient: through(y, x, gradient)[1]),
-            "None for the function, then that of x",
-        ),
+        (variant(go=lambda y, x, gradient: through(y, x, gradient)[1]), "None for the function, then that of x"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_wrong_checkpoints_are_named(wrong, says):
     verdict = n10.check_checkpoint(wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
+    assert verdict.status == "wrong" and says in verdict.message
 
 
-def test_the_check_leaves_the_random_state_alone():
-    before = torch.get_rng_state()
-    n10.check_checkpoint(n10.TrueCheckpoint)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-# ---- exercises 2 and 3
-
-
-def test_the_reference_segments_fit_when_they_are_run():
+def test_the_reference_segments_fit_and_the_reference_time_is_that_of_the_predicted_spans():
     for layers in (5, 9, 12):
         for budget in range(3, layers + 3):
             chosen = n10.check_segments.reference(layers, budget)
             peaks = {s: max(count for *_, count in measure(layers, s)) for s in range(1, layers + 1)}
             fitting = [s for s, value in peaks.items() if value <= budget]
             assert chosen == (0 if layers + 1 <= budget else fitting[0] if fitting else None)
-
-
-def test_the_reference_time_is_that_of_the_predicted_spans():
     for mode in MODES:
         spans = predict_step(1.5, 2.5, 4, mode)
         assert max(span.end for span in spans) == n10.check_step_time.reference(1.5, 2.5, 4, mode)

@@ -1,7 +1,5 @@
 """The figures of notebook 10 draw what was predicted and counted: every corner is drawn, its numbers checked."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -37,19 +35,13 @@ def test_a_life_has_the_reason_for_which_it_is_held():
     assert {why for (k, _), why in reasons.items() if k in (1, 3, 4)} == {"recomputed"}
     assert [why for (k, _), why in sorted(reasons.items()) if k == 2] == ["boundary", "recomputed"]
     assert {why for *_, why in n10.lives(runs.predict(4, 2, 1, "never"), 4, 2, 0)} == {"inside"}
-
-
-def test_every_segment_of_length_one_ends_one_life_where_the_next_begins():
     reasons = [(k, why) for (_, k), _, _, why in n10.lives(runs.predict(3, 3), 3, 3, 1)]
     assert reasons.count((1, "boundary")) == reasons.count((1, "recomputed")) == 1
 
 
-def test_staircases_state_the_peaks_of_all_ways():
+def test_staircases_state_the_peaks_of_all_ways_and_the_numbers_of_segments_with_the_least():
     text = alt_text(n10.draw_staircases(9, (1, 3)))
     assert "without: peak 10 over 18 steps; 1 segment: peak 10 over 27 steps; 3 segments: peak 6 over 27 steps" in text
-
-
-def test_the_best_numbers_of_segments_are_those_with_the_least_peak():
     assert alt_text(n10.draw_segments(16)).startswith("16 layers need least, 8 tensors, in 3 to 6 segments.")
 
 
@@ -94,20 +86,14 @@ def test_a_measured_step_does_the_pieces_that_were_predicted():
         expected = [span.label for span in runs.predict_step(1.0, 2.0, 3, mode)]
         assert [span.label for span in steps[mode]] == expected
     text = alt_text(n10.draw_steps(steps, 1e-3, 2e-3, 3))
-    assert "always takes" in text
-    assert "Predicted: 23 spans" in text
+    assert "always takes" in text and "Predicted: 23 spans" in text
 
 
 def test_one_thread_gives_the_threads_back_after_an_error():
     threads = torch.get_num_threads()
 
-    def fail() -> None:
-        with runs.one_thread():
-            assert torch.get_num_threads() == 1
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
+    with pytest.raises(KeyError, match="^1$"), runs.one_thread():
+        raise KeyError(torch.get_num_threads())
     assert torch.get_num_threads() == threads
 
 
@@ -124,14 +110,11 @@ def test_gpu_rows_are_called_predicted_where_nothing_was_measured():
         assert source.startswith(("Predicted, not measured", "Recorded"))
 
 
-def test_masks_state_the_share_that_differs():
+def test_masks_state_the_share_that_differs_and_running_means_the_momentum_that_acts():
     first = torch.tensor([[True, False], [True, True]])
     assert "The same mask twice" in alt_text(n10.draw_masks(first, first))
     assert "50% of the units differ" in alt_text(n10.draw_masks(first, torch.tensor([[True, True], [False, True]])))
     assert n10.kept(torch.tensor([0.0, 2.0])).tolist() == [False, True]
-
-
-def test_running_means_state_the_momentum_that_acts():
     once, twice = ([1 - factor**k for k in range(5)] for factor in (0.9, 0.81))
     assert "Momentum 0.10 acts as 0.19" in alt_text(n10.draw_running({"plain": once, "checkpoint": twice}))
     assert alt_text(n10.draw_running({"plain": once, "deferred": once})).startswith("Momentum 0.10 everywhere")

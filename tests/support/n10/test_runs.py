@@ -1,6 +1,4 @@
-"""What autograd holds in every step is what was predicted, and the counters count what they say."""
-
-from __future__ import annotations
+"""What autograd holds in every step is what was predicted, and a checkpoint frees it."""
 
 import itertools
 
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lib.pipeline.checkpoint import checkpoint
-from lib.saved import LiveTensors, SavedTensors
+from lib.saved import LiveTensors
 from support.n10.runs import CASES, HOWS, MODES, Count, measure, outcome, peak, predict, segments_of
 
 
@@ -25,76 +23,29 @@ def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     ]
 
 
-def test_the_peak_of_one_micro_batch_is_segments_plus_layers_over_segments():
+def test_the_peak_is_segments_plus_layers_over_segments_and_except_last_of_one_segment_that_of_always():
     for layers in range(1, 40):
         for segments in range(1, layers + 1):
             assert peak(predict(layers, segments)) == segments + layers // segments
-
-
-def test_except_last_holds_as_little_as_always_where_a_partition_is_one_segment():
     for layers, micro_batches in itertools.product(range(1, 9), range(1, 6)):
         last, always, never = (
             peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
         )
-        assert last == always == micro_batches + layers
-        assert never == micro_batches * (layers + 1)
+        assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
 
 
-def test_segments_are_as_even_as_can_be_and_the_longer_ones_come_first():
+def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
     for layers in range(1, 20):
         for segments in range(1, layers + 1):
             parts = segments_of(layers, segments)
             assert [k for part in parts for k in part] == list(range(1, layers + 1))
             lengths = list(map(len, parts))
-            assert lengths == sorted(lengths, reverse=True)
-            assert lengths[0] - lengths[-1] <= 1
-
-
-def test_impossible_cuts_and_an_unknown_mode_are_refused():
+            assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
     for arguments in ((0, 1), (3, 4), (3, 0)):
         with pytest.raises(ValueError):
             segments_of(*arguments)
     with pytest.raises(ValueError, match="never, except_last, always, not 'sometimes'"):
         predict(4, 2, 2, "sometimes")
-
-
-def test_saved_tensors_count_each_tensor_once_and_no_parameters():
-    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
-    with SavedTensors(layer.parameters()) as saved:
-        y = layer(x).tanh()
-        assert (saved.count, saved.bytes) == (2, 2 * 3 * 4 * 4)  # x and y
-        z = y.exp() * y  # exp's output, and y again
-        assert saved.count == 3
-        z.sum().backward()
-        assert saved.count == saved.bytes == 0
-    assert (saved.peak, saved.peak_bytes) == (3, 3 * 48)
-    with SavedTensors() as all_of_them:
-        nn.Sequential(layer, layer)(x)
-        assert all_of_them.peak == 3  # x, the first output, the weight
-    assert all_of_them.count == 0
-    with SavedTensors() as saved:
-        y = x.requires_grad_().exp()
-        assert saved.count == 1
-        del y
-        assert saved.count == 0, "a graph that is dropped without backward"
-
-
-def test_live_tensors_count_storages_until_they_die():
-    x = torch.ones(3, 4)
-    with LiveTensors() as live:
-        y = x + 1
-        y.add_(1)
-        view = y[1:]
-        x.mul_(2)
-        assert live.now == 48
-        del y
-        assert live.now == 48  # the view holds it
-        del view
-        assert live.now == 0
-    assert live.peak == 48
-    with LiveTensors(block=512) as live:
-        kept = [torch.ones(3, 4), torch.ones(129)]
-    assert live.now == 512 + 2 * 512, f"blocks of an allocator, for {len(kept)} tensors"
 
 
 def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
@@ -114,9 +65,6 @@ def test_a_checkpoint_frees_live_tensors_and_not_only_saved_ones():
     assert most(4) < 0.7 * most(0) < most(1)
 
 
-# ---- which layers a checkpoint gets wrong, and which of the three checkpoints notices
-
-
 @pytest.mark.parametrize("name", HOWS)
 @pytest.mark.parametrize(
     "case, ends",
@@ -134,12 +82,9 @@ def test_torchs_random_numbers_and_writes_inside_are_fine_others_never_right_a_w
     assert outcome(case, HOWS[name]) in ends
 
 
-def test_without_a_gradient_in_the_input_only_torchs_reentrant_checkpoint_gives_none():
+def test_a_missing_gradient_is_seen_and_no_case_is_right_by_having_none():
     found = {name: outcome("input without grad", how) for name, how in HOWS.items()}
     assert found == {"ours": "same", "torch reentrant": "no gradient", "torch not reentrant": "same"}
-
-
-def test_no_case_is_right_by_having_no_gradient():
     assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
 
 

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 11; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -9,9 +7,6 @@ from support.n11 import checks as n11
 from support.n11.figures import ties_of
 
 TRUTH = "R12 B12 R02 R11 B02 B11 R01 R10 B01 B10 R00 B00"
-
-
-# ---- exercise 1: one half of a right answer is replaced
 
 
 class MyFork(torch.autograd.Function):
@@ -40,12 +35,9 @@ def ask_with(base, half, function):
     return n11.check_fork_join(*(variant if own is base else own for own in (MyFork, MyJoin)))
 
 
-def test_what_the_notebook_asks_for_passes_and_so_does_an_alias_by_view():
+def test_what_the_notebook_asks_for_passes_and_half_of_it_is_not_attempted():
     assert n11.check_fork_join(MyFork, MyJoin)
     assert ask_with(MyFork, "forward", lambda ctx, x: (x.view_as(x), torch.empty(0)))
-
-
-def test_half_an_answer_is_not_attempted():
     assert ask_with(MyJoin, "backward", lambda ctx, gradient: None).status == "open"
 
 
@@ -63,7 +55,6 @@ def dead_phony(ctx, x):
         (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
         (MyFork, "forward", dead_phony, "does not require grad, so it leads nowhere"),
-        (MyFork, "forward", lambda ctx, x: 1 / 0, "ZeroDivisionError"),
         (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
         (MyFork, "backward", lambda ctx, x, phony: [].clear(), "Chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
@@ -78,16 +69,11 @@ def dead_phony(ctx, x):
 )
 def test_a_wrong_half_is_named(base, half, wrong, says):
     verdict = ask_with(base, half, wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-# ---- exercise 2
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_order_by_hand_passes_as_text_or_list():
-    assert n11.check_by_hand(TRUTH)
-    assert n11.check_by_hand(TRUTH.lower().split())
+    assert n11.check_by_hand(TRUTH) and n11.check_by_hand(TRUTH.lower().split())
 
 
 def wrong_order(begins):
@@ -98,10 +84,7 @@ def wrong_order(begins):
     ("wrong", "says"),
     [
         (wrong_order("This is the order without"), "R02 at position 1 needs B12 first"),
-        (
-            wrong_order("Here each R waits"),
-            "at position 3 ready are B02, R11: R11 has the highest number, not",
-        ),
+        (wrong_order("Here each R waits"), "at position 3 ready are B02, R11: R11 has the highest number, not"),
         (["B12", "R12", *TRUTH.split()[2:]], "B12 at position 0 needs R12 first"),
         (TRUTH.split()[:-1], "missing: B00"),
         ([*TRUTH.split()[:-1], "B99"], "unknown: B99"),
@@ -111,11 +94,7 @@ def wrong_order(begins):
 )
 def test_a_wrong_order_is_told_its_first_fault(wrong, says):
     verdict = n11.check_by_hand(" ".join(wrong) if isinstance(wrong, list) else wrong)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
-
-
-# ---- exercise 3
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_the_damaged_graph_misses_exactly_the_edge_that_is_asked_for():
@@ -124,7 +103,4 @@ def test_the_damaged_graph_misses_exactly_the_edge_that_is_asked_for():
     i, j = n11.MISSING
     assert {(i, j) for i in range(3) for j in range(2)} - earlier == {(i - 1, j)}
     assert n11.damaged_run().ops.index("R11") < n11.damaged_run().ops.index("B21")
-
-
-def test_the_missing_fence_may_be_a_list():
     assert n11.check_missing([2, 1])

@@ -1,7 +1,5 @@
 """The graph figure shows the nodes and edges that are there, each in its place, in no other's way."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re
@@ -16,8 +14,6 @@ from lib.show.style import alt_text
 from support.n11 import figures as n11
 from support.n11.runs import Untied, backward_run, by_hand, peaks, predict, walk
 from tests.pictures import corners, told
-
-# ---- the graph
 
 
 def test_each_operation_is_shown_once_and_nothing_overlaps():
@@ -61,35 +57,26 @@ def test_ties_are_one_a_row_and_partition_and_none_without_dependencies(m, n, mo
     assert f"{ties} dependencies" in alt_text(n11.draw_pipeline(m, n, mode, True))
 
 
-def test_alt_text_tells_the_turns():
+def test_alt_text_tells_the_turns_and_a_graph_that_says_no_place_is_refused():
     alt = alt_text(n11.draw_pipeline(2, 2, "always", True))
     assert "In their turn: Recompute 11, Checkpoint 11, Recompute 01" in alt
     assert "Checkpoint 10 to Fork 00" in alt
-
-
-def test_a_graph_that_says_no_place_is_refused():
     with pytest.raises(ValueError, match="where it belongs"):
         n11.draw_graph(walk(torch.ones(2, requires_grad=True) * 2))
 
 
-# ---- the order
-
-
-def test_the_order_is_that_of_a_real_run():
+def test_the_order_is_that_of_a_real_run_and_the_title_says_what_dependencies_save():
     for values, words in told(n11.draw_backward, n11.BACKWARD_CONTROLS, 20):
         ties = [] if values["dependencies"] else [Untied]
         run = backward_run(values["micro_batches"], values["partitions"], values["mode"], *ties)
         assert f"Order: {' '.join(run.ops)}." in words
-
-
-def test_the_title_says_what_dependencies_save():
     tied, untied = (alt_text(n11.draw_backward(5, 2, "always", tie)) for tie in (True, False))
     assert tied.startswith("With dependencies at most 1 alive in a partition; without: 5.")
     assert untied.startswith("Without dependencies at most 5 alive in a partition; with: 1.")
     assert "all 10 insides are alive from the start" in alt_text(n11.draw_backward(5, 2, "never", True))
 
 
-def test_strips_mark_where_an_order_first_leaves_the_first_row():
+def test_strips_mark_where_an_order_leaves_the_first_row_and_staircases_whether_counts_agree():
     orders = {"tied": by_hand(3, 2), "untied": by_hand(3, 2, dependencies=False), "again": by_hand(3, 2)}
     figure = n11.draw_orders(orders, "title")
     (marked,) = [c.op for c in figure.axes[0].patches if isinstance(c, n11.OpCell) and c.get_linewidth() > 2]
@@ -97,14 +84,8 @@ def test_strips_mark_where_an_order_first_leaves_the_first_row():
     assert [max(peaks(ops, 3, 2)) for ops in orders.values()] == [1, 3, 1]
     with pytest.raises(ValueError, match="at least one order"):
         n11.draw_orders({})
-
-
-def test_staircases_say_whether_counts_and_prediction_agree():
     figure = n11.draw_staircases({"a": [3, 6], "b": [3, 9]}, {"a": [3, 6], "b": [3, 6]}, "finding")
     assert "a: at most 6 tensors, as predicted; b: at most 9 tensors, not as predicted" in alt_text(figure)
-
-
-# ---- fence and compute
 
 
 def test_every_step_names_its_node_and_its_line_of_code():
@@ -112,6 +93,9 @@ def test_every_step_names_its_node_and_its_line_of_code():
         stop = n11.STOPS[n11.order_of(values["direction"])[values["step"] - 1]]
         assert f"step {values['step']} of {len(n11.STOPS)}, {stop.name}" in words
         assert stop.code in words and getattr(stop, values["direction"])[:20] in words
+    with pytest.raises(ValueError, match="sideways"):
+        n11.draw_fence("sideways", 1)
+    assert n11.DIRECTIONS == ("forward", "backward")
 
 
 def test_the_steps_backward_are_those_of_a_real_run():
@@ -135,9 +119,3 @@ def test_the_code_of_each_stop_stands_in_the_pipeline():
         if stop.tag:
             line = next(line for line in flat.splitlines() if re.sub(r"\)$", "", stop.code) in line)
             assert f"# {stop.tag}" in line
-
-
-def test_another_direction_is_refused():
-    with pytest.raises(ValueError, match="sideways"):
-        n11.draw_fence("sideways", 1)
-    assert n11.DIRECTIONS == ("forward", "backward")

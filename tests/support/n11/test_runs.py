@@ -1,7 +1,5 @@
 """The autograd graph as a list, the engine's rule, and the order of a pipeline's backward: predicted and real."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 
@@ -23,10 +21,7 @@ def pipeline(dependencies):
     return Pipeline if dependencies else n11.Untied
 
 
-# ---- the graph
-
-
-def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
+def test_walk_lists_each_node_once_and_watch_notes_the_order_that_the_rule_foretells():
     w = torch.ones(3, requires_grad=True)
     nodes = n11.walk(torch.tanh(w * 2).sum())
     assert [(node.name, node.next) for node in nodes] == [("Sum", (1,)), ("Tanh", (2,)), ("Mul", (None, None))]
@@ -37,9 +32,6 @@ def test_walk_lists_each_node_once_from_the_output_and_leaves_parameters_out():
     assert [nodes[k].name for k in n11.rule_order(nodes)] == ["Add", "Cos", "Sin", "Mul"]  # Mul waits for both
     with pytest.raises(ValueError, match="no autograd graph"):
         n11.walk(torch.ones(3))
-
-
-def test_watch_notes_the_order_that_the_rule_foretells():
     w = torch.ones(3, requires_grad=True)
     output = (w * 2).exp() + (w * 3).sin()
     nodes = n11.walk(output)
@@ -54,9 +46,6 @@ def test_each_node_of_a_pipeline_knows_its_micro_batch_and_partition():
     expected = {"Checkpoint": every, "Recompute": every, "Wait": every, "Copy": [(i, 1) for i in range(3)]}
     for name, places in expected.items():
         assert sorted(node.place for node in nodes if node.name == name) == places
-
-
-# ---- the order
 
 
 def test_the_recorded_strings_hold_after_other_work_too_and_draw_no_random_number_of_the_caller():
@@ -79,8 +68,7 @@ def test_a_prediction_is_what_a_real_run_does(m, n, mode, dependencies):
     for step, k in enumerate(run.ran):  # node by node: the highest number of those that are ready
         done = set(run.ran[:step])
         ready = [other for other, users in waiting.items() if other not in done and users <= done]
-        assert k in ready
-        assert run.nodes[k].number == max(run.nodes[other].number for other in ready)
+        assert k in ready and run.nodes[k].number == max(run.nodes[other].number for other in ready)
 
 
 @pytest.mark.parametrize("m, n", SIZES)
@@ -94,12 +82,8 @@ def test_four_lines_by_hand_give_the_real_order_and_it_keeps_every_need(m, n, de
 
 def test_the_order_changes_no_gradient():
     tied, untied = n11.backward_run(5, 3), n11.backward_run(5, 3, pipeline=n11.Untied)
-    assert tied.ops != untied.ops
-    assert tied.gradient.any()
+    assert tied.ops != untied.ops and tied.gradient.any()
     assert torch.equal(tied.gradient, untied.gradient)
-
-
-# ---- what is alive
 
 
 @pytest.mark.parametrize("m, n", list(itertools.product((1, 2, 5), (1, 2, 4))))
@@ -113,9 +97,8 @@ def test_the_tensors_counted_are_the_insides_alive(dependencies):
     counted = n11.backward_run(5, 3, pipeline=pipeline(dependencies)).held
     foreseen = n11.predict(5, 3, "always", dependencies).held
     assert {a / b for a, b in zip(counted, foreseen, strict=True)} == {3}
-    assert (
-        len(n11.alive(n11.predict(3, 2, "never").ops, 3, 2)[0]) == 6
-    )  # what is not recomputed is alive from the start
+    never = n11.predict(3, 2, "never").ops  # what is not recomputed is alive from the start
+    assert len(n11.alive(never, 3, 2)[0]) == 6
     assert n11.alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
 
 
@@ -123,9 +106,6 @@ def test_the_tensors_counted_are_the_insides_alive(dependencies):
 def test_counts_below_one_are_refused(arguments):
     with pytest.raises(ValueError, match="0"):
         n11.backward_run(*arguments)
-
-
-# ---- torchgpipe, copies
 
 
 def test_the_recorded_or_live_orders_of_torchgpipe_are_ours():
@@ -142,10 +122,8 @@ def test_torchgpipe_run_here_goes_backward_as_we_do(m, n):
 
 def test_copies_on_their_own_stream_hide_behind_computing():
     one, own = n11.predict_copies(False), n11.predict_copies(True)
-    assert one.overlap("copy", "compute") == 0
-    assert one.makespan == 4 * (1 + 1.5)
-    assert own.overlap("copy", "compute") == 3
-    assert own.makespan == 1 + 4 * 1.5
+    assert one.overlap("copy", "compute") == 0 and one.makespan == 4 * (1 + 1.5)
+    assert own.overlap("copy", "compute") == 3 and own.makespan == 1 + 4 * 1.5
     both = n11.below_each_other({name: n11.predict_copies(is_own) for is_own, name in n11.NAMES.items()})
     assert len(both.lanes) == 4
     assert n11.below_each_other({}) is None

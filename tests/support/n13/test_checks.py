@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 13; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest
@@ -10,16 +8,14 @@ from lib.streams import find_races
 from lib.streams.races import happens_before, waits
 from support.n13 import checks as n13
 
-# ---- exercise 1
 
-
-def test_the_list_lacks_one_wait_and_that_is_a_race():
-    assert len(find_races(n13.damaged_list())) == 1
-    assert len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
-
-
-def test_the_missing_wait_may_be_a_list_in_small_letters():
+def test_the_list_lacks_one_wait_that_is_a_race_and_one_more_orders_the_two():
+    assert len(find_races(n13.damaged_list())) == 1 and len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
     assert n13.check_missing(["f3", "d1"])
+    operations = n13.damaged_list()
+    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
+    repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
+    assert find_races(repaired) == [] and len(happens_before(repaired)) == len(happens_before(operations))
 
 
 @pytest.mark.parametrize(
@@ -45,19 +41,7 @@ def test_a_wrong_pair_is_told_why(answer, says):
 def test_every_pair_of_labels_gets_a_verdict_and_only_one_is_right():
     labels = [f"{kind}{i}" for kind in "CFD" for i in range(5)]
     verdicts = [n13.check_missing((a, b)) for a in labels for b in labels]
-    assert sum(map(bool, verdicts)) == 1
-    assert {verdict.status for verdict in verdicts} == {"right", "wrong"}
-
-
-def test_one_more_wait_orders_the_two():
-    operations = n13.damaged_list()
-    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
-    repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
-    assert find_races(repaired) == []
-    assert len(happens_before(repaired)) == len(happens_before(operations))
-
-
-# ---- exercise 2
+    assert sum(map(bool, verdicts)) == 1 and {verdict.status for verdict in verdicts} == {"right", "wrong"}
 
 
 @pytest.mark.parametrize("wrong", n13.check_chunks.mistakes.values())
@@ -69,18 +53,13 @@ def test_a_wrong_count_is_told_its_case_and_its_time(wrong):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (lambda *x: [].sort(), "returned None"),
         (lambda *x: 0, "no number of chunks"),
         (lambda *x: 3.5, "no number of chunks"),
-        (lambda *x: 1 / 0, "ZeroDivisionError"),
     ],
 )
 def test_what_is_no_count_is_told(wrong, says):
     verdict = n13.check_chunks(wrong)
     assert verdict.status == "wrong" and says in verdict.message
-
-
-# ---- exercise 3
 
 
 def record(gpu, batch):
@@ -132,10 +111,7 @@ def test_a_wait_for_the_stream_before_the_next_copy_is_as_good_as_one_for_an_eve
             but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
             "wait_stream waits for all",
         ),
-        (
-            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
-            "the host stands still",
-        ),
+        (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "the host stands still"),
         (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),

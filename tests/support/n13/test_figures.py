@@ -1,7 +1,5 @@
 """Figures of notebook 13: what they draw is what the model, the list and the data say."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -18,9 +16,6 @@ from support.n13 import runs
 
 def heading(figure):
     return figure.axes[0].get_title("left")
-
-
-# ---- lists
 
 
 @pytest.mark.parametrize(
@@ -74,9 +69,6 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
     assert runs.torchs_races(runs.run_prefetcher(["record_stream"], 5)) == []
 
 
-# ---- models
-
-
 def test_titles_state_the_models_time_and_where_a_copy_meets_half_the_link():
     trace = predict_chunks(8, 75, 100, 75, overhead=1)
     title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
@@ -90,11 +82,7 @@ def test_titles_state_the_models_time_and_where_a_copy_meets_half_the_link():
 def test_a_step_takes_the_longest_hop_ahead_and_copy_plus_compute_in_the_loop(load, copy, compute):
     ahead = n13.chain(load, copy, compute, 2, True, batches=30)
     inside = n13.chain(load, copy, compute, 2, False, batches=30)
-    assert n13.step_of(ahead) == max(load, copy, compute)
-    assert n13.step_of(inside) == max(load, copy + compute)
-
-
-# ---- measured, or not
+    assert n13.step_of(ahead) == max(load, copy, compute) and n13.step_of(inside) == max(load, copy + compute)
 
 
 def rows_of_bandwidth():

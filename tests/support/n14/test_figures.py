@@ -1,7 +1,5 @@
 """The figures of notebook 14, its sleeping stages, torch's orders and the rows of the GPU experiment."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -48,16 +46,13 @@ def test_unbeaten_are_those_that_nobody_beats_in_both():
     assert {"1F1B, at most 1", "1F1B, at most 2"} <= set(n14.all_schedules(8, 3, tight=True))
 
 
-def test_the_graph_that_is_drawn_is_the_real_one():
+def test_the_graph_that_is_drawn_is_the_real_one_and_a_forgotten_w_is_crossed_out():
     figure = n14.draw_split(*n14.example_stage())
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts.count("Addmm") == 2
     assert {"Tanh", "input", "0.weight", "2.weight", "0.bias", "2.bias"} <= set(texts)
     alone = nn.Sequential(nn.Linear(2, 2))
     assert "1 of them" in alt_text(n14.draw_split(alone, torch.ones(1, 2, requires_grad=True)))
-
-
-def test_a_forgotten_w_is_crossed_out_and_a_complete_gradient_has_none():
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))
     assert "plain model's" in alt_text(n14.draw_forgotten([1, 1], [], 0.0))
 
@@ -84,17 +79,13 @@ def test_torchs_order_is_ours(maker):
     assert theirs == [[str(action) for action in table.actions(rank)] for rank in range(2)]
 
 
-def test_without_a_gpu_the_prediction_is_drawn_and_says_so():
+def test_without_a_gpu_the_prediction_is_drawn_and_says_so_and_a_recording_is_filled():
     rows = executor_gpu.predicted_rows()
     alt = alt_text(n14.draw_executor_gpu(rows, "Predicted, not measured"))
-    assert "1F1B should need" in alt
-    assert "Predicted, not measured" in alt
+    assert "1F1B should need" in alt and "Predicted, not measured" in alt
     gpipe_row, ours = rows[0], rows[1]
     assert gpipe_row["live"] == 4 * 8
     assert ours["live"] == 4 + 3 + 2 + 1
-
-
-def test_a_recording_is_drawn_filled():
     rows = [
         {**row, "mib": 100.0 * k, "idle": 0.2, "ms": 1.0, "gpus": 1}
         for k, row in enumerate(executor_gpu.predicted_rows(), 1)

@@ -1,7 +1,5 @@
 """What is particular about the checks of notebook 15; what all exercises have in common is in test_exercises."""
 
-from __future__ import annotations
-
 import pytest
 
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
@@ -40,12 +38,10 @@ def test_the_count_of_steps_is_that_of_real_loaders(tmp_path, replicas):
 )
 def test_a_wrong_plan_is_told_what_it_breaks_or_wastes(plan, says):
     verdict = n15.check_plan(plan)
-    assert verdict.status == "wrong"
-    assert says in verdict.message
+    assert verdict.status == "wrong" and says in verdict.message
 
 
 def test_every_plan_within_5_per_cent_of_the_best_is_right():
     best = n15.best_plan()
-    assert n15.check_plan.reference == (best.partitions, best.micro_batches)
-    assert n15.check_plan((8, 32))
+    assert n15.check_plan.reference == (best.partitions, best.micro_batches) and n15.check_plan((8, 32))
     assert make_plan(64, 8, 32).seconds > best.seconds  # so there is more than one

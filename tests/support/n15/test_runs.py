@@ -1,7 +1,5 @@
 """What notebook 15 reads and extrapolates: the files that ranks leave behind, measured costs, plans for many ranks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -14,8 +12,6 @@ from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, si
 from lib.timeline import Recorder, Span, Trace
 from support.n15 import runs as n15
 from support.training import Step, StepLog
-
-# ---- what ranks leave behind
 
 
 @pytest.fixture
@@ -64,13 +60,9 @@ def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() 
 def test_an_order_that_is_not_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule)
-    assert n15.in_order(trace, schedule)
-    assert not n15.in_order(simulate(gpipe(4, 2)), schedule)
+    assert n15.in_order(trace, schedule) and not n15.in_order(simulate(gpipe(4, 2)), schedule)
     early = [s if s.label != "1F0" else Span(s.lane, s.label, 0.0, 0.5, s.kind) for s in trace]
     assert not n15.in_order(Trace(early, trace.lanes), schedule)  # before its input was there
-
-
-# ---- the tower
 
 
 def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alone() -> None:
@@ -86,9 +78,6 @@ def test_a_balance_is_as_even_as_can_be() -> None:
     assert [n15.even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
     with pytest.raises(ValueError, match="8 layers can't be cut into 9 stages"):
         n15.even_balance(8, 9)
-
-
-# ---- plans
 
 
 def test_the_bytes_of_a_block_are_what_autograd_keeps_and_what_its_weights_take() -> None:

@@ -76,6 +76,10 @@ def test_its_attributes():
     assert model.chunks == 42 and type(model.chunks) is int and model.checkpoint == "always"
     assert isinstance(model.partitions, nn.ModuleList) and [len(part) for part in model.partitions] == [1, 2]
     assert GPipe(mlp(1), [1], devices=CPU).checkpoint == "except_last"
+    if torch.cuda.is_available():
+        assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
+    else:
+        assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
 def test_it_is_a_sequence_of_its_layers():
@@ -89,13 +93,6 @@ def test_it_is_a_sequence_of_its_layers():
     assert {"partitions.0.a", "partitions.0.b", "partitions.1.c"} <= dict(model.named_modules()).keys()
     with pytest.raises(AttributeError):
         _ = model.a
-
-
-def test_without_devices_it_takes_the_gpus_or_the_cpu():
-    if torch.cuda.is_available():
-        assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
-    else:
-        assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
 def test_nested_sequentials_are_flattened_on_request():
@@ -330,7 +327,7 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
             release.wait(30)
         return x
 
-    model = gpipe(nn.Sequential(Function(layer)), chunks=2)
+    model = of(layer, chunks=2)
     with pytest.raises(KeyboardInterrupt):
         model(torch.ones(2, 1))
     assert not release.is_set()

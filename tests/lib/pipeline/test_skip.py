@@ -124,17 +124,6 @@ def test_names_are_a_list_and_known_and_the_layer_shows_itself():
     assert repr(Encode()) == "@skippable(Encode(\n  (linear): Linear(in_features=4, out_features=4, bias=True)\n))"
 
 
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_copied_model_keeps_weights_and_pairs(clone):
-    # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
-    ns = Namespace()
-    model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
-    again, x = clone(model), torch.randn(2, 4)
-    assert torch.equal(again(x), model(x))
-    assert list(again.state_dict()) == list(model.state_dict())
-    verify_skippables(again)
-
-
 class Plain(nn.Module):
     def forward(self, x):
         yield stash("plain", x)
@@ -142,13 +131,19 @@ class Plain(nn.Module):
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_layer_made_skippable_by_a_call_is_copied_as_well(clone):
+def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_by_a_call(clone):
+    # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
+    ns = Namespace()
+    model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
+    again, x = clone(model), torch.randn(2, 4)
+    assert torch.equal(again(x), model(x))
+    assert list(again.state_dict()) == list(model.state_dict())
+    verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
-    ns = Namespace()
-    again = clone(kind().isolate(ns, only=["other"]))
-    assert type(again) is kind and type(Plain()) is Plain
-    assert [*again.stashable(), *again.poppable()] == [(None, "plain"), (ns, "other")]
+    called = clone(kind().isolate(ns, only=["other"]))
+    assert type(called) is kind and type(Plain()) is Plain
+    assert [*called.stashable(), *called.poppable()] == [(None, "plain"), (ns, "other")]
 
 
 # --- layout

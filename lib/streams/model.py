@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lib._values import integer
-from lib.streams.races import HOST, Operation
-from lib.timeline import Span, Trace, Work, play
+from lib.timeline import Trace, Work, play
 
 COPY_IN, COMPUTE, COPY_OUT = LANES = ("copy in", "compute", "copy out")
 
@@ -73,27 +72,6 @@ def best_chunks(
     ]
     least = min(times)
     return 1 + next(k for k, time in enumerate(times) if time <= least * (1 + 1e-12))
-
-
-def earliest(operations: Sequence[Operation], seconds: Callable[[Operation], float]) -> dict[int, Span]:
-    """Return when each launch would run, by its number, if everything ran as soon as its stream and its waits allow.
-
-    seconds: of a launch. Where the host stands still for a time, that is a span of kind "wait" in its lane.
-    """
-    clock, events, spans = {HOST: 0.0}, dict[int, float](), dict[int, Span]()
-    for number, op in enumerate(operations):
-        now = max(clock.get(op.lane, 0.0), clock[HOST])
-        if op.kind == "launch":
-            kind = "copy" if op.lane.startswith("copy") or op.label.startswith("C") else "compute"
-            spans[number] = Span(op.lane, op.label, now, now + seconds(op), kind)
-            clock[op.lane] = spans[number].end
-        elif op.kind == "record" and op.event is not None:
-            events[op.event] = now
-        elif op.kind in ("wait", "synchronize") and op.event is not None:
-            clock[op.lane] = max(now, events.get(op.event, 0.0))
-            if op.lane == HOST and clock[HOST] > now:
-                spans[number] = Span(HOST, "", now, clock[HOST], "wait")
-    return spans
 
 
 def overlap_share(trace: Trace, kind_a: str = "copy", kind_b: str = "compute") -> float:

@@ -13,12 +13,10 @@ free          the host drops a tensor: its memory goes back to the pool it came 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, NamedTuple
-
-import torch
 
 HOST = "host"
 Kind = Literal["launch", "record", "wait", "synchronize", "allocate", "free"]
@@ -56,12 +54,6 @@ class Operation:
         does = {"record": "records", "wait": "waits for", "synchronize": "stands still until"}
         does |= {"allocate": "takes", "free": "drops"}
         return f"{self.lane:<9} {does[self.kind]} {self.label or f'event {self.event}'}"
-
-
-def as_text(operations: Iterable[Operation]) -> str:
-    """Return a line for each operation, numbered as in the list; records of events and allocations are left out."""
-    rows = enumerate(operations)
-    return "\n".join(f"{number:>3}  {op}" for number, op in rows if op.kind not in ("record", "allocate"))
 
 
 def without(operations: Sequence[Operation], number: int) -> list[Operation]:
@@ -156,36 +148,3 @@ def find_races(operations: Sequence[Operation]) -> list[Race]:
         if not ordered and (region := _conflict(first, second)):
             races.append(Race(a, b, first, second, region.block))
     return races
-
-
-def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
-    """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
-    known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
-    before: dict[int, set[int]] = {number: set() for number in known}
-    for a, b in combinations(known, 2):
-        lane = operations[a].lane
-        if known[b].get(lane, 0) >= known[a][lane]:
-            before[b].add(a)
-    while True:
-        order: list[int] = []
-        left = list(known)
-        while left:  # take one of those that wait for nothing any more
-            ready = [number for number in left if before[number].isdisjoint(left)]
-            order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
-            left.remove(order[-1])
-        yield order
-
-
-def replay(operations: Sequence[Operation], order: Sequence[int], contents: Mapping[Region, str]) -> dict[Region, str]:
-    """Run the launches in this order over memory that holds names, and return what it holds in the end.
-
-    contents: the names at the beginning, such as "0" for the rows of chunk 0; memory that nobody wrote holds "?". A
-    launch writes the names that it reads (without repetition, joined by "+").
-    """
-    memory = {(region.block, region.start): (region, name) for region, name in contents.items()}
-    for number in order:
-        op = operations[number]
-        names = [memory.get((r.block, r.start), (r, "?"))[1] for r in op.reads]
-        for region in op.writes:
-            memory[region.block, region.start] = (region, "+".join(dict.fromkeys(names)) or op.label)
-    return dict(memory.values())

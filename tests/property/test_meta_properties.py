@@ -20,23 +20,8 @@ def oracle(content: bytes) -> list[str]:
     return [row.decode("utf-8", "surrogateescape") for row in rows]
 
 
-pieces = st.sampled_from(
-    [
-        b"\n",
-        b"\r\n",
-        b"\r",
-        b"#",
-        b" ",
-        b"\t",
-        b"\x0b",
-        b"\xef\xbb\xbf",
-        b"\xff",
-        "雪".encode(),
-        b"a",
-        b"row\n",
-        b"x" * 90,
-    ]
-)
+words = [b"\n", b"\r\n", b"\r", b"#", b" ", b"\t", b"\x0b", b"\xef\xbb\xbf", b"\xff", "雪".encode(), b"a", b"row\n"]
+pieces = st.sampled_from([*words, b"x" * 90])
 contents = st.one_of(st.binary(max_size=200), st.lists(pieces, max_size=300).map(b"".join))
 sizes = st.sampled_from([3, 5, 16, 100, 1 << 20])
 

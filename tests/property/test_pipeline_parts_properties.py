@@ -78,17 +78,9 @@ def test_any_skips_in_any_balance_equal_the_plain_model(data, checkpoint, chunks
     skips = data.draw(st.lists(ends, max_size=4), label="skips")
     cuts = data.draw(st.sets(st.integers(1, layers - 1)), label="cuts")
     balance = [b - a for a, b in pairwise([0, *sorted(cuts), layers])]
+    at = lambda place, side: [str(k) for k, skip in enumerate(skips) if skip[side] == place]  # noqa: E731
     namespace = Namespace()
-    plain = nn.Sequential(
-        *(
-            block(
-                [str(k) for k, (start, _) in enumerate(skips) if start == place],
-                [str(k) for k, (_, end) in enumerate(skips) if end == place],
-                namespace,
-            )
-            for place in range(layers)
-        )
-    )
+    plain = nn.Sequential(*(block(at(place, 0), at(place, 1), namespace) for place in range(layers)))
     model = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=checkpoint)
     inputs = [torch.linspace(-1, 1, rows * 3).view(rows, 3).requires_grad_() for _ in range(2)]
     outputs = [net(x) for net, x in zip((plain, model), inputs, strict=True)]

@@ -7,7 +7,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.streams.races import HOST, Operation, Region, find_races, orders
+from lib.streams.races import HOST, Operation, Region, find_races
+from support.n13.runs import orders
 
 bytes_ = st.builds(lambda b, at, size: Region(b, at, at + size), *map(st.sampled_from, ("AB", range(3), range(3))))
 regions = st.lists(bytes_, max_size=2).map(tuple)

@@ -153,15 +153,11 @@ def test_dearer_communication_never_helps(schedule: Schedule, costs: dict[str, i
     assert simulate(schedule, **costs).makespan <= simulate(schedule, **dearer).makespan
 
 
-@given(
-    st.lists(
-        st.lists(
-            st.none() | st.builds(Action, st.sampled_from("FBIW"), st.integers(0, 30), st.integers(0, 30)), max_size=6
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
+numbers = st.integers(0, 30)
+cells = st.none() | st.builds(Action, st.sampled_from("FBIW"), numbers, numbers)
+
+
+@given(st.lists(st.lists(cells, max_size=6), min_size=1, max_size=4))
 def test_any_table_is_read_as_it_was_written(rows: list[list[Action | None]]) -> None:
     schedule = Schedule("any", rows)
     assert Schedule.from_text("any", schedule.to_text()) == schedule

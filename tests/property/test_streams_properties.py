@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races, predict_chunks
 from lib.streams.races import waits, without
 
+LAYERS = {"add": lambda x: x + 1, "relu_": torch.relu_, "view": lambda x: x[:, :2], "pair": lambda x: x}
+
 
 @given(
     rows=st.integers(1, 20),
     chunks=st.integers(1, 8),
     depth=st.integers(1, 4),
-    layers=st.lists(st.sampled_from(["add", "relu_", "view", "pair"]), max_size=3),
+    layers=st.lists(st.sampled_from(sorted(LAYERS)), max_size=3),
     pinned=st.booleans(),
 )
 def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinned):
     def stage(x):
         for layer in layers:
-            x = {"add": lambda x: x + 1, "relu_": torch.relu_, "view": lambda x: x[:, :2], "pair": lambda x: x}[layer](
-                x
-            )
+            x = LAYERS[layer](x)
         return (x, x.sum(1)) if "pair" in layers else x
 
     x = torch.arange(3.0 * rows).reshape(rows, 3) - 5
@@ -57,17 +57,13 @@ def test_no_wait_of_a_pipeline_can_go(chunks, depth, data):
     assert find_races(without(gpu.operations, number))
 
 
-@given(
-    chunks=st.integers(1, 40),
-    seconds=st.tuples(*[st.floats(0, 100)] * 3),
-    depth=st.integers(1, 4),
-    overhead=st.floats(0, 5),
-)
+times = st.tuples(*[st.floats(0, 100)] * 3)
+
+
+@given(chunks=st.integers(1, 40), seconds=times, depth=st.integers(1, 4), overhead=st.floats(0, 5))
 def test_the_model_lies_between_the_longest_lane_and_no_overlap_at_all(chunks, seconds, depth, overhead):
     trace = predict_chunks(chunks, *seconds, depth=depth, overhead=overhead)
     alone = [part + chunks * overhead for part in seconds]
     assert max(alone) - 1e-6 <= trace.makespan <= sum(alone) + 1e-6
-    assert all(
-        abs(sum(s.duration for s in trace.only(lane=lane)) - part) < 1e-6
-        for lane, part in zip(trace.lanes, alone, strict=True)
-    )
+    for lane, part in zip(trace.lanes, alone, strict=True):
+        assert abs(sum(s.duration for s in trace.only(lane=lane)) - part) < 1e-6

@@ -35,10 +35,20 @@ from lib.show.style import (
     title,
 )
 from lib.show.timeline import bar, lane_rows
-from lib.streams.model import LANES, earliest, overlap_share, predict_chunks
+from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.streams.races import HOST, Operation, Race, find_races, waits
 from lib.timeline import Span, Trace, Work, play
-from support.n13.runs import COPY_WAYS, DIRECTIONS, SIZES, WAYS, damaged, outcomes, run_chunks, run_way
+from support.n13.runs import (
+    COPY_WAYS,
+    DIRECTIONS,
+    SIZES,
+    WAYS,
+    damaged,
+    earliest,
+    outcomes,
+    run_chunks,
+    run_way,
+)
 
 # ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, cycle, islice
 from statistics import median
 from typing import Any
 
@@ -20,9 +20,74 @@ from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.streams.pipeline import StreamPipeline
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
-from lib.streams.races import HOST, Operation, Region, orders, replay, waits, without
-from lib.timeline import Recorder, Trace
+from lib.streams.races import HOST, Operation, Region, happens_before, waits, without
+from lib.timeline import Recorder, Span, Trace
 from support.recordings import as_rows, measured_or_recorded, need_gpu
+
+# ---- A list of operations: read, timed, and run in any order that it allows.
+
+
+def as_text(operations: Iterable[Operation]) -> str:
+    """Return a line for each operation, numbered as in the list; records of events and allocations are left out."""
+    rows = enumerate(operations)
+    return "\n".join(f"{number:>3}  {op}" for number, op in rows if op.kind not in ("record", "allocate"))
+
+
+def earliest(operations: Sequence[Operation], seconds: Callable[[Operation], float]) -> dict[int, Span]:
+    """Return when each launch would run, by its number, if everything ran as soon as its stream and its waits allow.
+
+    seconds: of a launch. Where the host stands still for a time, that is a span of kind "wait" in its lane.
+    """
+    clock, events, spans = {HOST: 0.0}, dict[int, float](), dict[int, Span]()
+    for number, op in enumerate(operations):
+        now = max(clock.get(op.lane, 0.0), clock[HOST])
+        if op.kind == "launch":
+            kind = "copy" if op.lane.startswith("copy") or op.label.startswith("C") else "compute"
+            spans[number] = Span(op.lane, op.label, now, now + seconds(op), kind)
+            clock[op.lane] = spans[number].end
+        elif op.kind == "record" and op.event is not None:
+            events[op.event] = now
+        elif op.kind in ("wait", "synchronize") and op.event is not None:
+            clock[op.lane] = max(now, events.get(op.event, 0.0))
+            if op.lane == HOST and clock[HOST] > now:
+                spans[number] = Span(HOST, "", now, clock[HOST], "wait")
+    return spans
+
+
+def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
+    """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
+    known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
+    before: dict[int, set[int]] = {number: set() for number in known}
+    for a, b in combinations(known, 2):
+        lane = operations[a].lane
+        if known[b].get(lane, 0) >= known[a][lane]:
+            before[b].add(a)
+    while True:
+        order: list[int] = []
+        left = list(known)
+        while left:  # take one of those that wait for nothing any more
+            ready = [number for number in left if before[number].isdisjoint(left)]
+            order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
+            left.remove(order[-1])
+        yield order
+
+
+def replay(
+    operations: Sequence[Operation], order: Sequence[int], contents: Mapping[Region, str]
+) -> dict[Region, str]:
+    """Run the launches in this order over memory that holds names, and return what it holds in the end.
+
+    contents: the names at the beginning, such as "0" for the rows of chunk 0; memory that nobody wrote holds "?". A
+    launch writes the names that it reads (without repetition, joined by "+").
+    """
+    memory = {(region.block, region.start): (region, name) for region, name in contents.items()}
+    for number in order:
+        op = operations[number]
+        names = [memory.get((r.block, r.start), (r, "?"))[1] for r in op.reads]
+        for region in op.writes:
+            memory[region.block, region.start] = (region, "+".join(dict.fromkeys(names)) or op.label)
+    return dict(memory.values())
+
 
 # ---- Small programs on a PretendGPU: ways to wait for a side stream, and a damaged pipeline.
 

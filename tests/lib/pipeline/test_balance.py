@@ -41,6 +41,25 @@ class Keep(nn.Module):
         return x + 1
 
 
+class Shared(list):
+    """A list that the sandbox's copy of a layer shares with the layer."""
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class Call(nn.Module):
+    """Call a function, and note how many rows each call has."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.rows = function, Shared()
+
+    def forward(self, x):
+        self.rows.append(len(x))
+        return self.function(x)
+
+
 # --- the cut
 
 
@@ -90,40 +109,21 @@ def test_backward_counts():
             time.sleep(0.02)
             return grad
 
-    class Slow(nn.Module):
-        def forward(self, x):
-            return SlowBackward.apply(x)
-
-    times = profile_times(nn.Sequential(nn.Linear(1, 1), Slow()), torch.zeros(1), 0.0, CPU)
+    times = profile_times(nn.Sequential(nn.Linear(1, 1), Call(SlowBackward.apply)), torch.zeros(1), 0.0, CPU)
     assert times[1] > 0.02
 
 
 def test_a_slow_first_call_and_one_slow_moment_do_not_count():
     # Warm-up (lazy initialisation) and noise: torchgpipe adds up all calls, the first one too.
-    class Hiccup(nn.Module):
-        calls = 0
-
-        def forward(self, x):
-            Hiccup.calls += 1
-            time.sleep(0.3 if Hiccup.calls in (1, 4) else 0.001)
-            return x
-
-    model = nn.Sequential(Hiccup(), Sleep(20))
-    times = profile_times(model, torch.zeros(1), 0.6, CPU)
-    assert Hiccup.calls > 4
-    assert times[0] < times[1]
+    hiccup = Call(lambda x: time.sleep(0.3 if len(hiccup.rows) in (1, 4) else 0.001) or x)
+    times = profile_times(nn.Sequential(hiccup, Sleep(20)), torch.zeros(1), 0.6, CPU)
+    assert len(hiccup.rows) > 4 and times[0] < times[1]
 
 
 def test_the_timeout_ends_it():
-    class Count(nn.Module):
-        calls = 0
-
-        def forward(self, x):
-            Count.calls += 1
-            return x
-
-    balance_by_time(1, nn.Sequential(Count(), Sleep(30)), torch.zeros(1), timeout=0.0, device="cpu")
-    assert Count.calls == 2, "one to warm up, one measured"
+    count = Call(lambda x: x)
+    balance_by_time(1, nn.Sequential(count, Sleep(30)), torch.zeros(1), timeout=0.0, device="cpu")
+    assert len(count.rows) == 2, "one to warm up, one measured"
 
 
 def test_gradients_must_be_gone():
@@ -157,16 +157,9 @@ def test_parameters_count_param_scale_times_and_buffers_once():
 
 
 def test_one_micro_batch_is_run():
-    seen = []
-
-    class Rows(nn.Module):
-        def forward(self, x):
-            seen.append(len(x))
-            return x * 2
-
-    x = torch.zeros(7, 256)
-    assert profile_sizes(nn.Sequential(Rows()), x, 3, 0.0, CPU) == [3 * KB]
-    assert seen == [3]
+    double = Call(lambda x: x * 2)
+    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB]
+    assert double.rows == [3]
 
 
 def test_views_and_changes_in_place_need_no_memory():
@@ -210,15 +203,8 @@ def test_a_layer_may_change_its_input_in_place(balance):
 
 @by
 def test_tuples_and_masks(balance):
-    class Split(nn.Module):
-        def forward(self, x):
-            return x * 2, x.detach() > 0
-
-    class Join(nn.Module):
-        def forward(self, pair):
-            return pair[0] * pair[1]
-
-    assert balance(2, nn.Sequential(Split(), Join()), torch.randn(4, 4, requires_grad=True)) == [1, 1]
+    layers = Call(lambda x: (x * 2, x.detach() > 0)), Call(lambda pair: pair[0] * pair[1])
+    assert balance(2, nn.Sequential(*layers), torch.randn(4, 4, requires_grad=True)) == [1, 1]
 
 
 @by
@@ -240,13 +226,9 @@ def test_skip_connections_are_measured_layer_by_layer(balance):
 
 
 @by
-def test_batch_norm_and_random_layers_run(balance):
+def test_batch_norm_and_random_layers_run_and_more_partitions_than_layers_are_refused(balance):
     # torchgpipe profiles sizes with one row, and BatchNorm1d refuses that.
     assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout()), torch.randn(8, 4))) == 3
-
-
-@by
-def test_more_partitions_than_layers(balance):
     with pytest.raises(ValueError, match="1 layers can't fill 2 partitions"):
         balance(2, nn.Sequential(nn.Identity()), torch.zeros(1, 1))
 

@@ -36,6 +36,13 @@ def assert_same_statistics(norm, deferred, **tolerance):
         torch.testing.assert_close(ours[name], theirs[name], **tolerance)
 
 
+def assert_alike(norm, deferred, batch, size, **tolerance):
+    """Give the batch to one as a whole and to the other in pieces: the same statistics. Returns both outputs."""
+    outputs = norm(batch), feed(deferred, batch, size)
+    assert_same_statistics(norm, deferred, **tolerance)
+    return outputs
+
+
 # --- equal to the whole batch
 
 
@@ -45,10 +52,7 @@ def test_three_mini_batches_count_as_three(kind, momentum):
     # torchgpipe takes the biased variance: with 8 values a channel its running_var is an eighth too small a step.
     norm, deferred = pair(kind, momentum=momentum)
     for seed in range(3):
-        batch = rows(8, *SHAPES[kind], mean=2.0, std=3.0, seed=seed)
-        norm(batch)
-        feed(deferred, batch, [2, 2, 2, 2])
-    assert_same_statistics(norm, deferred)
+        assert_alike(norm, deferred, rows(8, *SHAPES[kind], mean=2.0, std=3.0, seed=seed), 2)
     assert deferred.num_batches_tracked == 3
 
 
@@ -70,22 +74,13 @@ def test_the_gradients_are_those_of_the_parts():
     torch.testing.assert_close(deferred.weight.grad, norm.weight.grad)
 
 
-def test_a_large_mean_does_not_eat_the_variance():
+def test_a_large_mean_does_not_eat_the_variance_and_means_that_differ_add_to_it():
     # E[x²] - E[x]² in float32: torchgpipe gets running_var = -8 for mean 1e4 and std 1.
-    norm, deferred = pair(momentum=1.0)
-    batch = rows(64, mean=1e4)
-    norm(batch)
-    feed(deferred, batch, 16)
+    (norm, deferred), batch = pair(momentum=1.0), rows(64, mean=1e4)
+    assert_alike(norm, deferred, batch, 16, rtol=1e-4, atol=0)
     torch.testing.assert_close(deferred.running_var, batch.double().var(0).float(), rtol=1e-4, atol=0)
-    assert_same_statistics(norm, deferred, rtol=1e-4, atol=0)
-
-
-def test_means_that_differ_between_micro_batches_are_variance_of_the_whole():
     norm, deferred = pair(momentum=1.0, chunks=2)
-    batch = torch.cat([rows(4, mean=-100.0), rows(4, mean=100.0, seed=1)])
-    norm(batch)
-    feed(deferred, batch, 4)
-    assert_same_statistics(norm, deferred)
+    assert_alike(norm, deferred, torch.cat([rows(4, mean=-100.0), rows(4, mean=100.0, seed=1)]), 4)
     assert deferred.running_var.min() > 1e4
 
 
@@ -94,24 +89,15 @@ def test_inputs_of_other_types(dtype):
     norm, deferred = pair(nn.BatchNorm2d)
     if dtype == torch.float64:
         norm, deferred = norm.double(), deferred.double()
-    batch = rows(8, 3, 4, 2, mean=3.0).to(dtype)
-    assert norm(batch).dtype == feed(deferred, batch, 2).dtype == dtype
-    assert_same_statistics(norm, deferred)
+    outputs = assert_alike(norm, deferred, rows(8, 3, 4, 2, mean=3.0).to(dtype), 2)
+    assert outputs[0].dtype == outputs[1].dtype == dtype
 
 
-def test_a_model_in_half_precision():
+def test_a_model_in_half_precision_and_one_without_affine_parameters():
     norm, deferred = pair(nn.BatchNorm2d)
-    norm, deferred = norm.bfloat16(), deferred.bfloat16()
     batch = rows(8, 3, 4, 2, mean=3.0).bfloat16()
-    norm(batch), feed(deferred, batch, 2)
-    assert_same_statistics(norm, deferred, rtol=2**-6, atol=0)
-
-
-def test_without_affine_parameters():
-    norm, deferred = pair(affine=False)
-    batch = rows(8)
-    norm(batch), feed(deferred, batch, 2)
-    assert_same_statistics(norm, deferred)
+    assert_alike(norm.bfloat16(), deferred.bfloat16(), batch, 2, rtol=2**-6, atol=0)
+    assert_alike(*pair(affine=False), rows(8), 2)
 
 
 # --- where a mini-batch begins and ends
@@ -180,21 +166,14 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
                 raise ValueError("once")
             return x
 
-    plain = nn.Sequential(nn.BatchNorm1d(3), nn.Identity())
-    model = GPipe(
-        nn.Sequential(copy.deepcopy(plain[0]), FailsOnce()),
-        [1, 1],
-        devices=["cpu"] * 2,
-        chunks=4,
-        deferred_batch_norm=True,
-    )
+    norm, batch = nn.BatchNorm1d(3), rows(8)
+    parts = nn.Sequential(copy.deepcopy(norm), FailsOnce())
+    model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
     with pytest.raises(ValueError, match="once"):
         model(rows(8, mean=1e6))
     assert model[0].num_batches_tracked == 0
-    batch = rows(8)
-    plain(batch)
-    model(batch)
-    assert_same_statistics(plain[0], model[0])
+    norm(batch), model(batch)
+    assert_same_statistics(norm, model[0])
 
 
 # --- conversion
@@ -226,18 +205,21 @@ def test_conversion_keeps_the_objects_and_the_mode():
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 
-def test_what_can_not_be_deferred():
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.SyncBatchNorm(3)), 4), TypeError, "can't be deferred"),
+        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), 4), TypeError, "can't be deferred"),
+        (lambda: DeferredBatchNorm(3, chunks=0), ValueError, "chunks must be at least 1, not 0"),
+        (lambda: DeferredBatchNorm(3)(torch.zeros(3)), ValueError, r"2 to 5 dimensions, got \(3,\)"),
+        (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
+    ],
+)
+def test_what_can_not_be_deferred(make, error, words):
+    with pytest.raises(error, match=words):
+        make()
     untracked = nn.BatchNorm1d(3, track_running_stats=False)
     assert convert_deferred_batch_norm(untracked, 4) is untracked
-    for norm in (nn.SyncBatchNorm(3), nn.LazyBatchNorm1d()):
-        with pytest.raises(TypeError, match="can't be deferred"):
-            convert_deferred_batch_norm(nn.Sequential(norm), 4)
-    with pytest.raises(ValueError, match="chunks must be at least 1, not 0"):
-        DeferredBatchNorm(3, chunks=0)
-    with pytest.raises(ValueError, match=r"2 to 5 dimensions, got \(3,\)"):
-        DeferredBatchNorm(3)(torch.zeros(3))
-    with pytest.raises(ValueError, match="more than 1 value per channel"):
-        DeferredBatchNorm(3)(torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])

@@ -49,8 +49,14 @@ def gpipe(module, balance=None, **arguments):
     return GPipe(module, balance or [1] * len(module), **{"devices": CPU, **arguments})
 
 
+def of(*functions, **arguments):
+    """A GPipe with a layer, and a partition, for each function or module."""
+    made = [function if isinstance(function, nn.Module) else Function(function) for function in functions]
+    return gpipe(nn.Sequential(*made), **arguments)
+
+
 def pipeline_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("partition ")]
+    return {thread for thread in threading.enumerate() if thread.name.startswith("partition ")}
 
 
 def wait_until(condition):
@@ -70,6 +76,10 @@ def test_its_attributes():
     assert model.chunks == 42 and type(model.chunks) is int and model.checkpoint == "always"
     assert isinstance(model.partitions, nn.ModuleList) and [len(part) for part in model.partitions] == [1, 2]
     assert GPipe(mlp(1), [1], devices=CPU).checkpoint == "except_last"
+    if torch.cuda.is_available():
+        assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
+    else:
+        assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
 def test_it_is_a_sequence_of_its_layers():
@@ -83,13 +93,6 @@ def test_it_is_a_sequence_of_its_layers():
     assert {"partitions.0.a", "partitions.0.b", "partitions.1.c"} <= dict(model.named_modules()).keys()
     with pytest.raises(AttributeError):
         _ = model.a
-
-
-def test_without_devices_it_takes_the_gpus_or_the_cpu():
-    if torch.cuda.is_available():
-        assert GPipe(mlp(1), [1]).devices == [torch.device("cuda", 0)]
-    else:
-        assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
 def test_nested_sequentials_are_flattened_on_request():
@@ -147,25 +150,19 @@ def test_a_wrong_argument_is_told_at_once(module, arguments, error, message):
     lambda model: model.to(torch.device("cpu")), lambda model: model.to(device="cpu"),
     lambda model: model.to(torch.ones(1)), lambda model: model.to(tensor=torch.ones(1)),
 ])  # fmt: skip
-def test_it_cannot_be_moved_to_a_device(move):
-    with pytest.raises(TypeError, match="devices="):
-        move(gpipe(mlp()))
-
-
-def test_its_dtype_can_be_changed():
+def test_it_cannot_be_moved_to_a_device_but_to_another_dtype(move):
     model = gpipe(mlp()).double()
+    with pytest.raises(TypeError, match="devices="):
+        move(model)
     assert model.to(torch.float16)[0].weight.dtype == torch.float16
     assert model.to(dtype=torch.float32)[3].weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("input", [42, "x", [torch.ones(1)], (torch.ones(1), 2), None])
-def test_an_input_that_is_no_tensor_is_a_type_error(input):
+def test_an_input_that_is_no_tensor_and_more_than_one_input_are_type_errors(input):
     for model in (gpipe(mlp()), GPipe(nn.Sequential(), [])):
         with pytest.raises(TypeError, match="expected a Tensor"):
             model(input)
-
-
-def test_more_than_one_input_is_a_type_error():
     with pytest.raises(TypeError):
         gpipe(mlp())(torch.ones(1), torch.ones(1))
 
@@ -210,22 +207,14 @@ def test_masks_indices_and_fixed_tensors_cross_every_boundary(checkpoint, where)
 
 
 @pytest.mark.parametrize("checkpoint", MODES)
-def test_the_loss_may_use_the_second_output_alone(checkpoint):
-    split = Function(lambda x: (x * 2, x * 3))
-    model = gpipe(nn.Sequential(nn.Linear(2, 2), split, Function(lambda xy: xy)), chunks=2, checkpoint=checkpoint)
+def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(checkpoint):
+    arguments = dict(chunks=2, checkpoint=checkpoint)
+    model = of(nn.Linear(2, 2), lambda x: (x * 2, x * 3), lambda xy: xy, **arguments)
     model(torch.ones(4, 2))[1].sum().backward()
     assert model[0].weight.grad.tolist() == [[12, 12]] * 2
-
-
-@pytest.mark.parametrize("checkpoint", MODES)
-def test_indices_go_in_and_indices_come_out(checkpoint):
-    model = gpipe(
-        nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5), Function(lambda x: x.argmax(-1))),
-        chunks=2,
-        checkpoint=checkpoint,
-    )
+    model = of(nn.Embedding(9, 4), nn.Linear(4, 5), lambda x: x.argmax(-1), **arguments)
     assert model(torch.arange(9)).dtype == torch.int64
-    model = gpipe(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 5)), chunks=2, checkpoint=checkpoint)
+    model = of(nn.Embedding(9, 4), nn.Linear(4, 5), **arguments)
     model(torch.arange(9)).sum().backward()
     assert model[0].weight.grad.abs().sum() > 0
 
@@ -237,24 +226,18 @@ def test_indices_go_in_and_indices_come_out(checkpoint):
 @pytest.mark.parametrize("mode", MODES)
 def test_which_micro_batches_are_checkpointed(mode, rows):
     """Fault 2: with fewer rows than chunks, "except_last" still leaves out the last."""
-    seen = []
-    model = gpipe(
-        nn.Sequential(Function(lambda x: seen.append(is_checkpointing()) or x * 1)), chunks=4, checkpoint=mode
+    seen, m = [], min(rows, 4)
+    of(lambda x: seen.append(is_checkpointing()) or x * 1, chunks=4, checkpoint=mode)(
+        torch.ones(rows, 1, requires_grad=True)
     )
-    model(torch.ones(rows, 1, requires_grad=True))
-    m = min(rows, 4)
     assert seen == {"always": [True] * m, "except_last": [True] * (m - 1) + [False], "never": [False] * m}[mode]
 
 
 @pytest.mark.parametrize("how", ["eval", "no_grad", "inference_mode"])
 def test_without_backward_nothing_is_checkpointed(how):
     seen = []
-    model = gpipe(
-        nn.Sequential(Function(lambda x: seen.append((is_checkpointing(), torch.is_grad_enabled())) or x)),
-        chunks=2,
-        checkpoint="always",
-    )
-    model.train(how != "eval")
+    note = lambda x: seen.append((is_checkpointing(), torch.is_grad_enabled())) or x  # noqa: E731
+    model = of(note, chunks=2, checkpoint="always").train(how != "eval")
     with torch.enable_grad() if how == "eval" else getattr(torch, how)():
         y = model(torch.ones(2, 1))
     assert seen == [(False, how == "eval")] * 2 and y.is_inference() == (how == "inference_mode")
@@ -266,21 +249,15 @@ def test_without_backward_nothing_is_checkpointed(how):
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
     """Fault 4. The weight cast in a checkpoint must not stand in for the one that the last micro-batch needs."""
-    seen = []
-
-    class Linear(nn.Linear):
-        def forward(self, x):
-            y = super().forward(x)
-            seen.append(y.dtype)
-            return y
-
-    model = gpipe(nn.Sequential(Linear(2, 2), Linear(2, 2)), chunks=2, checkpoint=checkpoint)
+    seen = set()
+    note = lambda x: seen.add(x.dtype) or x  # noqa: E731
+    layers = [nn.Sequential(nn.Linear(2, 2), Function(note)) for _ in range(2)]
+    model = of(*layers, chunks=2, checkpoint=checkpoint)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = model(torch.ones(4, 2))
     y.float().sum().backward()
-    assert y.dtype == torch.bfloat16 and set(seen) == {torch.bfloat16}
-    expected = torch.full((2,), 4.0)  # one for each row
-    assert torch.equal(model[1].bias.grad, expected)
+    assert y.dtype == torch.bfloat16 and seen == {torch.bfloat16}
+    assert torch.equal(layers[1][0].bias.grad, torch.full((2,), 4.0))  # one for each row
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
@@ -317,35 +294,26 @@ def test_whatever_a_layer_raises_ends_the_call(kind):
 
 
 def test_an_error_in_backward_says_where_as_well():
-    model = gpipe(
-        nn.Sequential(nn.Linear(1, 1), fail(ZeroDivisionError, is_recomputing)), chunks=2, checkpoint="always"
-    )
-    y = model(torch.ones(4, 1))
+    y = of(nn.Linear(1, 1), fail(ZeroDivisionError, is_recomputing), chunks=2, checkpoint="always")(torch.ones(4, 1))
     with pytest.raises(ZeroDivisionError) as told:
         y.sum().backward()
     assert told.value.__notes__ == ["while recomputing micro-batch 1 of 2 in partition 1 of 2 (on cpu)"]
 
 
-def test_of_several_errors_in_a_clock_the_first_partition_is_heard():
-    model = gpipe(nn.Sequential(fail(KeyError, lambda: bool(calls) or calls.append(1)), fail(IndexError)), chunks=2)
+def test_of_several_errors_in_a_clock_the_first_partition_is_heard_and_no_further_clock_begins():
     calls = []
     with pytest.raises(KeyError):
-        model(torch.ones(2, 1))
-
-
-def test_after_an_error_no_further_clock_begins():
-    calls = []
-    model = gpipe(nn.Sequential(Function(lambda x: calls.append(1) or x), fail(ZeroDivisionError)), chunks=9)
+        of(fail(KeyError, lambda: bool(calls) or calls.append(1)), fail(IndexError), chunks=2)(torch.ones(2, 1))
+    calls.clear()
     with pytest.raises(ZeroDivisionError):
-        model(torch.ones(9, 1))
+        of(lambda x: calls.append(1) or x, fail(ZeroDivisionError), chunks=9)(torch.ones(9, 1))
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize("output", ["text", None, [torch.ones(1)], (torch.ones(1), None)])
 def test_a_layer_that_returns_no_tensors_is_a_type_error_that_says_where(output):
-    model = gpipe(nn.Sequential(Function(lambda x: output), nn.Identity()))
     with pytest.raises(TypeError, match="expected a Tensor") as told:
-        model(torch.ones(1, 1))
+        of(lambda x: output, nn.Identity())(torch.ones(1, 1))
     assert "partition 0 of 2" in told.value.__notes__[0]
 
 
@@ -359,7 +327,7 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
             release.wait(30)
         return x
 
-    model = gpipe(nn.Sequential(Function(layer)), chunks=2)
+    model = of(layer, chunks=2)
     with pytest.raises(KeyboardInterrupt):
         model(torch.ones(2, 1))
     assert not release.is_set()
@@ -382,15 +350,15 @@ def test_an_error_keeps_no_tensor_alive_once_it_is_handled():
 
 def test_workers_are_kept_between_forwards_and_go_with_the_model():
     """Fault 11."""
-    before, seen = set(pipeline_threads()), []
-    model = gpipe(nn.Sequential(*[Function(lambda x: seen.append(threading.current_thread()) or x)] * 1, nn.Identity()))
+    before, seen = pipeline_threads(), []
+    model = of(lambda x: seen.append(threading.current_thread()) or x, nn.Identity())
     for _ in range(3):
         model(torch.ones(2, 1))
-    mine = set(pipeline_threads()) - before
+    mine = pipeline_threads() - before
     assert len(mine) == 2 and set(seen) < mine
     del model
     seen.clear()
-    assert wait_until(lambda: not mine & set(pipeline_threads()))
+    assert wait_until(lambda: not mine & pipeline_threads())
 
 
 def test_two_threads_may_use_one_model():
@@ -464,8 +432,7 @@ def test_a_state_dict_of_the_plain_module_can_be_loaded():
 
 
 def test_the_number_of_chunks_may_be_changed():
-    model = gpipe(mlp(), [2, 2], chunks=2)
-    x = torch.randn(6, 3)
+    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(6, 3)
     expected = model(x)
     model.chunks = 5
     torch.testing.assert_close(model(x), expected)
@@ -473,9 +440,7 @@ def test_the_number_of_chunks_may_be_changed():
 
 def test_no_micro_batch_is_kept_after_a_run():
     seen = []
-    model = gpipe(
-        nn.Sequential(Function(lambda x: x * 2), Function(lambda x: seen.append(weakref.ref(x)) or x + 1)), chunks=2
-    )
+    model = of(lambda x: x * 2, lambda x: seen.append(weakref.ref(x)) or x + 1, chunks=2)
     with torch.no_grad():
         y = model(torch.ones(4, 1))
     assert wait_until(lambda: not any(x() is not None for x in seen))

@@ -10,10 +10,7 @@ from lib.pipeline.microbatch import Batch, check, gather, scatter
 
 def test_the_tensors_of_a_tuple_are_cut_alike():
     batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
-    assert [[tuple(x.shape) for x in batch] for batch in batches] == [
-        [(3, 3), (3, 2, 2), (3,)],
-        [(2, 3), (2, 2, 2), (2,)],
-    ]
+    assert [[tuple(x.shape) for x in batch] for batch in batches] == [[(n, 3), (n, 2, 2), (n,)] for n in (3, 2)]
     assert [batch.tensors[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
 
 
@@ -75,25 +72,28 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
     batch[:] = (x,)
     assert batch.tensor is x and batch.call(lambda t: (t, t)).tensors == (x, x)
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
-    with pytest.raises(AttributeError):
-        _ = batch.tensors
-    with pytest.raises(IndexError):
-        _ = batch[1]
-    with pytest.raises(IndexError):
-        batch[1] = y
-    with pytest.raises(IndexError, match="takes one tensor, not 2"):
-        batch[:] = (x, y)
-    with pytest.raises(NotImplementedError):
-        batch[0:1] = (x,)
+
+
+@pytest.mark.parametrize(
+    "wrong, error, words",
+    [
+        (lambda batch: batch.tensors, AttributeError, ""),
+        (lambda batch: batch[1], IndexError, ""),
+        (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
+        (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
+        (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
+    ],
+)
+def test_what_an_atomic_batch_has_not(wrong, error, words):
+    with pytest.raises(error, match=words or None):
+        wrong(Batch(torch.tensor(1)))
 
 
 def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch((x, y))
     assert not batch.atomic and batch.tensors == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
-    batch[0] = y
-    assert batch.tensors == (y, y)
-    batch[-1] = x
+    batch[0], batch[-1] = y, x
     assert batch.tensors == (y, x)
     batch[:] = [x]
     assert batch.tensors == (x,) and not batch.atomic

@@ -94,27 +94,21 @@ def test_spans_of_partitions_overlap_and_a_clock_waits_for_the_one_before():
     assert spans["F11"].start >= max(spans["F10"].end, spans["F01"].end)
 
 
-def test_what_runs_outside_of_the_recorder_is_not_recorded():
+def test_what_runs_outside_of_the_recorder_is_not_recorded_and_the_inner_one_records():
     model = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU, chunks=2)
     recorder = Recorder()
     with recorder:
         y = model(torch.ones(2, 1))
+        with Recorder() as inner:
+            model(torch.ones(2, 1))
     y.sum().backward()
     model(torch.ones(2, 1))
-    assert order(recorder.trace(), "compute", "recompute", "backward") == "F00 F10"
+    for each in (recorder, inner):
+        assert order(each.trace(), "compute", "recompute", "backward") == "F00 F10"
     with pytest.raises(ZeroDivisionError), recorder:
         raise ZeroDivisionError
     model(torch.ones(2, 1))
     assert len(recorder.trace()) == 2, "an error ends the recording, too"
-
-
-def test_the_inner_recorder_is_the_one_that_records():
-    model = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU)
-    with Recorder() as outer:
-        with Recorder() as inner:
-            model(torch.ones(1, 1))
-        model(torch.ones(1, 1))
-    assert len(inner.trace()) == len(outer.trace()) == 1
 
 
 def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
@@ -189,17 +183,12 @@ def peak(checkpoint, pipeline=Pipeline, m=4, n=3):
     return after_forward, live.peak
 
 
-def test_without_checkpoint_all_activations_are_alive_when_backward_begins():
-    assert peak("never") == (4 * 3 * 3, 4 * 3 * 3)  # micro-batches × partitions × activations
-
-
-def test_with_checkpoints_one_micro_batch_a_partition_is_alive():
-    """The theory: nothing after forward; in backward, in each partition, the inside of one micro-batch at a time."""
-    assert peak("always") == (0, 3 * 3)  # partitions × activations
-
-
-def test_except_last_keeps_the_last_micro_batch_and_needs_no_more_in_backward():
-    assert peak("except_last") == (3 * 3, 3 * 3)
+@pytest.mark.parametrize(
+    "checkpoint, after_forward, most",  # micro-batches × partitions × activations
+    [("never", 4 * 3 * 3, 4 * 3 * 3), ("always", 0, 3 * 3), ("except_last", 3 * 3, 3 * 3)],
+)
+def test_with_checkpoints_the_inside_of_one_micro_batch_a_partition_is_alive(checkpoint, after_forward, most):
+    assert peak(checkpoint) == (after_forward, most)
 
 
 @pytest.mark.parametrize("m", [4, 8])

@@ -42,34 +42,27 @@ class FakeDevice:
 # --- streams
 
 
-def test_a_cpu_has_one_stream_and_nothing_to_wait_for():
+def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
     assert new_stream(CPU) is current_stream(CPU) is default_stream(CPU) is CPUStream
+    assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
     assert get_device(CPUStream) == CPU and not is_cuda(CPUStream)
     with use_device(CPU), use_stream(CPUStream):
         wait_stream(CPUStream, CPUStream)
         record_stream(torch.zeros(1), CPUStream)
 
 
-def test_the_stream_of_the_cpu_stays_the_only_one():
-    assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
-
-
 # --- phonies, fork, join
 
 
-def test_a_phony_has_no_elements_and_is_made_once():
-    with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
+def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_for_in_inference_mode():
+    get_phony.cache_clear()
+    with torch.inference_mode():
+        with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
     assert with_grad.shape == without.shape == (0,)
     assert with_grad.requires_grad and not without.requires_grad
     assert with_grad is get_phony(CPU, requires_grad=True)
-
-
-def test_a_phony_first_asked_for_in_inference_mode_serves_autograd():
-    get_phony.cache_clear()
-    with torch.inference_mode():
-        get_phony(CPU, requires_grad=True)
     x = torch.ones(1, requires_grad=True)
-    join(x, (get_phony(CPU, requires_grad=True) * 1)).backward()
+    join(x, with_grad * 1).backward()
     assert x.grad.item() == 1
 
 
@@ -98,18 +91,14 @@ def test_backward_comes_to_what_is_before_a_fork_only_after_what_follows_its_joi
     assert log == expected
 
 
-def test_without_a_gradient_fork_and_join_change_nothing():
-    x = torch.ones(1)
+def test_without_a_gradient_fork_and_join_change_nothing_and_with_one_the_output_of_join_requires_it():
+    x, y = torch.ones(1), torch.ones(1, requires_grad=True)
     same, phony = fork(x)
     assert same is x and not phony.requires_grad and join(x, phony) is x
-    y = torch.ones(1, requires_grad=True)
+    _, phony = fork(y)
+    assert phony.requires_grad and join(x, phony).requires_grad
     with torch.no_grad():
         assert fork(y)[0] is y and join(y, phony) is y and fork_batch(Batch(y)) is None
-
-
-def test_a_join_makes_its_output_require_grad():
-    _, phony = fork(torch.ones(1, requires_grad=True))
-    assert phony.requires_grad and join(torch.ones(1), phony).requires_grad
 
 
 def test_a_batch_is_tied_by_all_tensors_that_require_grad_and_by_no_other():
@@ -127,20 +116,19 @@ def test_a_batch_is_tied_by_all_tensors_that_require_grad_and_by_no_other():
 
 
 def test_fork_keeps_no_node_alive_after_backward():
-    kept = []
-
     class Kept(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
+        def forward(ctx, kept, x):
+            ctx.kept = kept
             return x.clone()
 
         @staticmethod
         def backward(ctx, grad):
-            kept.append(weakref.ref(ctx))
-            return grad
+            ctx.kept.append(weakref.ref(ctx))
+            return None, grad
 
-    x = Kept.apply(torch.ones(1, requires_grad=True))
-    x, phony = Fork.apply(x)
+    kept = []
+    x, phony = Fork.apply(Kept.apply(kept, torch.ones(1, requires_grad=True)))
     x = Join.apply(x, phony)
     x.backward()
     del x, phony
@@ -170,17 +158,8 @@ def test_what_has_no_gradient_gets_none_on_the_way(function):
 # --- clock
 
 
-def test_clock_cycles():
-    assert list(clock_cycles(1, 1)) == [[(0, 0)]]
-    assert list(clock_cycles(1, 3)) == [[(0, 0)], [(0, 1)], [(0, 2)]]
-    assert list(clock_cycles(3, 1)) == [[(0, 0)], [(1, 0)], [(2, 0)]]
-    assert list(clock_cycles(3, 3)) == [
-        [(0, 0)],
-        [(1, 0), (0, 1)],
-        [(2, 0), (1, 1), (0, 2)],
-        [(2, 1), (1, 2)],
-        [(2, 2)],
-    ]
+def test_clock_cycles():  # all other sizes: tests/property/test_pipeline_properties.py
+    assert list(clock_cycles(3, 2)) == [[(0, 0)], [(1, 0), (0, 1)], [(2, 0), (1, 1)], [(2, 1)]]
 
 
 # --- tasks and workers
@@ -273,16 +252,9 @@ def test_a_worker_that_waits_keeps_nothing_of_the_last_task():
 
 
 def modes_seen():
-    return Batch(
-        torch.tensor(
-            [
-                torch.is_grad_enabled(),
-                torch.is_inference_mode_enabled(),
-                torch.is_autocast_enabled("cpu"),
-                (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16,
-            ]
-        )
-    )
+    product = torch.ones(2, 2) @ torch.ones(2, 2)
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+    return Batch(torch.tensor([*modes, product.dtype == torch.bfloat16]))
 
 
 @pytest.mark.parametrize(

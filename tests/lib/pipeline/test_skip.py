@@ -23,7 +23,7 @@ from lib.pipeline.skip import (
     verify_skippables,
 )
 
-CHECKPOINTS = ("always", "except_last", "never")
+every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
 
 
 @skippable(stash=["early"])
@@ -60,16 +60,14 @@ def passed_on(*layers):
     return nn.Sequential(nn.Linear(4, 4), *layers, nn.Linear(4, 4))
 
 
-def same_as_plain(model, balance, input=None, **arguments):
+def same_as_plain(model, balance, **arguments):
     """Run the model plain and in a GPipe; outputs and all gradients must agree. Returns the plain gradients."""
-    plain, parts = (
-        copy.deepcopy(model),
-        GPipe(copy.deepcopy(model), balance, devices=["cpu"] * len(balance), **arguments),
-    )
-    input = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) if input is None else input
+    plain = copy.deepcopy(model)
+    parts = GPipe(copy.deepcopy(model), balance, devices=["cpu"] * len(balance), **arguments)
+    input = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     outputs = [net(input) for net in (plain, parts)]
     for output in outputs:
-        (output[0] if isinstance(output, tuple) else output).square().sum().backward()
+        output.square().sum().backward()
     torch.testing.assert_close(outputs[1], outputs[0])
     grads = [[parameter.grad for parameter in net.parameters()] for net in (plain, parts)]
     for theirs, ours in zip(*grads, strict=True):
@@ -89,58 +87,41 @@ def test_a_plain_sequential_needs_no_pipeline():
     assert not current_skip_tracker().tensors, "what was popped is gone"
 
 
+def undeclared(self, x):
+    yield stash("a", x)
+
+
+def twice(self, x):
+    yield pop("early")
+    yield pop("early")
+
+
+def nonsense(self, x):
+    yield 5
+
+
 @pytest.mark.parametrize(
-    "module, message",
+    "module, error, message",
     [
-        (layer(stashes=["a"], forward=lambda self, x: x), "'a' must be stashed but have not"),
-        (layer(pops=["b"], forward=lambda self, x: x), "'b' has not been stashed"),
+        (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
+        (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
+        (layer(forward=undeclared), RuntimeError, "'a' has not been declared as stashable"),
+        (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
+        (layer(forward=nonsense), TypeError, "5 is not a command"),
     ],
 )
-def test_what_is_declared_must_be_done(module, message):
-    with pytest.raises(RuntimeError, match=message):
-        module(torch.zeros(1))
+def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
+    Encode()(torch.zeros(1, 4))  # something to pop
+    with pytest.raises(error, match=message):
+        module(torch.zeros(1, 4))
 
 
-def test_what_is_done_must_be_declared_and_done_once():
-    def undeclared(self, x):
-        yield stash("a", x)
-
-    def twice(self, x):
-        yield pop("early")
-        yield pop("early")
-
-    def nonsense(self, x):
-        yield 5
-
-    with pytest.raises(RuntimeError, match="'a' has not been declared as stashable"):
-        layer(forward=undeclared)(torch.zeros(1))
-    Encode()(torch.zeros(1, 4))
-    with pytest.raises(RuntimeError, match="'early' has been popped already"):
-        layer(pops=["early"], forward=twice)(torch.zeros(1, 4))
-    with pytest.raises(TypeError, match="5 is not a command"):
-        layer(forward=nonsense)(torch.zeros(1))
-
-
-def test_names_are_a_list_and_known():
+def test_names_are_a_list_and_known_and_the_layer_shows_itself():
     with pytest.raises(TypeError, match=r"stash takes a list of names: stash=\['early'\]"):
         skippable(stash="early")
     with pytest.raises(ValueError, match="'late' not declared by this layer, which has 'early'"):
         Encode().isolate(Namespace(), only=["late"])
-
-
-def test_the_layer_shows_itself():
     assert repr(Encode()) == "@skippable(Encode(\n  (linear): Linear(in_features=4, out_features=4, bias=True)\n))"
-
-
-@pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_copied_model_keeps_weights_and_pairs(clone):
-    # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
-    ns = Namespace()
-    model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
-    again, x = clone(model), torch.randn(2, 4)
-    assert torch.equal(again(x), model(x))
-    assert list(again.state_dict()) == list(model.state_dict())
-    verify_skippables(again)
 
 
 class Plain(nn.Module):
@@ -150,13 +131,19 @@ class Plain(nn.Module):
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
-def test_a_layer_made_skippable_by_a_call_is_copied_as_well(clone):
+def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_by_a_call(clone):
+    # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
+    ns = Namespace()
+    model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
+    again, x = clone(model), torch.randn(2, 4)
+    assert torch.equal(again(x), model(x))
+    assert list(again.state_dict()) == list(model.state_dict())
+    verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
-    ns = Namespace()
-    again = clone(kind().isolate(ns, only=["other"]))
-    assert type(again) is kind and type(Plain()) is Plain
-    assert [*again.stashable(), *again.poppable()] == [(None, "plain"), (ns, "other")]
+    called = clone(kind().isolate(ns, only=["other"]))
+    assert type(called) is kind and type(Plain()) is Plain
+    assert [*called.stashable(), *called.poppable()] == [(None, "plain"), (ns, "other")]
 
 
 # --- layout
@@ -199,7 +186,7 @@ def test_skippables_inside_a_layer_are_found():
 # --- in a pipeline
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@every_mode
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
     shapes = []
@@ -227,7 +214,7 @@ def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     assert shapes.count((3, 20)) == 2 * 2, "and one copy of its gradient"
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@every_mode
 def test_a_portal_is_empty_after_backward(checkpoint):
     trackers = set()
 
@@ -243,7 +230,7 @@ def test_a_portal_is_empty_after_backward(checkpoint):
     assert all(portal.tensor is None and portal.grad is None for portal in portals)
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@every_mode
 def test_none_and_masks_go_through(checkpoint):
     # A mask has no gradient; torchgpipe's PortalCopy fails on it in backward (assert portal.grad is not None).
     def put(self, x):
@@ -261,7 +248,7 @@ def test_none_and_masks_go_through(checkpoint):
     same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+@every_mode
 def test_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
     # torchgpipe ties the portal to the first tensor only: an index can't carry the gradient back, which is lost.
     def put(self, x):
@@ -277,23 +264,19 @@ def test_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
     same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-def test_a_layer_that_pops_and_ignores_its_input_still_sends_the_gradient_back(checkpoint):
-    def get(self, x):
+@every_mode
+def test_a_layer_may_ignore_its_input_or_what_it_pops(checkpoint):
+    def only_popped(self, x):
         return (yield pop("early")) * 3
 
-    model = nn.Sequential(nn.Linear(4, 4), Encode(), nn.Tanh(), layer(pops=["early"], forward=get))
-    grads = same_as_plain(model, [2, 1, 1], chunks=2, checkpoint=checkpoint)
-    assert grads[0].abs().sum() > 0
-
-
-@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
-def test_a_tensor_that_is_popped_and_not_used(checkpoint):
-    def get(self, x):
+    def only_input(self, x):
         yield pop("early")
         return x * 3
 
-    model = passed_on(Encode(), nn.Tanh(), layer(pops=["early"], forward=get))
+    model = nn.Sequential(nn.Linear(4, 4), Encode(), nn.Tanh(), layer(pops=["early"], forward=only_popped))
+    grads = same_as_plain(model, [2, 1, 1], chunks=2, checkpoint=checkpoint)
+    assert grads[0].abs().sum() > 0
+    model = passed_on(Encode(), nn.Tanh(), layer(pops=["early"], forward=only_input))
     same_as_plain(model, [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
@@ -313,13 +296,10 @@ def test_a_gradient_without_a_way_back_is_told_not_lost():
 
 
 def test_eval_and_no_grad_leave_nothing_behind():
-    model = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval()
-    plain = model.to_sequential()
-    x = torch.randn(6, 4)
-    with torch.no_grad():
-        torch.testing.assert_close(model(x), plain(x))
-    with torch.inference_mode():
-        torch.testing.assert_close(model(x), plain(x))
+    model, x = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval(), torch.randn(6, 4)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(model(x), model.to_sequential()(x))
 
 
 def test_the_uses_of_a_portal_are_counted():

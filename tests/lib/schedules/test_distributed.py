@@ -263,16 +263,13 @@ def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, make
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_each_rank_does_what_our_table_says_in_its_order(two: Launch, maker: str) -> None:
-    schedule = table(maker)
+def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(
+    two: Launch, maker: str
+) -> None:
+    assert {seen[maker]["engine"] for seen in two.seen} == {MAKERS[maker]}
     for rank in range(2):
         done = [span.label for span in trace(two, maker).only(lane=f"rank {rank}")]
-        assert done == [str(action) for action in schedule.actions(rank)]
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-def test_torchs_own_class_runs_a_table_that_it_has_and_its_runtime_any_other(two: Launch, maker: str) -> None:
-    assert {seen[maker]["engine"] for seen in two.seen} == {MAKERS[maker]}
+        assert done == [str(action) for action in table(maker).actions(rank)]
 
 
 @pytest.mark.parametrize("maker", ["gpipe", "one_f_one_b", "interleaved_one_f_one_b", "zbv"])
@@ -326,10 +323,7 @@ def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: st
         found, message = seen["refused"][what]
         expected = words if rank == 0 else words.replace("inputs", "targets").replace("rank 0", "rank 1")
         assert found == kind and expected in message
-
-
-def test_a_mesh_without_replicas_needs_no_data_dimension(two: Launch) -> None:
-    assert all("no data dimension" not in seen["refused"] for seen in two.seen)
+        assert "no data dimension" not in seen["refused"], "a mesh without replicas needs none"
 
 
 def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_bounded_time(two: Launch) -> None:
@@ -379,13 +373,12 @@ def test_both_replicas_do_the_same_table_in_lanes_of_their_own(four: Launch) -> 
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
 
 
-def test_the_mesh_may_be_numbered_the_other_way_round(four: Launch) -> None:
+def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(
+    four: Launch,
+) -> None:
     for rank, seen in enumerate(four.seen):
         assert seen["other order"]["place"] == [rank % 2, rank // 2]
         assert seen["other order"]["gradients"] < 1e-6
-
-
-def test_replicas_begin_with_the_buffers_of_replica_0(four: Launch) -> None:
     assert four.seen[2]["broadcast"] == [0.0, 0.0]
 
 

@@ -35,6 +35,7 @@ MAKERS = {
     "dualpipe": schedules.dualpipe_v,
 }
 every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+split_or_not = pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
 
 
 class Function(nn.Module):
@@ -104,11 +105,11 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
 
 def test_gradients_add_up_as_with_backward():
     schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
-    run(schedule, stages, x, target, F.mse_loss)
-    once = [parameter.grad.clone() for stage in stages for parameter in stage.parameters()]
-    run(schedule, stages, x, target, F.mse_loss)
-    twice = [parameter.grad for stage in stages for parameter in stage.parameters()]
-    torch.testing.assert_close(twice, [2 * grad for grad in once])
+    gradients = []
+    for _ in range(2):
+        run(schedule, stages, x, target, F.mse_loss)
+        gradients.append([parameter.grad.clone() for stage in stages for parameter in stage.parameters()])
+    torch.testing.assert_close(gradients[1], [2 * grad for grad in gradients[0]])
 
 
 def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
@@ -120,7 +121,7 @@ def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
     torch.testing.assert_close(stages[0][0].weight.grad, expected[0])
 
 
-@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+@split_or_not
 def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
     class Use(nn.Module):
         def __init__(self):
@@ -141,39 +142,33 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
 
 
-def test_an_input_that_requires_a_gradient_gets_one():
+@split_or_not
+def test_an_input_that_requires_a_gradient_gets_one_and_what_is_left_unused_needs_no_backward(make):
     x, target = data(6)
     weight = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    for make in (schedules.one_f_one_b, schedules.zero_bubble_h1):
-        ours, theirs, stages = x.clone().requires_grad_(), x.clone().requires_grad_(), mlp(2)
-        run(make(3, 2), stages, ours * weight, target, F.mse_loss)  # also through what the caller computed before
-        F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
-        torch.testing.assert_close(ours.grad, theirs.grad)
-
-
-def test_what_a_stage_hands_on_and_the_next_leaves_unused_needs_no_backward():
+    ours, theirs, stages = x.clone().requires_grad_(), x.clone().requires_grad_(), mlp(2)
+    run(make(3, 2), stages, ours * weight, target, F.mse_loss)  # also through what the caller computed before
+    F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
     stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
     run(schedules.one_f_one_b(2, 3), stages, *data(4), F.mse_loss)
     assert stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
 
-@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+@split_or_not
 def test_a_stage_may_begin_in_place_as_any_layer_of_the_plain_model(make):
-    stages = [mlp(1)[0], nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
-    assert_like_plain(make(4, 2), stages, *data(8), F.mse_loss)
+    in_place = nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])
+    assert_like_plain(make(4, 2), [mlp(1)[0], in_place], *data(8), F.mse_loss)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # what tanh has saved
+        run(make(4, 2), [nn.Sequential(mlp(1)[0], nn.Tanh()), in_place], *data(8), F.mse_loss)
 
 
-def test_what_the_stage_before_has_saved_may_not_be_changed_in_place():
-    stages = [nn.Sequential(mlp(1)[0], nn.Tanh()), nn.Sequential(nn.ReLU(inplace=True), mlp(1)[0])]
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        run(schedules.one_f_one_b(4, 2), stages, *data(8), F.mse_loss)
-
-
-@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
-def test_a_model_without_anything_to_train_is_an_error_as_with_backward(make):
-    stages = [stage.requires_grad_(False) for stage in mlp(2)]
+@split_or_not
+def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_is_no_grad(make):
     with pytest.raises(RuntimeError, match="does not require grad"):
-        run(make(2, 2), stages, *data(4), F.mse_loss)
+        run(make(2, 2), [stage.requires_grad_(False) for stage in mlp(2)], *data(4), F.mse_loss)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
+        run(make(2, 2), mlp(2), *data(4), F.mse_loss)
 
 
 # --- the modes of the caller
@@ -221,11 +216,6 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
         torch.testing.assert_close(found[1], expected[1])
 
 
-def test_no_grad_is_refused():
-    with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
-        run(schedules.gpipe(2, 2), mlp(2), *data(4), F.mse_loss)
-
-
 # --- memory
 
 
@@ -259,8 +249,7 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
-    stages, (x, target) = mlp(2), data(4)
-    seen = []
+    stages, (x, target), seen = mlp(2), data(4), []
 
     def note(y):
         seen.append(weakref.ref(y))
@@ -277,20 +266,13 @@ def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
         with contextlib.suppress(ArithmeticError):
             run(schedules.zero_bubble_h1(2, 2), stages, x, targets, F.mse_loss)
         del targets
-        assert len(seen) == 2
-        assert not any(ref() is not None for ref in (*seen, *seen_targets))
+        assert len(seen) == 2 and not any(ref() is not None for ref in (*seen, *seen_targets))
     finally:
         gc.enable()
     assert not rank_threads()
 
 
 # --- the split backward
-
-
-def parameters_and_grads(module, x, grad):
-    x = x.clone().requires_grad_()
-    module(x).backward(grad)
-    return x.grad, [parameter.grad.clone() for parameter in module.parameters()]
 
 
 class Shared(nn.Module):
@@ -310,53 +292,48 @@ def weight_norm():
     return nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double())
 
 
+class Attention(nn.MultiheadAttention):
+    def forward(self, x):
+        return super().forward(x, x, x)[0]
+
+
 @pytest.mark.parametrize(
     "layers",
     [
         lambda: mlp(3),
         lambda: [Shared(), *mlp(1), Shared()],
         lambda: [weight_norm(), weight_norm()],
-        lambda: [nn.MultiheadAttention(4, 2, batch_first=True).double(), Function(lambda y: y)],
+        lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
         lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
     ],
     ids=["mlp", "shared", "weight norm", "attention", "convolution"],
 )
 def test_the_two_halves_make_a_whole(layers):
     torch.manual_seed(0)
-    layers = layers()
-    if isinstance(layers[0], nn.MultiheadAttention):
-        attention, layers = layers[0], layers[1:]
-        layers.insert(0, Function(lambda x: attention(x, x, x)[0]))
-        layers[0].attention = attention
-    module = nn.Sequential(*layers)
-    x = torch.randn(5, 3, 4, dtype=torch.float64)
-    grad = torch.randn(5, 3, 4, dtype=torch.float64)
-    by_input, by_weight = parameters_and_grads(module, x, grad)
+    module = nn.Sequential(*layers())
+    x, grad = torch.randn(2, 5, 3, 4, dtype=torch.float64)
+    whole, leaf = (x.clone().requires_grad_() for _ in range(2))
+    module(whole).backward(grad)
+    by_weight = [parameter.grad.clone() for parameter in module.parameters()]
     module.zero_grad()
-    leaf = x.clone().requires_grad_()
     (found,), later = backward_input([module(leaf)], [grad], [leaf])
     assert all(parameter.grad is None for parameter in module.parameters()), "I leaves the weights alone"
-    torch.testing.assert_close(found, by_input)
+    torch.testing.assert_close(found, whole.grad)
     later()
     torch.testing.assert_close([parameter.grad for parameter in module.parameters()], by_weight)
 
 
 def test_no_matrix_product_is_done_twice():
-    module = nn.Sequential(*[nn.Linear(8, 8) for _ in range(3)])
-    x = torch.ones(4, 8, requires_grad=True)
-
     def flops(work):
         with FlopCounterMode(display=False) as counter:
             work()
         return counter.get_total_flops()
 
-    y = module(x)
+    x, halves = torch.ones(4, 8, requires_grad=True), []
+    y = nn.Sequential(*[nn.Linear(8, 8) for _ in range(3)])(x)
     whole = flops(lambda: y.sum().backward(retain_graph=True))
-    halves = []
-    grad = torch.ones_like(y)
-    leaf_grad = flops(lambda: halves.extend(backward_input([y], [grad], [x])))
-    weights = flops(lambda: halves[1]())
-    assert leaf_grad == weights == whole / 2
+    inputs = flops(lambda: halves.extend(backward_input([y], [torch.ones_like(y)], [x])))
+    assert inputs == flops(lambda: halves[1]()) == whole / 2
 
 
 def test_without_a_gradient_for_the_input_all_is_left_to_the_weights():
@@ -419,26 +396,17 @@ def test_nothing_hangs_when_a_backward_fails(make):
     assert caught.value.__notes__ == [f"while doing {first} on rank {rank}"]
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_even_an_exit_in_a_stage_reaches_the_caller(kind):
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, "ctrl-c"])
+def test_even_an_exit_or_ctrl_c_in_a_stage_reaches_the_caller_and_ends_all_ranks(kind):
     def fails(x):
-        raise kind
-
-    with pytest.raises(kind):
-        run(schedules.gpipe(4, 2), [Function(fails), *mlp(1)], *data(4), F.mse_loss)
-    assert not rank_threads()
-
-
-def test_ctrl_c_ends_all_ranks():
-    def interrupt(x):
+        if kind != "ctrl-c":
+            raise kind
         os.kill(os.getpid(), signal.SIGINT)  # as the terminal does
         time.sleep(0.1)
         return x
 
-    stages = mlp(2)
-    stages[1].append(Function(interrupt))
-    with pytest.raises(KeyboardInterrupt):
-        run(schedules.gpipe(200, 2), stages, *data(200), F.mse_loss)
+    with pytest.raises(KeyboardInterrupt if kind == "ctrl-c" else kind):
+        run(schedules.gpipe(200, 2), [Function(fails), *mlp(1)], *data(200), F.mse_loss)
     assert not rank_threads()
 
 
@@ -451,41 +419,44 @@ def test_a_loss_is_one_number(loss_fn, found):
     assert found in str(caught.value)
 
 
-def test_what_does_not_fit_is_refused_at_once():
-    schedule, stages, (x, target) = schedules.gpipe(4, 2), mlp(2), data(8)
-    with pytest.raises(ValueError, match="has 2 stages; 3 modules"):
-        Executor(schedule, mlp(3))
-    with pytest.raises(ValueError, match="has 2 ranks; 1 devices"):
-        Executor(schedule, stages, devices=["cpu"])
-    with pytest.raises(TypeError, match="stage 1 is a function"):
-        Executor(schedule, [stages[0], lambda x: x])
-    with pytest.raises(ValueError, match="'0.weight' of stage 1 is on ranks 0 and 1"):
-        Executor(schedule, [stages[0], stages[0]])
-    with pytest.raises(ValueError, match="4 micro-batches; inputs make 3"):
-        run(schedule, stages, x[:3], target[:3], F.mse_loss)
-    with pytest.raises(ValueError, match="4 micro-batches; targets make 2"):
-        run(schedule, stages, x, [target, target], F.mse_loss)
-    with pytest.raises(ValueError, match=r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"):
-        run(schedule, stages, x, target[:7], F.mse_loss)  # the last loss would be one of broadcasting
-    with pytest.raises(ValueError, match=r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"):
-        run(schedule, stages, list(x.split([1, 5, 1, 1])), target, F.mse_loss)
-    with pytest.raises(ValueError, match="'mean' or 'sum', not 'none'"):
-        run(schedule, stages, x, target, F.mse_loss, reduction="none")
-    with pytest.raises(ScheduleError):
-        Executor(Schedule("backwards", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1))
+@pytest.mark.parametrize(
+    "refused, error, words",
+    [
+        (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
+        (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
+        (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
+        (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
+        (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
+        (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
+        (  # the last loss would be one of broadcasting
+            lambda s, x, t: run(s, mlp(2), x, t[:7], F.mse_loss),
+            ValueError,
+            r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets",
+        ),
+        (
+            lambda s, x, t: run(s, mlp(2), list(x.split([1, 5, 1, 1])), t, F.mse_loss),
+            ValueError,
+            r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets",
+        ),
+        (lambda s, x, t: run(s, mlp(2), x, t, None, reduction="none"), ValueError, "'mean' or 'sum', not 'none'"),
+        (lambda s, x, t: Executor(Schedule("", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1)), ScheduleError, ""),
+    ],
+)
+def test_what_does_not_fit_is_refused_at_once(refused, error, words):
+    with pytest.raises(error, match=words or None):
+        refused(schedules.gpipe(4, 2), *data(8))
 
 
 def test_one_rank_may_use_a_parameter_in_two_stages():
-    schedule = schedules.zbv(4, 2)  # rank 0 has the stages 0 and 3
     stages = mlp(4)
-    stages[3] = stages[0]
-    assert_like_plain(schedule, stages, *data(8), F.mse_loss)
+    stages[3] = stages[0]  # rank 0 has both
+    assert_like_plain(schedules.zbv(4, 2), stages, *data(8), F.mse_loss)
 
 
 # --- costs
 
 
-@pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
+@split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     schedule = make(6, 2)
     slow = nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.02) or x))
@@ -512,10 +483,9 @@ def test_measuring_costs_leaves_no_trace():
 
 
 def test_measuring_costs_leaves_the_graph_and_the_gradient_of_the_inputs_alone():
-    stages, (x, target) = mlp(2), data(8)
-    leaf = x.requires_grad_()
-    inputs = leaf.tanh()
-    measure_costs(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss, repeats=1)
-    assert leaf.grad is None
-    run(schedules.zero_bubble_h1(2, 2), stages, inputs, target, F.mse_loss)
-    assert leaf.grad is not None
+    stages, (x, target), schedule = mlp(2), data(8), schedules.zero_bubble_h1(2, 2)
+    inputs = x.requires_grad_().tanh()
+    measure_costs(schedule, stages, inputs, target, F.mse_loss, repeats=1)
+    assert x.grad is None
+    run(schedule, stages, inputs, target, F.mse_loss)
+    assert x.grad is not None

@@ -6,8 +6,7 @@ import contextlib
 import gc
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
-from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
@@ -25,9 +24,8 @@ from lib.streams import (
     predict_chunks,
     predict_prefetch,
 )
-from lib.streams.model import earliest
 from lib.streams.prefetch import each_tensor
-from lib.streams.races import HOST, Operation, Region, as_text, orders, replay, waits, without
+from lib.streams.races import HOST, Operation, Region, waits, without
 from lib.timeline import Recorder, Span, Trace
 
 Pair = namedtuple("Pair", "x y")
@@ -102,73 +100,51 @@ def test_every_nesting_goes_to_the_device_as_it_is():
     x = gpu.host(torch.ones(2))
     batch = {"a": x, "b": [x, (x, "text", 3)], "c": Pair(x, None), "d": OrderedDict(e=defaultdict(list, f=x))}
     (got,) = DevicePrefetcher([batch], gpu)
-    assert got["b"][0].is_cuda and got["b"][1][0].is_cuda and got["c"].x.is_cuda and got["d"]["e"]["f"].is_cuda
+    assert all(y.is_cuda for y in (got["b"][0], got["b"][1][0], got["c"].x, got["d"]["e"]["f"]))
     assert got["b"][1][1:] == ("text", 3) and got["c"].y is None
     assert isinstance(got["c"], Pair) and isinstance(got["d"], OrderedDict)
     assert got["d"]["e"]["new"] == [], "a defaultdict keeps its default"
     assert not batch["a"].is_cuda and not batch["d"]["e"]["f"].is_cuda, "the loader's batch is left alone"
+    sample = SimpleNamespace(x=torch.zeros(1))
+    assert next(iter(DevicePrefetcher([sample], gpu))) is sample, "what is no tensor is handed on itself"
 
 
-def test_mappings_that_cannot_be_changed_become_dicts_and_user_dicts_stay():
+def test_mappings_and_packed_sequences():
     assert each_tensor(lambda x: x + 1, MappingProxyType({"a": torch.zeros(1)})) == {"a": torch.ones(1)}
     changed = each_tensor(lambda x: x + 1, UserDict(a=torch.zeros(1)))
     assert isinstance(changed, UserDict) and changed["a"] == 1
-
-
-def test_of_a_packed_sequence_the_sizes_stay_on_the_host():
     packed = pack_sequence([torch.ones(2), torch.ones(3)], enforce_sorted=False)
     moved = each_tensor(lambda x: x.to("meta"), packed)
-    assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes
+    assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes, "sizes stay on the host"
     assert {x.device.type for x in (moved.data, moved.sorted_indices, moved.unsorted_indices)} == {"meta"}
-
-
-def test_what_is_no_tensor_is_handed_on_itself():
-    @dataclass
-    class Sample:
-        x: torch.Tensor
-
-    sample = Sample(torch.zeros(1))
-    assert next(iter(DevicePrefetcher([sample], PretendGPU()))) is sample
-
-
-class Broken:
-    """A loader that fails after three batches."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        yield from self.batches[:3]
-        raise KeyError("batch 3")
 
 
 @pytest.mark.parametrize("depth", [1, 2, 10])
 def test_an_exception_of_the_loader_comes_where_its_batch_would_have(depth):
-    gpu = PretendGPU()
-    seen = []
+    gpu, seen = PretendGPU(), []
+
+    def broken(batches):
+        yield from batches[:3]
+        raise KeyError("batch 3")
+
     with pytest.raises(KeyError, match="batch 3"):
-        seen.extend(plain(x)[0].item() for x in DevicePrefetcher(Broken(on_pretend(gpu)), gpu, depth))
+        seen.extend(plain(x)[0].item() for x in DevicePrefetcher(broken(on_pretend(gpu)), gpu, depth))
     assert seen == [0.0, 1.0, 2.0]
 
 
 @pytest.mark.parametrize("end", ["break", "exception of the loader", "exception of the reader"])
 def test_whatever_ends_an_epoch_nothing_stays_behind(end):
-    class Loader:
-        pass
+    gpu, iterators = PretendGPU(), []
+    batches = on_pretend(gpu)
 
-    gpu = PretendGPU()
-    loader, batches = Loader(), on_pretend(gpu)
-
-    def read(alive):
+    def read():
         yield from batches[:4]
         if "loader" in end:
             raise KeyError
 
-    iterators = []
-
     class Reads:
         def __iter__(self):
-            iterator = read(loader)
+            iterator = read()
             iterators.append(weakref.ref(iterator))
             return iterator
 
@@ -193,29 +169,34 @@ def test_whatever_ends_an_epoch_nothing_stays_behind(end):
 def test_a_batch_that_is_not_pinned_is_pinned_first():
     gpu = PretendGPU()
     list(DevicePrefetcher([gpu.host(torch.ones(3), "pageable", pinned=False)], gpu))
-    text = as_text(gpu.operations)
-    assert "pageable -> host" in text and "stands still" not in text.split("copy ")[0]
+    shown = [str(op) for op in gpu.operations]
+    first_copy = next(k for k, op in enumerate(gpu.operations) if op.lane == "copy" and op.kind == "launch")
+    assert any("pageable -> host" in line for line in shown)
+    assert not any("stands still" in line for line in shown[:first_copy])
 
 
-@pytest.mark.parametrize("depth, error", [(0, ValueError), (1.5, TypeError), (True, TypeError)])
-def test_a_depth_that_is_none_is_told_at_once(depth, error):
-    with pytest.raises(error, match="depth"):
-        DevicePrefetcher([], "cpu", depth)
+@pytest.mark.parametrize(
+    "source, device, depth, error, words",
+    [
+        ([], "cpu", 0, ValueError, "depth"),
+        ([], "cpu", 1.5, TypeError, "depth"),
+        ([], "cpu", True, TypeError, "depth"),
+        ([], "meta", 2, ValueError, "cpu or cuda"),
+        *(([], nothing, 2, TypeError, "device must be") for nothing in (None, 1.5, object())),
+        (3, "cpu", 2, TypeError, "iterable"),
+    ],
+)
+def test_what_a_prefetcher_cannot_work_with_is_told_at_once(source, device, depth, error, words):
+    with pytest.raises(error, match=words):
+        DevicePrefetcher(source, device, depth)
 
 
-def test_devices_that_are_not_there_are_told_at_once():
-    with pytest.raises(ValueError, match="cpu or cuda"):
-        DevicePrefetcher([], "meta")
-    for nothing in (None, 1.5, object()):
-        with pytest.raises(TypeError, match="device must be"):
-            DevicePrefetcher([], nothing)
-    with pytest.raises(TypeError, match="iterable"):
-        DevicePrefetcher(3, "cpu")
-    if not torch.cuda.is_available():
-        with pytest.raises(RuntimeError, match="no CUDA device"):
-            StreamPipeline(abs, 2)
-        with pytest.raises(RuntimeError, match="'cuda:1'"):  # a number is a GPU, as everywhere in torch
-            DevicePrefetcher([], 1)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told_at_once():
+    with pytest.raises(RuntimeError, match="no CUDA device"):
+        StreamPipeline(abs, 2)
+    with pytest.raises(RuntimeError, match="'cuda:1'"):  # a number is a GPU, as everywhere in torch
+        DevicePrefetcher([], 1)
 
 
 # ---- StreamPipeline
@@ -260,69 +241,41 @@ def test_tuples_are_cut_alike(atomic):
     assert find_races(gpu.operations) == []
 
 
-@pytest.mark.parametrize("name", ["a model", "itself"])
-def test_each_wait_of_the_pipeline_is_needed(name):
+def test_of_a_pipeline_whose_result_is_its_buffer_a_wait_follows_from_another():  # else none: the property has it
     gpu = PretendGPU()
-    StreamPipeline(stages()[name], 5, device=gpu)(gpu.host(torch.randn(10, 3)))
+    StreamPipeline(lambda x: x, 5, device=gpu)(gpu.host(torch.randn(10, 3)))
     numbers = waits(gpu.operations)
-    assert numbers and find_races(gpu.operations) == []
     racing = [number for number in numbers if find_races(without(gpu.operations, number))]
-    if name == "a model":
-        assert racing == numbers
-    else:  # the result is its buffer, so [4] follows from [2]
-        assert 0 < len(racing) < len(numbers)
+    assert 0 < len(racing) < len(numbers), "[4] follows from [2]"
 
 
-@pytest.mark.parametrize("chunks, depth", [(4, 2), (5, 3), (3, 1)])
-def test_in_whatever_order_the_streams_get_on_each_result_is_in_its_place(chunks, depth):
-    gpu, x = PretendGPU(), torch.arange(float(chunks))[:, None]
-    StreamPipeline(lambda x: x + 1, chunks, device=gpu, depth=depth)(gpu.host(x, "rows"))
-    truth = [str(i) for i in range(chunks)]
-    contents = {Region("rows", 4 * i, 4 * i + 4): str(i) for i in range(chunks)}
-
-    def outcomes(operations, tries):
-        found = []
-        for _, order in zip(range(tries), orders(operations), strict=False):
-            end = replay(operations, order, contents)
-            found.append([end.get(Region("result", 4 * i, 4 * i + 4), "?") for i in range(chunks)])
-        return found
-
-    assert all(found == truth for found in outcomes(gpu.operations, 30))
-    for number in waits(gpu.operations):
-        assert any(found != truth for found in outcomes(without(gpu.operations, number), 200)), number
-
-
-def test_the_device_holds_depth_chunks_and_not_the_whole_tensor():
+def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chunk():
     gpu = PretendGPU()
     StreamPipeline(lambda x: x + 1, 12, device=gpu, depth=2)(gpu.host(torch.zeros(12, 3)))
     blocks = {r.block for op in gpu.operations for r in op.writes} - {"result"}
     assert len(blocks) == 2 * 2, "two inputs and two outputs"
-
-
-def test_pageable_input_is_pinned_chunk_by_chunk():
     gpu = PretendGPU()
     result = StreamPipeline(lambda x: x + 1, 3, device=gpu)(gpu.host(torch.zeros(6, 3), pinned=False))
     assert plain(result).eq(1).all()
     assert sum(op.label == "pin" or op.lane == HOST for op in gpu.operations if op.kind == "launch") == 3
 
 
+NO_TENSORS = (None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3))
+
+
 @pytest.mark.parametrize("device", ["cpu", "pretend"])
-@pytest.mark.parametrize("stage", [lambda x: x[:1], lambda x: x.sum(), lambda x: (x, x.mean())])
-def test_a_stage_that_changes_the_number_of_rows_is_told_so(stage, device):
-    gpu = PretendGPU()
-    x = torch.zeros(4, 2)
+@pytest.mark.parametrize(
+    "stage, error, words",
+    [
+        *((stage, ValueError, "stage got 2 rows") for stage in (lambda x: x[:1], torch.sum, lambda x: (x, x.mean()))),
+        *((lambda x, y=y: y, TypeError, "expected a Tensor or a tuple") for y in NO_TENSORS),
+    ],
+)
+def test_a_stage_that_gives_other_rows_or_no_tensors_is_told_so(device, stage, error, words):
+    gpu, x = PretendGPU(), torch.zeros(4, 2)
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
-    with pytest.raises(ValueError, match="stage got 2 rows"):
+    with pytest.raises(error, match=words):
         pipeline(x if device == "cpu" else gpu.host(x))
-
-
-@pytest.mark.parametrize("device", ["cpu", "pretend"])
-@pytest.mark.parametrize("result", [None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3)])
-def test_a_stage_that_returns_no_tensors_is_told_so(device, result):
-    gpu = PretendGPU()
-    pipeline = StreamPipeline(lambda x: result, 2, device="cpu" if device == "cpu" else gpu)
-    with pytest.raises(TypeError, match="expected a Tensor or a tuple"):
-        pipeline(torch.zeros(4) if device == "cpu" else gpu.host(torch.zeros(4)))
 
 
 def test_an_input_that_the_device_still_computes_is_waited_for():
@@ -355,63 +308,21 @@ def test_counts_below_one_are_told_at_once(wrong):
         StreamPipeline(abs, device="cpu", **wrong)
 
 
-def test_on_a_cpu_a_recorder_gets_a_span_a_chunk():
+def test_on_a_cpu_a_recorder_gets_a_span_a_chunk_and_no_gradients_are_kept():
     with Recorder() as recorder:
         StreamPipeline(lambda x: x, 3, device="cpu")(torch.zeros(6))
-    trace = recorder.trace()
-    assert [(s.lane, s.label) for s in trace] == [("compute", f"F{i}") for i in range(3)]
-
-
-def test_no_gradients_are_kept():
-    model = nn.Linear(3, 2)
-    assert not StreamPipeline(model, 2, device="cpu")(torch.randn(4, 3)).requires_grad
+    assert [(s.lane, s.label) for s in recorder.trace()] == [("compute", f"F{i}") for i in range(3)]
+    assert not StreamPipeline(nn.Linear(3, 2), 2, device="cpu")(torch.randn(4, 3)).requires_grad
 
 
 # ---- races
 
 
-def launch(lane, label, reads=(), writes=()):
-    regions = [tuple(Region(block, 0, 4) for block in blocks) for blocks in (reads, writes)]
-    return Operation("launch", lane, label, reads=regions[0], writes=regions[1])
-
-
-def test_one_stream_is_ordered_two_are_not():
-    assert find_races([launch("s", "a", writes="A"), launch("s", "b", reads="A")]) == []
-    (race,) = find_races([launch("s", "a", writes="A"), launch("t", "b", reads="A")])
+def test_a_race_is_told_in_words():  # which pairs race: tests/property/test_races_properties.py, against every run
+    region = (Region("A", 0, 4),)
+    a, b = Operation("launch", "s", "a", writes=region), Operation("launch", "t", "b", reads=region)
+    (race,) = find_races([a, b])
     assert str(race) == "b (t) reads A while a (s) may still write it: nothing lets b wait for a"
-
-
-def test_two_that_only_read_do_not_race():
-    assert find_races([launch("s", "a", reads="A"), launch("t", "b", reads="A")]) == []
-
-
-@pytest.mark.parametrize("through", ["event", "third stream", "host"])
-def test_what_orders_two_streams(through):
-    record, wait = Operation("record", "s", event=1), Operation("wait", "t", event=1)
-    between = {
-        "event": [record, wait],
-        "third stream": [
-            record,
-            Operation("wait", "u", event=1),
-            Operation("record", "u", event=2),
-            Operation("wait", "t", event=2),
-        ],
-        "host": [record, Operation("synchronize", HOST, event=1)],
-    }[through]
-    a, b = launch("s", "a", writes="A"), launch("t", "b", writes="A")
-    assert find_races([a, *between, b]) == []
-    assert len(find_races([a, *between[:-1], b])) == 1
-
-
-def test_an_event_that_was_recorded_too_early_orders_nothing_after_it():
-    early = [Operation("record", "s", event=1), launch("s", "a", writes="A"), Operation("wait", "t", event=1)]
-    assert len(find_races([*early, launch("t", "b", reads="A")])) == 1
-
-
-def test_parts_of_one_block_that_do_not_meet_do_not_race():
-    a = Operation("launch", "s", "a", writes=(Region("A", 0, 4),))
-    b = Operation("launch", "t", "b", writes=(Region("A", 4, 8),))
-    assert find_races([a, b]) == []
 
 
 @pytest.mark.parametrize(
@@ -435,16 +346,13 @@ def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_us
     assert len(set(memory([]))) == 4
 
 
-def test_reading_a_result_that_is_still_being_copied_is_a_race_of_the_host():
+@pytest.mark.parametrize("non_blocking", [True, False])
+def test_reading_a_result_that_is_still_being_copied_is_a_race_of_the_host(non_blocking):
     gpu = PretendGPU()
-    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
-    back = x.to("cpu", non_blocking=True)
-    back.sum()
-    assert "(host)" in str(find_races(gpu.operations)[0])
-    gpu = PretendGPU()
-    back = gpu.host(torch.ones(2)).to("cuda", non_blocking=True).to("cpu")
-    back.sum()
-    assert find_races(gpu.operations) == []
+    gpu.host(torch.ones(2)).to("cuda", non_blocking=True).to("cpu", non_blocking=non_blocking).sum()
+    assert [(race.earlier.lane, race.later.lane) for race in find_races(gpu.operations)] == (
+        [("compute", HOST)] if non_blocking else []
+    )
 
 
 def test_a_batch_that_is_overwritten_on_the_host_while_it_is_copied_is_a_race():
@@ -456,21 +364,20 @@ def test_a_batch_that_is_overwritten_on_the_host_while_it_is_copied_is_a_race():
     del on_device
 
 
-def test_a_side_stream_needs_wait_stream_both_ways():
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_side_stream_needs_wait_stream_both_ways(waits):
     gpu = PretendGPU()
     side, x = gpu.new_stream("side"), gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    if waits:
+        side.wait_stream(gpu.current_stream())
     with gpu.use_stream(side):
         y = x + 1
-    assert find_races(gpu.operations)
-    gpu = PretendGPU()
-    side, x = gpu.new_stream("side"), gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
-    side.wait_stream(gpu.current_stream())
-    with gpu.use_stream(side):
-        y = x + 1
+    if not waits:
+        assert find_races(gpu.operations)
+        return
     gpu.current_stream().wait_stream(side)
-    z = y * 2
+    assert plain(y * 2).tolist() == [4.0, 4.0]
     assert find_races(gpu.operations) == []
-    assert plain(z).tolist() == [4.0, 4.0]
 
 
 def test_a_pretend_gpu_knows_what_it_can_forget():
@@ -483,16 +390,11 @@ def test_a_pretend_gpu_knows_what_it_can_forget():
 # ---- the model
 
 
-def test_with_one_chunk_nothing_overlaps_and_with_many_the_slowest_lane_decides():
-    one = predict_chunks(1, 3, 4, 2)
+def test_one_chunk_or_one_buffer_overlaps_nothing_and_with_many_the_slowest_lane_decides():
+    one, many = predict_chunks(1, 3, 4, 2), predict_chunks(100, 3, 4, 2)
     assert one.makespan == 9 and overlap_share(one) == 0
-    many = predict_chunks(100, 3, 4, 2)
     assert 4 < many.makespan < 4.2 and overlap_share(many) > 0.97
-
-
-def test_one_buffer_leaves_copy_in_and_computing_apart():
-    single = predict_chunks(8, 4, 4, 0, depth=1)
-    assert overlap_share(single) == 0
+    assert overlap_share(predict_chunks(8, 4, 4, 0, depth=1)) == 0
     assert predict_chunks(8, 4, 4, 0, depth=2).makespan == pytest.approx(4 + 4 / 8)
 
 
@@ -500,8 +402,15 @@ def test_the_model_waits_exactly_where_the_pipeline_does():
     gpu = PretendGPU()
     StreamPipeline(lambda x: x + 1, 6, device=gpu)(gpu.host(torch.zeros(6)))
     model = {span.label: span for span in predict_chunks(6, 3, 5, 2)}
-    walked = earliest(gpu.operations, lambda op: model[op.label].duration)  # the real operations, the model's seconds
-    starts = {span.label: span.start for span in walked.values() if span.kind != "wait"}
+    clocks, events, starts = defaultdict(float), {}, {}
+    for op in gpu.operations:  # walk the real operations by hand, with the durations of the model
+        if op.kind == "launch":
+            starts[op.label] = clocks[op.lane]
+            clocks[op.lane] += model[op.label].duration
+        elif op.kind == "record":
+            events[op.event] = clocks[op.lane]
+        elif op.kind == "wait":
+            clocks[op.lane] = max(clocks[op.lane], events[op.event])
     assert starts == pytest.approx({label: span.start for label, span in model.items()})
 
 
@@ -521,10 +430,9 @@ def test_uneven_chunks_take_their_share():
 
 def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
     for copy, compute in ((2, 5), (5, 2), (3, 3)):
-        serial = predict_prefetch(50, copy, compute, ahead=False)
-        ahead = predict_prefetch(50, copy, compute)
-        assert serial.makespan == 50 * (copy + compute)
-        assert ahead.makespan == 50 * max(copy, compute) + min(copy, compute)
+        assert predict_prefetch(50, copy, compute, ahead=False).makespan == 50 * (copy + compute)
+        ahead = predict_prefetch(50, copy, compute).makespan
+        assert ahead == 50 * max(copy, compute) + min(copy, compute)
 
 
 def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
@@ -602,14 +510,8 @@ def test_without_a_recorder_no_event_is_made(monkeypatch):
 
 
 def test_a_span_of_work_that_raises_is_kept(monkeypatch):
-    gpu = FakeDevice(monkeypatch)
-
-    def fails():
-        with spans.device_span(object(), "compute", "F0", "compute"):
-            gpu.work(1.0)
-            raise ZeroDivisionError
-
-    recorder = Recorder()
-    with recorder, contextlib.suppress(ZeroDivisionError):
-        fails()
+    gpu, recorder = FakeDevice(monkeypatch), Recorder()
+    with contextlib.suppress(ZeroDivisionError), recorder, spans.device_span(object(), "compute", "F0", "compute"):
+        gpu.work(1.0)
+        raise ZeroDivisionError
     assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])

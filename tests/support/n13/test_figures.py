@@ -7,7 +7,7 @@ import torch
 
 from lib.show.style import alt_text
 from lib.streams import find_races, overlap_share
-from lib.streams.model import earliest, predict_chunks
+from lib.streams.model import predict_chunks
 from lib.streams.races import waits
 from support import recordings
 from support.n13 import figures as n13
@@ -36,7 +36,7 @@ def test_arrows_stand_for_the_waits_of_the_list():
     assert len(arrows) == len(waits(operations))
     named = {(operations[a].label, operations[b].label) for a, b in arrows}
     assert {("C0", "F0"), ("F0", "D0"), ("F0", "C2"), ("D0", "F2")} <= named
-    spans = earliest(operations, lambda op: {"C": 0.5, "F": 1.0, "D": 0.75}[op.label[0]])
+    spans = runs.earliest(operations, lambda op: {"C": 0.5, "F": 1.0, "D": 0.75}[op.label[0]])
     ours = {span.label: span.start for span in spans.values() if span.label}
     assert ours == pytest.approx({span.label: span.start for span in predict_chunks(4, 2, 4, 3)})
 

@@ -19,7 +19,7 @@ import torch
 
 from lib._values import format_bytes, format_time, integer, plural, seconds_above_zero, table
 
-Device: TypeAlias = str | int | torch.device | None
+Device: TypeAlias = torch.device | int | str
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class CudaPeak:
 
 
 @contextlib.contextmanager
-def cuda_peak(device: Device = None) -> Iterator[CudaPeak]:
+def cuda_peak(device: Device | None = None) -> Iterator[CudaPeak]:
     """Measure the peak of torch's memory on a CUDA device in the body of a `with`; nothing without a GPU.
 
     It is torch.cuda.max_memory_allocated, which it resets; the CUDA context and cached blocks come on top.
@@ -336,7 +336,7 @@ class Comparison(dict[str, Timing]):
         return f"{table(rows)}\n{len(first.samples)} rounds in turn, {first.device}, {first.clock}"
 
 
-def measure(function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: Device = None) -> Timing:
+def measure(function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: Device | None = None) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 
     device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if
@@ -346,7 +346,7 @@ def measure(function: Callable[[], object], *, warmup: int = 1, repeats: int = 5
 
 
 def compare(
-    functions: Mapping[str, Callable[[], object]], *, warmup: int = 1, repeats: int = 5, device: Device = None
+    functions: Mapping[str, Callable[[], object]], *, warmup: int = 1, repeats: int = 5, device: Device | None = None
 ) -> Comparison:
     """Time several functions in turns, A B C A B C …, so that a busy machine is unfair to none of them.
 
@@ -373,7 +373,7 @@ def compare(
     return Comparison({name: Timing(tuple(times), where, clock) for name, times in samples.items()})
 
 
-def _stopwatch(device: Device) -> tuple[str, str, Callable[[Callable[[], object]], float]]:
+def _stopwatch(device: Device | None) -> tuple[str, str, Callable[[Callable[[], object]], float]]:
     """Return the name of the device, the name of the clock, and the function that times one run by it."""
 
     def wall_seconds(function: Callable[[], object]) -> float:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from lib._values import integer
+from lib.measure import Device
 from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
 from lib.pipeline.skip import SkipTracker, use_skip_tracker
-from lib.pipeline.streams import Device
 from lib.saved import LiveTensors
 
 

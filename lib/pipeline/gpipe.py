@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from lib._values import integer
+from lib.measure import Device
 from lib.pipeline import microbatch
 from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
 from lib.pipeline.microbatch import TensorOrTensors
 from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.skip import inspect_skip_layout, verify_skippables
-from lib.pipeline.streams import AbstractStream, Device, new_stream
+from lib.pipeline.streams import AbstractStream, new_stream
 from lib.pipeline.worker import Workers
 
 

@@ -24,7 +24,6 @@ class CPUStreamType:
 
 CPUStream = CPUStreamType()
 AbstractStream: TypeAlias = torch.cuda.Stream | CPUStreamType
-Device: TypeAlias = torch.device | int | str
 
 
 def is_cuda(stream: AbstractStream) -> bool:

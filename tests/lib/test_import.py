@@ -1,7 +1,5 @@
 """`import lib` costs little, needs only torch and numpy, and changes nothing. (Who may import whom: test_borders.)"""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import lib
 HEAVY = ("matplotlib", "IPython", "ipywidgets", "sklearn", "scipy", "PIL", "psutil", "jupyterlab", "tqdm", "pandas")
 
 
-def fresh(code: str) -> str:
+def fresh(code):
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 

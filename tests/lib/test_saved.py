@@ -1,7 +1,5 @@
 """SavedTensors counts what autograd keeps, once each, and until the graph lets go."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn
@@ -10,7 +8,7 @@ from lib.saved import SavedTensors
 from support.n07.runs import step_in_parts
 
 
-def model(layers: int = 3) -> nn.Sequential:
+def model(layers=3):
     return nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(8, 8), nn.ReLU())))
 
 

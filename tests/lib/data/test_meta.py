@@ -26,7 +26,7 @@ FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
 needs_fork = pytest.mark.skipif(FORK is None, reason="needs fork, which this system does not have")
 
 
-def all_rows(path: Path, **arguments: object) -> list[str]:
+def all_rows(path, **arguments):
     with MetaFile(path, **arguments) as meta:
         rows = meta.rows(range(len(meta)))
         assert rows == NaiveDataset(meta).rows
@@ -46,7 +46,7 @@ def thousand(meta_path):
     return meta_path
 
 
-def row(i: int) -> str:
+def row(i):
     return f'img/{i:04}.png "number {i}"'
 
 
@@ -152,7 +152,7 @@ def test_wrong_kinds_of_ids_are_refused(thousand):
 def test_many_threads_may_ask_at_once(thousand):
     with MetaFile(thousand) as meta, ThreadPoolExecutor(4) as pool:
 
-        def right(seed: int) -> bool:
+        def right(seed):
             many = np.random.default_rng(seed).integers(0, 1000, (50, 40))
             return all(meta.rows(ids) == [row(i) for i in ids] for ids in many)
 
@@ -266,7 +266,7 @@ def test_a_pickled_meta_file_opens_the_same_file_again_and_no_other(thousand, mo
 # --- the index file
 
 
-def index_of(path: Path) -> Path:
+def index_of(path):
     return path.with_name(path.name + ".idx")
 
 
@@ -287,7 +287,7 @@ def test_an_index_of_another_text_of_the_same_size_and_date_is_rebuilt(thousand)
     assert len(all_rows(thousand)) == 999
 
 
-def change_index(path: Path, place: int, content: bytes) -> None:
+def change_index(path, place, content):
     """Write an index, and other bytes at a place in it."""
     MetaFile(path).close()
     with open(index_of(path), "r+b") as file:
@@ -342,10 +342,10 @@ def test_an_index_with_a_hole_of_zeros_is_refused_when_it_is_read(thousand):
 # --- writing the index where things go wrong
 
 
-def in_fork(task) -> str:
+def in_fork(task):
     """Run `task` in a forked process and return what it returns, or its error as text."""
 
-    def run(end) -> None:
+    def run(end):
         try:
             end.send(task())
         except BaseException as error:
@@ -370,7 +370,7 @@ def test_a_folder_that_cannot_be_written_needs_an_index_elsewhere():
         os.chmod(folder, 0o555)
         os.chmod(other, 0o777)
 
-        def as_nobody(**arguments: object):
+        def as_nobody(**arguments):
             if os.geteuid() == 0:
                 os.setuid(65534)  # root may write everywhere
             return MetaFile(path, **arguments).rows([1])
@@ -440,7 +440,7 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
     monkeypatch.setattr(meta_index, "_build", count_and_write)
     barrier, wrong = FORK.Barrier(8), FORK.Queue()
 
-    def rank(number: int) -> None:
+    def rank(number):
         barrier.wait(30)
         try:
             with MetaFile(thousand) as meta:
@@ -474,7 +474,7 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
     """On a file system without locks."""
     monkeypatch.setattr(meta_index, "_one_at_a_time", lambda text: contextlib.nullcontext())
 
-    def build(_: int) -> list[str]:
+    def build(_):
         with MetaFile(thousand) as meta:
             return meta.rows([999])
 

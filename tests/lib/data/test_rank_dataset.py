@@ -30,7 +30,7 @@ def meta(tmp_path_factory):
         yield meta
 
 
-def number(row: str) -> int:
+def number(row):
     return int(row[4:8])
 
 
@@ -306,10 +306,10 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
     path = tmp_path / "many.txt"
     path.write_text("".join(f"img/{i:06}.png a caption of some length, like others\n" for i in range(200_000)))
 
-    def private_growth(dataset) -> int:
+    def private_growth(dataset):
         """Read all rows in a forked process and return by how many bytes its private memory grew."""
 
-        def read(end) -> None:
+        def read(end):
             process = psutil.Process()
             before = process.memory_full_info().uss
             for i in range(len(dataset)):
@@ -361,7 +361,7 @@ def test_persistent_workers_of_an_ordinary_loader_keep_the_old_epoch(meta):
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(meta, prefetch):
-    def train(transform) -> None:
+    def train(transform):
         dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=transform)
         for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
             for _ in loader:
@@ -427,7 +427,7 @@ def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monke
     monkeypatch.setattr(RankDataset, "read", fail_later)
     seen = []
 
-    def train() -> None:
+    def train():
         for loader in mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True):
             seen.extend(batches(loader))
 

@@ -12,7 +12,7 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 from lib.data import DistributedSampler, RandomSampler, SequentialSampler
 
 
-def shares(size: int, world_size: int, **arguments: object) -> list[list[int]]:
+def shares(size, world_size, **arguments):
     return [list(DistributedSampler(range(size), world_size, rank, **arguments)) for rank in range(world_size)]
 
 

@@ -1,10 +1,7 @@
 """A training state is whole or refused, and goes on bit for bit."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +11,14 @@ from lib.training.state import load_state, save_state
 from support.training import CAPTIONS, TinyClip, caption_loss
 
 
-def trained(steps: int = 3, width: int = 32) -> tuple[TinyClip, torch.optim.Adam]:
+def trained(steps=3, width=32):
     model = TinyClip(width)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     advance(model, optimizer, steps)
     return model, optimizer
 
 
-def advance(model: TinyClip, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def advance(model, optimizer, steps):
     images = torch.linspace(0, 1, 640).view(10, 1, 8, 8)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -29,15 +26,15 @@ def advance(model: TinyClip, optimizer: torch.optim.Optimizer, steps: int) -> No
         optimizer.step()
 
 
-def weights(model: torch.nn.Module) -> list[torch.Tensor]:
+def weights(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
+def test_a_state_continues_bit_for_bit(tmp_path):
     model, optimizer = trained()
     save_state(tmp_path / "s.npz", model, optimizer, {"seed": 0}, step=3, place={"epoch": 1})
     other, its_optimizer = trained(steps=1)
@@ -47,18 +44,18 @@ def test_a_state_continues_bit_for_bit(tmp_path: Path) -> None:
     assert equal(weights(model), weights(other))
 
 
-def test_a_state_of_before_the_first_step_can_be_saved(tmp_path: Path) -> None:
+def test_a_state_of_before_the_first_step_can_be_saved(tmp_path):
     model, optimizer = trained(steps=0)
     save_state(tmp_path / "s.npz", model, optimizer, {})
     assert load_state(tmp_path / "s.npz", *trained(), {}) == {}
 
 
-def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
     path = tmp_path / "s.npz"
     save_state(path, *trained(), {}, step=1)
     before = path.read_bytes()
 
-    def die_half_way(file: Any, **arrays: object) -> None:
+    def die_half_way(file, **arrays):
         file.write(b"PK half")
         raise KeyboardInterrupt
 
@@ -73,7 +70,7 @@ def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "text", "flipped", "pickle", "foreign", "format"])
-def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path: Path, damage: str) -> None:
+def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path, damage):
     path = tmp_path / "s.npz"
     save_state(path, *trained(), {})
     content = path.read_bytes()
@@ -95,9 +92,9 @@ def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path: Pat
     assert equal(weights(model), before)
 
 
-def test_a_pickle_in_place_of_a_state_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_in_place_of_a_state_is_not_run(tmp_path):
     class Bomb:
-        def __reduce__(self) -> tuple[Any, ...]:
+        def __reduce__(self):
             return (Path(tmp_path / "exploded").touch, ())
 
     (tmp_path / "s.npz").write_bytes(pickle.dumps(Bomb()))
@@ -106,7 +103,7 @@ def test_a_pickle_in_place_of_a_state_is_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_state_of_another_model_or_run_is_refused_and_says_what_differs(tmp_path: Path) -> None:
+def test_a_state_of_another_model_or_run_is_refused_and_says_what_differs(tmp_path):
     path = tmp_path / "s.npz"
     save_state(path, *trained(), {"seed": 0, "text": 7})
     model, optimizer = trained(steps=1, width=16)

@@ -1,6 +1,5 @@
 """What was measured is what ran, in the order it ran; no test here depends on how fast the machine is."""
 
-import builtins
 import getpass
 import importlib
 import multiprocessing
@@ -9,10 +8,11 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from unittest import mock
 
+import psutil
 import pytest
 import torch
 
@@ -52,11 +52,10 @@ def test_a_ratio_compares_within_a_round_so_a_machine_that_slows_down_does_not_m
     slowing = Comparison({name: Timing(samples, "cpu", "perf_counter") for name, samples in times.items()})
     assert (slowing.ratio("torch", "ours"), slowing.ratio("ours", "torch")) == (2.0, 0.5)
     assert list(slowing) == ["ours", "torch"] and len(slowing) == 2
-
-
-def test_more_work_takes_longer():
+    with pytest.raises(KeyError, match="nothing named 'C' was measured, only ours, torch"):
+        slowing.ratio("ours", "C")
     timings = compare({"short": lambda: time.sleep(0.002), "long": lambda: time.sleep(0.02)}, repeats=3)
-    assert timings.ratio("long", "short") > 1
+    assert timings.ratio("long", "short") > 1, "more work takes longer"
 
 
 def test_the_table_of_a_comparison_is_aligned():
@@ -68,11 +67,6 @@ def test_the_table_of_a_comparison_is_aligned():
         "torch's own  3.00 ms     0 s    2.50",
         "2 rounds in turn, cpu, perf_counter",
     ]
-
-
-def test_an_unknown_name_is_an_error_that_lists_the_names():
-    with pytest.raises(KeyError, match="nothing named 'C' was measured, only A, B"):
-        compare({"A": int, "B": int}).ratio("A", "C")
 
 
 @pytest.mark.parametrize(
@@ -89,20 +83,13 @@ def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
     with pytest.raises(error, match=message):
         measure(lambda: runs.append(1), **arguments)
     assert runs == []
-
-
-def test_a_result_in_place_of_a_function_is_explained():
     with pytest.raises(TypeError, match=r"ours must be a function of no arguments, not 45; write `lambda: work\(x\)`"):
         compare({"ours": sum(range(10))})
     with pytest.raises(ValueError, match="nothing to compare"):
         compare({})
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_cuda_device_that_is_not_there_is_refused_and_cuda_stays_untouched():
-    with pytest.raises(RuntimeError, match="torch sees no CUDA device here.*'cuda:1'; leave device out"):
-        measure(lambda: None, device="cuda:1")
-    assert not torch.cuda.is_initialized()
+    for interval in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="interval must be a number of seconds above 0"):
+            MemoryWatch(interval)
 
 
 # --- units --------------------------------------------------------------------------------------------------------
@@ -118,16 +105,10 @@ def test_numbers_are_written_with_three_digits_and_a_fitting_unit():
     sizes = [format_bytes(size) for size in (0, 999, 1000, 2.5e9, -1e6)]
     assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 GB", "-1.00 MB"]
     assert format_share(0.204) == "20 %"
-
-
-def test_words_and_columns_fit_their_numbers():
     assert [plural(n, "rank") for n in (0, 1, 2, 1234567)] == ["0 ranks", "1 rank", "2 ranks", "1234567 ranks"]
     assert [plural(n, "copy", "copies") for n in (1, 2)] == ["1 copy", "2 copies"]
-    assert table([("lane", "spans"), ("a", "7"), ("longer", "")]).splitlines() == [
-        "lane    spans",
-        "a           7",
-        "longer",
-    ]
+    aligned = table([("lane", "spans"), ("a", "7"), ("longer", "")])
+    assert aligned.splitlines() == ["lane    spans", "a           7", "longer"]
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -147,24 +128,17 @@ def test_what_is_held_is_seen_and_what_is_freed_is_seen_in_the_peak_only():
         held = bytearray(60 * MEGABYTES)
         time.sleep(0.05)
         del held
-    assert watch.extra.uss is not None
     assert watch.extra.uss > 50 * MEGABYTES
     first, last = watch.samples[0], watch.samples[-1]
-    assert first[0] < last[0] and len(watch.samples) > 2
-    assert (last[1].uss or 0) < (watch.peak.uss or 0) - 50 * MEGABYTES
-
-
-def test_the_watch_ends_with_its_body_even_when_that_raises():
-    watch = MemoryWatch()
-    with pytest.raises(ZeroDivisionError), watch:
+    with pytest.raises(ZeroDivisionError), MemoryWatch() as broken:
         _ = 1 / 0
-    assert not watch._thread.is_alive()
-    assert len(watch.samples) >= 2
+    assert not broken._thread.is_alive() and len(broken.samples) >= 2, "it ends with its body even when that raises"
+    assert first[0] < last[0] and len(watch.samples) > 2
+    assert last[1].uss < watch.peak.uss - 50 * MEGABYTES
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
 def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss():
-    if sys.platform != "linux":
-        pytest.skip("only Linux tells the PSS")
     held = bytearray(os.urandom(1)) * (60 * MEGABYTES)
     alone = memory()
     fork = multiprocessing.get_context("fork")
@@ -180,7 +154,6 @@ def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss()
     together, parent_only = memory(), memory(children=False)
     done.set()
     process.join()
-    assert alone.pss is not None and together.pss is not None and parent_only.pss is not None
     assert together.rss - alone.rss > 50 * MEGABYTES, "RSS counts the shared pages again"
     assert together.pss - alone.pss < 30 * MEGABYTES, "PSS does not"
     assert parent_only.pss < together.pss
@@ -191,73 +164,39 @@ def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_nam
     before = memory()
     code = f"import sys; held = bytes(1) * {60 * MEGABYTES}; print('up', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
     process.stdout.readline()
     after, child, without = memory(), memory(process.pid), memory(children=False)
     process.communicate()
-    assert before.uss is not None and after.uss is not None and child.uss is not None and without.uss is not None
     assert child.uss > 60 * MEGABYTES
     assert abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
     assert without.uss < after.uss - 50 * MEGABYTES
     with pytest.raises(ProcessLookupError, match=f"there is no process {process.pid}"):
         memory(process.pid)
-
-
-def test_children_that_end_while_they_are_counted_are_left_out(monkeypatch):
-    import psutil
-
-    gone = psutil.NoSuchProcess(1)
-
-    class Gone:
-        def memory_full_info(self):
-            raise gone
-
-    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: [Gone()])
-    assert memory().rss > 0
+    gone = mock.Mock(memory_full_info=mock.Mock(side_effect=psutil.NoSuchProcess(1)))
+    with mock.patch.object(psutil.Process, "children", return_value=[gone]):
+        assert memory().rss > 0, "one that ends while it is counted is left out"
 
 
 def test_a_system_that_tells_no_pss_or_denies_it_gives_none(monkeypatch):
-    import psutil
-
-    class Info:
-        rss, uss = 5, 3
-
-    monkeypatch.setattr(psutil.Process, "memory_full_info", lambda self: Info())
+    monkeypatch.setattr(psutil.Process, "memory_full_info", lambda self: SimpleNamespace(rss=5, uss=3))
     assert memory(children=False) == Memory(5, None, 3)
-
-    def denied(self):
-        raise psutil.AccessDenied(1)
-
-    monkeypatch.setattr(psutil.Process, "memory_full_info", denied)
-    assert memory(children=False).rss > 0
-    assert memory(children=False).uss is None
+    monkeypatch.setattr(psutil.Process, "memory_full_info", mock.Mock(side_effect=psutil.AccessDenied(1)))
+    assert memory(children=False).rss > 0 and memory(children=False).uss is None
 
 
 def test_without_psutil_the_error_says_how_to_get_it(monkeypatch):
-    real_import: Callable[..., Any] = builtins.__import__
-
-    def no_psutil(name, *args, **kwargs):
-        if name == "psutil":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_psutil)
+    monkeypatch.setitem(sys.modules, "psutil", None)
     for use in (memory, MemoryWatch):
         with pytest.raises(ImportError, match="measuring memory needs psutil: pip install psutil"):
             use()
     card = machine_card()
-    assert card.cores_physical is None
-    assert card.threads >= 1
-
-
-@pytest.mark.parametrize("interval", [0, -1, float("nan")])
-def test_an_interval_must_be_positive(interval):
-    with pytest.raises(ValueError, match="interval must be a number of seconds above 0"):
-        MemoryWatch(interval)
+    assert card.cores_physical is None and card.threads >= 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_the_cuda_peak_is_unknown_not_zero():
+def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_stays_untouched():
+    with pytest.raises(RuntimeError, match="torch sees no CUDA device here.*'cuda:1'; leave device out"):
+        measure(lambda: None, device="cuda:1")
     with cuda_peak() as peak:
         torch.zeros(10)
     assert peak.allocated is None and peak.extra is None
@@ -276,23 +215,16 @@ def test_the_card_names_what_a_number_depends_on():
     lines = str(card).splitlines()
     assert [line.split()[0] for line in lines] == ["cpu", "gpu", "torch"]
     assert torch.__version__ in lines[2]
-
-
-def test_the_card_gives_away_no_host_no_user_and_no_path():
-    text = str(machine_card())
-    words = text.replace(",", " ").split()
-    assert platform.node() not in words
-    assert getpass.getuser() not in words
+    text = str(card)  # gives away no host, no user and no path
+    assert not {platform.node(), getpass.getuser()} & {*text.replace(",", " ").split()}
     assert str(Path.home()) not in text and os.sep + "sys" not in text
 
 
 def test_a_gpu_that_torch_sees_is_on_the_card(monkeypatch):
-    class Properties:
-        name, total_memory = "NVIDIA Test 9000", 80 * 10**9
-
+    properties = SimpleNamespace(name="NVIDIA Test 9000", total_memory=80 * 10**9)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setattr(MODULE, "_driver", lambda: "570.1")
     card = machine_card()

@@ -80,22 +80,16 @@ def test_reading_before_writing_says_what_to_call(tmp_path):
         Digits(tmp_path, "validation")
 
 
-def test_a_row_is_a_file_name_and_a_quoted_caption():
+def test_a_row_is_a_file_name_and_a_quoted_caption_that_names_its_digit(tmp_path):
     assert parse_row('img/0007.png "a handwritten six"\n') == ("img/0007.png", "a handwritten six")
     for row in ("", "img/0007.png", "img/0007.png six", 'img/0007.png "'):
         with pytest.raises(ValueError, match="a row reads"):
             parse_row(row)
-
-
-def test_a_caption_names_its_digit():
     assert [digit_of(f"a handwritten {word}") for word in digits.WORDS] == list(range(10))
     with pytest.raises(ValueError, match="handwritten eleven"):
         digit_of("a handwritten eleven")
-
-
-def test_header_and_blank_lines_are_no_rows(tmp_path):
     (tmp_path / "meta.txt").write_text('#filename label\n\nimg/1.png "a one"\n   \n')
-    assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"']
+    assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"'], "header and blank lines are no rows"
 
 
 def test_workers_can_load_it(folder):

@@ -44,12 +44,6 @@ def test_powers_of_two_and_their_neighbours_are_permuted_exactly(n):
     assert is_bijection(Permutation(n))
 
 
-@pytest.mark.parametrize("rounds", [1, 2, 3, 8, 64])
-@pytest.mark.parametrize("n", [2048, 3000, 4097])
-def test_any_number_of_rounds_is_a_bijection(n, rounds):
-    assert is_bijection(Permutation(n, rounds=rounds))
-
-
 @pytest.mark.parametrize("n", [2**31, 2**32 + 1, 2**47 + 1, 2**48 - 1, 2**48])
 def test_huge_n_goes_there_and_back_without_a_collision(n):
     p = Permutation(n, seed=1)
@@ -62,15 +56,15 @@ def test_huge_n_goes_there_and_back_without_a_collision(n):
     assert (p.inverse(ids) == positions).all()
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 1000, 1024, 1025, 4097, 100_003, 2**20, 2**20 + 1, 2**33 + 7, 2**48])
-def test_one_index_and_an_array_of_them_agree(n):
-    p = Permutation(n, seed=11, epoch=2)
-    positions = np.unique(np.linspace(0, n - 1, 200).astype(np.int64)).clip(0, n - 1)
-    ids = p[positions]
-    assert [p[i] for i in positions.tolist()] == ids.tolist()
-    assert [p.inverse(i) for i in ids.tolist()] == positions.tolist()
-    assert type(p[0]) is int
-    assert type(p.inverse(0)) is int
+@pytest.mark.parametrize("n, rounds", [(1, 8), (7, 8), (1024, 8), (2048, 1), (3000, 2), (4097, 64), (70_000, 8)])
+def test_iterating_yields_every_id_as_an_int_in_order_without_a_warning_about_overflow(n, rounds):
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        p = Permutation(n, seed=2**70, epoch=2**70, rounds=rounds)
+        ids = list(p)
+        assert is_bijection(p) and ids == order_of(p).tolist()
+        assert len(p) == len(ids) == n
+        assert {type(ids[0]), type(p[0]), type(p.inverse(0))} == {int}
 
 
 def test_the_order_never_changes_between_versions_and_machines():
@@ -148,32 +142,16 @@ def test_seed_and_epoch_are_two_keys_and_not_a_sum(n):
 def test_arrays_lists_tensors_and_slices_give_int64_arrays_of_their_shape():
     p = Permutation(5000)
     expected = np.array([[p[0], p[7]], [p[4999], p[7]]])
-    for positions in (
-        np.array([[0, 7], [4999, 7]]),
-        np.array([[0, 7], [4999, 7]], dtype=np.uint16),
-        np.array([[0, 7], [4999, 7]], dtype=">i4"),
-        [[0, 7], [4999, 7]],
-        torch.tensor([[0, 7], [4999, 7]]),
-    ):
+    given = [[0, 7], [4999, 7]]
+    for positions in (*(np.array(given, dtype) for dtype in ("i8", "u2", ">i4")), given, torch.tensor(given)):
         ids = p[positions]
-        assert isinstance(ids, np.ndarray)
-        assert ids.dtype == np.int64
-        assert (ids == expected).all()
+        assert isinstance(ids, np.ndarray) and ids.dtype == np.int64 and (ids == expected).all()
         assert np.array_equal(np.asarray(positions), [[0, 7], [4999, 7]]), "what was given is left alone"
     assert p[[]].tolist() == []
     assert p[1::1000].tolist() == [p[1], p[1001], p[2001], p[3001], p[4001]]
     assert p[-2:].tolist() == [p[4998], p[4999]]
     assert p[np.array([3])].shape == (1,)
     assert p[np.int64(3)] == p[torch.tensor(3)] == p[3]
-
-
-@pytest.mark.parametrize("n", [1, 7, 1024, 1025, 70_000])
-def test_iterating_yields_every_id_as_an_int_in_order(n):
-    p = Permutation(n, seed=5)
-    ids = list(p)
-    assert ids == order_of(p).tolist()
-    assert len(p) == len(ids) == n
-    assert type(ids[0]) is int
 
 
 def test_memory_does_not_grow_with_n():
@@ -187,14 +165,6 @@ def test_memory_does_not_grow_with_n():
 
     peak(2**18)
     assert peak(2**48) < 1.5 * peak(2**18)
-
-
-def test_no_numpy_warning_about_overflow():
-    with warnings.catch_warnings(), np.errstate(all="raise"):
-        warnings.simplefilter("error")
-        for n in (1, 9, 5000, 2**48):
-            p = Permutation(n, seed=2**70, epoch=2**70)
-            assert p[[n - 1]].tolist() == [p[n - 1]]
 
 
 def test_equal_arguments_are_equal_survive_pickling_and_do_not_change():

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,21 +113,6 @@ def group(tmp_path_factory):
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
-@pytest.mark.ranks
-def test_nothing_listens_to_other_machines(group):
-    """As torchrun comes, its store listens on every interface."""
-    assert group.printed == ""
-    addresses = {line.split()[-1] for line in group.error.run.lines if "listens on" in line}
-    assert addresses == {"127.0.0.1"}
-
-
-@pytest.mark.ranks
-def test_a_restart_works_without_help_from_the_script(group):
-    """As torchrun comes, the dead ranks' addresses stay after a restart."""
-    sums = [line for line in group.error.run.lines if "sum" in line]
-    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
-
-
 # ---- a rank fails
 
 
@@ -139,6 +125,15 @@ def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(grou
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
     assert isinstance(error.run, Run) and error.run.returncode == 1
     assert group.left == []
+
+
+@pytest.mark.ranks
+def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_other_machines(group):
+    """As torchrun comes, its store listens on every interface, and dead ranks' addresses stay after a restart."""
+    assert group.printed == ""
+    assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
+    sums = [line for line in group.error.run.lines if "sum" in line]
+    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
 
 
 @pytest.mark.ranks
@@ -332,12 +327,10 @@ def test_a_rank_is_quoted_whatever_it_left(tmp_path, stderr, expected):
     cause(tmp_path, {0: 2}, {})
     (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)
     assert RankLogs(tmp_path, show=False).cause(1).message().split("\n")[0] == f"rank 0 ended with {expected}"
-
-
-def test_where_no_rank_failed_torchrun_is_quoted(tmp_path):
+    shutil.rmtree(tmp_path / "ranks")
     (tmp_path / "torchrun.log").write_text("usage: …\nrun.py: error: no such option\n\n")
-    failure = RankLogs(tmp_path).cause(2)
-    assert failure.message() == "torchrun itself ended with exit code 2: run.py: error: no such option"
+    no_rank = RankLogs(tmp_path).cause(2).message()
+    assert no_rank == "torchrun itself ended with exit code 2: run.py: error: no such option"
 
 
 def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):

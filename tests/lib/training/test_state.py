@@ -42,11 +42,7 @@ def test_a_state_continues_bit_for_bit(tmp_path):
     for one, its in ((model, optimizer), (other, its_optimizer)):
         advance(one, its, 2)
     assert equal(weights(model), weights(other))
-
-
-def test_a_state_of_before_the_first_step_can_be_saved(tmp_path):
-    model, optimizer = trained(steps=0)
-    save_state(tmp_path / "s.npz", model, optimizer, {})
+    save_state(tmp_path / "s.npz", *trained(steps=0), {})  # before the first step there are no moments
     assert load_state(tmp_path / "s.npz", *trained(), {}) == {}
 
 

@@ -234,11 +234,8 @@ def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_cou
 ):
     assert np.abs(gradients["whole caption"]).max() > 0.1
     assert difference(gradients, "caption", "whole caption") < 1e-6
-
-
-@pytest.mark.ranks
-def test_it_is_not_for_clips_loss_whose_negatives_are_the_batch(gradients):
-    assert difference(gradients, "contrastive", "whole contrastive") > 0.01
+    assert difference(gradients, "contrastive", "whole contrastive") > 0.01, "CLIP's negatives are the batch"
+    assert float(gradients["accuracy"]) == gradients["whole accuracy"], "counts of all ranks are added"
 
 
 @pytest.mark.ranks
@@ -246,11 +243,6 @@ def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_r
     assert difference(gradients, "uneven, mean of means", "whole caption") > 0.01
     assert difference(gradients, "uneven, sum over all by their number", "whole caption") < 1e-6
     assert difference(gradients, "one rank has no row", "whole caption") < 1e-6
-
-
-@pytest.mark.ranks
-def test_accuracy_adds_the_counts_of_all_ranks(gradients):
-    assert float(gradients["accuracy"]) == gradients["whole accuracy"]
 
 
 # ---- real ranks: the script
@@ -264,14 +256,6 @@ def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_one, two_ra
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)
     assert one["losses"][-1] < 0.5 * one["losses"][0]
     assert abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
-
-
-@pytest.mark.ranks
-def test_every_row_counts_once_though_1437_rows_are_odd(two_ranks):
-    steps = read_steps(two_ranks)
-    assert counts_of_epoch(steps) == EVERY_ROW_ONCE
-    last = [len(step.rows) for step in steps if step.step == steps[-1].step]
-    assert last == [29, 28]
 
 
 @pytest.mark.ranks
@@ -312,14 +296,10 @@ def test_another_number_of_ranks_goes_on_from_the_state_of_two(request, killed, 
 
 
 @pytest.mark.ranks
-def test_a_rank_that_dies_or_raises_ends_the_run_with_its_own_error(of_one, of_two):
+def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_own_error(of_one, of_two, killed):
     assert str(of_two[1]) == "rank 1 was killed by SIGKILL"
     assert str(of_one[1]).startswith("rank 0 ended with ValueError: the planted error in step 0\n")
     assert "06_train.py" in of_one[1].traceback
-
-
-@pytest.mark.ranks
-def test_a_state_of_another_seed_is_refused(of_one, killed):
     assert "saved with seed=0, this run has seed=1" in (of_one[0] / "refusal").read_text()
     assert not (killed / "result.json").exists()
 
@@ -333,8 +313,10 @@ def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeyp
 @pytest.mark.ranks
 def test_the_study_trains_what_the_script_trains(digits, two_ranks, data):
     """The batches of two real ranks, put together, are those that the study trains on in one process."""
+    assert counts_of_epoch(read_steps(two_ranks)) == EVERY_ROW_ONCE
     (order,) = parts(Deal("full shuffle"), data, 0)
     steps = read_steps(two_ranks)
+    assert [len(step.rows) for step in steps if step.step == steps[-1].step] == [29, 28], "1437 rows are odd"
     for number in {step.step for step in steps}:
         trained_on = sorted(row for step in steps if step.step == number for row in step.rows)
         assert trained_on == sorted(order[60 * number : 60 * (number + 1)].tolist())

@@ -41,8 +41,7 @@ def test_the_functions_of_a_comparison_take_turns():
 
 def test_one_slow_run_moves_neither_the_median_nor_the_spread_far():
     timing = Timing((1.0, 2.0, 3.0, 4.0, 1000.0), "cpu", "perf_counter")
-    assert timing.median == 3.0
-    assert timing.spread == 2.0
+    assert timing.median == 3.0 and timing.spread == 2.0
     assert str(timing) == "3.00 s, spread 2.00 s (5 runs, cpu, perf_counter)"
     assert Timing((1.0,), "cpu", "perf_counter").spread == 0.0
 
@@ -93,8 +92,6 @@ def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
 
 
 # --- units --------------------------------------------------------------------------------------------------------
-
-
 def test_numbers_are_written_with_three_digits_and_a_fitting_unit():
     times = (0.0, 1e-10, 5e-7, 0.000123456, 0.0594, 0.99949, 0.9996, 12.345, 1234.5)
     assert [format_time(seconds) for seconds in times] == (
@@ -103,8 +100,7 @@ def test_numbers_are_written_with_three_digits_and_a_fitting_unit():
     in_units = (format_time(0.5, "ms"), format_time(7, "clock"), format_time(1, "clock"), format_time(1.5, "clock"))
     assert in_units == ("500 ms", "7 clocks", "1 clock", "1.5 clocks")
     sizes = [format_bytes(size) for size in (0, 999, 1000, 2.5e9, -1e6)]
-    assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 GB", "-1.00 MB"]
-    assert format_share(0.204) == "20 %"
+    assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 GB", "-1.00 MB"] and format_share(0.204) == "20 %"
     assert [plural(n, "rank") for n in (0, 1, 2, 1234567)] == ["0 ranks", "1 rank", "2 ranks", "1234567 ranks"]
     assert [plural(n, "copy", "copies") for n in (1, 2)] == ["1 copy", "2 copies"]
     aligned = table([("lane", "spans"), ("a", "7"), ("longer", "")])
@@ -156,8 +152,7 @@ def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss()
     process.join()
     assert together.rss - alone.rss > 50 * MEGABYTES, "RSS counts the shared pages again"
     assert together.pss - alone.pss < 30 * MEGABYTES, "PSS does not"
-    assert parent_only.pss < together.pss
-    assert len(held) == 60 * MEGABYTES
+    assert parent_only.pss < together.pss and len(held) == 60 * MEGABYTES
 
 
 def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_named():
@@ -167,8 +162,7 @@ def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_nam
     process.stdout.readline()
     after, child, without = memory(), memory(process.pid), memory(children=False)
     process.communicate()
-    assert child.uss > 60 * MEGABYTES
-    assert abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
+    assert child.uss > 60 * MEGABYTES and abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
     assert without.uss < after.uss - 50 * MEGABYTES
     with pytest.raises(ProcessLookupError, match=f"there is no process {process.pid}"):
         memory(process.pid)
@@ -200,21 +194,17 @@ def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_s
     with cuda_peak() as peak:
         torch.zeros(10)
     assert peak.allocated is None and peak.extra is None
-    assert str(peak) == "no GPU: nothing measured"
-    assert not torch.cuda.is_initialized()
+    assert str(peak) == "no GPU: nothing measured" and not torch.cuda.is_initialized()
 
 
 # --- the machine card ---------------------------------------------------------------------------------------------
-
-
 def test_the_card_names_what_a_number_depends_on():
     card = machine_card()
     assert 1 <= card.cores_usable <= card.cores_logical
     assert card.torch == torch.__version__ and card.python == platform.python_version()
     assert card.device == (card.gpu or card.cpu)
     lines = str(card).splitlines()
-    assert [line.split()[0] for line in lines] == ["cpu", "gpu", "torch"]
-    assert torch.__version__ in lines[2]
+    assert [line.split()[0] for line in lines] == ["cpu", "gpu", "torch"] and torch.__version__ in lines[2]
     text = str(card)  # gives away no host, no user and no path
     assert not {platform.node(), getpass.getuser()} & {*text.replace(",", " ").split()}
     assert str(Path.home()) not in text and os.sep + "sys" not in text
@@ -238,7 +228,6 @@ def test_a_container_that_may_use_fewer_cores_says_so(monkeypatch):
         return MODULE._usable_cores()
 
     free = quota("max 100000")
-    assert free == quota("not what we expect")
-    assert quota("100000 100000") == 1
+    assert free == quota("not what we expect") and quota("100000 100000") == 1
     assert quota("50000 100000") == 1, "half a core is still a core to run on"
     assert quota(f"{100 * free * 100000} 100000") == free

@@ -18,8 +18,7 @@ X = torch.ones(16, 8)
 def test_the_input_and_every_relu_are_kept_and_weights_are_not():
     saved = step_in_parts(model(3), [X])
     assert saved.peak_bytes == 4 * X.nbytes  # the input of the first Linear, and each ReLU's output, once
-    assert saved.bytes == 0
-    assert saved.history == [k * X.nbytes for k in (0, 1, 2, 3, 4, 3, 2, 1, 0)]
+    assert saved.bytes == 0 and saved.history == [k * X.nbytes for k in (0, 1, 2, 3, 4, 3, 2, 1, 0)]
 
 
 def test_a_tensor_that_two_nodes_keep_counts_once():

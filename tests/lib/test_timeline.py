@@ -22,12 +22,9 @@ PIPELINE = Trace([*LOADS, *(Span("model", f"step {i}", i + 1, i + 2, "step") for
 
 
 # --- one span ---------------------------------------------------------------------------------------------------
-
-
 def test_a_span_has_a_duration_and_plain_floats():
     span = Span("rank 0", "F0", 1, 3)
-    assert (span.duration, span.kind) == (2.0, "compute")
-    assert type(span.start) is float
+    assert (span.duration, span.kind) == (2.0, "compute") and type(span.start) is float
 
 
 @pytest.mark.parametrize(("start", "end"), [(2, 1), (0, float("inf")), (float("nan"), 1), (0, float("nan"))])
@@ -41,11 +38,8 @@ def test_impossible_times_are_refused_with_the_values(start, end):
 
 
 # --- what a trace says --------------------------------------------------------------------------------------------
-
-
 def test_two_lanes_that_overlap_for_one_second_of_three():
-    assert PIPELINE.lanes == ("worker", "model")
-    assert PIPELINE.kinds == ("load", "step")
+    assert PIPELINE.lanes == ("worker", "model") and PIPELINE.kinds == ("load", "step")
     assert (PIPELINE.start, PIPELINE.end, PIPELINE.makespan) == (0.0, 3.0, 3.0)
     assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0 and PIPELINE.overlap("load", "step") == 1.0
     assert PIPELINE.bubble == pytest.approx(2 / 6)
@@ -74,8 +68,7 @@ def test_a_trace_is_a_sequence_in_order_of_start_and_equal_to_its_like():
     assert [span.start for span in backwards] == [0, 1, 1, 2]
     assert PIPELINE[0] in PIPELINE and PIPELINE[-1].label == "step 1"
     assert PIPELINE[:2] == Trace(PIPELINE.spans[:2], PIPELINE.lanes)
-    assert Trace(list(PIPELINE)) == PIPELINE != PIPELINE.shift(1)
-    assert len({PIPELINE, Trace(PIPELINE)}) == 1
+    assert Trace(list(PIPELINE)) == PIPELINE != PIPELINE.shift(1) and len({PIPELINE, Trace(PIPELINE)}) == 1
     with pytest.raises(AttributeError):
         PIPELINE.spans = ()
 
@@ -108,8 +101,6 @@ def test_the_text_is_aligned_and_in_one_unit():
 
 
 # --- Chrome traces ------------------------------------------------------------------------------------------------
-
-
 def test_a_chrome_file_is_what_perfetto_reads_and_comes_back_the_same(tmp_path):
     trace = Trace([*PIPELINE.scale(1e-3), Span('<"ü">', "", 0, 0.1, "")], lanes=("idle", "model"))
     trace.to_chrome(tmp_path / "trace.json")
@@ -159,8 +150,6 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris_and_a_missing_folder_i
 
 
 # --- the recorder: one process ------------------------------------------------------------------------------------
-
-
 def test_a_recorder_starts_at_zero_unless_the_clock_is_wanted_and_keeps_what_raises():
     recorder = Recorder()
     start = recorder.now()
@@ -189,8 +178,6 @@ def test_threads_lose_no_span():
 
 
 # --- the recorder: several processes ------------------------------------------------------------------------------
-
-
 class Recorded(Dataset[int]):
     """Items that are their index; fetching one is recorded in the lane of the process that does it."""
 

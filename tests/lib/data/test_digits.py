@@ -19,14 +19,12 @@ def folder(tmp_path_factory):
 def test_the_meta_file_reads_like_an_image_caption_set(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
-    assert len(lines) == 1 + 1797
-    assert len(list((folder / "img").iterdir())) == 1797
+    assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
 
 
 def test_train_and_test_are_disjoint_and_together_all(folder):
     train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
-    assert (len(train), len(test)) == (1437, 360)
-    assert train + test == everything
+    assert (len(train), len(test)) == (1437, 360) and train + test == everything
 
 
 def test_pixels_and_labels_survive_the_file(folder):
@@ -61,8 +59,7 @@ def test_ranks_that_start_at_once_write_one_folder(tmp_path):
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:
         written = pool.map(write_digits, [tmp_path / "digits"] * 3)
-    assert written == [tmp_path / "digits"] * 3
-    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
+    assert written == [tmp_path / "digits"] * 3 and [path.name for path in tmp_path.iterdir()] == ["digits"]
     assert len(os.listdir(tmp_path / "digits" / "img")) == 1797
 
 
@@ -94,6 +91,5 @@ def test_a_row_is_a_file_name_and_a_quoted_caption_that_names_its_digit(tmp_path
 
 def test_workers_can_load_it(folder):
     images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
-    assert images.shape == (8, 64)
-    assert labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
+    assert images.shape == (8, 64) and labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
     assert decode_image(folder / "img" / "0001.png").max() <= 1

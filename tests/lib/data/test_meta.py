@@ -52,8 +52,6 @@ def row(i):
 
 
 # --- which lines are rows, and what a row is
-
-
 @pytest.mark.parametrize(
     "content, rows",
     [
@@ -93,12 +91,9 @@ def test_the_index_widens_its_numbers_where_rows_are_long(tmp_path, gap):
 
 
 # --- asking for rows
-
-
 def test_rows_come_in_the_order_asked_for_and_as_often(thousand):
     with MetaFile(thousand) as meta:
-        assert len(meta) == 1000
-        assert meta.rows([7, 999, 0, 7]) == [row(7), row(999), row(0), row(7)]
+        assert len(meta) == 1000 and meta.rows([7, 999, 0, 7]) == [row(7), row(999), row(0), row(7)]
         for ids in (np.array([3, 1]), np.array([3, 1], np.uint8), torch.tensor([3, 1]), (3, 1)):
             assert meta.rows(ids) == [row(3), row(1)]
         assert meta.rows([]) == [] == meta.rows(np.empty(0, np.int64))
@@ -148,8 +143,6 @@ def test_it_works_on_systems_without_positioned_reads(thousand, monkeypatch, mis
 
 
 # --- the file itself
-
-
 def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
     with pytest.raises(FileNotFoundError):
         MetaFile(tmp_path / "nothing.txt")
@@ -236,8 +229,6 @@ def test_a_pickled_meta_file_opens_the_same_file_again_and_no_other(thousand, mo
 
 
 # --- the index file
-
-
 def test_the_index_is_written_once_and_small(thousand):
     MetaFile(thousand).close()
     written = index_of(thousand).stat()
@@ -296,8 +287,6 @@ def test_a_foreign_file_in_its_place_is_refused_and_kept(thousand, content):
 
 
 # --- writing the index where things go wrong
-
-
 def in_fork(task):
     """Run `task` in a forked process and return what it returns, or its error as text."""
 
@@ -353,8 +342,7 @@ def test_a_full_disk_leaves_no_half_index(thousand):
 
     message = in_fork(with_little_room)
     assert message.startswith("OSError") and "cannot write the index of" in message and "index=" in message
-    assert os.listdir(thousand.parent) == ["captions.txt"]
-    assert len(all_rows(thousand)) == 1000
+    assert os.listdir(thousand.parent) == ["captions.txt"] and len(all_rows(thousand)) == 1000
 
 
 def test_a_process_killed_while_writing_leaves_nothing_that_is_taken_for_an_index(thousand):
@@ -435,8 +423,6 @@ def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, mo
 
 
 # --- the progress bar
-
-
 def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, capsys):
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     MetaFile(thousand).close()
@@ -446,8 +432,7 @@ def test_a_bar_appears_only_where_something_takes_long(thousand, monkeypatch, ca
     index_of(thousand).unlink()
     threads = threading.active_count()
     MetaFile(thousand).close()
-    assert "index of captions.txt" in capsys.readouterr().err
-    assert threading.active_count() == threads
+    assert "index of captions.txt" in capsys.readouterr().err and threading.active_count() == threads
     monkeypatch.setenv("TQDM_DISABLE", "1")
     index_of(thousand).unlink()
     MetaFile(thousand).close()

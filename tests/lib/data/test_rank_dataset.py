@@ -74,13 +74,10 @@ def what_runs_already():
 
 
 # --- dealing
-
-
 def test_every_epoch_and_seed_deals_the_rows_anew(meta):
     keys = ((0, 0), (0, 0), (1, 0), (0, 1))
     first, again, other_epoch, other_seed = (dealt(meta, 2, epoch, seed=seed) for epoch, seed in keys)
-    assert first == again != other_seed != other_epoch != first
-    assert set(first[0][0]) != set(other_epoch[0][0])
+    assert first == again != other_seed != other_epoch != first and set(first[0][0]) != set(other_epoch[0][0])
 
 
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
@@ -120,14 +117,11 @@ def test_wrong_arguments_are_refused_at_once(meta, change, message):
 
 
 # --- items
-
-
 def test_items_one_by_one_in_batches_and_iterated_are_the_same(meta):
     dataset = RankDataset(meta, 3, 1, mini_epochs=2)
     one_by_one = [dataset[i] for i in range(len(dataset))]
     assert one_by_one == dataset.__getitems__(range(len(dataset))) == list(dataset)
-    assert dataset[-1] == one_by_one[-1]
-    assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
+    assert dataset[-1] == one_by_one[-1] and dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
     with pytest.raises(IndexError, match=f"there are {len(dataset)}"):
         dataset[len(dataset)]
     dataset.transform = str.upper
@@ -179,8 +173,6 @@ def test_old_rows_are_freed_before_new_ones_are_read(tmp_path):
 
 
 # --- stop and resume
-
-
 def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     dataset.load_state_dict(RankDataset(meta, 2, 0, mini_epochs=4).state_dict(600))
@@ -225,8 +217,6 @@ def test_wrong_states_are_refused_and_change_nothing(meta):
 
 
 # --- workers
-
-
 @needs_fork
 def test_forked_workers_share_what_was_loaded_and_do_not_silently_load_copies_of_their_own(meta):
     dataset = RankDataset(meta, 2, 0)
@@ -284,8 +274,6 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
 
 
 # --- the loaders of an epoch
-
-
 @pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):

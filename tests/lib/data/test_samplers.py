@@ -23,8 +23,6 @@ class Endless(IterableDataset):
 
 
 # --- the goldens of the course: N = 10, W = 3, seed 0
-
-
 @pytest.mark.parametrize(
     "size, world_size, arguments, dealt",
     [
@@ -43,8 +41,6 @@ def test_who_gets_what(size, world_size, arguments, dealt):
 
 
 # --- index for index the same as torch
-
-
 def test_sizes_and_a_hundred_thousand_samples_equal_torch():
     """The property says it for any size below 3000, world and rank."""
     for size, world_size, drop_last in itertools.product((0, 1, 23, 24, 25, 100_003), (1, 2, 8), (False, True)):
@@ -58,8 +54,7 @@ def test_the_order_is_fixed_when_the_pass_begins_as_in_torch():
     ours, theirs = (kind(range(20), 2, 0) for kind in (DistributedSampler, TorchDistributedSampler))
     passes = iter(ours), iter(theirs)
     ours.set_epoch(1), theirs.set_epoch(1)
-    assert list(passes[0]) == list(passes[1])
-    assert list(ours) == list(theirs)
+    assert list(passes[0]) == list(passes[1]) and list(ours) == list(theirs)
 
 
 @pytest.mark.parametrize("order", ["torch", "feistel"])
@@ -70,8 +65,6 @@ def test_torch_adds_seed_and_epoch_so_their_sum_decides_and_feistel_tells_them_a
 
 
 # --- order="feistel"
-
-
 @pytest.mark.parametrize("size, world_size", [(1, 1), (2, 5), (10, 3), (1000, 7), (40_000, 2)])
 def test_feistel_covers_the_data_and_pads_with_the_head_of_its_order(size, world_size):
     exact = shares(size, world_size, order="feistel", pad=False)
@@ -82,8 +75,6 @@ def test_feistel_covers_the_data_and_pads_with_the_head_of_its_order(size, world
 
 
 # --- resuming
-
-
 def rest(size, world_size, state, **arguments):
     samplers = [DistributedSampler(range(size), world_size, rank, **arguments) for rank in range(world_size)]
     for sampler in samplers:
@@ -148,8 +139,6 @@ def test_what_is_no_state_no_count_no_epoch_and_no_seed_is_refused():
 
 
 # --- with a DataLoader, DDP's process group, pickle
-
-
 @pytest.mark.parametrize("workers", [dict(), dict(num_workers=2), dict(num_workers=2, persistent_workers=True)])
 def test_a_dataloader_follows_it_through_the_epochs(workers):
     samplers = [DistributedSampler(range(23), 2, rank) for rank in range(2)]
@@ -159,8 +148,7 @@ def test_a_dataloader_follows_it_through_the_epochs(workers):
         for sampler in samplers:
             sampler.set_epoch(epoch)
         seen = [torch.cat(list(loader)).tolist() for loader in loaders]
-        assert seen == [list(sampler) for sampler in samplers]
-        assert set(sum(seen, [])) == set(range(23))
+        assert seen == [list(sampler) for sampler in samplers] and set(sum(seen, [])) == set(range(23))
         orders.append(seen)
     assert orders[0] != orders[1]
 
@@ -179,8 +167,6 @@ def test_rank_and_world_size_come_from_the_process_group_and_without_one_it_fail
 
 
 # --- bad arguments
-
-
 @pytest.mark.parametrize(
     "arguments, says",
     [
@@ -208,8 +194,6 @@ def test_data_without_length_is_refused_at_once(make):
 
 
 # --- the two simple ones
-
-
 def test_sequential_is_range_and_a_sampler_survives_pickle():
     assert list(SequentialSampler("abc")) == [0, 1, 2] and len(SequentialSampler("abc")) == 3
     sampler = DistributedSampler(range(10), 3, 1, seed=4)
@@ -223,8 +207,7 @@ def test_random_under_the_global_seed_equals_torch():
             torch.manual_seed(3)
             sampler = kind(range(50))
             passes.append([list(sampler), list(sampler)])
-    assert passes[0] == passes[1]
-    assert passes[0][0] != passes[0][1]
+    assert passes[0] == passes[1] and passes[0][0] != passes[0][1]
 
 
 def test_random_with_a_seed_equals_torch_with_that_generator_pass_after_pass():

@@ -107,8 +107,6 @@ def until(true, seconds=10):
 
 
 # What is asked arrives
-
-
 def test_a_served_dataset_is_a_dataset(dataset):
     assert isinstance(dataset, torch.utils.data.Dataset) and len(dataset) == 100
     assert dataset[17] == dataset[np.int64(17)] == dataset[torch.tensor(17)] == "row 17"
@@ -137,8 +135,7 @@ def test_every_row_arrives_as_it_is_even_what_is_no_utf8_also_from_a_file(tmp_pa
         "long " * 100_000,
     ]
     with served(ListOfRows(odd)) as (_, rows):
-        assert rows.__getitems__(range(5)) == odd
-        assert [rows[i] for i in range(5)] == odd
+        assert rows.__getitems__(range(5)) == odd and [rows[i] for i in range(5)] == odd
     path = tmp_path / "meta.txt"
     path.write_bytes(b'# file "caption"\n0.png "a seven"\r\n\n1.png "\xff"\n')
     with served(path) as (serving, rows):
@@ -252,8 +249,7 @@ def test_the_server_is_quiet(dataset, capfd):
     for request_, *_ in (case.values for case in CASES):
         with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
             raw.sendall(request_)  # and gone, without reading
-    assert dataset[3] == "row 3"
-    assert capfd.readouterr() == ("", "")
+    assert dataset[3] == "row 3" and capfd.readouterr() == ("", "")
 
 
 def test_requests_may_come_at_once_or_byte_by_byte_but_not_for_ever_and_old_clients_are_hung_up_on(
@@ -298,8 +294,6 @@ def test_connections_above_the_limit_are_refused_and_the_others_served(monkeypat
 
 
 # Threads and processes
-
-
 def test_eight_threads_at_once_each_get_their_own_rows(dataset):
     def right(number, turn):
         ids = [(number * 13 + turn * j) % 100 for j in range(number + 1)]
@@ -339,8 +333,6 @@ def test_a_forked_process_leaves_the_parents_connection_alone():
 
 
 # Servers that fail
-
-
 @contextlib.contextmanager
 def scripted_server(*answers):
     """Listen, and treat the n-th connection with the n-th answer: a function, or bytes to say after a request."""
@@ -546,8 +538,6 @@ def test_a_server_killed_for_good_ends_the_epoch_with_an_error(meta):
 
 
 # Beginning and end
-
-
 def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
     slow = ListOfRows(["the row"], seconds=0.3)
     serving = MetaServer(slow).start()

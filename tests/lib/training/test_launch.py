@@ -52,8 +52,6 @@ def tell_when_all_are_known(tmp_path, monkeypatch):
 
 
 # ---- all goes well
-
-
 @pytest.mark.ranks
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys):
     """Of a run that ends well, after a restart."""
@@ -77,8 +75,7 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
             f"[rank {rank}] no newline",
             f"[rank {rank}] to stderr",
         ]
-    assert len(printed) == 8
-    assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
+    assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
 
@@ -114,8 +111,6 @@ def group(tmp_path_factory):
 
 
 # ---- a rank fails
-
-
 @pytest.mark.ranks
 def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group):
     error = group.error
@@ -222,8 +217,7 @@ def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path):
     text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert caught.value.rank is None
-    assert commands_that_know(tmp_path) == []
+    assert caught.value.rank is None and commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks

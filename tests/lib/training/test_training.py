@@ -246,16 +246,13 @@ def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_r
 
 
 # ---- real ranks: the script
-
-
 @pytest.mark.ranks
 def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_one, two_ranks):
     one, two = result(of_one[0] / "one"), result(two_ranks)
     assert len(one["losses"]) == -(-ROWS // 60)
     assert one["losses"] == pytest.approx(two["losses"], rel=1e-3)  # each step inherits the last one's rounding
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)
-    assert one["losses"][-1] < 0.5 * one["losses"][0]
-    assert abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
+    assert one["losses"][-1] < 0.5 * one["losses"][0] and abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
 
 
 @pytest.mark.ranks
@@ -275,8 +272,7 @@ def test_a_rank_killed_in_mid_epoch_is_started_again_and_ends_where_an_undisturb
     steps = read_steps(folder / "again")
     done = [sorted({s.step for s in steps if s.attempt == attempt}) for attempt in (0, 1)]
     assert done == [list(range(12)), list(range(10, 24))]  # saved after 10; 10 and 11 are done again
-    assert counts_of_epoch(steps) != EVERY_ROW_ONCE
-    assert counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
+    assert counts_of_epoch(steps) != EVERY_ROW_ONCE and counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
     assert result(folder / "again")["losses"] == pytest.approx(result(two_ranks)["losses"], rel=1e-4)
 
 
@@ -291,8 +287,7 @@ def test_another_number_of_ranks_goes_on_from_the_state_of_two(request, killed, 
     assert {(step.attempt, step.world_size) for step in steps} == {(0, 2), (1, ranks)}
     assert min(step.step for step in steps if step.attempt == 1) == 15
     assert counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
-    assert global_losses(before)[:15] == result(out)["losses"][:15]
-    assert result(out)["accuracy"] > 0.7
+    assert global_losses(before)[:15] == result(out)["losses"][:15] and result(out)["accuracy"] > 0.7
 
 
 @pytest.mark.ranks

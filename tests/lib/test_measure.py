@@ -25,16 +25,13 @@ MODULE = importlib.import_module("lib.measure")  # lib.measure itself is the fun
 
 
 @pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
-def test_warm_up_runs_are_run_but_do_not_count(device):
+def test_warm_up_runs_are_run_but_do_not_count_and_the_functions_of_a_comparison_take_turns(device):
     runs: list[int] = []
     timing = measure(lambda: runs.append(1), warmup=2, repeats=3, device=device)
     assert len(runs) == 5 and len(timing.samples) == 3
     assert (timing.device, timing.clock) == ("cpu", "perf_counter")
     assert all(sample >= 0 for sample in timing.samples)
-
-
-def test_the_functions_of_a_comparison_take_turns():
-    order: list[str] = []
+    order = []
     compare({name: lambda name=name: order.append(name) for name in "ABC"}, warmup=1, repeats=2)
     assert "".join(order) == "ABC" * 3
 

@@ -22,11 +22,6 @@ PIPELINE = Trace([*LOADS, *(Span("model", f"step {i}", i + 1, i + 2, "step") for
 
 
 # --- one span ---------------------------------------------------------------------------------------------------
-def test_a_span_has_a_duration_and_plain_floats():
-    span = Span("rank 0", "F0", 1, 3)
-    assert (span.duration, span.kind) == (2.0, "compute") and type(span.start) is float
-
-
 @pytest.mark.parametrize(("start", "end"), [(2, 1), (0, float("inf")), (float("nan"), 1), (0, float("nan"))])
 def test_impossible_times_are_refused_with_the_values(start, end):
     with pytest.raises(ValueError, match=rf"'F0' in lane 'rank 0'.*start {float(start)} and end {float(end)}"):
@@ -39,20 +34,16 @@ def test_impossible_times_are_refused_with_the_values(start, end):
 
 # --- what a trace says --------------------------------------------------------------------------------------------
 def test_two_lanes_that_overlap_for_one_second_of_three():
+    span = PIPELINE[0]
+    assert (span.duration, span.kind, Span("a", "x", 1, 3).kind) == (1.0, "load", "compute") and type(
+        span.start
+    ) is float
     assert PIPELINE.lanes == ("worker", "model") and PIPELINE.kinds == ("load", "step")
     assert (PIPELINE.start, PIPELINE.end, PIPELINE.makespan) == (0.0, 3.0, 3.0)
     assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0 and PIPELINE.overlap("load", "step") == 1.0
     assert PIPELINE.bubble == pytest.approx(2 / 6)
     with pytest.raises(KeyError, match=r"no lane 'modle' in this trace; its lanes are worker, model"):
         PIPELINE.busy("modle")
-
-
-def test_an_empty_trace_is_no_special_case():
-    empty = Trace()
-    assert (len(empty), empty.makespan, empty.bubble, empty.lanes, empty.kinds) == (0, 0.0, 0.0, (), ())
-    assert empty.from_zero() == empty == empty.merge()
-    assert empty.active("load") == empty.overlap("load", "step") == 0.0
-    assert str(empty).startswith("0 lanes, 0 s, 0 % idle")
 
 
 def test_the_order_of_lanes_can_be_given_and_new_ones_follow():
@@ -97,6 +88,7 @@ def test_the_text_is_aligned_and_in_one_unit():
         "worker 0      1  2.00 ms  20 %",
         "m             1  1.50 ms  40 %",
     ]
+    assert str(Trace()).startswith("0 lanes, 0 s, 0 % idle") and Trace().from_zero() == Trace() == Trace().merge()
     assert Trace([Span("p 0", "F0", 0, 1)]).to_text("clock").splitlines()[0] == "1 lane, 1 clock, 0 % idle"
 
 
@@ -250,18 +242,10 @@ def test_a_forked_child_does_not_carry_its_parents_spans_away_or_its_folder():
     lanes = [span.lane for span in recorder.trace()]
     assert sorted(lanes) == ["child", "child", "grandchild", "parent"]
 
-
-@needs_fork
-def test_a_forked_child_that_lets_its_recorder_go_leaves_the_folder_to_the_owner():
     recorders = [Recorder()]
     folder = recorders[0]._folder
-
-    def child():
-        recorders.clear()
-        gc.collect()
-
-    in_fork(child)
-    assert folder.is_dir()
+    in_fork(lambda: [recorders.clear(), gc.collect()])  # it lets its copy go
+    assert folder.is_dir(), "and leaves the folder to the owner"
 
 
 @needs_fork

@@ -16,15 +16,12 @@ def folder(tmp_path_factory):
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
-def test_the_meta_file_reads_like_an_image_caption_set(folder):
+def test_the_meta_file_reads_like_an_image_caption_set_and_is_train_and_test(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
-    assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
-
-
-def test_train_and_test_are_disjoint_and_together_all(folder):
     train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
     assert (len(train), len(test)) == (1437, 360) and train + test == everything
+    assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
 
 
 def test_pixels_and_labels_survive_the_file(folder):
@@ -63,14 +60,11 @@ def test_ranks_that_start_at_once_write_one_folder(tmp_path):
     assert len(os.listdir(tmp_path / "digits" / "img")) == 1797
 
 
-def test_somebody_elses_folder_is_not_touched(tmp_path):
+def test_somebody_elses_folder_is_neither_touched_nor_read(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="choose another folder"):
         write_digits(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_reading_before_writing_says_what_to_call(tmp_path):
     with pytest.raises(FileNotFoundError, match="call write_digits"):
         Digits(tmp_path / "digits")
     with pytest.raises(ValueError, match="'validation'"):

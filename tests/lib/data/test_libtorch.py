@@ -118,14 +118,6 @@ def test_a_million_indices_are_shuffled_once_an_epoch():
 
 
 # ---- a cursor
-@BOTH
-@pytest.mark.parametrize("size, duplicates", [(0, True), (0, False), (3, False)])
-def test_an_empty_shard_ends_at_once(kind, size, duplicates):
-    for rank in range(4):
-        sampler = kind(size, 4, rank, duplicates)
-        assert (len(sampler), sampler.next(1), list(sampler), sampler.index()) == (0, None, [], 0)
-
-
 # ---- a sampler for a DataLoader
 class Numbers(Dataset[int]):
     def __getitem__(self, index):

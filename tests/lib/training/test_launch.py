@@ -133,11 +133,12 @@ def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_oth
 
 @pytest.mark.ranks
 @pytest.mark.usefixtures("tell_when_all_are_known")
-def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_path):
-    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
-    with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
+@pytest.mark.parametrize("who, pid, rank", [("rank 1", "os.getpid()", 1), ("torchrun itself", "os.getppid()", None)])
+def test_who_is_killed_leaves_neither_ranks_nor_their_children(tmp_path, who, pid, rank):
+    text = CHILD + ALL_KNOWN + f"if rank == 1: os.kill({pid}, signal.SIGKILL)\ntime.sleep(600)\n"
+    with pytest.raises(RankError, match=f"^{who} was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
+    assert caught.value.rank == rank and caught.value.exitcode == -signal.SIGKILL
     assert commands_that_know(tmp_path) == []
 
 
@@ -209,15 +210,6 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     with pytest.raises(KeyboardInterrupt):
         Impatient(agent).end()
     assert commands_that_know(tmp_path) == []
-
-
-@pytest.mark.ranks
-@pytest.mark.usefixtures("tell_when_all_are_known")
-def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path):
-    text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
-    with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
-        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert caught.value.rank is None and commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks

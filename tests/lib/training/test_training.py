@@ -229,9 +229,7 @@ def difference(gradients, name, whole):
 
 
 @pytest.mark.ranks
-def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(
-    gradients,
-):
+def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(gradients):
     assert np.abs(gradients["whole caption"]).max() > 0.1
     assert difference(gradients, "caption", "whole caption") < 1e-6
     assert difference(gradients, "contrastive", "whole contrastive") > 0.01, "CLIP's negatives are the batch"

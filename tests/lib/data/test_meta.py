@@ -410,16 +410,12 @@ def test_a_process_that_hangs_while_building_does_not_hang_the_others(thousand, 
         assert len(all_rows(thousand)) == 1000
 
 
-def test_processes_that_all_build_at_once_do_not_disturb_each_other(thousand, monkeypatch):
-    """On a file system without locks."""
+def test_on_a_file_system_without_locks_all_build_at_once_and_do_not_disturb_each_other(thousand, monkeypatch):
     monkeypatch.setattr(meta_index, "_one_at_a_time", lambda text: contextlib.nullcontext())
-
-    def build(_):
-        with MetaFile(thousand) as meta:
-            return meta.rows([999])
-
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(build, range(8))) == [[row(999)]] * 8
+        for meta in pool.map(MetaFile, [thousand] * 8):
+            with meta:
+                assert meta.rows([999]) == [row(999)]
 
 
 # --- the progress bar

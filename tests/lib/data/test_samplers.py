@@ -17,11 +17,6 @@ def shares(size, world_size, **arguments):
     return [list(DistributedSampler(range(size), world_size, rank, **arguments)) for rank in range(world_size)]
 
 
-class Endless(IterableDataset):
-    def __iter__(self):
-        return iter(int, 1)
-
-
 # --- the goldens of the course: N = 10, W = 3, seed 0
 @pytest.mark.parametrize(
     "size, world_size, arguments, dealt",
@@ -185,7 +180,8 @@ def test_bad_arguments_raise_at_once_with_the_way_out(arguments, says):
 
 @pytest.mark.parametrize("make", [SequentialSampler, RandomSampler, lambda data: DistributedSampler(data, 2, 0)])
 def test_data_without_length_is_refused_at_once(make):
-    for data in (Endless(), iter([1, 2])):
+    endless = type("Endless", (IterableDataset,), {"__iter__": lambda self: iter(int, 1)})
+    for data in (endless(), iter([1, 2])):
         with pytest.raises(TypeError, match="no len"):
             make(data)
 

@@ -217,13 +217,6 @@ def gradients(data, of_two):
     return found
 
 
-def load(folder, model):
-    """Load what the script has saved, whatever its identity."""
-    with np.load(folder / "state.npz", allow_pickle=False) as file:
-        identity = json.loads(str(file["json"]))["identity"]
-    return load_state(folder / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
-
-
 def difference(gradients, name, whole):
     return float(np.abs(gradients[name] - gradients[whole]).max())
 
@@ -256,7 +249,9 @@ def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_one, two_ra
 @pytest.mark.ranks
 def test_the_accuracy_of_ranks_is_exactly_that_of_the_same_weights_in_one_process(two_ranks, data):
     model = TinyClip()
-    load(two_ranks, model)
+    with np.load(two_ranks / "state.npz", allow_pickle=False) as file:
+        identity = json.loads(str(file["json"]))["identity"]
+    load_state(two_ranks / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
     captions = [CAPTIONS[digit] for digit in data.test_digits]
     assert len(captions) == result(two_ranks)["test_rows"] == TEST_ROWS
     assert result(two_ranks)["accuracy"] == accuracy(model, [(data.test_images, captions)])

@@ -1,10 +1,14 @@
-"""Values that every module of `lib` checks or writes in the same way: whole numbers, ranks, times, shares, sizes."""
+"""Values that every module of `lib` checks or writes in the same way: numbers, ranks, times, sizes, files."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Iterable, Sequence
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +62,21 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+@contextlib.contextmanager
+def whole_or_not_at_all(path: str | os.PathLike[str], mark: str | None = None) -> Iterator[Path]:
+    """Yield a name beside `path`; what is written there gets the name `path` if all goes well, and is removed if not.
+
+    mark: makes the name one that no other writer has; by default that of this process and thread.
+    """
+    path, mark = Path(path), mark or f"{os.getpid()}.{threading.get_ident()}"
+    unfinished = path.with_name(f".{path.name}.{mark}")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 # ---- Argument checks that every module of `lib` shares: the value, what is wrong with it, and the way out.

@@ -16,7 +16,6 @@ import math
 import os
 import shutil
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from lib._values import format_share, format_time, plural, table, unit_for
+from lib._values import format_share, format_time, plural, table, unit_for, whole_or_not_at_all
 
 Interval = tuple[float, float]
 
@@ -233,12 +232,8 @@ class Trace(Sequence[Span]):
             start, end = round(span.start * 1e9), round(span.end * 1e9)
             times = {"ts": start / 1e3, "dur": (end - start) / 1e3}
             events.append({"name": span.label, "cat": span.kind, "ph": "X", **rows[span.lane], **times})
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            temporary.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_or_not_at_all(path) as file:
+            file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
 
     @classmethod
     def from_chrome(cls, path: str | os.PathLike[str]) -> Trace:

@@ -109,12 +109,7 @@ class _DistributedSampler:
         return {"index": self._index}
 
     def _shard(self) -> dict[str, int]:
-        return {
-            "size": self._size,
-            "num_replicas": self._num_replicas,
-            "rank": self._rank,
-            "allow_duplicates": self._allow_duplicates,
-        }
+        return {name: getattr(self, f"_{name}") for name in ("size", "num_replicas", "rank", "allow_duplicates")}
 
     def __repr__(self) -> str:
         shard = ", ".join(f"{name}={value}" for name, value in self._shard().items())

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import tempfile
 import threading
 import time
 import zlib
@@ -28,6 +27,8 @@ from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from lib._values import whole_or_not_at_all
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ids: TypeAlias = npt.NDArray[np.int64]
@@ -263,17 +264,13 @@ def _build(text: int, name: Path, path: Path, stamp: Stamp) -> None:
             with contextlib.suppress(OSError):
                 if time.time() - lost.stat().st_mtime > LEFTOVER_SECONDS:
                     lost.unlink()
-        handle, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        try:
-            with open(handle, "wb", buffering=0) as file:
+        with whole_or_not_at_all(path, f"{os.urandom(8).hex()}.part") as unfinished:
+            with open(unfinished, "xb", buffering=0) as file:
                 # the first width is nearly always enough; one that is not is found out long before the end
                 fits = any(_write(text, name, file, width, stamp) for width in RECORDS)
             if not fits or Stamp.of(text) != stamp:
                 raise EOFError
-            os.chmod(unfinished, 0o644)
-            os.replace(unfinished, path)
-        finally:
-            Path(unfinished).unlink(missing_ok=True)
+            unfinished.chmod(0o644)
     except EOFError:
         raise RuntimeError(f"{name} has changed while it was read; open it again when nobody writes to it") from None
     except OSError as error:

@@ -12,15 +12,13 @@ import csv
 import io
 import os
 import re
-import threading
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from lib._values import integer
+from lib._values import integer, whole_or_not_at_all
 
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")
@@ -168,13 +166,8 @@ class Schedule:
             [str(cell or "") for cell in row] or [""] for row in self.ranks
         )
         if path is not None:
-            path = Path(path)
-            unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-            try:
-                unfinished.write_text(lines.getvalue(), encoding="utf-8", newline="")
-                os.replace(unfinished, path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            with whole_or_not_at_all(path) as file:
+                file.write_text(lines.getvalue(), encoding="utf-8", newline="")
         return lines.getvalue()
 
     @classmethod

@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lib._values import whole_or_not_at_all
+
 FORMAT = 1
 
 
@@ -34,21 +36,15 @@ def save_state(
     identity: by name, what must be equal where the state is loaded: seed, checksum of the data, …
     Whoever is killed meanwhile leaves the old file as it was. One process may write at a time: rank 0.
     """
-    path = Path(path)
     arrays = {f"model/{name}": _array(tensor) for name, tensor in model.state_dict().items()}
     moments, groups = optimizer.state_dict()["state"], optimizer.state_dict()["param_groups"]
     for number, values in moments.items():
         arrays |= {f"optimizer/{number}/{name}": _array(value) for name, value in values.items()}
     text = json.dumps({"format": FORMAT, "identity": {**identity}, "groups": groups, "more": more})
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with open(unfinished, "wb") as file:
-            np.savez(file, allow_pickle=False, json=np.array(text), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with whole_or_not_at_all(path, "unfinished") as unfinished, open(unfinished, "wb") as file:
+        np.savez(file, allow_pickle=False, json=np.array(text), **arrays)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load_state(

@@ -16,17 +16,12 @@ def folder(tmp_path_factory):
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
-def test_the_meta_file_reads_like_an_image_caption_set(folder):
+def test_the_meta_file_reads_like_an_image_caption_set_and_is_train_and_test(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
-    assert len(lines) == 1 + 1797
-    assert len(list((folder / "img").iterdir())) == 1797
-
-
-def test_train_and_test_are_disjoint_and_together_all(folder):
     train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
-    assert (len(train), len(test)) == (1437, 360)
-    assert train + test == everything
+    assert (len(train), len(test)) == (1437, 360) and train + test == everything
+    assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
 
 
 def test_pixels_and_labels_survive_the_file(folder):
@@ -61,45 +56,34 @@ def test_ranks_that_start_at_once_write_one_folder(tmp_path):
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:
         written = pool.map(write_digits, [tmp_path / "digits"] * 3)
-    assert written == [tmp_path / "digits"] * 3
-    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
+    assert written == [tmp_path / "digits"] * 3 and [path.name for path in tmp_path.iterdir()] == ["digits"]
     assert len(os.listdir(tmp_path / "digits" / "img")) == 1797
 
 
-def test_somebody_elses_folder_is_not_touched(tmp_path):
+def test_somebody_elses_folder_is_neither_touched_nor_read(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="choose another folder"):
         write_digits(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_reading_before_writing_says_what_to_call(tmp_path):
     with pytest.raises(FileNotFoundError, match="call write_digits"):
         Digits(tmp_path / "digits")
     with pytest.raises(ValueError, match="'validation'"):
         Digits(tmp_path, "validation")
 
 
-def test_a_row_is_a_file_name_and_a_quoted_caption():
+def test_a_row_is_a_file_name_and_a_quoted_caption_that_names_its_digit(tmp_path):
     assert parse_row('img/0007.png "a handwritten six"\n') == ("img/0007.png", "a handwritten six")
     for row in ("", "img/0007.png", "img/0007.png six", 'img/0007.png "'):
         with pytest.raises(ValueError, match="a row reads"):
             parse_row(row)
-
-
-def test_a_caption_names_its_digit():
     assert [digit_of(f"a handwritten {word}") for word in digits.WORDS] == list(range(10))
     with pytest.raises(ValueError, match="handwritten eleven"):
         digit_of("a handwritten eleven")
-
-
-def test_header_and_blank_lines_are_no_rows(tmp_path):
     (tmp_path / "meta.txt").write_text('#filename label\n\nimg/1.png "a one"\n   \n')
-    assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"']
+    assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"'], "header and blank lines are no rows"
 
 
 def test_workers_can_load_it(folder):
     images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
-    assert images.shape == (8, 64)
-    assert labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
+    assert images.shape == (8, 64) and labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
     assert decode_image(folder / "img" / "0001.png").max() <= 1

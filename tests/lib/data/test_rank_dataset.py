@@ -30,7 +30,7 @@ def meta(tmp_path_factory):
         yield meta
 
 
-def number(row: str) -> int:
+def number(row):
     return int(row[4:8])
 
 
@@ -48,30 +48,19 @@ def dealt(meta, world_size, epoch=0, **arguments):
     return ranks
 
 
-def flat(ranks):
-    return [row for parts in ranks for part in parts for row in part]
-
-
 def batches(loader):
     return [row if isinstance(row, str) else int(row) for batch in loader for row in batch]
-
-
-def workers_alive():
-    return len(multiprocessing.active_children())
 
 
 def nothing_left_behind():
     """Wait a little: the threads that feed a dead worker's queue end by themselves."""
     gc.collect()
-    deadline = time.monotonic() + 10
-    while (threads := threads_alive()) and time.monotonic() < deadline:
+    names, deadline = ("mini-epoch", "QueueFeeder", "Thread-"), time.monotonic() + 10
+    while any(t.name.startswith(names) for t in {*threading.enumerate()} - alive_before):
+        if time.monotonic() > deadline:
+            return False
         time.sleep(0.01)
-    return workers_alive() == 0 and not threads
-
-
-def threads_alive():
-    names = ("mini-epoch", "QueueFeeder", "Thread-")
-    return [t.name for t in threading.enumerate() if t not in alive_before and t.name.startswith(names)]
+    return not multiprocessing.active_children()
 
 
 alive_before: set[threading.Thread] = set()
@@ -85,15 +74,10 @@ def what_runs_already():
 
 
 # --- dealing
-
-
 def test_every_epoch_and_seed_deals_the_rows_anew(meta):
-    first, again, other_epoch, other_seed = (
-        dealt(meta, 2, epoch, seed=seed) for epoch, seed in ((0, 0), (0, 0), (1, 0), (0, 1))
-    )
-    assert first == again
-    assert len({tuple(flat(ranks)) for ranks in (first, other_epoch, other_seed)}) == 3
-    assert set(first[0][0]) != set(other_epoch[0][0])
+    keys = ((0, 0), (0, 0), (1, 0), (0, 1))
+    first, again, other_epoch, other_seed = (dealt(meta, 2, epoch, seed=seed) for epoch, seed in keys)
+    assert first == again != other_seed != other_epoch != first and set(first[0][0]) != set(other_epoch[0][0])
 
 
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
@@ -119,38 +103,32 @@ def test_an_empty_file_is_an_empty_dataset(tmp_path):
         ({"order": "random"}, "'torch' or 'feistel', not 'random'"),
     ],
 )
-def test_wrong_arguments_are_refused_by_the_constructor(meta, change, message):
+def test_wrong_arguments_are_refused_at_once(meta, change, message):
     with pytest.raises(ValueError, match=message):
         RankDataset(**{"meta_file": meta, "world_size": 8, "rank": 0, **change})
-
-
-def test_a_mini_epoch_an_epoch_and_loader_arguments_that_are_none_are_refused_at_once(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     with pytest.raises(ValueError, match="mini_epoch must be below 4, not 4"):
         dataset.load(4)
     with pytest.raises(ValueError, match="at least 0"):
         dataset.set_epoch(-1)
-    for change in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}):
+    for wrong in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}):
         with pytest.raises(ValueError):
-            mini_epoch_loaders(dataset, **{"epoch": 0, "batch_size": 5, **change})
+            mini_epoch_loaders(dataset, **{"epoch": 0, "batch_size": 5, **wrong})
 
 
 # --- items
-
-
 def test_items_one_by_one_in_batches_and_iterated_are_the_same(meta):
     dataset = RankDataset(meta, 3, 1, mini_epochs=2)
     one_by_one = [dataset[i] for i in range(len(dataset))]
     assert one_by_one == dataset.__getitems__(range(len(dataset))) == list(dataset)
-    assert dataset[-1] == one_by_one[-1]
-    assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
+    assert dataset[-1] == one_by_one[-1] and dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
     with pytest.raises(IndexError, match=f"there are {len(dataset)}"):
         dataset[len(dataset)]
     dataset.transform = str.upper
     assert list(dataset) == dataset.__getitems__(range(len(dataset))) == [row.upper() for row in one_by_one]
 
 
-def test_first_use_loads_the_first_mini_epoch(meta):
+def test_first_use_loads_the_first_mini_epoch_and_a_load_that_fails_can_be_tried_again(meta, monkeypatch):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     assert dataset._packed is None, "nothing is read before it is needed"
     assert len(dataset) == 125
@@ -162,6 +140,13 @@ def test_first_use_loads_the_first_mini_epoch(meta):
     dataset.set_epoch(1)
     assert dataset._packed is None, "the old rows do not stay for another epoch"
     assert dataset[0] != first
+    with monkeypatch.context() as broken:
+        broken.setattr(meta, "pack", lambda *arguments: (_ for _ in ()).throw(OSError("disk")))
+        with pytest.raises(OSError, match="disk"):
+            dataset.load(1)
+    assert dataset._packed is None
+    dataset.transform = number
+    assert list(dataset) == dealt(meta, 2, 1, mini_epochs=4)[0][1], "it is still mini-epoch 1, and can be tried again"
 
 
 def test_old_rows_are_freed_before_new_ones_are_read(tmp_path):
@@ -187,73 +172,31 @@ def test_old_rows_are_freed_before_new_ones_are_read(tmp_path):
         assert dataset._packed is None and rows is not None
 
 
-def test_a_load_that_fails_can_be_tried_again(meta, monkeypatch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=2)
-    dataset.load(0)
-    with monkeypatch.context() as broken:
-        broken.setattr(meta, "pack", lambda *arguments: (_ for _ in ()).throw(OSError("disk")))
-        with pytest.raises(OSError, match="disk"):
-            dataset.load(1)
-    assert dataset._packed is None
-    assert list(dataset) == RankDataset(meta, 2, 0).__getitems__(range(250, 500)), "it is still mini-epoch 1"
-
-
 # --- stop and resume
-
-
-def test_a_state_survives_json_and_another_number_of_ranks_and_mini_epochs(meta):
-    used = []
-    for rank in range(4):
-        dataset = RankDataset(meta, 4, rank, mini_epochs=3, transform=number)
-        dataset.set_epoch(6)
-        dataset.load(0)
-        used += list(dataset)
-        dataset.load(1)
-        used += [dataset[i] for i in range(10)]
-    state = json.loads(json.dumps(dataset.state_dict(len(used))))
-    assert (state["epoch"], state["mini_epoch"], state["consumed"]) == (6, 1, len(used))
-    for rank in range(3):
-        dataset = RankDataset(meta, 3, rank, mini_epochs=8, transform=number)
-        dataset.load_state_dict(state)
-        assert dataset.epoch == 6
-        for loader in mini_epoch_loaders(dataset, 6, batch_size=16):
-            used += batches(loader)
-    assert sorted(set(used)) == list(range(N)) and len(used) - N < 3
-
-
 def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     dataset.load_state_dict(RankDataset(meta, 2, 0, mini_epochs=4).state_dict(600))
     assert dataset.first_mini_epoch == 2 and dataset.num_samples == 200
     with pytest.raises(ValueError, match=r"mini-epoch 0 of epoch 0 was used before the restart.*\[2, 3\]"):
         dataset.load(0)
+    assert sum(len(batches(loader)) for loader in mini_epoch_loaders(dataset, 0, batch_size=16)) == 200
     dataset.set_epoch(1)
     assert dataset.first_mini_epoch == 0 and dataset.num_samples == 500
-
-
-def test_the_state_at_the_end_of_an_epoch_leaves_nothing_of_it(meta):
-    dataset = RankDataset(meta, 3, 0, mini_epochs=4)
-    state = dataset.state_dict(dataset.num_samples * 3)
-    assert (state["consumed"], state["mini_epoch"]) == (N, 4)
+    state = dataset.state_dict(N)
+    assert (state["consumed"], state["mini_epoch"]) == (N, 4), "at the end nothing is left"
     dataset.load_state_dict(state)
-    assert len(dataset) == 0 and list(mini_epoch_loaders(dataset, 0, batch_size=8)) == []
-    assert list(dataset) == []
+    assert len(dataset) == 0 and list(mini_epoch_loaders(dataset, 1, batch_size=8)) == list(dataset) == []
     with pytest.raises(ValueError, match="the next epoch: call set_epoch"):
         dataset.load(3)
-    assert len(list(mini_epoch_loaders(dataset, 1, batch_size=8))) == 4
+    assert len(list(mini_epoch_loaders(dataset, 2, batch_size=8))) == 4
 
 
 def test_wrong_states_are_refused_and_change_nothing(meta):
     dataset = RankDataset(meta, 2, 0, seed=1, mini_epochs=4)
     state = dataset.state_dict(100)
-    for change in (
-        {"seed": 2},
-        {"size": 5},
-        {"order": "torch"},
-        {"version": 0},
-        {"consumed": N + 1},
-        {"mini_epoch": 9},
-    ):
+    assert json.loads(json.dumps(state)) == state
+    wrong = dict(seed=2, size=5, order="torch", version=0, consumed=N + 1, mini_epoch=9)
+    for change in ({key: value} for key, value in wrong.items()):
         with pytest.raises(ValueError):
             dataset.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="epoch, consumed missing"):
@@ -269,23 +212,17 @@ def test_wrong_states_are_refused_and_change_nothing(meta):
 
 
 # --- workers
-
-
 @needs_fork
-def test_forked_workers_share_what_was_loaded(meta):
+def test_forked_workers_share_what_was_loaded_and_do_not_silently_load_copies_of_their_own(meta):
     dataset = RankDataset(meta, 2, 0)
     dataset.load(0)
     loader = DataLoader(dataset, batch_size=32, num_workers=2, multiprocessing_context="fork")
     assert batches(loader) == list(dataset)
     shuffled = DataLoader(dataset, batch_size=32, sampler=RandomSampler(dataset))
     assert sorted(batches(shuffled)) == sorted(dataset)
-
-
-@needs_fork
-def test_a_worker_does_not_silently_load_a_copy_of_its_own(meta):
-    loader = DataLoader(RankDataset(meta, 2, 0), batch_size=32, num_workers=1, multiprocessing_context="fork")
+    alone = DataLoader(RankDataset(meta, 2, 0), batch_size=32, num_workers=1, multiprocessing_context="fork")
     with pytest.raises(RuntimeError, match=r"call load\(0\) before the loader is iterated"):
-        batches(loader)
+        batches(alone)
 
 
 def test_a_spawned_worker_reads_its_rows_again(meta):
@@ -306,10 +243,10 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
     path = tmp_path / "many.txt"
     path.write_text("".join(f"img/{i:06}.png a caption of some length, like others\n" for i in range(200_000)))
 
-    def private_growth(dataset) -> int:
+    def private_growth(dataset):
         """Read all rows in a forked process and return by how many bytes its private memory grew."""
 
-        def read(end) -> None:
+        def read(end):
             process = psutil.Process()
             before = process.memory_full_info().uss
             for i in range(len(dataset)):
@@ -332,8 +269,6 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
 
 
 # --- the loaders of an epoch
-
-
 @pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
@@ -361,7 +296,7 @@ def test_persistent_workers_of_an_ordinary_loader_keep_the_old_epoch(meta):
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(meta, prefetch):
-    def train(transform) -> None:
+    def train(transform):
         dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=transform)
         for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
             for _ in loader:
@@ -374,34 +309,33 @@ def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(me
     assert nothing_left_behind()
 
 
-def test_a_half_read_loader_ends_when_the_next_one_is_taken(meta):
+def test_a_loader_ends_when_the_next_one_is_taken_and_the_epoch_must_not_change_under_the_loop(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=3)
     loaders = mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=1)
     half_read = iter(next(loaders))
     next(half_read)
-    assert workers_alive() == 1
+    assert len(multiprocessing.active_children()) == 1
     second = next(loaders)
-    assert workers_alive() == 0
+    assert not multiprocessing.active_children()
     with pytest.raises(RuntimeError, match="this loader is over"):
         next(half_read)
     assert len(batches(second)) == len(dataset)
-    loaders.close()
-
-
-def test_loaders_that_are_collected_first_and_used_later_say_so(meta):
-    loaders = list(mini_epoch_loaders(RankDataset(meta, 2, 0, mini_epochs=3), 0, batch_size=10))
-    assert len(loaders) == 3
-    for loader in loaders:
+    dataset.set_epoch(1)
+    with pytest.raises(RuntimeError, match="set to epoch 1 while epoch 0"):
+        next(loaders)
+    for loader in list(mini_epoch_loaders(dataset, 0, batch_size=10)):  # collected first, used later
         with pytest.raises(RuntimeError, match="take the next loader"):
             batches(loader)
 
 
-def test_prefetch_reads_the_next_rows_while_these_are_used(meta, monkeypatch):
+def test_prefetch_reads_the_next_rows_while_these_are_used_and_its_error_comes_with_them(meta, monkeypatch):
     dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    read, reads = RankDataset.read, []
+    read, reads, broken = RankDataset.read, [], []
 
     def note(self, mini_epoch, *rest):
         reads.append((mini_epoch, threading.current_thread() is threading.main_thread()))
+        if mini_epoch in broken:
+            raise OSError("disk")
         return read(self, mini_epoch, *rest)
 
     monkeypatch.setattr(RankDataset, "read", note)
@@ -413,27 +347,12 @@ def test_prefetch_reads_the_next_rows_while_these_are_used(meta, monkeypatch):
             time.sleep(0.001)
         assert len(list(iterator)) == -(-len(dataset) // 50)
     assert reads == [(0, True), (1, False), (2, False)]
-
-
-def test_an_error_while_prefetching_arrives_with_the_next_mini_epoch(meta, monkeypatch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    read = RankDataset.read
-
-    def fail_later(self, mini_epoch, *rest):
-        if mini_epoch == 1:
-            raise OSError("disk")
-        return read(self, mini_epoch, *rest)
-
-    monkeypatch.setattr(RankDataset, "read", fail_later)
-    seen = []
-
-    def train() -> None:
-        for loader in mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True):
-            seen.extend(batches(loader))
-
+    broken.append(1)
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)
+    assert len(batches(next(loaders))) == len(dataset)
     with pytest.raises(OSError, match="disk"):
-        train()
-    assert len(seen) == len(dataset) and nothing_left_behind()
+        next(loaders)
+    assert nothing_left_behind()
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
@@ -459,15 +378,6 @@ def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
             break
         gc.collect()
         assert asked.count(1) < 1000
-
-
-def test_the_epoch_must_not_change_under_the_loop(meta):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=50)
-    next(loaders)
-    dataset.set_epoch(1)
-    with pytest.raises(RuntimeError, match="set to epoch 1 while epoch 0"):
-        next(loaders)
 
 
 def test_a_file_that_changes_between_mini_epochs_is_an_error(tmp_path):

@@ -68,6 +68,14 @@ def dataset():
         yield rows
 
 
+def get(path):
+    return ask(b"GET %s HTTP/1.1" % path)
+
+
+def post(body, *headers, path=b"/rows"):
+    return ask(b"POST %s HTTP/1.1" % path, b"Content-Length: %d" % len(body), *headers, body=body)
+
+
 def talk(port, *parts, pause=0.0):
     """Send bytes to the server as they are; return all that comes back until it hangs up (or 5 s of silence)."""
     with socket.create_connection((HOST, port), timeout=5) as raw:
@@ -90,14 +98,6 @@ def ask(start, *headers, body=b""):
     return b"\r\n".join([start, *headers, b"", body])
 
 
-def get(path):
-    return ask(b"GET %s HTTP/1.1" % path)
-
-
-def post(body, *headers, path=b"/rows"):
-    return ask(b"POST %s HTTP/1.1" % path, b"Content-Length: %d" % len(body), *headers, body=body)
-
-
 def until(true, seconds=10):
     """Wait until `true()`; fail if that takes too long."""
     end = time.monotonic() + seconds
@@ -107,8 +107,6 @@ def until(true, seconds=10):
 
 
 # What is asked arrives
-
-
 def test_a_served_dataset_is_a_dataset(dataset):
     assert isinstance(dataset, torch.utils.data.Dataset) and len(dataset) == 100
     assert dataset[17] == dataset[np.int64(17)] == dataset[torch.tensor(17)] == "row 17"
@@ -120,9 +118,15 @@ def test_a_served_dataset_is_a_dataset(dataset):
             _ = dataset[wrong]
     dataset.transform = len
     assert dataset[5] == 5 and dataset.__getitems__([5, 50]) == [5, 6]
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert copy._idle == [] and copy.timeout == dataset.timeout, "it takes its settings and no connection"
+    assert len(copy) == 100 and copy[10] == 6
+    copy.close()
+    copy.close()
+    assert copy[10] == 6, "closed, it connects anew"
 
 
-def test_every_row_arrives_as_it_is_even_what_is_no_utf8():
+def test_every_row_arrives_as_it_is_even_what_is_no_utf8_also_from_a_file(tmp_path):
     odd = [
         "",
         'img/1.png "a \\ and a \x00"',
@@ -131,28 +135,18 @@ def test_every_row_arrives_as_it_is_even_what_is_no_utf8():
         "long " * 100_000,
     ]
     with served(ListOfRows(odd)) as (_, rows):
-        assert rows.__getitems__(range(5)) == odd
-        assert [rows[i] for i in range(5)] == odd
-        assert rows[3].encode("utf-8", "surrogateescape").startswith(b"latin \xe9")
-
-
-def test_a_meta_file_is_served_by_its_path(tmp_path):
+        assert rows.__getitems__(range(5)) == odd and [rows[i] for i in range(5)] == odd
     path = tmp_path / "meta.txt"
     path.write_bytes(b'# file "caption"\n0.png "a seven"\r\n\n1.png "\xff"\n')
     with served(path) as (serving, rows):
-        assert len(serving) == 2
-        assert rows.__getitems__([1, 0]) == ['1.png "\udcff"', '0.png "a seven"']
+        assert len(serving) == 2 and rows.__getitems__([1, 0]) == ['1.png "\udcff"', '0.png "a seven"']
 
 
-def test_a_dataloaders_batch_is_one_request():
+def test_a_dataloaders_batch_is_one_request_and_above_the_servers_limits_several(dataset, monkeypatch):
     rows = numbered()
-    with served(rows) as (_, dataset):
-        batches = list(DataLoader(dataset, batch_size=25))
-    assert [row for batch in batches for row in batch] == rows.list
-    assert rows.reads == 4
-
-
-def test_a_batch_above_the_servers_limits_becomes_several_requests(dataset, monkeypatch):
+    with served(rows) as (_, counted):
+        batches = list(DataLoader(counted, batch_size=25))
+    assert [row for batch in batches for row in batch] == rows.list and rows.reads == 4
     with monkeypatch.context() as patch:
         patch.setattr(server_dataset, "MAX_IDS", 40)
         patch.setattr(meta_server, "MAX_IDS", 40)
@@ -255,34 +249,29 @@ def test_the_server_is_quiet(dataset, capfd):
     for request_, *_ in (case.values for case in CASES):
         with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
             raw.sendall(request_)  # and gone, without reading
-    assert dataset[3] == "row 3"
-    assert capfd.readouterr() == ("", "")
+    assert dataset[3] == "row 3" and capfd.readouterr() == ("", "")
 
 
-def test_requests_may_follow_each_other_without_waiting_and_old_clients_are_hung_up_on(dataset):
+def test_requests_may_come_at_once_or_byte_by_byte_but_not_for_ever_and_old_clients_are_hung_up_on(
+    dataset, monkeypatch
+):
     four = get(b"/get/1") + get(b"/get/2") + post(b"[3]", b"Host: here") + ask(b"GET /len HTTP/1.0")
     answer = talk(dataset.port, four + get(b"/len"))
     assert statuses(answer) == [200] * 4
     assert re.findall(rb'"row \d"', answer) == [b'"row 1"', b'"row 2"', b'"row 3"']
-
-
-def test_a_request_may_arrive_byte_by_byte_but_not_for_ever(dataset, monkeypatch):
     request_ = ask(b"GET /get/1 HTTP/1.1", b"Connection: close")
     assert b'"row 1"' in talk(dataset.port, *(request_[i : i + 1] for i in range(len(request_))), pause=0.001)
     monkeypatch.setattr(meta_server, "MESSAGE_SECONDS", 0.2)
-    assert statuses(talk(dataset.port, b"GET /len HT")) == [408]
-    assert statuses(talk(dataset.port, ask(ROWS, LENGTH + b"9", body=b"[1"))) == [408]
+    for unfinished in (b"GET /len HT", ask(ROWS, LENGTH + b"9", body=b"[1")):
+        assert statuses(talk(dataset.port, unfinished)) == [408]
 
 
-def test_a_client_that_takes_no_answer_does_not_hold_a_thread(monkeypatch):
+def test_clients_that_are_idle_or_take_no_answer_hold_no_thread_and_the_dataset_does_not_notice(monkeypatch):
     monkeypatch.setattr(meta_server, "MESSAGE_SECONDS", 0.2)
     with MetaServer(ListOfRows(["x" * 30_000_000])) as serving, socket.create_connection((HOST, serving.port)) as raw:
         raw.sendall(get(b"/get/0"))
         until(lambda: serving._listener.open)
         until(lambda: not serving._listener.open)
-
-
-def test_an_idle_connection_is_closed_and_the_dataset_does_not_notice(monkeypatch):
     monkeypatch.setattr(meta_server, "IDLE_SECONDS", 0.05)
     with served(numbered()) as (serving, rows):
         for i in range(3):
@@ -305,8 +294,6 @@ def test_connections_above_the_limit_are_refused_and_the_others_served(monkeypat
 
 
 # Threads and processes
-
-
 def test_eight_threads_at_once_each_get_their_own_rows(dataset):
     def right(number, turn):
         ids = [(number * 13 + turn * j) % 100 for j in range(number + 1)]
@@ -345,25 +332,7 @@ def test_a_forked_process_leaves_the_parents_connection_alone():
             os.close(descriptor)
 
 
-def test_a_pickled_dataset_takes_its_settings_and_no_connection_and_a_closed_one_connects_anew(dataset):
-    dataset.transform = len
-    assert len(dataset) == 100
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert copy._idle == [] and copy.timeout == dataset.timeout
-    assert len(copy) == 100 and copy[10] == 6
-    copy.close()
-    copy.close()
-    assert copy[10] == 6
-
-
 # Servers that fail
-
-
-def free_port():
-    with socket.create_server((HOST, 0)) as probe:
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
 def scripted_server(*answers):
     """Listen, and treat the n-th connection with the n-th answer: a function, or bytes to say after a request."""
@@ -386,13 +355,9 @@ def scripted_server(*answers):
         thread.join(5)
 
 
-def http_answer(value):
-    body = json.dumps(value).encode()
-    return ask(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), body=body)
-
-
 def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
-    port = free_port()
+    with socket.create_server((HOST, 0)) as free:
+        port = free.getsockname()[1]
     rows = ServerDataset(HOST, port, timeout=5, retries=2)
     for access in (lambda: len(rows), lambda: rows[0], lambda: rows.__getitems__([0])):
         with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}, asked 3 times") as caught:
@@ -418,21 +383,23 @@ def test_a_server_that_is_silent_or_sends_a_byte_now_and_then_costs_the_timeout_
             _ = ServerDataset(HOST, port, timeout=0.25)[0]
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
+def test_neither_a_late_answer_nor_an_interrupted_question_shifts_the_answers(dataset, monkeypatch):
     with served(ListOfRows(["first", "second"], seconds=0.6), timeout=0.2) as (_, rows):
         with pytest.raises(ConnectionError):
             _ = rows[0]
         rows.timeout = 10.0
         assert rows[1] == "second"
-
-
-def test_an_interrupted_question_does_not_shift_the_answers(dataset, monkeypatch):
     assert dataset[0] == "row 0"
     ctrl_c = mock.Mock(side_effect=KeyboardInterrupt)  # between question and answer
     monkeypatch.setattr(dataset._idle[0], "receive", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         _ = dataset[1]
     assert dataset[2] == "row 2"
+
+
+def http_answer(value):
+    body = json.dumps(value).encode()
+    return ask(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), body=body)
 
 
 def test_a_batch_whose_answer_breaks_off_is_asked_for_again():
@@ -525,10 +492,9 @@ def test_the_command_says_where_it_listens_and_ends_cleanly(meta, number, option
 
 def test_the_command_refuses_in_one_line(meta, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    assert server.main([str(meta.parent / "absent.txt")]) == 2
     with MetaServer(numbered()) as serving:
-        assert server.main([str(meta), "--port", str(serving.port)]) == 2
-    assert server.main([str(meta), "--port", "65536"]) == 2
+        for arguments in ([meta.parent / "absent.txt"], [meta, "--port", serving.port], [meta, "--port", 65536]):
+            assert server.main([str(word) for word in arguments]) == 2
     output, errors = capsys.readouterr()
     assert output == "" and len(errors.splitlines()) == 3
     assert "absent.txt" in errors and "port 0 takes a free one" in errors and "65536" in errors
@@ -572,8 +538,6 @@ def test_a_server_killed_for_good_ends_the_epoch_with_an_error(meta):
 
 
 # Beginning and end
-
-
 def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
     slow = ListOfRows(["the row"], seconds=0.3)
     serving = MetaServer(slow).start()
@@ -590,14 +554,16 @@ def test_closing_does_not_wait_for_idle_clients_and_lets_busy_ones_finish():
     assert not serving._listener.open
 
 
-def test_closing_ends_even_when_a_read_hangs(monkeypatch):
+def test_closing_ends_even_when_a_read_hangs_and_so_does_serving_forever(monkeypatch):
     monkeypatch.setattr(meta_server, "GRACE_SECONDS", 0.1)
     stuck = ListOfRows(["a"], seconds=3)
     with ThreadPoolExecutor() as pool, MetaServer(stuck) as serving:
+        forever = pool.submit(serving.serve_forever)
         asking = pool.submit(lambda: ServerDataset(HOST, serving.port, retries=0)[0])
         stuck.reading.wait(5)
         serving.close()
         assert isinstance(asking.exception(10), ConnectionError)
+        forever.result(10)
 
 
 def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
@@ -613,14 +579,6 @@ def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
     with pytest.raises(RuntimeError, match="this server was closed; make a new one"):
         serving.start()
     MetaServer(numbered()).close()  # never started
-
-
-def test_serve_forever_ends_when_another_thread_closes():
-    with ThreadPoolExecutor() as pool, contextlib.closing(MetaServer(numbered())) as serving:
-        forever = pool.submit(serving.serve_forever)
-        assert len(ServerDataset(HOST, serving.port)) == 100
-        serving.close()
-        forever.result(10)
 
 
 @forks
@@ -647,21 +605,13 @@ def test_an_ipv6_address_serves_as_well():
         assert ServerDataset("::1", serving.port)[1] == "row 1"
 
 
-@pytest.mark.parametrize(
-    "arguments, text",
-    [
-        ((0,), "port must be at least 1, not 0"),
-        ((65_536,), "port must be below 65536"),
-        (("80",), "port must be an integer"),
-        ((80, dict(timeout=0)), "timeout must be a number of seconds above 0, not 0"),
-        ((80, dict(timeout=float("inf"))), "timeout"),
-        ((80, dict(retries=-1)), "retries must be at least 0, not -1"),
-    ],
-)
-def test_bad_arguments_are_refused_at_once(arguments, text):
-    port, options = (*arguments, {})[:2]
-    with pytest.raises(ValueError, match=text):
-        ServerDataset(HOST, port, **options)
-    if port not in (0, 80):  # 0 takes a free one
+@pytest.mark.parametrize("port, text", [(-1, "at least"), (65_536, "port must be below 65536"), ("80", "an integer")])
+def test_bad_arguments_are_refused_at_once(port, text):
+    for refuses in (ServerDataset, lambda host, port: MetaServer(numbered(), host, port)):
         with pytest.raises(ValueError, match=text):
-            MetaServer(numbered(), port=port)
+            refuses(HOST, port)
+    with pytest.raises(ValueError, match="port must be at least 1, not 0"):  # a server takes a free one
+        ServerDataset(HOST, 0)
+    for name, value in (("timeout", 0), ("timeout", float("inf")), ("retries", -1)):
+        with pytest.raises(ValueError, match=f"{name} must be .*{value}"):
+            ServerDataset(HOST, 80, **{name: value})

@@ -1,18 +1,15 @@
 """torchrun() from a cell: what ranks say arrives, the right one is blamed, and no process is left, whatever happens."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -29,24 +26,24 @@ ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sle
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
-def script(folder: Path, text: str) -> Path:
+def script(folder, text):
     path = folder / "script.py"
     path.write_text(text)
     return path
 
 
-def commands_that_know(word: object) -> list[list[str]]:
+def commands_that_know(word):
     """Return the command lines of all living processes that were told this word."""
     alive = (p.info for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
     return [info["cmdline"] for info in alive if str(word) in (info["cmdline"] or [])]
 
 
 @pytest.fixture
-def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def tell_when_all_are_known(tmp_path, monkeypatch):
     """Let ranks that wait for ALL_KNOWN go on when the launcher has seen the agent, both ranks and their children."""
     call_the_roll = _Family.call_the_roll
 
-    def and_tell(family: _Family) -> None:
+    def and_tell(family):
         call_the_roll(family)
         if len(family._known) >= 5:
             (tmp_path / "all known").touch()
@@ -55,12 +52,8 @@ def tell_when_all_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # ---- all goes well
-
-
 @pytest.mark.ranks
-def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys):
     """Of a run that ends well, after a restart."""
     text = START + (
         "import lib\n"
@@ -82,8 +75,7 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(
             f"[rank {rank}] no newline",
             f"[rank {rank}] to stderr",
         ]
-    assert len(printed) == 8
-    assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
+    assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
 
@@ -95,7 +87,7 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+def group(tmp_path_factory):
     """Ranks that meet, say who listens, and lose rank 1; started again, they add, and rank 1 raises."""
     folder = tmp_path_factory.mktemp("group")
     text = CHILD + GROUP + (
@@ -118,56 +110,46 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
-@pytest.mark.ranks
-def test_nothing_listens_to_other_machines(group: Ended) -> None:
-    """As torchrun comes, its store listens on every interface."""
-    assert group.printed == ""
-    addresses = {line.split()[-1] for line in group.error.run.lines if "listens on" in line}
-    assert addresses == {"127.0.0.1"}
-
-
-@pytest.mark.ranks
-def test_a_restart_works_without_help_from_the_script(group: Ended) -> None:
-    """As torchrun comes, the dead ranks' addresses stay after a restart."""
-    sums = [line for line in group.error.run.lines if "sum" in line]
-    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
-
-
 # ---- a rank fails
-
-
 @pytest.mark.ranks
-def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group: Ended) -> None:
+def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group):
     error = group.error
     assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
-    assert isinstance(error.run, Run) and error.run.returncode == 1
-    assert group.left == []
+    assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == []
+
+
+@pytest.mark.ranks
+def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_other_machines(group):
+    """As torchrun comes, its store listens on every interface, and dead ranks' addresses stay after a restart."""
+    assert group.printed == ""
+    assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
+    sums = [line for line in group.error.run.lines if "sum" in line]
+    assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
 
 
 @pytest.mark.ranks
 @pytest.mark.usefixtures("tell_when_all_are_known")
-def test_a_rank_that_is_killed_leaves_neither_its_peer_nor_its_own_children(tmp_path: Path) -> None:
-    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(600)\n"
-    with pytest.raises(RankError, match="^rank 1 was killed by SIGKILL$") as caught:
+@pytest.mark.parametrize("who, pid, rank", [("rank 1", "os.getpid()", 1), ("torchrun itself", "os.getppid()", None)])
+def test_who_is_killed_leaves_neither_ranks_nor_their_children(tmp_path, who, pid, rank):
+    text = CHILD + ALL_KNOWN + f"if rank == 1: os.kill({pid}, signal.SIGKILL)\ntime.sleep(600)\n"
+    with pytest.raises(RankError, match=f"^{who} was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert (caught.value.rank, caught.value.exitcode) == (1, -signal.SIGKILL)
+    assert caught.value.rank == rank and caught.value.exitcode == -signal.SIGKILL
     assert commands_that_know(tmp_path) == []
 
 
 @pytest.mark.ranks
-def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_words_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_words_are_told(tmp_path, monkeypatch):
     text = CHILD + (
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "if rank == 0: print('waiting for the others', flush=True)\n"
         "time.sleep(600)\n"
     )
 
-    def until_it_waits(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+    def until_it_waits(agent, family, logs, deadline):
         while not any("waiting" in line for line in logs.lines) and time.monotonic() < deadline:
             family.call_the_roll()
             logs.read()
@@ -184,12 +166,10 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("there", [0, 2, 3])
-def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: int
-) -> None:
+def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monkeypatch, there):
     """When nothing is there yet; the agent and one process of a rank; one more. All of them: the test above."""
 
-    def until_so_many_are_there(agent: object, family: _Family, logs: RankLogs, deadline: float) -> bool:
+    def until_so_many_are_there(agent, family, logs, deadline):
         while len(commands_that_know(tmp_path)) < there and time.monotonic() < deadline + 60:
             family.call_the_roll()
         return False
@@ -202,7 +182,7 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(
 
 
 @pytest.mark.ranks
-def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path):
     """Rank 0 presses the reader's stop button."""
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
@@ -211,11 +191,11 @@ def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path: Path) -> N
 
 
 @pytest.mark.ranks
-def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path: Path) -> None:
+def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path):
     class Impatient(_Family):
         presses = 0
 
-        def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
+        def _each(self, processes, what, **how):
             if what == "kill" and not self.presses:
                 self.presses = 1
                 raise KeyboardInterrupt
@@ -232,17 +212,7 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
 
 
 @pytest.mark.ranks
-@pytest.mark.usefixtures("tell_when_all_are_known")
-def test_if_torchrun_itself_is_killed_no_rank_stays(tmp_path: Path) -> None:
-    text = CHILD + ALL_KNOWN + "if rank == 0: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
-    with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
-        torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert caught.value.rank is None
-    assert commands_that_know(tmp_path) == []
-
-
-@pytest.mark.ranks
-def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None:
+def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
     code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"
     kernel = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
@@ -267,13 +237,11 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path: Path) -> None
         ({"timeout": float("nan")}, ValueError, "timeout"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_starts(
-    tmp_path: Path, arguments: dict[str, float], error: type[Exception], message: str
-) -> None:
+def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
-        torchrun(script(tmp_path, ""), **arguments)  # type: ignore[arg-type]
+        torchrun(script(tmp_path, ""), **arguments)
     with pytest.raises(FileNotFoundError, match="no script 'no_such.py'"):
-        torchrun("no_such.py", **arguments)  # type: ignore[arg-type]
+        torchrun("no_such.py", **arguments)
 
 
 # ---- whose fault it was, from the logs alone
@@ -284,7 +252,7 @@ HEAD = "Traceback (most recent call last):\n"
 TRACEBACK = "[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   File x\n[rank{rank}]: {error}\n"
 
 
-def cause(folder: Path, codes: dict[int, int], errors: dict[int, str], attempt: int = 0) -> Failure:
+def cause(folder, codes, errors, attempt=0):
     """Write logs as torchrun does, and ask for the first failure."""
     for rank in {0, 1, *codes, *errors}:
         logs = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(rank)
@@ -316,14 +284,12 @@ def cause(folder: Path, codes: dict[int, int], errors: dict[int, str], attempt: 
         ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
     ],
 )
-def test_the_first_failure_is_told_from_its_echoes(
-    tmp_path: Path, codes: dict[int, int], errors: dict[int, str], expected: str
-) -> None:
+def test_the_first_failure_is_told_from_its_echoes(tmp_path, codes, errors, expected):
     cause(tmp_path, {0: 1, 1: 1}, {0: "KeyError: of attempt 9", 1: LOST}, attempt=9)  # only the last attempt counts
     assert cause(tmp_path, codes, errors, attempt=10).message().startswith(expected)
 
 
-def test_an_error_file_says_more_than_the_log(tmp_path: Path) -> None:
+def test_an_error_file_says_more_than_the_log(tmp_path):
     cause(tmp_path, {1: 1}, {1: "ValueError: from the log"})
     where = tmp_path / "ranks" / "none_x" / "attempt_0" / "1" / "error.json"
     where.write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": {"py_callstack": "T"}}}))
@@ -342,19 +308,17 @@ def test_an_error_file_says_more_than_the_log(tmp_path: Path) -> None:
         ("", "exit code 2"),
     ],
 )  # fmt: skip
-def test_a_rank_is_quoted_whatever_it_left(tmp_path: Path, stderr: str, expected: str) -> None:
+def test_a_rank_is_quoted_whatever_it_left(tmp_path, stderr, expected):
     cause(tmp_path, {0: 2}, {})
     (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)
     assert RankLogs(tmp_path, show=False).cause(1).message().split("\n")[0] == f"rank 0 ended with {expected}"
-
-
-def test_where_no_rank_failed_torchrun_is_quoted(tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "ranks")
     (tmp_path / "torchrun.log").write_text("usage: …\nrun.py: error: no such option\n\n")
-    failure = RankLogs(tmp_path).cause(2)
-    assert failure.message() == "torchrun itself ended with exit code 2: run.py: error: no such option"
+    no_rank = RankLogs(tmp_path).cause(2).message()
+    assert no_rank == "torchrun itself ended with exit code 2: run.py: error: no such option"
 
 
-def test_a_line_is_taken_when_it_is_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):
     folder = tmp_path / "ranks" / "none_x" / "attempt_0" / "3"
     folder.mkdir(parents=True)
     (tmp_path / "torchrun.log").write_text("a warning\n")

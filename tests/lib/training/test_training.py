@@ -8,12 +8,9 @@ there are three launches, and the first two run several scripts, one after the o
     3 ranks      what the last kill has left, gone on with: notebook 06's script as it is
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,10 +22,9 @@ import torch
 from lib.data.digits import write_digits
 from lib.training.launch import RankError, meet, torchrun
 from lib.training.state import load_state
-from support.runs import Data, Deal, load_data, parts
+from support.runs import Deal, load_data, parts
 from support.training import (
     CAPTIONS,
-    Step,
     TinyClip,
     accuracy,
     caption_loss,
@@ -43,17 +39,17 @@ ROWS, TEST_ROWS = 1437, 360
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(tmp_path_factory):
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
 @pytest.fixture(scope="module")
-def data(digits: Path) -> Data:
+def data(digits):
     return load_data(digits)
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
+def one_thread():
     """The model is small: a second thread only waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -61,11 +57,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def result(out: Path) -> dict[str, Any]:
+def result(out):
     return dict(json.loads((out / "result.json").read_text()))
 
 
-def counts_of_epoch(steps: Sequence[Step], epoch: int = 0) -> Counter[int]:
+def counts_of_epoch(steps, epoch=0):
     return Counter(row for step in steps if step.epoch == epoch for row in step.rows)
 
 
@@ -102,13 +98,13 @@ for number, (product, refusal, *command) in enumerate(json.loads(sys.argv[1])):
 Job: TypeAlias = list[object]
 
 
-def training(digits: Path, out: Path, *arguments: object, refusal: object = "") -> Job:
+def training(digits, out, *arguments, refusal=""):
     """Let the script of notebook 06 train an epoch of 60 rows a step; refusal: where a ValueError is written."""
     settings = ("--data", digits, "--out", out, "--epochs", 1, "--batch-size", 60)
     return [out / "result.json", refusal, SCRIPT, *settings, *arguments]
 
 
-def run_jobs(folder: Path, jobs: list[Job], ranks: int, max_restarts: int = 0) -> RankError:
+def run_jobs(folder, jobs, ranks, max_restarts=0):
     """Run jobs, of which the last one fails."""
     (folder / "jobs.py").write_text(JOBS)
     text = json.dumps([[str(word) for word in job] for job in jobs])
@@ -121,7 +117,7 @@ FAILS = ("--fail-rank", 1, "--fail-how", "kill", "--fail-at")
 
 
 @pytest.fixture(scope="module")
-def of_two(digits: Path, data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RankError]:
+def of_two(digits, data, tmp_path_factory):
     """What two ranks leave in their folders, and how they end: rank 1 is killed in `again`, and at last in `killed`."""
     folder = tmp_path_factory.mktemp("of_two")
     (folder / "gradients.py").write_text(GRADIENTS)
@@ -137,19 +133,19 @@ def of_two(digits: Path, data: Data, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def two_ranks(of_two: tuple[Path, RankError]) -> Path:
+def two_ranks(of_two):
     """An epoch of two ranks with DistributedSampler, undisturbed; the state was saved after every step."""
     return of_two[0] / "two"
 
 
 @pytest.fixture(scope="module")
-def killed(of_two: tuple[Path, RankError]) -> Path:
+def killed(of_two):
     """What is left of two ranks with RankDataset, one of which was killed in the second mini-epoch, and no restart."""
     return of_two[0] / "killed"
 
 
 @pytest.fixture(scope="module")
-def of_one(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RankError]:
+def of_one(digits, killed, tmp_path_factory):
     """What one rank leaves; at last it raises."""
     folder = tmp_path_factory.mktemp("of_one")
     shutil.copytree(killed, folder / "1")
@@ -163,7 +159,7 @@ def of_one(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def of_three(digits: Path, killed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_three(digits, killed, tmp_path_factory):
     """What three ranks leave, as notebook 06 starts them."""
     folder = tmp_path_factory.mktemp("of_three")
     shutil.copytree(killed, folder / "3")
@@ -208,7 +204,7 @@ leave()
 
 
 @pytest.fixture(scope="module")
-def gradients(data: Data, of_two: tuple[Path, RankError]) -> dict[str, Any]:
+def gradients(data, of_two):
     """What rank 0 of 2 has after backward, and what one process has for the whole batch of 24."""
     with np.load(of_two[0] / "gradients.npz", allow_pickle=False) as file:
         found: dict[str, Any] = {name: file[name] for name in file.files}
@@ -221,94 +217,61 @@ def gradients(data: Data, of_two: tuple[Path, RankError]) -> dict[str, Any]:
     return found
 
 
-def load(folder: Path, model: TinyClip) -> dict[str, Any]:
-    """Load what the script has saved, whatever its identity."""
-    with np.load(folder / "state.npz", allow_pickle=False) as file:
-        identity = json.loads(str(file["json"]))["identity"]
-    return load_state(folder / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
-
-
-def difference(gradients: dict[str, Any], name: str, whole: str) -> float:
+def difference(gradients, name, whole):
     return float(np.abs(gradients[name] - gradients[whole]).max())
 
 
 @pytest.mark.ranks
-def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(
-    gradients: dict[str, Any],
-) -> None:
+def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(gradients):
     assert np.abs(gradients["whole caption"]).max() > 0.1
     assert difference(gradients, "caption", "whole caption") < 1e-6
+    assert difference(gradients, "contrastive", "whole contrastive") > 0.01, "CLIP's negatives are the batch"
+    assert float(gradients["accuracy"]) == gradients["whole accuracy"], "counts of all ranks are added"
 
 
 @pytest.mark.ranks
-def test_it_is_not_for_clips_loss_whose_negatives_are_the_batch(gradients: dict[str, Any]) -> None:
-    assert difference(gradients, "contrastive", "whole contrastive") > 0.01
-
-
-@pytest.mark.ranks
-def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_right(gradients: dict[str, Any]) -> None:
+def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_right(gradients):
     assert difference(gradients, "uneven, mean of means", "whole caption") > 0.01
     assert difference(gradients, "uneven, sum over all by their number", "whole caption") < 1e-6
     assert difference(gradients, "one rank has no row", "whole caption") < 1e-6
 
 
-@pytest.mark.ranks
-def test_accuracy_adds_the_counts_of_all_ranks(gradients: dict[str, Any]) -> None:
-    assert float(gradients["accuracy"]) == gradients["whole accuracy"]
-
-
 # ---- real ranks: the script
-
-
 @pytest.mark.ranks
-def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(
-    of_one: tuple[Path, RankError], two_ranks: Path
-) -> None:
+def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_one, two_ranks):
     one, two = result(of_one[0] / "one"), result(two_ranks)
     assert len(one["losses"]) == -(-ROWS // 60)
     assert one["losses"] == pytest.approx(two["losses"], rel=1e-3)  # each step inherits the last one's rounding
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)
-    assert one["losses"][-1] < 0.5 * one["losses"][0]
-    assert abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
+    assert one["losses"][-1] < 0.5 * one["losses"][0] and abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
 
 
 @pytest.mark.ranks
-def test_every_row_counts_once_though_1437_rows_are_odd(two_ranks: Path) -> None:
-    steps = read_steps(two_ranks)
-    assert counts_of_epoch(steps) == EVERY_ROW_ONCE
-    last = [len(step.rows) for step in steps if step.step == steps[-1].step]
-    assert last == [29, 28]
-
-
-@pytest.mark.ranks
-def test_the_accuracy_of_ranks_is_exactly_that_of_the_same_weights_in_one_process(two_ranks: Path, data: Data) -> None:
+def test_the_accuracy_of_ranks_is_exactly_that_of_the_same_weights_in_one_process(two_ranks, data):
     model = TinyClip()
-    load(two_ranks, model)
+    with np.load(two_ranks / "state.npz", allow_pickle=False) as file:
+        identity = json.loads(str(file["json"]))["identity"]
+    load_state(two_ranks / "state.npz", model, torch.optim.Adam(model.parameters()), identity)
     captions = [CAPTIONS[digit] for digit in data.test_digits]
     assert len(captions) == result(two_ranks)["test_rows"] == TEST_ROWS
     assert result(two_ranks)["accuracy"] == accuracy(model, [(data.test_images, captions)])
 
 
 @pytest.mark.ranks
-def test_a_rank_killed_in_mid_epoch_is_started_again_and_ends_where_an_undisturbed_run_ends(
-    of_two: tuple[Path, RankError], two_ranks: Path
-) -> None:
+def test_a_rank_killed_in_mid_epoch_is_started_again_and_ends_where_an_undisturbed_run_ends(of_two, two_ranks):
     folder, error = of_two
     kills = [line for line in error.run.lines if "failed (exitcode: -9) local_rank: 1" in line]
     assert len(kills) == 2  # this one, and that of `killed`
     steps = read_steps(folder / "again")
     done = [sorted({s.step for s in steps if s.attempt == attempt}) for attempt in (0, 1)]
     assert done == [list(range(12)), list(range(10, 24))]  # saved after 10; 10 and 11 are done again
-    assert counts_of_epoch(steps) != EVERY_ROW_ONCE
-    assert counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
+    assert counts_of_epoch(steps) != EVERY_ROW_ONCE and counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
     assert result(folder / "again")["losses"] == pytest.approx(result(two_ranks)["losses"], rel=1e-4)
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_another_number_of_ranks_goes_on_from_the_state_of_two(
-    request: pytest.FixtureRequest, killed: Path, ranks: int
-) -> None:
+def test_another_number_of_ranks_goes_on_from_the_state_of_two(request, killed, ranks):
     before = read_steps(killed)
     assert {step.mini_epoch for step in before} == {0, 1} and not (killed / "result.json").exists()
     # their own fault is for the first attempt only
@@ -317,36 +280,31 @@ def test_another_number_of_ranks_goes_on_from_the_state_of_two(
     assert {(step.attempt, step.world_size) for step in steps} == {(0, 2), (1, ranks)}
     assert min(step.step for step in steps if step.attempt == 1) == 15
     assert counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
-    assert global_losses(before)[:15] == result(out)["losses"][:15]
-    assert result(out)["accuracy"] > 0.7
+    assert global_losses(before)[:15] == result(out)["losses"][:15] and result(out)["accuracy"] > 0.7
 
 
 @pytest.mark.ranks
-def test_a_rank_that_dies_or_raises_ends_the_run_with_its_own_error(
-    of_one: tuple[Path, RankError], of_two: tuple[Path, RankError]
-) -> None:
+def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_own_error(of_one, of_two, killed):
     assert str(of_two[1]) == "rank 1 was killed by SIGKILL"
     assert str(of_one[1]).startswith("rank 0 ended with ValueError: the planted error in step 0\n")
     assert "06_train.py" in of_one[1].traceback
-
-
-@pytest.mark.ranks
-def test_a_state_of_another_seed_is_refused(of_one: tuple[Path, RankError], killed: Path) -> None:
     assert "saved with seed=0, this run has seed=1" in (of_one[0] / "refusal").read_text()
     assert not (killed / "result.json").exists()
 
 
-def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
         meet(timedelta(seconds=1))
 
 
 @pytest.mark.ranks
-def test_the_study_trains_what_the_script_trains(digits: Path, two_ranks: Path, data: Data) -> None:
+def test_the_study_trains_what_the_script_trains(digits, two_ranks, data):
     """The batches of two real ranks, put together, are those that the study trains on in one process."""
+    assert counts_of_epoch(read_steps(two_ranks)) == EVERY_ROW_ONCE
     (order,) = parts(Deal("full shuffle"), data, 0)
     steps = read_steps(two_ranks)
+    assert [len(step.rows) for step in steps if step.step == steps[-1].step] == [29, 28], "1437 rows are odd"
     for number in {step.step for step in steps}:
         trained_on = sorted(row for step in steps if step.step == number for row in step.rows)
         assert trained_on == sorted(order[60 * number : 60 * (number + 1)].tolist())

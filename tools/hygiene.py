@@ -299,16 +299,7 @@ def has_the_projects_badge(page: Page) -> list[str]:
 
 def is_formatted(page: Page) -> list[str]:
     """Require ruff's formatting of the code cells."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--check",
-        "--quiet",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-    ]
+    command = [sys.executable, "-m", "ruff", "format", "--check", "--quiet", "--config", str(ROOT / "pyproject.toml")]
     result = subprocess.run([*command, str(page.path)], capture_output=True, text=True)
     return (
         []

@@ -29,9 +29,7 @@ def shown(path: Path) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "path",
-    [path for path in notebooks() if shown(path)],
-    ids=lambda path: str(path.relative_to(ROOT / "notebooks")),
+    "path", [path for path in notebooks() if shown(path)], ids=lambda path: str(path.relative_to(ROOT / "notebooks"))
 )
 def test_every_control_changes_its_figure(
     path: Path, server: Server, open_notebook: Callable[[Path], Notebook]

@@ -40,12 +40,7 @@ def markdown(source: str) -> dict:
 
 def code(source: str, *outputs: dict, tags: tuple[str, ...] = ()) -> dict:
     metadata = {"tags": list(tags)} if tags else {}
-    return {
-        "cell_type": "code",
-        "metadata": metadata,
-        "source": source,
-        "outputs": copy.deepcopy(list(outputs)),
-    }
+    return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": copy.deepcopy(list(outputs))}
 
 
 TITLE, SETUP, GUESS, FIGURE, BREAK, EXERCISE = range(6)
@@ -133,10 +128,7 @@ def test_another_kernel_or_the_authors_python_version_is_noticed(page: Page) -> 
 def test_stored_widgets_are_noticed(page: Page) -> None:
     page.raw["metadata"]["widgets"] = {}
     page.raw["cells"][FIGURE]["outputs"][0]["data"][WIDGET] = {"model_id": "0"}
-    assert hygiene.has_no_widget_state(page) == [
-        "the notebook's metadata holds widgets",
-        "cell 3 stores a widget",
-    ]
+    assert hygiene.has_no_widget_state(page) == ["the notebook's metadata holds widgets", "cell 3 stores a widget"]
 
 
 @pytest.mark.parametrize("key", ["execution", "scrolled", "collapsed", "ExecuteTime"])
@@ -274,13 +266,7 @@ def test_a_link_that_leads_nowhere_is_noticed(page: Page, link: str, said: str) 
 
 
 @pytest.mark.parametrize(
-    "link",
-    [
-        "[x](#break-it)",
-        "[x](05_toy.ipynb#Break-it)",
-        "[x](../pyproject.toml)",
-        "[x](https://example.org/gone)",
-    ],
+    "link", ["[x](#break-it)", "[x](05_toy.ipynb#Break-it)", "[x](../pyproject.toml)", "[x](https://example.org/gone)"]
 )
 def test_a_link_that_leads_somewhere_is_fine(page: Page, link: str) -> None:
     write(page)

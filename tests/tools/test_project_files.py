@@ -165,12 +165,7 @@ def test_the_readmes_links_work_and_its_pictures_have_alt_text() -> None:
 
 
 def test_no_file_names_a_package_registrys_host() -> None:
-    hosts = [
-        "py" + "pi.org",
-        "files.python" + "hosted.org",
-        "conda.ana" + "conda.org",
-        "download.py" + "torch.org",
-    ]
+    hosts = ["py" + "pi.org", "files.python" + "hosted.org", "conda.ana" + "conda.org", "download.py" + "torch.org"]
     tracked = [path for folder in ["lib", "tools", "tests", ".ci", "notebooks"] for path in (ROOT / folder).rglob("*")]
     tracked += [
         path for path in ROOT.iterdir() if path.suffix in {".txt", ".toml", ".md", ".yml"} or path.name == "Makefile"

@@ -35,8 +35,7 @@ def test_run_reports_seconds_and_saves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("source", "arguments", "verdict"),
-    [("x = 1", ["--limit=0"], "TOO SLOW: more than 0 s"), ("1 / 0", [], "FAILED")],
+    ("source", "arguments", "verdict"), [("x = 1", ["--limit=0"], "TOO SLOW: more than 0 s"), ("1 / 0", [], "FAILED")]
 )
 def test_run_fails_when_a_notebook_is_slow_or_broken(
     tmp_path: Path,
@@ -54,16 +53,7 @@ def test_run_fails_when_a_notebook_is_slow_or_broken(
 def report(folder: Path, *tests: str) -> tuple[int, int, int]:
     """Run pytest over some test functions; return the counts that `make test` reads from its report."""
     (folder / "test_it.py").write_text("import pytest\n" + "\n".join(tests))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--junitxml=report.xml",
-        "test_it.py",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
     subprocess.run(command, cwd=folder, capture_output=True)
     return suite.counts(folder / "report.xml")
 
@@ -76,9 +66,7 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "expected"),
-    [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)],
-    ids=["ok", "failed", "none", "hung"],
+    ("codes", "expected"), [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)], ids=["ok", "failed", "none", "hung"]
 )
 def test_any_step_that_fails_fails_the_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: tuple[int, int], expected: int
@@ -123,10 +111,7 @@ def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> Non
     assert room.arguments[0] == "tests/support/n03"
     assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
-    assert files == [
-        "notebooks/03_distributed_sampler.ipynb",
-        "notebooks/solutions/03_distributed_sampler.ipynb",
-    ]
+    assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
     assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
 
 
@@ -149,10 +134,7 @@ def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
         case = f'<testcase classname="tests.x" name="test_{name}" time="{seconds}"/>'
         (tmp_path / name).write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
     lines = suite.slowest([tmp_path / "a", tmp_path / "b", tmp_path / "missing"])
-    assert [line.split() for line in lines] == [
-        ["20.0", "s", "tests.x::test_b"],
-        ["3.0", "s", "tests.x::test_a"],
-    ]
+    assert [line.split() for line in lines] == [["20.0", "s", "tests.x::test_b"], ["3.0", "s", "tests.x::test_a"]]
     assert suite.slowest([tmp_path / "a", tmp_path / "b"], number=1) == lines[:1]
 
 

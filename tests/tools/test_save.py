@@ -140,7 +140,7 @@ def test_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkey
 
 def test_a_widget_without_a_picture_is_refused() -> None:
     output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"})
-    with pytest.raises(ValueError, match=r"lib\.figures\.explore"):
+    with pytest.raises(ValueError, match=r"lib\.show\.explore"):
         save.tidy_outputs([output])
 
 

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from lib import pipeline
 from lib._values import table
-from tests.bench.common import peer, run_beside_a_peer
+from tests.bench.common import linears, peer, run_beside_a_peer
 
 MODES = ("never", "except_last", "always")
 Work = Callable[[], Any]
@@ -47,18 +47,6 @@ def fastest(ways: dict[Any, Work], rounds: int) -> dict[Any, float]:
     return seconds
 
 
-def linears(layers: int, width: int, relu: bool = False) -> nn.Sequential:
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential()
-    for _ in range(layers):
-        model.append(nn.Linear(width, width))
-        if relu:
-            model.append(nn.ReLU())
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
-    return model
-
-
 def plain(model: nn.Module, x: Tensor, chunks: int, *, again: bool = False) -> Tensor:
     """The loop that a pipeline replaces; `again`: with torch's checkpoint around each micro-batch."""
     parts = x.chunk(chunks)
@@ -72,11 +60,7 @@ def backward(work: Callable[[], Tensor]) -> Work:
 
 
 def without_grad(work: Callable[[], Tensor]) -> Work:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return work()
-
-    return run
+    return torch.no_grad()(work)
 
 
 def overhead(rounds: int) -> None:

@@ -38,7 +38,7 @@ def test_a_cnn_with_a_skip_equals_the_plain_one_wherever_its_partitions_are(mode
         plain = cnn()
         model = GPipe(copy.deepcopy(plain), [1, 1, 1], devices=devices, chunks=1, checkpoint=mode)
         x = torch.randn(rows, 2, 6, 6, dtype=torch.float64)
-        inputs = [x.to(devices[0]).requires_grad_(), x.clone().requires_grad_()]
+        inputs = [x.clone().to(devices[0]).requires_grad_(), x.clone().requires_grad_()]
         outputs = [model(inputs[0]), plain(inputs[1])]
         assert outputs[0].device == model.devices[-1]
         torch.testing.assert_close(outputs[0].cpu(), outputs[1])

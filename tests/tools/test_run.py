@@ -19,25 +19,11 @@ def write(path: Path, source: str) -> Path:
     return path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["run_all.py", *arguments])
-    return run_all.main()
-
-
-def test_run_reports_seconds_and_saves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path / "quick.ipynb", "x = 1")
-    before = path.read_bytes()
-    assert run(monkeypatch, str(path)) == 0
-    assert "quick.ipynb" in capsys.readouterr().out
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize(
-    ("source", "arguments", "verdict"), [("x = 1", ["--limit=0"], "TOO SLOW: more than 0 s"), ("1 / 0", [], "FAILED")]
+    ("source", "arguments", "verdict"),
+    [("x = 1", [], "quick.ipynb"), ("x = 1", ["--limit=0"], "s  TOO SLOW: more than 0 s"), ("1 / 0", [], "s  FAILED")],
 )
-def test_run_fails_when_a_notebook_is_slow_or_broken(
+def test_run_reports_seconds_saves_nothing_and_fails_when_a_notebook_is_slow_or_broken(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -45,9 +31,12 @@ def test_run_fails_when_a_notebook_is_slow_or_broken(
     arguments: list[str],
     verdict: str,
 ) -> None:
-    good, bad = write(tmp_path / "good.ipynb", "1"), write(tmp_path / "bad.ipynb", source)
-    assert run(monkeypatch, str(bad), str(good), *arguments) == 1
-    assert f"s  {verdict}" in capsys.readouterr().out
+    path, good = write(tmp_path / "quick.ipynb", source), write(tmp_path / "good.ipynb", "1")
+    before = path.read_bytes()
+    monkeypatch.setattr("sys.argv", ["run_all.py", str(path), str(good), *arguments])
+    assert run_all.main() == (verdict != "quick.ipynb")
+    assert verdict in capsys.readouterr().out
+    assert path.read_bytes() == before
 
 
 def report(folder: Path, *tests: str) -> tuple[int, int, int]:

@@ -44,9 +44,6 @@ ACCESSES = 500_000
 Result = dict[str, float]
 
 
-# ---- how fast the file can be read at all
-
-
 def wc(path: Path) -> Result:
     """`wc -l`: since GNU coreutils 9 with vector instructions, before that a search for one newline after the other."""
     began = time.perf_counter()
@@ -58,19 +55,6 @@ def _blocks(path: Path) -> Any:
     with open(path, "rb", buffering=0) as file:
         while block := file.read(READ):
             yield block
-
-
-def plain_read(path: Path) -> Result:
-    """Read it, by the megabyte."""
-    return timed(lambda: sum(map(len, _blocks(path))))
-
-
-def count_newlines(path: Path) -> Result:
-    """Find one newline after the other with memchr, as `wc -l` did before coreutils 9."""
-    return timed(lambda: sum(block.count(b"\n") for block in _blocks(path)))
-
-
-# ---- ours
 
 
 def index(path: Path) -> Result:
@@ -104,16 +88,6 @@ def _loaded(path: Path) -> RankDataset:
     return dataset
 
 
-def build(path: Path) -> Result:
-    """RankDataset.load, one mini-epoch an epoch: an eighth of the rows."""
-    return _load(_dataset(path, 1), 0)
-
-
-def build_quarter(path: Path) -> Result:
-    """RankDataset.load with four mini-epochs: one row in 32."""
-    return _load(_dataset(path, 4), 0)
-
-
 def rebuild(path: Path) -> Result:
     """The second mini-epoch of four, once the first is there: the peak must not be that of two."""
     dataset = _dataset(path, 4)
@@ -121,9 +95,6 @@ def rebuild(path: Path) -> Result:
     before = dataset.packed.nbytes
     result = _load(dataset, 1)
     return {**result, "bytes": result["bytes"] + before}
-
-
-# ---- the others
 
 
 class Rows(list[str]):
@@ -173,10 +144,7 @@ def arrow_take(path: Path) -> Result:
     return timed(lambda: table.take(pa.array(np.sort(order[np.arange(3, len(meta), WORLD_SIZE)]))))
 
 
-# ---- rows out of memory
-
-
-def _accesses(read: Callable[[Any], Any], asked: list[Any], rows: int) -> Result:
+def _ask(read: Callable[[Any], Any], asked: list[Any], rows: int) -> Result:
     """Ask for all of `asked`, which are so many rows."""
     began = time.perf_counter()
     for one in asked:
@@ -184,36 +152,18 @@ def _accesses(read: Callable[[Any], Any], asked: list[Any], rows: int) -> Result
     return {"rows per second": rows / (time.perf_counter() - began)}
 
 
-def access_packed(path: Path) -> Result:
-    """dataset[i] in a Python loop, in the order of the epoch."""
-    dataset = _loaded(path)
-    count = min(len(dataset), ACCESSES)
-    return _accesses(dataset.__getitem__, list(range(count)), count)
-
-
-def access_batches(path: Path) -> Result:
-    """dataset.__getitems__ in batches of 256, as a DataLoader asks."""
-    dataset = _loaded(path)
-    count = min(len(dataset), ACCESSES)
-    batches = [list(range(start, min(count, start + 256))) for start in range(0, count, 256)]
-    return _accesses(dataset.__getitems__, batches, count)
-
-
-def access_list(path: Path) -> Result:
-    """The same rows as a list of strings."""
-    rows = list(_loaded(path))
-    count = min(len(rows), ACCESSES)
-    return _accesses(rows.__getitem__, list(range(count)), count)
+def _accesses(read: Callable[[Any], Any], rows: int, batch: int = 0) -> Result:
+    """Read rows in order: one at a time in a Python loop, or in lists of `batch`, as a DataLoader asks."""
+    order = range(min(rows, ACCESSES))
+    asked = [list(order[start : start + batch]) for start in order[::batch]] if batch else list(order)
+    return _ask(read, asked, len(order))
 
 
 def access_file(path: Path) -> Result:
     """MetaFile.rows, 256 random rows of the file at a time: what a server does."""
     meta = MetaFile(path)
     batches = np.random.default_rng(0).integers(0, len(meta), (50_000 // 256, 256))
-    return _accesses(meta.rows, list(batches), batches.size)
-
-
-# ---- workers
+    return _ask(meta.rows, list(batches), batches.size)
 
 
 def _private_growth(rows: Any) -> Result:
@@ -239,24 +189,30 @@ def _private_growth(rows: Any) -> Result:
     return {"private": statistics.mean(grown)}
 
 
-def workers_packed(path: Path) -> Result:
-    """Two forked workers over RankDataset."""
-    return _private_growth(_loaded(path))
-
-
-def workers_list(path: Path) -> Result:
-    """Two forked workers over a list of the same rows."""
-    return _private_growth(list(_loaded(path)))
-
-
-FLOOR = {"wc -l": wc, "plain read": plain_read, "count newlines, memchr": count_newlines}
-OURS = {"index": index, "RankDataset": build, "RankDataset, E = 4": build_quarter, "the next mini-epoch": rebuild}
-OTHERS = {"article, line by line": line_by_line, "Naive": naive, "Naive + torch's sampler": naive_and_sampler}
-ACCESS = {"ds[i]": access_packed, "ds.__getitems__, 256": access_batches, "list of str [i]": access_list}
 SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
-    "build": {**FLOOR, **OURS, **OTHERS, "pyarrow take": arrow_take},
-    "access": {**ACCESS, "MetaFile.rows, 256 random": access_file},
-    "workers": {"RankDataset": workers_packed, "list of str": workers_list},
+    "build": {
+        "wc -l": wc,
+        "plain read": lambda path: timed(lambda: sum(map(len, _blocks(path)))),
+        "count newlines, memchr": lambda path: timed(lambda: sum(block.count(b"\n") for block in _blocks(path))),
+        "index": index,
+        "RankDataset": lambda path: _load(_dataset(path, 1), 0),  # an eighth of the rows
+        "RankDataset, E = 4": lambda path: _load(_dataset(path, 4), 0),  # one row in 32
+        "the next mini-epoch": rebuild,
+        "article, line by line": line_by_line,
+        "Naive": naive,
+        "Naive + torch's sampler": naive_and_sampler,
+        "pyarrow take": arrow_take,
+    },
+    "access": {
+        "ds[i]": lambda path: _accesses((dataset := _loaded(path)).__getitem__, len(dataset)),
+        "ds.__getitems__, 256": lambda path: _accesses((dataset := _loaded(path)).__getitems__, len(dataset), 256),
+        "list of str [i]": lambda path: _accesses((rows := list(_loaded(path))).__getitem__, len(rows)),
+        "MetaFile.rows, 256 random": access_file,
+    },
+    "workers": {  # over the same rows
+        "RankDataset": lambda path: _private_growth(_loaded(path)),
+        "list of str": lambda path: _private_growth(list(_loaded(path))),
+    },
 }
 ALL = {f"{section}/{name}": work for section, functions in SECTIONS.items() for name, work in functions.items()}
 

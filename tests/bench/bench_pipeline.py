@@ -55,6 +55,11 @@ def plain(model: nn.Module, x: Tensor, chunks: int, *, again: bool = False) -> T
     return torch.cat([model(part) for part in parts])
 
 
+def piped(library: Any, model: nn.Module, balance: list[int], chunks: int, mode: str) -> Any:
+    """The same model as a pipeline of threads."""
+    return library.GPipe(model, balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=mode)
+
+
 def backward(work: Callable[[], Tensor]) -> Work:
     return lambda: work().sum().backward()
 
@@ -78,9 +83,7 @@ def overhead(rounds: int) -> None:
         ways[name, "", "plain"] = wrap(lambda: plain(loop, x, chunks))
     ways["forward + backward", "always", "torch checkpoint"] = backward(lambda: plain(loop, x, chunks, again=True))
     for (library, module), mode in itertools.product(libraries().items(), MODES):
-        model = module.GPipe(
-            linears(partitions, 8), [1] * partitions, devices=["cpu"] * partitions, chunks=chunks, checkpoint=mode
-        )
+        model = piped(module, linears(partitions, 8), [1] * partitions, chunks, mode)
         for name, wrap in passes.items():
             ways[name, mode, library] = wrap(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
@@ -109,9 +112,7 @@ def real_work(rounds: int) -> None:
             ways: dict[Any, Work] = {"plain": wrap(functools.partial(plain, loop, x, chunks))}
             modes = ("never",) if name == "forward" else MODES
             for (library, module), mode in itertools.product(libraries().items(), modes):
-                model = module.GPipe(
-                    linears(8, 1024, relu=True), [4] * 4, devices=["cpu"] * 4, chunks=chunks, checkpoint=mode
-                )
+                model = piped(module, linears(8, 1024, relu=True), [4] * 4, chunks, mode)
                 ways[mode, library] = wrap(lambda model=model: model(x))
             seconds = fastest(ways, rounds)
             for mode in modes:
@@ -126,7 +127,7 @@ def overlap(rounds: int) -> None:
     loop = linears(8, 512, relu=True)
     ways: dict[Any, Work] = {"plain": without_grad(lambda: plain(loop, x, 8))}
     for library, module in libraries().items():
-        model = module.GPipe(linears(8, 512, relu=True), [8, 8], devices=["cpu"] * 2, chunks=8, checkpoint="never")
+        model = piped(module, linears(8, 512, relu=True), [8, 8], 8, "never")
         ways[library] = without_grad(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
     print("\nforward in 2 CPU partitions, 8 chunks: at best 2 × 8/9 = 1.78 times the speed of one thread")

@@ -27,6 +27,7 @@ from lib.data.rank_dataset import RankDataset
 from lib.measure import memory
 from support import recordings
 from support.n05.runs import ROW_BYTES, write_captions
+from tests.bench.bench_rank_dataset import wc
 from tests.bench.common import ROOT, arguments, in_own_process, peak_bytes, start_of_peak
 
 ROWS, WORLD_SIZE, MINI_EPOCHS = 400_000_000, 8, 8
@@ -72,9 +73,8 @@ class Rank:
     def __init__(self, path: Path, rank: int, mini_epochs: list[int]) -> None:
         command = [sys.executable, "-m", "tests.bench.headline", "--rank", str(rank), "--file", str(path)]
         command += ["--mini-epochs", ",".join(map(str, mini_epochs))]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, cwd=ROOT, **pipes)
         self.expected, self.reports = len(mini_epochs), []
 
     def line(self) -> str:
@@ -143,9 +143,7 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
         os.fsync(file)  # else the disk would still be busy with it while the index is timed
     made = time.perf_counter() - began
     say(f"{size / 1e9:.2f} GB in {made:.0f} s; wc -l")
-    began = time.perf_counter()
-    subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
-    counted = time.perf_counter() - began
+    counted = wc(path)["seconds"]
     say(f"{counted:.1f} s; index")
     indexed = in_own_process("tests.bench.bench_rank_dataset", "--one", "build/index", path)
     with MetaFile(path) as meta:  # the index that stays: that of the measurement was elsewhere
@@ -180,12 +178,10 @@ def as_text(result: dict[str, Any]) -> str:
     )
     for name, where in (("rank 0 alone", "alone"), (f"{WORLD_SIZE} together", "together")):
         loads = result[where]["loads"]
-        seconds = [load["seconds"] for load in loads]
-        peak = max(load["peak_bytes"] for load in loads)
-        payload = max(load["payload_bytes"] for load in loads)
+        seconds, peaks, payloads = ([load[k] for load in loads] for k in ("seconds", "peak_bytes", "payload_bytes"))
         lines.append(
-            f"{name:<14} {min(seconds):.1f} to {max(seconds):.1f} s a mini-epoch, peak {peak / 1e6:.0f} MB a rank "
-            f"(payload {payload / 1e6:.0f} MB, of it text {loads[0]['text_bytes'] / 1e6:.0f} MB)"
+            f"{name:<14} {min(seconds):.1f} to {max(seconds):.1f} s a load, peak {max(peaks) / 1e6:.0f} MB a rank "
+            f"(payload {max(payloads) / 1e6:.0f} MB, of it text {loads[0]['text_bytes'] / 1e6:.0f} MB)"
         )
     lines.append(f"M / (W · E)    {result['predicted_text_bytes'] / 1e6:.0f} MB of text, predicted")
     return "\n".join(lines)
@@ -213,10 +209,7 @@ def main(given: list[str]) -> int:
     try:
         result = measure(folder / "captions.txt", rows, options.rows)
     finally:
-        if options.keep:
-            print(f"kept: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
+        print(f"kept: {folder}", file=sys.stderr) if options.keep else shutil.rmtree(folder)
     print(as_text(result))
     if options.record:
         print(f"recorded: {recordings.save('headline', result, command='python -m tests.bench.headline --record')}")

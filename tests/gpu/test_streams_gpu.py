@@ -232,14 +232,9 @@ StreamPipeline(torch.sin, 4)(torch.ones(64, 1024, pin_memory=True))
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(planted=planted)],
-        env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", PROGRAM.format(planted=planted)]
+    environment = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ("possible data race" in done.stderr) == planted, done.stderr[-2000:]
 
 

@@ -97,18 +97,20 @@ def test_bench_runs_what_is_named_and_fails_with_it(
 
 def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
     room, generic, *cells, widgets = suite.steps(["03"])
-    assert room.arguments[0] == "tests/support/n03"
+    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == [
+        "tests/browser/test_widgets.py",
+        "-k",
+        "03_",
+    ]
     assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
     assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
-    assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
 
 
 def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
     (step,) = suite.steps(fast=True)
-    assert step.arguments[-2:] == ["-m", "not ranks"]
+    assert step.arguments[-2:] == ["-m", "not ranks"] and "tests/property" in step.arguments
     assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
-    assert "tests/property" in step.arguments
 
 
 def test_notebooks_that_measure_run_alone_and_the_others_share_the_cores() -> None:

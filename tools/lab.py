@@ -33,16 +33,8 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).with_name("lab.js")
 
 #: What chromium needs to run as root in a container, and to talk to nobody but the server.
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-]
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
 
 #: JupyterLab's settings: every cell in the page (not only the visible ones), and no questions asked.
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -15,8 +15,12 @@ for name, value in ENVIRONMENT.items():
 GPU = Path(__file__).parent / "gpu"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    needs_gpu = [item for item in items if GPU in item.path.parents or item.get_closest_marker("gpu")]
+    for item in items:
+        if GPU in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+    needs_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not needs_gpu:
         return
     import torch

@@ -299,22 +299,11 @@ def has_the_projects_badge(page: Page) -> list[str]:
 
 def is_formatted(page: Page) -> list[str]:
     """Require ruff's formatting of the code cells."""
-    command = [
-        sys.executable,
-        "-m",
-        "ruff",
-        "format",
-        "--check",
-        "--quiet",
-        "--config",
-        str(ROOT / "pyproject.toml"),
-    ]
+    settings = ROOT / "notebooks" / "ruff.toml"
+    command = [sys.executable, "-m", "ruff", "format", "--check", "--quiet", "--config", str(settings)]
     result = subprocess.run([*command, str(page.path)], capture_output=True, text=True)
-    return (
-        []
-        if result.returncode == 0
-        else [f"not formatted: python -m ruff format {page.path.name} {result.stderr}".strip()]
-    )
+    fault = f"not formatted: python -m ruff format {page.path.name} {result.stderr}".strip()
+    return [fault] if result.returncode else []
 
 
 def has_a_title(page: Page) -> list[str]:

@@ -9,12 +9,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 MEASURED = "# NBVAL_IGNORE_OUTPUT"
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE = {
-    "file_extension": ".py",
-    "mimetype": "text/x-python",
-    "name": "python",
-    "pygments_lexer": "ipython3",
-}
+LANGUAGE = {"file_extension": ".py", "mimetype": "text/x-python", "name": "python", "pygments_lexer": "ipython3"}
 #: Everything else in a notebook's or a cell's metadata is some editor's memory of itself.
 KEPT_IN_NOTEBOOK = {"kernelspec", "language_info", "idt", "accelerator"}
 KEPT_IN_CELL = {"tags", "jupyter"}

@@ -25,23 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tools.project import ROOT
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = Path(__file__).with_name("lab.js")
 
 #: What chromium needs to run as root in a container, and to talk to nobody but the server.
-CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-]
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+CHROMIUM_FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
 
 #: JupyterLab's settings: every cell in the page (not only the visible ones), and no questions asked.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -53,7 +46,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
-
 
 INSTALL = "apt-get install chromium (Debian, Ubuntu), or .venv/bin/playwright install chromium"
 

@@ -66,9 +66,7 @@ def picture() -> tuple[bytes, str]:
 def with_picture(text: str, alt: str) -> str:
     """Return README's text with the picture's description in its place."""
     return re.sub(
-        r"!\[[^\]]*\]\(" + re.escape(PICTURE.as_posix()) + r"\)",
-        lambda _: f"![{alt}]({PICTURE.as_posix()})",
-        text,
+        r"!\[[^\]]*\]\(" + re.escape(PICTURE.as_posix()) + r"\)", lambda _: f"![{alt}]({PICTURE.as_posix()})", text
     )
 
 

@@ -39,11 +39,7 @@ def main() -> int:
         if verdict == "ok" and seconds > options.limit:
             verdict = f"TOO SLOW: more than {options.limit:g} s"
         rows.append(
-            (
-                path.relative_to(ROOT / "notebooks").as_posix() if ROOT in path.parents else path.name,
-                seconds,
-                verdict,
-            )
+            (path.relative_to(ROOT / "notebooks").as_posix() if ROOT in path.parents else path.name, seconds, verdict)
         )
         print(f"{rows[-1][0]:<44} {seconds:6.1f} s  {verdict}", flush=True)
     print(f"{'all ' + str(len(rows)):<44} {sum(seconds for _, seconds, _ in rows):6.1f} s")

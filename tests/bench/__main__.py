@@ -22,7 +22,8 @@ def main(words: list[str]) -> int:
     if not chosen:
         print(f"No benchmark fits {words}; there are: {' '.join(modules) or 'none'}", file=sys.stderr)
         return 2
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parents[1])}
+    root = FOLDER.parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "notebooks")])}
     failed = []
     for name in chosen:
         print(f"== {name} ==", flush=True)

@@ -25,7 +25,12 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from lib._values import table
-from tests.bench.common import peer, run_beside_a_peer
+from lib.pipeline import GPipe, scatter
+from lib.schedules import gpipe, one_f_one_b, simulate, zero_bubble_h1
+from lib.schedules.costs import measure_costs
+from lib.schedules.executor import Executor
+from lib.training.launch import torchrun
+from tests.bench.common import linears, peer, run_beside_a_peer
 
 MICRO_BATCHES, LAYERS, WIDTH, ROWS = 8, 4, 512, 8192
 POLL = 0.01
@@ -34,11 +39,8 @@ PLAIN = "plain model, 1 thread"
 
 def stages() -> list[nn.Sequential]:
     """The two halves of the model, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    made = [nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]) for _ in range(2)]
-    for parameter in nn.Sequential(*made).parameters():
-        nn.init.uniform_(parameter, -(WIDTH**-0.5), WIDTH**-0.5, generator=generator)
-    return made
+    model = linears(2 * LAYERS, WIDTH)
+    return [model[:LAYERS], model[LAYERS:]]
 
 
 def data() -> tuple[Tensor, Tensor]:
@@ -57,8 +59,6 @@ class Processes:
         self._thread.start()
 
     def _run(self) -> None:
-        from lib.training.launch import torchrun
-
         script = Path(__file__).with_name("pipelining_rank.py")
         try:
             torchrun(script, self.folder, ranks=2, timeout=1000, quiet=True)
@@ -84,10 +84,6 @@ class Processes:
 
 def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """Return what each way does, in this process; and the executors, by name."""
-    from lib.pipeline import GPipe, scatter
-    from lib.schedules import gpipe, one_f_one_b, zero_bubble_h1
-    from lib.schedules.executor import Executor
-
     model = nn.Sequential(*stages())
 
     def plain() -> None:
@@ -113,9 +109,6 @@ def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], 
 
 def measure(rounds: int) -> None:
     """Run all ways in turn and print both tables."""
-    from lib.schedules import simulate
-    from lib.schedules.costs import measure_costs
-
     x, target = data()
     ways, executors = ways_here(x, target)
     seconds: dict[str, list[float]] = {name: [] for name in ways}

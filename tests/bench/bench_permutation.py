@@ -11,7 +11,11 @@ import statistics
 import sys
 from typing import TypedDict
 
+import numpy as np
+import torch
+
 from lib._values import table
+from lib.data.permutation import Permutation
 from tests.bench.common import in_own_process, timed
 
 SIZES = (1_000_000, 20_000_000)
@@ -40,17 +44,11 @@ def rows(sizes: tuple[int, ...] = SIZES, repeats: int = REPEATS) -> list[Row]:
 
 
 def stream_permutation(n: int) -> int:
-    import numpy as np
-
-    from lib.data.permutation import Permutation
-
     p = Permutation(n)
     return sum(int(p[np.arange(start, min(n, start + BLOCK))].sum()) for start in range(0, n, BLOCK))
 
 
 def stream_randperm(n: int) -> int:
-    import torch
-
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
     return sum(int(order[start : start + BLOCK].sum()) for start in range(0, n, BLOCK))
 

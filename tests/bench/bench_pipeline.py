@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from lib import pipeline
 from lib._values import table
-from tests.bench.common import peer, run_beside_a_peer
+from tests.bench.common import linears, peer, run_beside_a_peer
 
 MODES = ("never", "except_last", "always")
 Work = Callable[[], Any]
@@ -47,18 +47,6 @@ def fastest(ways: dict[Any, Work], rounds: int) -> dict[Any, float]:
     return seconds
 
 
-def linears(layers: int, width: int, relu: bool = False) -> nn.Sequential:
-    generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential()
-    for _ in range(layers):
-        model.append(nn.Linear(width, width))
-        if relu:
-            model.append(nn.ReLU())
-    for parameter in model.parameters():
-        nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
-    return model
-
-
 def plain(model: nn.Module, x: Tensor, chunks: int, *, again: bool = False) -> Tensor:
     """The loop that a pipeline replaces; `again`: with torch's checkpoint around each micro-batch."""
     parts = x.chunk(chunks)
@@ -67,16 +55,17 @@ def plain(model: nn.Module, x: Tensor, chunks: int, *, again: bool = False) -> T
     return torch.cat([model(part) for part in parts])
 
 
+def piped(library: Any, model: nn.Module, balance: list[int], chunks: int, mode: str) -> Any:
+    """The same model as a pipeline of threads."""
+    return library.GPipe(model, balance, devices=["cpu"] * len(balance), chunks=chunks, checkpoint=mode)
+
+
 def backward(work: Callable[[], Tensor]) -> Work:
     return lambda: work().sum().backward()
 
 
 def without_grad(work: Callable[[], Tensor]) -> Work:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return work()
-
-    return run
+    return torch.no_grad()(work)
 
 
 def overhead(rounds: int) -> None:
@@ -94,9 +83,7 @@ def overhead(rounds: int) -> None:
         ways[name, "", "plain"] = wrap(lambda: plain(loop, x, chunks))
     ways["forward + backward", "always", "torch checkpoint"] = backward(lambda: plain(loop, x, chunks, again=True))
     for (library, module), mode in itertools.product(libraries().items(), MODES):
-        model = module.GPipe(
-            linears(partitions, 8), [1] * partitions, devices=["cpu"] * partitions, chunks=chunks, checkpoint=mode
-        )
+        model = piped(module, linears(partitions, 8), [1] * partitions, chunks, mode)
         for name, wrap in passes.items():
             ways[name, mode, library] = wrap(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
@@ -125,9 +112,7 @@ def real_work(rounds: int) -> None:
             ways: dict[Any, Work] = {"plain": wrap(functools.partial(plain, loop, x, chunks))}
             modes = ("never",) if name == "forward" else MODES
             for (library, module), mode in itertools.product(libraries().items(), modes):
-                model = module.GPipe(
-                    linears(8, 1024, relu=True), [4] * 4, devices=["cpu"] * 4, chunks=chunks, checkpoint=mode
-                )
+                model = piped(module, linears(8, 1024, relu=True), [4] * 4, chunks, mode)
                 ways[mode, library] = wrap(lambda model=model: model(x))
             seconds = fastest(ways, rounds)
             for mode in modes:
@@ -142,7 +127,7 @@ def overlap(rounds: int) -> None:
     loop = linears(8, 512, relu=True)
     ways: dict[Any, Work] = {"plain": without_grad(lambda: plain(loop, x, 8))}
     for library, module in libraries().items():
-        model = module.GPipe(linears(8, 512, relu=True), [8, 8], devices=["cpu"] * 2, chunks=8, checkpoint="never")
+        model = piped(module, linears(8, 512, relu=True), [8, 8], 8, "never")
         ways[library] = without_grad(lambda model=model: model(x))
     seconds = fastest(ways, rounds)
     print("\nforward in 2 CPU partitions, 8 chunks: at best 2 × 8/9 = 1.78 times the speed of one thread")

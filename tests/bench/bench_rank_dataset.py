@@ -27,7 +27,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch.utils.data.distributed import DistributedSampler
+
 from lib._values import table
+from lib.data.meta import MetaFile
+from lib.data.permutation import Permutation
+from lib.data.rank_dataset import NaiveDataset, RankDataset
+from support.n05.runs import write_captions
 from tests.bench.common import arguments, in_own_process, timed
 
 ROWS, ROUNDS, WORLD_SIZE = 5_000_000, 3, 8
@@ -35,9 +42,6 @@ READ = 1 << 20
 ACCESSES = 500_000
 
 Result = dict[str, float]
-
-
-# ---- how fast the file can be read at all
 
 
 def wc(path: Path) -> Result:
@@ -53,26 +57,10 @@ def _blocks(path: Path) -> Any:
             yield block
 
 
-def plain_read(path: Path) -> Result:
-    """Read it, by the megabyte."""
-    return timed(lambda: sum(map(len, _blocks(path))))
-
-
-def count_newlines(path: Path) -> Result:
-    """Find one newline after the other with memchr, as `wc -l` did before coreutils 9."""
-    return timed(lambda: sum(block.count(b"\n") for block in _blocks(path)))
-
-
-# ---- ours
-
-
 def index(path: Path) -> Result:
     """MetaFile(path) where there is no index yet."""
-    from lib.data.meta import MetaFile
-
     with contextlib.suppress(ImportError):
         importlib.import_module("tqdm")  # as torch would have: no part of what is measured
-
     elsewhere = path.with_suffix(".bench.idx")
     elsewhere.unlink(missing_ok=True)
     try:
@@ -82,52 +70,31 @@ def index(path: Path) -> Result:
         elsewhere.unlink()
 
 
-def _loaded(path: Path, mini_epochs: int) -> Any:
-    from lib.data.meta import MetaFile
-    from lib.data.rank_dataset import RankDataset
-
-    dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
-    dataset.load(0)
-    return dataset
+def _dataset(path: Path, mini_epochs: int) -> RankDataset:
+    return RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
 
 
-def _build(path: Path, mini_epochs: int) -> Result:
-    from lib.data.meta import MetaFile
-    from lib.data.rank_dataset import RankDataset
-
-    dataset = RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
-
+def _load(dataset: RankDataset, mini_epoch: int) -> Result:
     def load() -> Any:
-        dataset.load(0)
+        dataset.load(mini_epoch)
         return dataset.packed
 
     return timed(load)
 
 
-def build(path: Path) -> Result:
-    """RankDataset.load, one mini-epoch an epoch: an eighth of the rows."""
-    return _build(path, 1)
-
-
-def build_quarter(path: Path) -> Result:
-    """RankDataset.load with four mini-epochs: one row in 32."""
-    return _build(path, 4)
+def _loaded(path: Path) -> RankDataset:
+    dataset = _dataset(path, 1)
+    dataset.load(0)
+    return dataset
 
 
 def rebuild(path: Path) -> Result:
     """The second mini-epoch of four, once the first is there: the peak must not be that of two."""
-    dataset = _loaded(path, 4)
+    dataset = _dataset(path, 4)
+    dataset.load(0)
     before = dataset.packed.nbytes
-
-    def load() -> Any:
-        dataset.load(1)
-        return dataset.packed
-
-    result = timed(load)
+    result = _load(dataset, 1)
     return {**result, "bytes": result["bytes"] + before}
-
-
-# ---- the others
 
 
 class Rows(list[str]):
@@ -140,27 +107,14 @@ class Rows(list[str]):
 
 def naive(path: Path) -> Result:
     """NaiveDataset: all rows as strings."""
-    from lib.data.meta import MetaFile
-    from lib.data.rank_dataset import NaiveDataset
-
     meta = MetaFile(path)
     return timed(lambda: Rows(NaiveDataset(meta).rows))
 
 
 def naive_and_sampler(path: Path) -> Result:
     """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
-    from torch.utils.data.distributed import DistributedSampler
-
-    from lib.data.meta import MetaFile
-    from lib.data.rank_dataset import NaiveDataset
-
     meta = MetaFile(path)
-
-    def start_an_epoch() -> Any:
-        dataset = NaiveDataset(meta)
-        return dataset, list(DistributedSampler(dataset, WORLD_SIZE, 3))
-
-    return timed(start_an_epoch)
+    return timed(lambda: (dataset := NaiveDataset(meta), list(DistributedSampler(dataset, WORLD_SIZE, 3))))
 
 
 def line_by_line(path: Path) -> Result:
@@ -175,11 +129,7 @@ def line_by_line(path: Path) -> Result:
 
 def arrow_take(path: Path) -> Result:
     """As Hugging Face datasets do: rows in a mapped Arrow file, `take` the sorted ids of the share."""
-    import numpy as np
     import pyarrow as pa
-
-    from lib.data.meta import MetaFile
-    from lib.data.permutation import Permutation
 
     arrow = path.with_suffix(".arrow")
     meta = MetaFile(path)
@@ -194,54 +144,26 @@ def arrow_take(path: Path) -> Result:
     return timed(lambda: table.take(pa.array(np.sort(order[np.arange(3, len(meta), WORLD_SIZE)]))))
 
 
-# ---- rows out of memory
-
-
-def _accesses(read: Callable[[int], Any], count: int) -> Result:
-    count = min(count, ACCESSES)
+def _ask(read: Callable[[Any], Any], asked: list[Any], rows: int) -> Result:
+    """Ask for all of `asked`, which are so many rows."""
     began = time.perf_counter()
-    for i in range(count):
-        read(i)
-    return {"rows per second": count / (time.perf_counter() - began)}
+    for one in asked:
+        read(one)
+    return {"rows per second": rows / (time.perf_counter() - began)}
 
 
-def access_packed(path: Path) -> Result:
-    """dataset[i] in a Python loop, in the order of the epoch."""
-    dataset = _loaded(path, 1)
-    return _accesses(dataset.__getitem__, len(dataset))
-
-
-def access_batches(path: Path) -> Result:
-    """dataset.__getitems__ in batches of 256, as a DataLoader asks."""
-    dataset = _loaded(path, 1)
-    count = min(len(dataset), ACCESSES)
-    began = time.perf_counter()
-    for start in range(0, count, 256):
-        dataset.__getitems__(list(range(start, min(count, start + 256))))
-    return {"rows per second": count / (time.perf_counter() - began)}
-
-
-def access_list(path: Path) -> Result:
-    """The same rows as a list of strings."""
-    rows = list(_loaded(path, 1))
-    return _accesses(rows.__getitem__, len(rows))
+def _accesses(read: Callable[[Any], Any], rows: int, batch: int = 0) -> Result:
+    """Read rows in order: one at a time in a Python loop, or in lists of `batch`, as a DataLoader asks."""
+    order = range(min(rows, ACCESSES))
+    asked = [list(order[start : start + batch]) for start in order[::batch]] if batch else list(order)
+    return _ask(read, asked, len(order))
 
 
 def access_file(path: Path) -> Result:
     """MetaFile.rows, 256 random rows of the file at a time: what a server does."""
-    import numpy as np
-
-    from lib.data.meta import MetaFile
-
-    meta, count = MetaFile(path), 50_000
-    batches = np.random.default_rng(0).integers(0, len(meta), (count // 256, 256))
-    began = time.perf_counter()
-    for batch in batches:
-        meta.rows(batch)
-    return {"rows per second": batches.size / (time.perf_counter() - began)}
-
-
-# ---- workers
+    meta = MetaFile(path)
+    batches = np.random.default_rng(0).integers(0, len(meta), (50_000 // 256, 256))
+    return _ask(meta.rows, list(batches), batches.size)
 
 
 def _private_growth(rows: Any) -> Result:
@@ -267,36 +189,32 @@ def _private_growth(rows: Any) -> Result:
     return {"private": statistics.mean(grown)}
 
 
-def workers_packed(path: Path) -> Result:
-    """Two forked workers over RankDataset."""
-    return _private_growth(_loaded(path, 1))
-
-
-def workers_list(path: Path) -> Result:
-    """Two forked workers over a list of the same rows."""
-    return _private_growth(list(_loaded(path, 1)))
-
-
-FLOOR = {"wc -l": wc, "plain read": plain_read, "count newlines, memchr": count_newlines}
-OURS = {"index": index, "RankDataset": build, "RankDataset, E = 4": build_quarter, "the next mini-epoch": rebuild}
-OTHERS = {
-    "article, line by line": line_by_line,
-    "Naive": naive,
-    "Naive + torch's sampler": naive_and_sampler,
-    "pyarrow take": arrow_take,
+SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
+    "build": {
+        "wc -l": wc,
+        "plain read": lambda path: timed(lambda: sum(map(len, _blocks(path)))),
+        "count newlines, memchr": lambda path: timed(lambda: sum(block.count(b"\n") for block in _blocks(path))),
+        "index": index,
+        "RankDataset": lambda path: _load(_dataset(path, 1), 0),  # an eighth of the rows
+        "RankDataset, E = 4": lambda path: _load(_dataset(path, 4), 0),  # one row in 32
+        "the next mini-epoch": rebuild,
+        "article, line by line": line_by_line,
+        "Naive": naive,
+        "Naive + torch's sampler": naive_and_sampler,
+        "pyarrow take": arrow_take,
+    },
+    "access": {
+        "ds[i]": lambda path: _accesses((dataset := _loaded(path)).__getitem__, len(dataset)),
+        "ds.__getitems__, 256": lambda path: _accesses((dataset := _loaded(path)).__getitems__, len(dataset), 256),
+        "list of str [i]": lambda path: _accesses((rows := list(_loaded(path))).__getitem__, len(rows)),
+        "MetaFile.rows, 256 random": access_file,
+    },
+    "workers": {  # over the same rows
+        "RankDataset": lambda path: _private_growth(_loaded(path)),
+        "list of str": lambda path: _private_growth(list(_loaded(path))),
+    },
 }
-ACCESS = {
-    "ds[i]": access_packed,
-    "ds.__getitems__, 256": access_batches,
-    "list of str [i]": access_list,
-    "MetaFile.rows, 256 random": access_file,
-}
-WORKERS = {"RankDataset": workers_packed, "list of str": workers_list}
-ALL = {
-    f"{section}/{name}": function
-    for section, functions in (("build", {**FLOOR, **OURS, **OTHERS}), ("access", ACCESS), ("workers", WORKERS))
-    for name, function in functions.items()
-}
+ALL = {f"{section}/{name}": work for section, functions in SECTIONS.items() for name, work in functions.items()}
 
 
 def apart(name: str, path: Path) -> Result:
@@ -306,14 +224,11 @@ def apart(name: str, path: Path) -> Result:
 
 def available(name: str) -> bool:
     """Whether what a measurement needs is there."""
-    needs = {"build/pyarrow take": "pyarrow", "workers/RankDataset": "psutil", "workers/list of str": "psutil"}.get(
-        name
-    )
-    if name.startswith("workers/") and not hasattr(os, "fork"):
-        return False
-    if name == "build/wc -l" and shutil.which("wc") is None:
-        return False
-    return needs is None or importlib.util.find_spec(needs) is not None
+    if name.startswith("workers/"):
+        return hasattr(os, "fork") and importlib.util.find_spec("psutil") is not None
+    if name == "build/wc -l":
+        return shutil.which("wc") is not None
+    return name != "build/pyarrow take" or importlib.util.find_spec("pyarrow") is not None
 
 
 def measure(path: Path, rounds: int = ROUNDS) -> dict[str, list[Result]]:
@@ -375,9 +290,6 @@ def main(given: list[str] | None = None) -> None:
     if options.one:
         print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
         return
-    from lib.data.meta import MetaFile
-    from support.n05.runs import write_captions
-
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "captions.txt"
         write_captions(path, options.rows)

@@ -15,7 +15,13 @@ import json
 import statistics
 from typing import Any
 
+from torch.utils.data import BatchSampler
+from torch.utils.data import DistributedSampler as Torchs
+
+from lib import DistributedSampler
 from lib._values import table
+from support import recordings
+from tests.bench import bench_permutation
 from tests.bench.common import ROOT, arguments, in_own_process, timed
 
 SIZES, WORLD_SIZE, ROUNDS = (1_000_000, 20_000_000), 8, 3
@@ -25,21 +31,15 @@ CONTENDERS = ("torch", 'ours, order="torch"', 'ours, order="feistel"')
 
 def make_sampler(who: str, size: int) -> Any:
     """Build one contender for rank 0 of the world."""
-    import torch
-
-    import lib
-
     share = {"num_replicas": WORLD_SIZE, "rank": 0, "shuffle": True}
     if who == "torch":
-        return torch.utils.data.DistributedSampler(range(size), **share)
-    return lib.DistributedSampler(range(size), **share, order=who.split('"')[1])
+        return Torchs(range(size), **share)
+    return DistributedSampler(range(size), **share, order=who.split('"')[1])
 
 
 def one_pass(who: str, size: int) -> dict[str, float]:
     """Go once over rank 0's share, in batches as a DataLoader does; return seconds and extra peak bytes."""
-    from torch.utils.data import BatchSampler
-
-    make_sampler("torch", 8), make_sampler(CONTENDERS[2], 8)  # imports are not what we measure
+    make_sampler("torch", 8), make_sampler(CONTENDERS[2], 8)  # what a first call costs is not what we measure
     batches: list[int] = []
     found = timed(lambda: batches.extend(map(len, BatchSampler(make_sampler(who, size), BATCH, drop_last=False))))
     assert sum(batches) == -(-size // WORLD_SIZE)
@@ -85,9 +85,6 @@ def main() -> None:
     samplers = rows()
     print(as_text(samplers))
     if options.record:
-        from support import recordings
-        from tests.bench import bench_permutation
-
         data = {"world_size": WORLD_SIZE, "rounds": ROUNDS, "samplers": samplers}
         data["permutation"] = bench_permutation.rows()
         command = "python -m tests.bench.bench_samplers --record"

@@ -13,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,8 +26,6 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 def run_beside_a_peer(doc: str | None, measure: Callable[[int], None], rounds: int, given: list[str] | None) -> None:
     """Measure in one intra-op thread, beside torchgpipe if it is there: `--peer` says where, `--rounds` how often."""
-    import torch
-
     parser = arguments(doc)
     parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
     parser.add_argument("--rounds", type=int, default=rounds)
@@ -47,6 +48,19 @@ def peer() -> dict[str, Any]:
         print(f"(without torchgpipe: {error}; see --peer)")
         return {}
     return {"torchgpipe": torchgpipe}
+
+
+def linears(layers: int, width: int, relu: bool = False) -> nn.Sequential:
+    """Return so many Linear(width, width), each with a ReLU if asked; always the same weights."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential()
+    for _ in range(layers):
+        model.append(nn.Linear(width, width))
+        if relu:
+            model.append(nn.ReLU())
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
+    return model
 
 
 def in_own_process(module: str, *arguments: object) -> Any:

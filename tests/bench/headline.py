@@ -22,6 +22,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from lib.data.meta import MetaFile
+from lib.data.rank_dataset import RankDataset
+from lib.measure import memory
+from support import recordings
+from support.n05.runs import ROW_BYTES, write_captions
+from tests.bench.bench_rank_dataset import wc
 from tests.bench.common import ROOT, arguments, in_own_process, peak_bytes, start_of_peak
 
 ROWS, WORLD_SIZE, MINI_EPOCHS = 400_000_000, 8, 8
@@ -32,18 +38,12 @@ SAMPLE_SECONDS = 0.25
 
 def rows_that_fit(rows: int, free: int) -> int:
     """Return `rows`, or as many whole millions (below that: thousands) as leave the margin free on the disk."""
-    from support.n05.runs import ROW_BYTES
-
     fit = int(max(0, free - DISK_MARGIN) / (ROW_BYTES + 0.5 + INDEX_BYTES))
     return rows if rows <= fit else fit // 1_000_000 * 1_000_000
 
 
 def rank_main(path: Path, rank: int, mini_epochs: list[int]) -> None:
     """Be one rank: say ready, wait for a line, load mini-epochs and print what each took, as JSON lines."""
-    from lib.data.meta import MetaFile
-    from lib.data.rank_dataset import RankDataset
-    from lib.measure import memory
-
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, rank, mini_epochs=MINI_EPOCHS)
     base, private = start_of_peak(), memory(children=False).uss
     print("ready", flush=True)
@@ -73,9 +73,8 @@ class Rank:
     def __init__(self, path: Path, rank: int, mini_epochs: list[int]) -> None:
         command = [sys.executable, "-m", "tests.bench.headline", "--rank", str(rank), "--file", str(path)]
         command += ["--mini-epochs", ",".join(map(str, mini_epochs))]
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+        self.process = subprocess.Popen(command, cwd=ROOT, **pipes)
         self.expected, self.reports = len(mini_epochs), []
 
     def line(self) -> str:
@@ -101,14 +100,10 @@ class Rank:
 
 def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str, Any]:
     """Start ranks together; return their reports, the seconds until all were done, and their PSS over time."""
-    from lib.measure import memory
-
     started: list[Rank] = []
     try:
-        for rank in ranks:
-            started.append(Rank(path, rank, mini_epochs))
-        for one in started:
-            assert one.line() == "ready\n"
+        started.extend(Rank(path, rank, mini_epochs) for rank in ranks)
+        assert all(one.line() == "ready\n" for one in started)
         samples = []
 
         def pss() -> int | None:
@@ -137,8 +132,6 @@ def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str,
 
 def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
     """Make the file and measure everything on it."""
-    from lib.data.meta import MetaFile
-    from support.n05.runs import write_captions
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -150,9 +143,7 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
         os.fsync(file)  # else the disk would still be busy with it while the index is timed
     made = time.perf_counter() - began
     say(f"{size / 1e9:.2f} GB in {made:.0f} s; wc -l")
-    began = time.perf_counter()
-    subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
-    counted = time.perf_counter() - began
+    counted = wc(path)["seconds"]
     say(f"{counted:.1f} s; index")
     indexed = in_own_process("tests.bench.bench_rank_dataset", "--one", "build/index", path)
     with MetaFile(path) as meta:  # the index that stays: that of the measurement was elsewhere
@@ -187,12 +178,10 @@ def as_text(result: dict[str, Any]) -> str:
     )
     for name, where in (("rank 0 alone", "alone"), (f"{WORLD_SIZE} together", "together")):
         loads = result[where]["loads"]
-        seconds = [load["seconds"] for load in loads]
-        peak = max(load["peak_bytes"] for load in loads)
-        payload = max(load["payload_bytes"] for load in loads)
+        seconds, peaks, payloads = ([load[k] for load in loads] for k in ("seconds", "peak_bytes", "payload_bytes"))
         lines.append(
-            f"{name:<14} {min(seconds):.1f} to {max(seconds):.1f} s a mini-epoch, peak {peak / 1e6:.0f} MB a rank "
-            f"(payload {payload / 1e6:.0f} MB, of it text {loads[0]['text_bytes'] / 1e6:.0f} MB)"
+            f"{name:<14} {min(seconds):.1f} to {max(seconds):.1f} s a load, peak {max(peaks) / 1e6:.0f} MB a rank "
+            f"(payload {max(payloads) / 1e6:.0f} MB, of it text {loads[0]['text_bytes'] / 1e6:.0f} MB)"
         )
     lines.append(f"M / (W · E)    {result['predicted_text_bytes'] / 1e6:.0f} MB of text, predicted")
     return "\n".join(lines)
@@ -213,22 +202,16 @@ def main(given: list[str]) -> int:
         return 0
     rows = rows_that_fit(options.rows, shutil.disk_usage(options.folder).free)
     if rows < 1:
-        print(f"no room for a million rows in {options.folder}: give a --folder with more", file=sys.stderr)
-        return 1
+        parser.exit(1, f"no room for a million rows in {options.folder}: give a --folder with more\n")
     if rows < options.rows:
         print(f"the disk has room for {rows:,} of {options.rows:,} rows: taking these", file=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="headline-", dir=options.folder))
     try:
         result = measure(folder / "captions.txt", rows, options.rows)
     finally:
-        if options.keep:
-            print(f"kept: {folder}", file=sys.stderr)
-        else:
-            shutil.rmtree(folder)
+        print(f"kept: {folder}", file=sys.stderr) if options.keep else shutil.rmtree(folder)
     print(as_text(result))
     if options.record:
-        from support import recordings
-
         print(f"recorded: {recordings.save('headline', result, command='python -m tests.bench.headline --record')}")
     return 0
 

@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import nbformat
 import pytest
 
 from tools import lab
+from tools.kept import KERNELSPEC
 from tools.lab import Notebook, Server
 from tools.project import ROOT
 
@@ -32,6 +34,13 @@ def chromium() -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
+
+
+def write(path: Path, *sources: str) -> Path:
+    """Write a notebook of code cells."""
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
+    return path
 
 
 @contextmanager

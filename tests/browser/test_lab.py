@@ -7,10 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
 import pytest
 
-from tools.kept import KERNELSPEC
+from tests.browser.conftest import write
 from tools.lab import Explorer, Notebook, Server
 
 DRAW = """
@@ -36,12 +35,6 @@ slider.observe(lambda change: setattr(box.children[0].children[-1], "value", int
 box.children[0].children = (slider, *box.children[0].children)
 box
 """
-
-
-def write(path: Path, *sources: str) -> Path:
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
-    return path
 
 
 def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Path], Notebook], tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
 
 from lib.show.explore import explore_hover, spots
 from lib.show.schedules import SCHEDULE_CONTROLS, draw_schedule_explorer
-from tests.browser.conftest import SCREENSHOTS
-from tools.kept import KERNELSPEC
+from tests.browser.conftest import SCREENSHOTS, write
 from tools.lab import Notebook, Server
 
 if TYPE_CHECKING:
@@ -25,10 +23,7 @@ PLACE = "from support.n08.figures import place_it\n\nplace_it(micro_batches=1, p
 def test_a_click_places_an_action_and_an_illegal_one_is_explained(
     server: Server, open_notebook: Callable[[Path], Notebook]
 ) -> None:
-    path = server.root / "place.ipynb"
-    cells = [nbformat.v4.new_code_cell(PLACE)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
-    notebook = open_notebook(path)
+    notebook = open_notebook(write(server.root / "place.ipynb", PLACE))
     notebook.run_all()
     game = notebook.page.locator(".idt-place")
     answer, frame = game.locator(".idt-answer"), game.locator("img.idt-frame")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,14 +13,8 @@ from lib.timeline import Span, Trace
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-PREDICTED = Trace(
-    [
-        Span("worker", "load 0", 0, 1, "load"),
-        Span("worker", "load 1", 1, 2, "load"),
-        Span("model", "step 0", 1, 2, "step"),
-        Span("model", "step 1", 2, 3, "step"),
-    ]
-)
+STEPS = [("worker", "load 0", 0), ("worker", "load 1", 1), ("model", "step 0", 1), ("model", "step 1", 2)]
+PREDICTED = Trace([Span(lane, label, start, start + 1, label[:4]) for lane, label, start in STEPS])
 NASTY = "</script><img src=x onerror='document.title=1'>"
 
 
@@ -28,11 +22,9 @@ NASTY = "</script><img src=x onerror='document.title=1'>"
 def page(page: Page) -> Iterator[Page]:
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    views = (
-        timeline_html(PREDICTED.scale(1.25), PREDICTED),
-        timeline_html(Trace([Span("lane", NASTY, 0, 1, NASTY)]), title=NASTY),
-    )
-    page.set_content("<!doctype html><meta charset='utf-8'>" + "".join(view.html for view in views))
+    nasty = timeline_html(Trace([Span("lane", NASTY, 0, 1, NASTY)]), title=NASTY)
+    both = timeline_html(PREDICTED.scale(1.25), PREDICTED).html + nasty.html
+    page.set_content("<!doctype html><meta charset='utf-8'>" + both)
     yield page
     assert complaints == []
 
@@ -54,10 +46,8 @@ def bar(view: Locator, name: str, number: int) -> Locator:
 
 def tip(view: Locator) -> str:
     """Return what the tip says, or nothing while it is hidden."""
-    shown: Any = view.locator(".idt-tip").evaluate(
-        "tip => getComputedStyle(tip).visibility == 'visible' ? tip.textContent : ''"
-    )
-    return str(shown)
+    seen = "tip => getComputedStyle(tip).visibility == 'visible' ? tip.textContent : ''"
+    return str(view.locator(".idt-tip").evaluate(seen))
 
 
 def ticks(view: Locator) -> list[str]:
@@ -90,9 +80,8 @@ def test_the_wheel_zooms_only_after_a_click_so_that_a_page_can_scroll_past(page:
     assert ticks(view) == everything
     page.mouse.click(*middle(bar(view, "measured", 1)))
     page.mouse.wheel(0, -600)
-    page.wait_for_function(
-        "texts => document.querySelector('.idt-ticks').textContent != texts", arg="".join(everything)
-    )
+    changed = "texts => document.querySelector('.idt-ticks').textContent != texts"
+    page.wait_for_function(changed, arg="".join(everything))
     page.mouse.dblclick(*middle(bar(view, "measured", 1)))
     assert ticks(view) == everything
 

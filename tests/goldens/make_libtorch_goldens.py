@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 HERE = pathlib.Path(__file__).parent
-
 LITERAL = 17  # deals of at most this many indices are stored as they are, longer ones as a digest
 
 SMALL_SIZES = [*range(13), 16, 17, 31, 64, 100, 255, 256, 257, 1000]
@@ -108,10 +107,8 @@ def main() -> None:
         "keys of walks": "kind size num_replicas rank duplicates script",
     }
     parts = [f'"provenance": {json.dumps(provenance, indent=1)}']
-    for name, first, keys in (
-        ("deals", 0, [question.removeprefix("deal ") for question in asked]),
-        ("walks", len(asked), WALKS),
-    ):
+    deal_keys = [question.removeprefix("deal ") for question in asked]
+    for name, first, keys in (("deals", 0, deal_keys), ("walks", len(asked), WALKS)):
         values = lines[first : first + len(keys)]
         stored = [store(v) if name == "deals" else v.split() for v in values]
         rows = (f"{json.dumps(k)}: {json.dumps(v, separators=(',', ':'))}" for k, v in zip(keys, stored, strict=True))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from lib import schedules
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
+from tests.gpu.common import Slow, assert_equal_gradients
 
 MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
 LONG = 20_000_000  # cycles
@@ -28,40 +29,20 @@ def test_gradients_are_those_of_the_plain_model_again_and_again(make):
     schedule = make(6, 2)
     stages = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()).double() for _ in range(schedule.stages)]
     plain = nn.Sequential(*copy.deepcopy(stages))
-    x, target = (torch.randn(101, 64, dtype=torch.float64) for _ in range(2))
+    x, target = torch.randn(2, 101, 64, dtype=torch.float64)
     F.mse_loss(plain(x), target).backward()
     for devices in places(2):
         executor = Executor(schedule, stages, devices=devices)
         for _ in range(5):  # memory is used again, which shows a stream that was not waited for
-            nn.Sequential(*stages).zero_grad()
             for inputs in (x, x.to("cuda")):
                 nn.Sequential(*stages).zero_grad()
                 executor.run(inputs, target, F.mse_loss)
-                for ours, theirs in zip(nn.Sequential(*stages).parameters(), plain.parameters(), strict=True):
-                    torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
-
-
-class Slow(nn.Module):
-    """Keep one multiprocessor busy, forward and back."""
-
-    class Sleep(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            torch.cuda._sleep(LONG)
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            torch.cuda._sleep(LONG)
-            return grad
-
-    def forward(self, x):
-        return self.Sleep.apply(x)
+                assert_equal_gradients(nn.Sequential(*stages), plain)
 
 
 def test_the_ranks_on_one_gpu_overlap_and_their_spans_are_the_times_of_their_streams():
-    stages = [nn.Sequential(nn.Linear(8, 8), Slow()).cuda() for _ in range(2)]
-    x, target = torch.randn(4, 8, device="cuda"), torch.randn(4, 8, device="cuda")
+    stages = [nn.Sequential(nn.Linear(8, 8), Slow(LONG)).cuda() for _ in range(2)]
+    x, target = torch.randn(2, 4, 8, device="cuda")
     schedule = schedules.one_f_one_b(4, 2)
     executor = Executor(schedule, stages)
     executor.run(x, target, F.mse_loss)
@@ -77,7 +58,7 @@ def test_the_ranks_on_one_gpu_overlap_and_their_spans_are_the_times_of_their_str
 
 def test_dropout_repeats_for_ranks_that_share_a_gpu():
     stages = [nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)).cuda() for _ in range(2)]
-    x, target = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda")
+    x, target = torch.randn(2, 64, 64, device="cuda")
     found = []
     for make in (schedules.gpipe, schedules.one_f_one_b, schedules.gpipe):
         torch.manual_seed(0)
@@ -89,7 +70,7 @@ def test_dropout_repeats_for_ranks_that_share_a_gpu():
 
 
 def test_costs_are_those_of_the_device():
-    stages = [nn.Sequential(nn.Linear(8, 8), Slow()).cuda(), nn.Linear(8, 8).cuda()]
-    x, target = torch.randn(4, 8, device="cuda"), torch.randn(4, 8, device="cuda")
+    stages = [nn.Sequential(nn.Linear(8, 8), Slow(LONG)).cuda(), nn.Linear(8, 8).cuda()]
+    x, target = torch.randn(2, 4, 8, device="cuda")
     costs = measure_costs(schedules.one_f_one_b(4, 2), stages, x, target, F.mse_loss, repeats=2)
     assert costs.forward[0] > 5 * costs.forward[1] and costs.backward[0] > 5 * costs.backward[1]

@@ -76,13 +76,9 @@ def test_all_stages_on_one_gpu_are_the_plain_model(tmp_path: Path) -> None:
     assert len(spans) == 2 * len([*tables.looped_bfs(4, 1, 2)]) and all(span.duration > 0 for span in spans)
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs, one for each rank")
-def test_a_pipeline_of_two_gpus_is_the_plain_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, 4], ids=["a pipeline", "two replicas, on all rows"])
+def test_pipelines_of_two_gpus_are_the_plain_model(tmp_path: Path, ranks: int) -> None:
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} CUDA GPUs, one for each rank")
     makers = ("gpipe", "one_f_one_b", "looped_bfs", "zbv", "zero_bubble_h1")
-    assert_equal_to_the_cpu(launch(tmp_path, makers, partitions=2, ranks=2))
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA GPUs, one for each rank")
-def test_two_replicas_of_two_gpus_are_the_plain_model_on_all_rows(tmp_path: Path) -> None:
-    makers = ("gpipe", "one_f_one_b", "looped_bfs", "zbv", "zero_bubble_h1")
-    assert_equal_to_the_cpu(launch(tmp_path, makers, partitions=2, ranks=4))
+    assert_equal_to_the_cpu(launch(tmp_path, makers, partitions=2, ranks=ranks))

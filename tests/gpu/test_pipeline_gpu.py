@@ -9,61 +9,26 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib.pipeline import GPipe, Pipeline, pop, skippable, stash
+from lib.pipeline import GPipe, Pipeline, streams
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.streams import (
-    CPUStream,
-    current_stream,
-    default_stream,
-    get_device,
-    is_cuda,
-    new_stream,
-    record_stream,
-    use_device,
-    use_stream,
-    wait_stream,
-)
+from lib.pipeline.streams import CPUStream, current_stream, get_device, is_cuda, new_stream, use_stream, wait_stream
 from lib.timeline import Recorder
+from tests.gpu.common import MODES, First, Last, Slow, assert_equal_gradients, memory_at_rest
 
-MODES = ["always", "except_last", "never"]
 GPU = torch.device("cuda", 0)
 LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms
 
 
 def places():
     """Partitions on one GPU, on GPU and CPU in turn, and on as many GPUs as there are."""
-    several = (
-        [[f"cuda:{k}" for k in range(min(3, torch.cuda.device_count()))] * 3] if torch.cuda.device_count() > 1 else []
-    )
-    return [["cuda:0"] * 3, ["cuda:0", "cpu", "cuda:0"], ["cpu", "cuda:0", "cpu"], *(x[:3] for x in several)]
-
-
-@skippable(stash=["skip"])
-class First(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 4, 3, padding=1)
-
-    def forward(self, x):
-        x = self.conv(x)
-        yield stash("skip", x.tanh())
-        return x
-
-
-@skippable(pop=["skip"])
-class Last(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(4, 2, 3, padding=1)
-
-    def forward(self, x):
-        skip = yield pop("skip")
-        return self.conv(x + skip)
+    all_gpus = [f"cuda:{k % torch.cuda.device_count()}" for k in range(3)]
+    several = [all_gpus] if torch.cuda.device_count() > 1 else []
+    return [["cuda:0"] * 3, ["cuda:0", "cpu", "cuda:0"], ["cpu", "cuda:0", "cpu"], *several]
 
 
 def cnn():
     middle = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-    return nn.Sequential(First(), middle, Last()).double()
+    return nn.Sequential(First(2, 4), middle, Last(4, 2)).double()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -73,15 +38,14 @@ def test_a_cnn_with_a_skip_equals_the_plain_one_wherever_its_partitions_are(mode
         plain = cnn()
         model = GPipe(copy.deepcopy(plain), [1, 1, 1], devices=devices, chunks=1, checkpoint=mode)
         x = torch.randn(rows, 2, 6, 6, dtype=torch.float64)
-        inputs = [x.to(devices[0]).requires_grad_(), x.clone().requires_grad_()]
+        inputs = [x.clone().to(devices[0]).requires_grad_(), x.clone().requires_grad_()]
         outputs = [model(inputs[0]), plain(inputs[1])]
         assert outputs[0].device == model.devices[-1]
         torch.testing.assert_close(outputs[0].cpu(), outputs[1])
         for output in outputs:
             output.square().sum().backward()
         torch.testing.assert_close(inputs[0].grad.cpu(), inputs[1].grad)
-        for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-            torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+        assert_equal_gradients(model, plain)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -95,8 +59,7 @@ def test_many_micro_batches_equal_the_plain_module(mode):
             plain.zero_grad()
             model(x.to(devices[0])).square().sum().backward()
             plain(x).square().sum().backward()
-            for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-                torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+            assert_equal_gradients(model, plain)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -106,9 +69,8 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
             return F.dropout(x, 0.5) * (torch.rand(len(x), 1) > 0.2).to(x.device)  # draws on the CPU as well
 
     for devices in places():
-        model = GPipe(
-            nn.Sequential(*[Dropouts() for _ in range(3)]), [1, 1, 1], devices=devices, chunks=4, checkpoint=mode
-        )
+        dropouts = nn.Sequential(Dropouts(), Dropouts(), Dropouts())
+        model = GPipe(dropouts, [1, 1, 1], devices=devices, chunks=4, checkpoint=mode)
         outputs = []
         for _ in range(3):
             torch.manual_seed(0)
@@ -122,9 +84,8 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_autocast_of_the_device_reaches_the_workers(mode):
-    model = GPipe(
-        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint=mode
-    )
+    layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model = GPipe(layers, [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint=mode)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         y = model(torch.ones(4, 8, device=GPU))
     assert y.dtype == torch.bfloat16
@@ -142,19 +103,12 @@ class Wide(nn.Module):
         return x
 
 
-def peak(mode, pipeline=Pipeline, chunks=4, partitions=2):
-    model = GPipe(
-        nn.Sequential(*[Wide() for _ in range(partitions)]),
-        [1] * partitions,
-        devices=["cuda:0"] * partitions,
-        chunks=chunks,
-        checkpoint=mode,
-    )
+def peak(mode, pipeline=Pipeline, chunks=4):
+    devices = ["cuda:0"] * 2
+    model = GPipe(nn.Sequential(Wide(), Wide()), [1, 1], devices=devices, chunks=chunks, checkpoint=mode)
     model._pipeline = pipeline
     x = torch.ones(chunks, 2**20, device=GPU, requires_grad=True)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before = memory_at_rest()
     model(x).sum().backward()
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / (2**20 * 4)  # in activations of a micro-batch
@@ -171,12 +125,7 @@ def test_checkpoints_and_dependencies_hold_the_peak_down():
 
 
 def test_spans_of_a_gpu_are_the_times_of_its_streams():
-    class Slow(nn.Module):
-        def forward(self, x):
-            torch.cuda._sleep(LONG)
-            return x * 2
-
-    model = GPipe(nn.Sequential(Slow(), Slow()), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint="always")
+    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint="always")
     model(torch.ones(2, 2, device=GPU))
     with Recorder() as recorder:
         model(torch.ones(2, 2, device=GPU, requires_grad=True)).sum().backward()
@@ -190,14 +139,9 @@ def test_spans_of_a_gpu_are_the_times_of_its_streams():
 
 
 def test_a_copy_overlaps_with_computing():
-    class Slow(nn.Module):
-        def forward(self, x):
-            torch.cuda._sleep(LONG)
-            return x
-
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs: on one there is nothing to copy")
-    model = GPipe(nn.Sequential(Slow(), Slow()), [1, 1], devices=["cuda:0", "cuda:1"], chunks=4)
+    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=["cuda:0", "cuda:1"], chunks=4)
     x = torch.ones(4, 2**22, device=GPU)
     model(x)
     with Recorder() as recorder, torch.no_grad():
@@ -205,15 +149,12 @@ def test_a_copy_overlaps_with_computing():
     assert recorder.trace().overlap("copy", "compute") > 0
 
 
-# --- streams
-
-
 def test_streams_of_a_gpu():
     stream = new_stream(GPU)
-    assert is_cuda(stream) and get_device(stream) == GPU and stream != default_stream(GPU)
-    with use_device(GPU), use_stream(stream):
+    assert is_cuda(stream) and get_device(stream) == GPU and stream != streams.default_stream(GPU)
+    with streams.use_device(GPU), use_stream(stream):
         assert current_stream(GPU) == stream
-    assert current_stream(GPU) == default_stream(GPU)
+    assert current_stream(GPU) == streams.default_stream(GPU)
 
 
 @pytest.mark.parametrize("source", ["cpu", "new"])
@@ -234,7 +175,7 @@ def test_memory_that_another_stream_uses_is_not_given_away():
     x = torch.ones(1, device=GPU)
     address = x.data_ptr()
     stream = new_stream(GPU)
-    record_stream(x, stream)
+    streams.record_stream(x, stream)
     with use_stream(stream):
         torch.cuda._sleep(LONG)
     del x

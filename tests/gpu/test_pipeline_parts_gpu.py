@@ -6,28 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import GPipe, balance_by_size, balance_by_time, convert_deferred_batch_norm, pop, skippable, stash
+from lib.pipeline import GPipe, balance_by_size, balance_by_time, convert_deferred_batch_norm
 from lib.pipeline.balance import profile_sizes
 from lib.pipeline.skip import Portal
 from lib.pipeline.streams import default_stream
-
-
-@skippable(stash=["early"])
-class Encode(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 1)
-
-    def forward(self, x):
-        h = self.conv(x)
-        yield stash("early", h.tanh())
-        return h
-
-
-@skippable(pop=["early"])
-class Decode(nn.Module):
-    def forward(self, x):
-        return x * (yield pop("early"))
+from tests.gpu.common import MODES, First, Last, assert_equal_gradients
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -46,12 +29,14 @@ def test_statistics_are_those_of_the_whole_batch(dtype, layout, mean):
         torch.testing.assert_close(deferred.state_dict()[name], value, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+@pytest.mark.parametrize("checkpoint", MODES)
 @pytest.mark.parametrize(
     "devices", [["cuda"] * 4, ["cpu", "cuda", "cuda", "cpu"], ["cuda", "cpu", "cpu", "cuda"]], ids=str
 )
 def test_skips_between_devices_equal_the_plain_model(devices, checkpoint):
-    plain = nn.Sequential(nn.Conv2d(3, 3, 1), Encode(), nn.Conv2d(3, 3, 1), nn.Tanh(), Decode(), nn.Conv2d(3, 3, 1))
+    plain = nn.Sequential(
+        nn.Conv2d(3, 3, 1), First(3, 3), nn.Conv2d(3, 3, 1), nn.Tanh(), Last(3, 3), nn.Conv2d(3, 3, 1)
+    )
     plain = plain.double()
     model = GPipe(copy.deepcopy(plain), [2, 1, 1, 2], devices=devices, chunks=4, checkpoint=checkpoint)
     x = torch.randn(8, 3, 5, 5, dtype=torch.float64)
@@ -59,8 +44,7 @@ def test_skips_between_devices_equal_the_plain_model(devices, checkpoint):
     expected.square().sum().backward()
     output.square().sum().backward()
     torch.testing.assert_close(output.cpu(), expected)
-    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
+    assert_equal_gradients(model, plain)
 
 
 def test_a_copied_portal_has_its_phony_on_the_next_device():
@@ -69,41 +53,37 @@ def test_a_copied_portal_has_its_phony_on_the_next_device():
     assert phony.device.type == portal.tensor.device.type == "cuda"
 
 
+class Repeat(nn.Module):
+    """Do something so many times."""
+
+    def __init__(self, what, times):
+        super().__init__()
+        self.what, self.times = what, times
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x = self.what(x)
+        return x
+
+
 def test_by_time_the_kernels_count_and_not_their_launch():
-    class Work(nn.Module):
-        def __init__(self, times):
-            super().__init__()
-            self.times = times
-
-        def forward(self, x):
-            for _ in range(self.times):
-                x = torch.tanh(x @ x)
-            return x
-
-    layers = [Work(times) for times in (1, 1, 1, 1, 8)]
+    layers = [Repeat(lambda x: torch.tanh(x @ x), times) for times in (1, 1, 1, 1, 8)]
     assert balance_by_time(2, nn.Sequential(*layers), torch.randn(2048, 2048), timeout=0.5) == [4, 1]
 
 
 def test_by_size_the_bytes_are_those_of_the_allocator():
-    class Expand(nn.Module):
-        def __init__(self, times):
-            super().__init__()
-            self.times = times
-
-        def forward(self, x):
-            for _ in range(self.times):
-                x = x + torch.rand_like(x, requires_grad=True)
-            return x
+    def expand(times):
+        return Repeat(lambda x: x + torch.rand_like(x, requires_grad=True), times)
 
     x = torch.rand(10, 100, 100)
-    sizes = profile_sizes(nn.Sequential(Expand(3)), x, 1, 0.0, torch.device("cuda"))
+    sizes = profile_sizes(nn.Sequential(expand(3)), x, 1, 0.0, torch.device("cuda"))
     given = x.cuda()
     before = torch.cuda.memory_allocated()
-    output = Expand(3).cuda()(given)
+    output = expand(3).cuda()(given)
     assert sizes == [torch.cuda.memory_allocated() - before]
     del output
-    assert balance_by_size(2, nn.Sequential(*map(Expand, [1, 2, 3, 4, 5, 6])), x) == [4, 2]
-    assert balance_by_size(2, nn.Sequential(*map(Expand, [6, 5, 4, 3, 2, 1])), x) == [2, 4]
+    assert balance_by_size(2, nn.Sequential(*map(expand, [1, 2, 3, 4, 5, 6])), x) == [4, 2]
+    assert balance_by_size(2, nn.Sequential(*map(expand, [6, 5, 4, 3, 2, 1])), x) == [2, 4]
 
 
 def test_the_generator_of_the_gpu_stays_as_it_is():

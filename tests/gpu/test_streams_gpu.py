@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,22 +13,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lib.measure import measure
 from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
+from lib.streams.gpu import CUDA
 from lib.timeline import Recorder, Trace
-from support.n13.runs import (
-    COPY_WAYS,
-    DIRECTIONS,
-    measure_bandwidth,
-    measure_chunks,
-    measure_prefetch,
-    measure_preprocess,
-    run_epoch,
-)
+from support import recordings
+from support.n13 import runs
+from support.n13.checks import one_ahead
+from tests.gpu.common import memory_at_rest
+from tools.project import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
-
-
-# ---- results
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -47,22 +39,20 @@ def test_a_prefetched_epoch_is_the_loaders_epoch_on_the_device(workers, pinned, 
                 assert x.is_cuda and torch.equal(x.cpu(), y)
 
 
-def stages():
-    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)).cuda()
-    return {
-        "a model": model,
-        "a tuple": lambda x: (x * 2, x.sum(1)),
-        "itself": lambda x: x,
-        "a view": lambda x: x[:, 3:],
-        "in place": lambda x: x.mul_(2),
-    }
+STAGES = {
+    "a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
+    "a tuple": lambda x: (x * 2, x.sum(1)),
+    "itself": lambda x: x,
+    "a view": lambda x: x[:, 3:],
+    "in place": lambda x: x.mul_(2),
+}
 
 
-@pytest.mark.parametrize("stage", ["a model", "a tuple", "itself", "a view", "in place"])
+@pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("rows, chunks, depth", [(100_000, 16, 2), (100_003, 64, 3), (1001, 7, 1), (3, 8, 2)])
 def test_a_streamed_result_equals_the_unstreamed(stage, pinned, rows, chunks, depth):
-    function = stages()[stage]
+    function = STAGES["a model"].cuda() if stage == "a model" else STAGES[stage]
     x = torch.randn(rows, 32, pin_memory=pinned)
     pipeline = StreamPipeline(function, chunks, depth=depth)
     for _ in range(3):  # memory is used again, which would show a wait that is missing
@@ -78,9 +68,7 @@ def test_a_host_tensor_larger_than_its_share_goes_through():
     x = torch.ones(2**14, 2**12, pin_memory=True)  # 256 MiB
     pipeline = StreamPipeline(torch.sin, 32)
     pipeline(x[:64])
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before = memory_at_rest()
     pipeline(x)
     assert torch.cuda.max_memory_allocated() - before <= (2 + 2 + 1) * x.nbytes / 32
 
@@ -88,10 +76,7 @@ def test_a_host_tensor_larger_than_its_share_goes_through():
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_the_device_holds_no_more_than_twice_depth_batches_however_fast_the_host(depth):
     batches = [torch.zeros(2**20, pin_memory=True)] * 40
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # what earlier tests let go is then really free
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
+    before = memory_at_rest()
     for _ in DevicePrefetcher(batches, "cuda", depth):
         torch.cuda._sleep(LONG // 10)
     # active, not allocated: a block counts as allocated no longer than its tensor, even if a stream still uses it
@@ -101,8 +86,7 @@ def test_the_device_holds_no_more_than_twice_depth_batches_however_fast_the_host
 
 def test_an_early_break_leaves_no_memory_taken():
     batches = [torch.zeros(2**20, pin_memory=True) for _ in range(10)]
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    before = memory_at_rest()
     for number, batch in enumerate(DevicePrefetcher(batches, "cuda")):  # noqa: B007
         if number == 3:
             break
@@ -111,11 +95,8 @@ def test_an_early_break_leaves_no_memory_taken():
     assert torch.cuda.memory_allocated() == before
 
 
-# ---- time
-
-
 def test_a_step_takes_the_longer_of_copy_and_compute():
-    for row in measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
+    for row in runs.measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
         longer = max(row["copy"], row["compute"])
         if min(row["copy"], row["compute"]) < 1e-3:
             pytest.skip("a copy of 256 MiB takes less than a millisecond here")
@@ -125,13 +106,13 @@ def test_a_step_takes_the_longer_of_copy_and_compute():
 
 def test_only_a_prefetcher_hides_the_copies():
     batches = [torch.zeros(2**25).pin_memory() for _ in range(3)]
-    plain, ahead = (run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
+    plain, ahead = (runs.run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
     assert overlap_share(plain) < 0.05
     assert overlap_share(ahead) > 0.8
 
 
 def test_chunks_overlap_and_the_number_says_so():
-    found = measure_chunks((1, 8, 16))
+    found = runs.measure_chunks((1, 8, 16))
     by_count = {row["chunks"]: row for row in found["rows"]}
     assert by_count[1]["overlap"] < 0.05
     assert by_count[8]["overlap"] > 0.6
@@ -141,20 +122,17 @@ def test_chunks_overlap_and_the_number_says_so():
 
 
 def test_pinned_memory_is_faster_and_pageable_blocks_the_host():
-    rows = measure_bandwidth((64 << 20,))["rows"]
+    rows = runs.measure_bandwidth((64 << 20,))["rows"]
     found = {(row["direction"], row["way"]): row for row in rows}
-    pageable, asked, pinned = (found[DIRECTIONS[0], way] for way in COPY_WAYS)
+    pageable, asked, pinned = (found[runs.DIRECTIONS[0], way] for way in runs.COPY_WAYS)
     assert pinned["done"] < 1.05 * pageable["done"]
     assert pinned["call"] < 0.3 * pinned["done"]
     assert asked["call"] > 0.5 * asked["done"], "non_blocking alone keeps the host as long as ever"
 
 
 def test_bytes_travel_faster_than_floats():
-    found = measure_preprocess()
+    found = runs.measure_preprocess()
     assert found["copy_bytes"] < 0.6 * found["copy_floats"]
-
-
-# ---- spans
 
 
 def test_spans_do_not_hold_up_the_run():
@@ -198,10 +176,7 @@ def test_the_profiler_sees_the_same_copies_and_the_same_overlap(tmp_path):
     assert overlap_share(ours) == pytest.approx(overlap_share(theirs, "gpu_memcpy", "kernel"), abs=0.15)
 
 
-# ---- planted races: the check is the data itself
-
-
-def read_prefetched(monkeypatch, *, late_copy=False, late_reader=False):
+def read_prefetched(*, late_copy=False, late_reader=False):
     """Return the values that the batches 1, 2, … 8 are seen to hold by kernels of the current stream."""
     batches = [torch.full((2**22,), float(i), pin_memory=True) for i in range(1, 9)]
     prefetcher = DevicePrefetcher(batches, "cuda")
@@ -224,19 +199,14 @@ def read_prefetched(monkeypatch, *, late_copy=False, late_reader=False):
 RIGHT = [[float(i)] * 2 for i in range(1, 9)]
 
 
-@pytest.mark.parametrize("late", ["late_copy", "late_reader"])
-def test_with_its_waits_every_batch_is_whole(monkeypatch, late):
-    assert read_prefetched(monkeypatch, **{late: True}) == RIGHT
-
-
-def test_a_missing_wait_is_seen_in_the_data(monkeypatch):
-    monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
-    assert read_prefetched(monkeypatch, late_copy=True) != RIGHT
-
-
-def test_a_missing_record_stream_is_seen_in_the_data(monkeypatch):
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    assert read_prefetched(monkeypatch, late_reader=True) != RIGHT
+@pytest.mark.parametrize(
+    ("late", "type_", "wait"),
+    [("late_copy", torch.cuda.Stream, "wait_event"), ("late_reader", torch.Tensor, "record_stream")],
+)
+def test_with_its_waits_every_batch_is_whole_and_a_missing_one_is_seen_in_the_data(monkeypatch, late, type_, wait):
+    assert read_prefetched(**{late: True}) == RIGHT
+    monkeypatch.setattr(type_, wait, lambda self, event: None)
+    assert read_prefetched(**{late: True}) != RIGHT
 
 
 def test_a_pipeline_without_waits_gives_a_wrong_result(monkeypatch):
@@ -262,23 +232,13 @@ StreamPipeline(torch.sin, 4)(torch.ones(64, 1024, pin_memory=True))
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(planted=planted)],
-        env={**os.environ, "TORCH_CUDA_SANITIZER": "1"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", PROGRAM.format(planted=planted)]
+    environment = {**os.environ, "TORCH_CUDA_SANITIZER": "1"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ("possible data race" in done.stderr) == planted, done.stderr[-2000:]
 
 
-# ---- recordings
-
-
 def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
-    from support import recordings
-
     saved = recordings.save
     monkeypatch.setattr(recordings, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
     recordings.make("preprocess")
@@ -288,9 +248,6 @@ def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
-    from lib.streams.gpu import CUDA
-    from support.n13.checks import one_ahead
-
     batches = [torch.full((2**20,), float(i), pin_memory=True) for i in range(8)]
     seen = [batch.mean() for batch in one_ahead(batches, CUDA(torch.device("cuda", 0)))]
     assert [x.item() for x in seen] == [float(i) for i in range(8)]

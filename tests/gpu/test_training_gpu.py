@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,7 +53,8 @@ def test_a_rank_with_a_gpu_trains_as_one_without_and_its_state_loads_on_a_cpu(
     assert_same_run(result, on_cpu)
     model = TinyClip()
     before = model.words.weight.detach().clone()
-    text = json.loads(_json_of(tmp_path / "state.npz"))
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as file:
+        text = json.loads(str(file["json"]))
     more = load_state(tmp_path / "state.npz", model, torch.optim.Adam(model.parameters()), text["identity"])
     assert more["step"] == len(result["losses"]) and not torch.equal(model.words.weight, before)
 
@@ -81,10 +83,3 @@ def test_a_rank_that_is_killed_ends_its_nccl_peer_and_a_restart_counts_every_row
     train(digits, tmp_path / "again", *fault, ranks=2, max_restarts=1)
     rows = [row for step in surviving(read_steps(tmp_path / "again")) for row in step.rows]
     assert sorted(rows) == list(range(1437))
-
-
-def _json_of(state: Path) -> str:
-    import numpy as np
-
-    with np.load(state, allow_pickle=False) as file:
-        return str(file["json"])

@@ -33,7 +33,8 @@ SHARED = {
 LIB, SHOW, FILE, ROOM = 10_500, 1_800, 450, 1_000
 LIB_FILES = 65
 LARGER_FILES: dict[str, int] = {}
-LARGER_ROOMS: dict[str, int] = {}
+#: Issues 12 to 14 rewrite these notebooks; each number is what its room holds until then.
+LARGER_ROOMS = {"n01": 1067, "n05": 1718, "n07": 1186, "n09": 1040, "n10": 1345, "n11": 1404, "n13": 1247}
 
 
 @cache
@@ -84,10 +85,8 @@ def lines(path: Path) -> int:
 
 
 def room_of(name: str) -> str | None:
-    parts = name.split(".")
-    return (
-        parts[1] if parts[0] == "support" and len(parts) > 1 and parts[1][0] == "n" and parts[1][1:].isdigit() else None
-    )
+    found = re.match(r"support\.(n\d+)(\.|$)", name)
+    return found[1] if found else None
 
 
 def test_lib_imports_itself_and_torch_and_numpy():
@@ -95,9 +94,7 @@ def test_lib_imports_itself_and_torch_and_numpy():
     for name in modules():
         if name.startswith("lib") and not name.startswith("lib.show"):
             foreign = {full.partition(".")[0] for full in imports(name, only_at_import=True)} - allowed
-            assert not foreign, (
-                f"{name} needs {', '.join(foreign)} to be imported; `import lib` needs torch and numpy only"
-            )
+            assert not foreign, f"importing {name} needs {', '.join(foreign)}; `import lib` needs torch and numpy only"
 
 
 def test_only_lib_show_draws():

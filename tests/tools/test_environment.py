@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ from tools import environment
 DECIDE = ["requirements.txt", "constraints.txt", "pyproject.toml", "tools/nbconvert_config.py"]
 
 
+LAB = ["-r requirements.txt -c constraints.txt", "--no-deps -e ."]
+TEST = ["-r requirements.txt -r requirements-test.txt -c constraints.txt", "--no-deps -e ."]
+
+
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose commands are taken down instead of executed: see `commands`."""
+    """A project of the files that decide."""
     (tmp_path / "tools").mkdir()
     for name in [*DECIDE, "requirements-test.txt"]:
         (tmp_path / name).write_text(name)
@@ -27,55 +32,43 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def commands(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def update(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Bring the environment up to date; return the commands so far, which are taken down instead of executed."""
     done: list[str] = []
     monkeypatch.setattr(environment, "create", lambda uv: ((root / ".venv").mkdir(), done.append("create")))
     monkeypatch.setattr(environment, "install", lambda uv, *arguments: done.append(" ".join(arguments)))
-    return done
 
+    def run(*arguments: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", ["environment.py", *arguments])
+        environment.main()
+        return done
 
-def update(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr("sys.argv", ["environment.py", *arguments])
-    environment.main()
-
-
-LAB = ["-r requirements.txt -c constraints.txt", "--no-deps -e ."]
-TEST = ["-r requirements.txt -r requirements-test.txt -c constraints.txt", "--no-deps -e ."]
-
-
-def test_it_is_made_once(root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    update(monkeypatch)
-    assert commands == ["create", *LAB]
-    update(monkeypatch)
-    assert commands == ["create", *LAB]
+    return run
 
 
 @pytest.mark.parametrize("name", DECIDE)
-def test_a_changed_file_updates_it(root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    update(monkeypatch)
+def test_it_is_made_once_and_a_changed_file_updates_it(root: Path, update: Callable[..., list[str]], name: str) -> None:
+    assert update() == ["create", *LAB]
+    assert update() == ["create", *LAB]
     (root / name).write_text("changed")
-    update(monkeypatch)
-    assert commands == ["create", *LAB, *LAB]
+    assert update() == ["create", *LAB, *LAB]
+    page_config = json.loads((root / ".venv/etc/jupyter/labconfig/page_config.json").read_text())
+    assert page_config == {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}, "news are off"
 
 
-def test_the_test_tools_come_on_top_and_serve_the_lab_too(
-    root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    update(monkeypatch)
-    update(monkeypatch, "--test")
-    update(monkeypatch)
-    assert commands == ["create", *LAB, *TEST]
+def test_the_test_tools_come_on_top_and_serve_the_lab_too(root: Path, update: Callable[..., list[str]]) -> None:
+    update()
+    update("--test")
+    assert update() == ["create", *LAB, *TEST]
     (root / "requirements-test.txt").write_text("changed")
-    update(monkeypatch)
-    assert commands == ["create", *LAB, *TEST]
-    update(monkeypatch, "--test")
-    assert commands == ["create", *LAB, *TEST, *TEST]
+    assert update() == ["create", *LAB, *TEST]
+    assert update("--test") == ["create", *LAB, *TEST, *TEST]
 
 
 def test_an_installation_that_broke_off_is_done_again(
-    root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
+    root: Path, update: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update(monkeypatch)
+    update()
     (root / "requirements.txt").write_text("changed")
 
     def fail(uv: str | None, *arguments: str) -> None:
@@ -84,18 +77,8 @@ def test_an_installation_that_broke_off_is_done_again(
     with monkeypatch.context() as broken:
         broken.setattr(environment, "install", fail)
         with pytest.raises(SystemExit):
-            update(broken)
-    commands.clear()
-    update(monkeypatch)
-    assert commands == LAB
-
-
-def test_jupyterlabs_news_are_off_in_this_environment(
-    root: Path, commands: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    update(monkeypatch)
-    page_config = json.loads((root / ".venv/etc/jupyter/labconfig/page_config.json").read_text())
-    assert page_config == {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+            update()
+    assert update() == ["create", *LAB, *LAB]
 
 
 def test_uv_is_told_of_pips_local_wheels(monkeypatch: pytest.MonkeyPatch) -> None:

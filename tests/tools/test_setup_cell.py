@@ -56,31 +56,23 @@ def project(folder: Path) -> Path:
     return folder
 
 
+def packages(root: Path) -> list[str]:
+    """What `lib` and `support` are when a project is found there."""
+    return [str(root / "lib" / "__init__.py"), str(root / "notebooks" / "support" / "__init__.py")]
+
+
 @pytest.mark.parametrize("place", ["notebooks", "notebooks/solutions"])
 def test_a_notebook_uses_the_project_that_it_lies_in(tmp_path: Path, place: str) -> None:
     root = project(tmp_path / "clone")
-    said, folder, lib, support = run(root / place)
-    assert said == "set up"
-    assert Path(folder) == root / place
-    assert Path(lib) == root / "lib" / "__init__.py"
-    assert Path(support) == root / "notebooks" / "support" / "__init__.py"
+    assert run(root / place) == ["set up", str(root / place), *packages(root)]
 
 
-def test_colab_fetches_the_project_at_its_ref_and_goes_to_its_notebooks(tmp_path: Path) -> None:
-    said, folder, lib, support, command = run(tmp_path, colab=True)
+def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp_path: Path) -> None:
     clone = tmp_path / "inside-distributed-training"
-    assert said == "set up"
-    assert Path(folder) == clone / "notebooks"
-    assert Path(lib) == clone / "lib" / "__init__.py"
-    assert Path(support) == clone / "notebooks" / "support" / "__init__.py"
+    *found, command = run(tmp_path, colab=True)
+    assert found == ["set up", str(clone / "notebooks"), *packages(clone)]
     assert command.startswith("git clone --quiet --depth 1 --branch v9.9 https://github.com/someone/somewhere ")
-
-
-def test_colab_fetches_it_once(tmp_path: Path) -> None:
-    project(tmp_path / "inside-distributed-training")
-    said, _, lib, support = run(tmp_path, colab=True)  # no fifth line: no command
-    assert said == "set up"
-    assert all(Path(module).is_relative_to(tmp_path) for module in (lib, support))
+    assert run(tmp_path, colab=True) == found, "no command the second time"
 
 
 def test_a_notebook_away_from_the_project_uses_the_installed_one(tmp_path: Path) -> None:

@@ -41,11 +41,9 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell(root: Path
     stamp.stamp(root, "someone/somewhere", "v9.9")
     assert hygiene.has_the_projects_badge(page(root)) == []
     assert hygiene.begins_with_the_setup_cell(page(root)) == []
-    assert address(root).repository == NEW
-    assert address(root).ref == "v9.9"
+    assert (address(root).repository, address(root).ref) == (NEW, "v9.9")
     setup = "".join(page(root).raw["cells"][1]["source"])
-    assert f'repository = "{NEW}"' in setup
-    assert "--branch v9.9 " in setup
+    assert f'repository = "{NEW}"' in setup and "--branch v9.9 " in setup
 
 
 def test_the_readme_follows_but_its_badges_keep_their_notebooks(root: Path) -> None:
@@ -54,14 +52,10 @@ def test_the_readme_follows_but_its_badges_keep_their_notebooks(root: Path) -> N
     assert (root / "README.md").read_text() == f"[code]({NEW}) [![Open in Colab](b.svg)]({badge})"
 
 
-def test_stamping_twice_changes_nothing(root: Path) -> None:
+def test_stamping_twice_changes_nothing_and_stored_outputs_stay_valid(root: Path) -> None:
     assert stamp.stamp(root, NEW) != []
-    assert stamp.stamp(root) == []
-
-
-def test_stored_outputs_stay_valid(root: Path) -> None:
-    stamp.stamp(root, NEW)
     assert hygiene.is_saved_from_these_sources(page(root)) == []
+    assert stamp.stamp(root) == []
 
 
 def test_outputs_that_were_stale_stay_stale(root: Path) -> None:
@@ -72,16 +66,13 @@ def test_outputs_that_were_stale_stay_stale(root: Path) -> None:
 
 
 @pytest.mark.parametrize("repository", ["owner", "http://github.com/a/b", "https://github.com/a", "a/b/c", 'a/b"'])
-def test_an_address_that_colab_cannot_open_is_refused_and_nothing_written(root: Path, repository: str) -> None:
+def test_an_address_or_ref_that_colab_cannot_open_is_refused_and_nothing_written(root: Path, repository: str) -> None:
     before = (root / "pyproject.toml").read_text()
     with pytest.raises(ValueError, match="neither owner/name nor"):
         stamp.stamp(root, repository)
-    assert (root / "pyproject.toml").read_text() == before
-
-
-def test_a_ref_with_a_slash_is_refused(root: Path) -> None:
     with pytest.raises(ValueError, match="'feature/x' must be"):
         stamp.stamp(root, None, "feature/x")
+    assert (root / "pyproject.toml").read_text() == before
 
 
 @pytest.mark.parametrize("name", ["1", "01", "01_copied", "all", "notebooks/01_copied"])

@@ -336,7 +336,9 @@ class Comparison(dict[str, Timing]):
         return f"{table(rows)}\n{len(first.samples)} rounds in turn, {first.device}, {first.clock}"
 
 
-def measure(function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: Device | None = None) -> Timing:
+def measure(
+    function: Callable[[], object], *, warmup: int = 1, repeats: int = 5, device: Device | None = None
+) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 
     device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lib._values import integers
-from lib.data.meta_index import NEWLINE, Bytes, Ids, open_index, read_into
+from lib.data.meta_index import NEWLINE, Bytes, open_index, read_into
+from lib.data.permutation import Ids
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
 WINDOW = 1 << 21  # bytes of text that are read at a time where wanted rows are close to each other

@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lib._values import whole_or_not_at_all
+from lib.data.permutation import Ids
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-Ids: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 GROUP = 64  # rows a record

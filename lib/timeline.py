@@ -255,6 +255,15 @@ class Trace(Sequence[Span]):
         return cls(spans, dict.fromkeys(lanes.values()))
 
 
+def overlap_share(trace: Trace, kind_a: str = "copy", kind_b: str = "compute") -> float:
+    """Return the overlapped time / the smaller of the two: 1.0 if the shorter kind of work is hidden wholly.
+
+    0.0 where one of the kinds takes no time.
+    """
+    smaller = min(trace.active(kind_a), trace.active(kind_b))
+    return trace.overlap(kind_a, kind_b) / smaller if smaller else 0.0
+
+
 # ---- play: what tasks would do, one after the other in each lane, as soon as their inputs are there.
 
 

@@ -1,7 +1,6 @@
-"""Copies that run beside the computing: a prefetcher, a pipeline over chunks, their model, and a check for races."""
+"""Copies that run beside the computing: a prefetcher, a pipeline over chunks, and a check for races."""
 
 from lib.pipeline.recording import device_span
-from lib.streams.model import best_chunks, overlap_share, predict_chunks, predict_prefetch
 from lib.streams.pipeline import StreamPipeline
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
@@ -9,6 +8,5 @@ from lib.streams.races import Operation, Race, find_races
 
 # fmt: off
 __all__ = [
-    "DevicePrefetcher", "Operation", "PretendGPU", "Race", "StreamPipeline", "best_chunks", "device_span", "find_races",
-    "overlap_share", "predict_chunks", "predict_prefetch",
+    "DevicePrefetcher", "Operation", "PretendGPU", "Race", "StreamPipeline", "device_span", "find_races",
 ]

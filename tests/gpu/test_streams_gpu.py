@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lib.measure import measure
-from lib.streams import DevicePrefetcher, StreamPipeline, device_span, overlap_share
+from lib.streams import DevicePrefetcher, StreamPipeline, device_span
 from lib.streams.gpu import CUDA
-from lib.timeline import Recorder, Trace
+from lib.timeline import Recorder, Trace, overlap_share
 from support import recordings
 from support.n13 import runs
 from support.n13.checks import one_ahead

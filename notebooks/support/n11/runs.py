@@ -23,9 +23,9 @@ from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.recording import Place
 from lib.pipeline.streams import CPUStream, current_stream, new_stream
 from lib.saved import SavedTensors
-from lib.streams.model import predict_prefetch
 from lib.timeline import Recorder, Span, Trace
 from support.recordings import as_rows, as_trace, load, measured_or_recorded, need_gpu, origin_of, provenance
+from support.runs import predict_prefetch
 
 # ---- The autograd graph as a list of nodes: read, run on paper by the engine's rule, watched for real.
 #

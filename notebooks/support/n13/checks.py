@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lib.streams.model import best_chunks, predict_chunks
 from lib.streams.pretend import PretendGPU, PretendTensor
 from lib.streams.races import Operation, find_races, happens_before
 from support.checks import Exercise, Guess, Verdict
 from support.n13.runs import damaged, earliest, run_way
+from support.runs import best_chunks, predict_chunks
 
 # ---- predictions
 

@@ -35,9 +35,8 @@ from lib.show.style import (
     title,
 )
 from lib.show.timeline import bar, lane_rows
-from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.streams.races import HOST, Operation, Race, find_races, waits
-from lib.timeline import Span, Trace, Work, play
+from lib.timeline import Span, Trace, Work, overlap_share, play
 from support.n13.runs import (
     COPY_WAYS,
     DIRECTIONS,
@@ -49,6 +48,7 @@ from support.n13.runs import (
     run_chunks,
     run_way,
 )
+from support.runs import LANES, predict_chunks
 
 # ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 

@@ -16,13 +16,13 @@ from lib._values import integer
 from lib.measure import measure
 from lib.pipeline.microbatch import TensorOrTensors
 from lib.pipeline.recording import device_span
-from lib.streams.model import LANES, overlap_share, predict_chunks
 from lib.streams.pipeline import StreamPipeline
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
 from lib.streams.races import HOST, Operation, Region, happens_before, waits, without
-from lib.timeline import Recorder, Span, Trace
+from lib.timeline import Recorder, Span, Trace, overlap_share
 from support.recordings import as_rows, measured_or_recorded, need_gpu
+from support.runs import LANES, predict_chunks
 
 # ---- A list of operations: read, timed, and run in any order that it allows.
 

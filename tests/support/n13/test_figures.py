@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from lib.show.style import alt_text
-from lib.streams import find_races, overlap_share
-from lib.streams.model import predict_chunks
+from lib.streams import find_races
 from lib.streams.races import waits
+from lib.timeline import overlap_share
 from support import recordings
 from support.n13 import figures as n13
 from support.n13 import runs
+from support.runs import predict_chunks
 
 
 def heading(figure):

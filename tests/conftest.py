@@ -1,7 +1,5 @@
 """What every test shares: the environment variables of `make save`, and GPU tests that say why they are skipped."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

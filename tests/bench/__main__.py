@@ -4,8 +4,6 @@ A benchmark is a module bench_*.py in this folder with a function main() that pr
 of its own, so that one's memory is not counted for another.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -6,8 +6,6 @@
 The test rows are 360, so one of them is 0.28 points: no difference below that shows in one seed.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

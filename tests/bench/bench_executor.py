@@ -9,8 +9,6 @@ process computes with one intra-op thread. Every way takes its turn in every rou
 of the ratio to the plain model in the same round: what slows the machine for a while cancels out.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Every measurement runs in a process of its own, else one way's memory would hide
 Run as: python -m tests.bench.bench_permutation
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -8,8 +8,6 @@ One intra-op thread throughout: a partition is a thread. Every way takes its tur
 counts: the one that neighbours on a shared machine disturbed least. Only numbers of one run can be compared.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import sys

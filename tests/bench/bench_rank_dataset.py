@@ -7,8 +7,6 @@ Every measurement is made in a process of its own, in turn with the others and w
 page cache. Memory is the peak above what the process held after its imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

@@ -7,8 +7,6 @@ Every measurement is made in a process of its own, and the contenders take turns
 Memory is the peak above what the process held after its imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

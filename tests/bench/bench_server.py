@@ -6,8 +6,6 @@ Each server has a process of its own, all hold the same rows, and the measuremen
 http.server as one would use it, step by step nearer to ours; their client is http.client.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """What benchmarks share: the repository, one process a measurement, its peak of memory, and arguments."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc

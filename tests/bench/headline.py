@@ -8,8 +8,6 @@ too small, it takes the largest number of rows that fits and says so. Files are 
 Each rank is a process of its own, as in training. Memory is what a rank needs above its imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

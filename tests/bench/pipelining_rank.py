@@ -1,7 +1,5 @@
 """A rank of torch.distributed.pipelining for bench_executor: when told, it does a step and says how long."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

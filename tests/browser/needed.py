@@ -4,8 +4,6 @@ Reading from the last statement to the first, one is needed when it shows an int
 name that a needed statement below it reads. The set-up cell always stays whole.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import symtable

@@ -1,7 +1,5 @@
 """The browser test itself notices a figure that stands still, fails or does not come back, and a cell that fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

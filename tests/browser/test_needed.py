@@ -1,7 +1,5 @@
 """What the interactive figures of a notebook need is found from names; only that runs in the browser."""
 
-from __future__ import annotations
-
 import nbformat
 import pytest
 

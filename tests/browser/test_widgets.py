@@ -5,8 +5,6 @@ because strict nbval runs every cell of them anyway. A solution holds no interac
 like any notebook. What the browser showed lies in tests/browser/screenshots afterwards; git ignores it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Needs g++ and a torch wheel (its headers and libraries); the tests need neither,
 Run from the repository: python tests/goldens/make_libtorch_goldens.py
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

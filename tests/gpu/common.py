@@ -1,7 +1,5 @@
 """What the tests on a GPU share: kernels that take their time, a skip connection, equal gradients, memory."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

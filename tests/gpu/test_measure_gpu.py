@@ -1,7 +1,5 @@
 """On a GPU: CUDA events time the device's work, not its launch, and the peak is that of the body alone."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The bridge on GPUs with NCCL: one GPU with several stages on it, two as a pipeline, four as two replicas of one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The pipeline on a GPU: streams, copies that overlap, random numbers of the device, and memory as it is promised."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """lib.streams on a real GPU: the results are right, the copies are hidden, and a planted race is seen in the data."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

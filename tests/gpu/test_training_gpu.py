@@ -1,7 +1,5 @@
 """Training on GPU ranks: NCCL is taken where each rank has a GPU, and the run is the one that CPU ranks make."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

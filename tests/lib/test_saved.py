@@ -1,7 +1,5 @@
 """SavedTensors counts what autograd keeps, once each, until the graph lets go; LiveTensors counts storages."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Every notebook obeys every rule of tools/hygiene.py, and every rule notices the fault that it is there for."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

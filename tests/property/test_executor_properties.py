@@ -1,7 +1,5 @@
 """Any legal table, not only the famous ones: it runs, gives the plain model's gradients, holds what was predicted."""
 
-from __future__ import annotations
-
 import copy
 import random
 

@@ -1,7 +1,5 @@
 """What holds for the libtorch twins at any size, world, epoch and batch size."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Permutation, for arguments that nobody chose."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

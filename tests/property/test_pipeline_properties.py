@@ -1,7 +1,5 @@
 """For any model, balance, number of chunks, mode and batch: what GPipe gives is what the nn.Sequential gives."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

@@ -1,7 +1,5 @@
 """Random small programs: find_races against all that streams could do, state by state."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 from hypothesis import given, settings

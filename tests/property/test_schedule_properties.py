@@ -1,7 +1,5 @@
 """What holds for the table of every maker, whatever its sizes; validate and simulate against a graph of actions."""
 
-from __future__ import annotations
-
 import tempfile
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise

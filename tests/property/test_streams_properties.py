@@ -1,7 +1,5 @@
 """Whatever the shapes, the depth and the reader: what lib.streams issues has no race, and gives the right result."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Interval arithmetic against brute force: paint the spans on a grid of whole seconds and count the cells."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -4,8 +4,6 @@ What belongs where stands in README ("Where each thing goes"). A file that must 
 or a reason here; the numbers for rooms are what they hold today, and may only go down.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

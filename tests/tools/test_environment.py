@@ -1,7 +1,5 @@
 """`make lab` remakes the environment when a file behind it changed, and only then."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`jupyter nbconvert --to html` keeps the words of every picture with its default template, by `.venv`'s settings."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The files around the code agree with one another: requirements, pins, conda's environment, the Makefile."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`make run`, `make test` and `make bench` report what happened, and fail when something did."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

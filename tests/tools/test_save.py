@@ -1,7 +1,5 @@
 """`make save`: an unchanged notebook gives the same file, a failed run leaves the old one, nothing random is stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

@@ -1,7 +1,5 @@
 """The set-up cell finds the project from a notebook's folder, and fetches it on Colab only, once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

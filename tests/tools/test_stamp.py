@@ -1,7 +1,5 @@
 """`make stamp`: one address in pyproject.toml, the same in every badge, set-up cell and link."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The code, the tests and the notebooks keep the style and the types that `make lint` checks."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

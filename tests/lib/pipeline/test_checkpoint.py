@@ -1,7 +1,5 @@
 """Checkpoint and Recompute: what is kept, what is computed again, and what must be the same the second time."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """GPipe as its users meet it: attributes, errors, and results equal to those of the plain nn.Sequential."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

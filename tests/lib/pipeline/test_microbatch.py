@@ -1,7 +1,5 @@
 """Micro-batches: sizes as even as can be, no row lost, and errors where rows can't be told."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

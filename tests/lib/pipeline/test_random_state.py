@@ -1,7 +1,5 @@
 """Random numbers belong to (micro-batch, partition): equal in forward and recomputation, equal from run to run."""
 
-from __future__ import annotations
-
 import random
 import time
 

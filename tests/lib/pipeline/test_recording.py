@@ -1,7 +1,5 @@
 """What a recorder sees of a run, the order of backward, and what that order is for: memory."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

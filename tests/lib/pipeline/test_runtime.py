@@ -1,7 +1,5 @@
 """Streams, phonies, dependencies, copies, tasks and workers: the parts of which a run is made."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -4,8 +4,6 @@ Starting ranks takes seconds, so there are two launches: 2 ranks that end in an 
 kill. Before they end they write down what they saw, and the tests below read it.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import dataclass
@@ -252,8 +250,6 @@ def trace(run: Launch, maker: str) -> Trace:
 
 
 # ---- two ranks, one pipeline
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, maker: str) -> None:
     for seen in two.seen:
@@ -354,8 +350,6 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
 
 
 # ---- two replicas of two ranks
-
-
 @pytest.mark.parametrize("maker", [*MAKERS][:-1])
 def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: Launch, maker: str) -> None:
     """Also where the backward is split: there DDP alone would leave each replica with gradients of its own."""

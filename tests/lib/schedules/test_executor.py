@@ -1,7 +1,5 @@
 """The executor: whatever the schedule, the plain model's gradients; real threads, real order, errors that arrive."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import gc

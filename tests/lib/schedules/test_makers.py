@@ -1,7 +1,5 @@
 """Interleaved, zero-bubble and V-shaped schedules: torch's orders, and the bubbles and peaks that they promise."""
 
-from __future__ import annotations
-
 from itertools import product
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The simulator against the closed forms: bubble, makespan, live activations, and what idle ranks wait for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Schedules as tables: read and written, made as torch does it, and refused with a reason if they can't run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from unittest import mock

@@ -1,7 +1,5 @@
 """lib.streams without a GPU: what a CPU does, what is put into streams, what goes wrong without a wait."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import weakref
@@ -56,8 +54,6 @@ def train(gpu, batches):
 
 
 # ---- DevicePrefetcher
-
-
 @pytest.mark.parametrize("depth", [1, 2, 5, 100])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
@@ -200,8 +196,6 @@ def test_a_gpu_that_is_not_there_is_told_at_once():
 
 
 # ---- StreamPipeline
-
-
 def stages():
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     return {
@@ -316,8 +310,6 @@ def test_on_a_cpu_a_recorder_gets_a_span_a_chunk_and_no_gradients_are_kept():
 
 
 # ---- races
-
-
 def test_a_race_is_told_in_words():  # which pairs race: tests/property/test_races_properties.py, against every run
     region = (Region("A", 0, 4),)
     a, b = Operation("launch", "s", "a", writes=region), Operation("launch", "t", "b", reads=region)
@@ -388,8 +380,6 @@ def test_a_pretend_gpu_knows_what_it_can_forget():
 
 
 # ---- the model
-
-
 def test_one_chunk_or_one_buffer_overlaps_nothing_and_with_many_the_slowest_lane_decides():
     one, many = predict_chunks(1, 3, 4, 2), predict_chunks(100, 3, 4, 2)
     assert one.makespan == 9 and overlap_share(one) == 0
@@ -450,8 +440,6 @@ def test_seconds_that_are_none_are_told(seconds):
 
 
 # ---- spans of a stream, on a clock that the test holds
-
-
 class FakeDevice:
     """A device whose stream does its work later than it is launched; its clock started 100 s before the host's."""
 

@@ -1,7 +1,5 @@
 """What notebook 13 runs: lists of operations, read and run in other orders."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -61,8 +61,6 @@ class Call(nn.Module):
 
 
 # --- the cut
-
-
 @pytest.mark.parametrize("costs, n, best, theirs", [([7, 1, 1, 1, 1, 1, 7, 1], 3, 8, 9), ([2, 2, 2, 5, 5], 4, 5, 11)])
 def test_it_finds_the_best_where_torchgpipe_does_not(costs, n, best, theirs):
     assert max(map(sum, blockpartition.solve(costs, n))) == best < theirs
@@ -91,8 +89,6 @@ def test_what_can_not_be_cut(costs, n, message):
 
 
 # --- by time
-
-
 def test_time_decides():
     model = nn.Sequential(*(Sleep(ms) for ms in (2, 2, 2, 2, 8)))
     assert balance_by_time(2, model, torch.zeros(1), timeout=0.1, device="cpu") == [4, 1]
@@ -134,8 +130,6 @@ def test_gradients_must_be_gone():
 
 
 # --- by size
-
-
 def test_what_is_kept_for_backward_decides():
     x = torch.zeros(1, 256)
     assert balance_by_size(2, nn.Sequential(*map(Keep, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
@@ -168,8 +162,6 @@ def test_views_and_changes_in_place_need_no_memory():
 
 
 # --- both leave the module alone, and take what GPipe takes
-
-
 by = pytest.mark.parametrize(
     "balance",
     [lambda *a: balance_by_time(*a, timeout=0.0, device="cpu"), lambda *a: balance_by_size(*a, device="cpu")],

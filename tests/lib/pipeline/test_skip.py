@@ -79,8 +79,6 @@ def same_as_plain(model, balance, **arguments):
 
 
 # --- layers
-
-
 def test_a_plain_sequential_needs_no_pipeline():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
@@ -147,8 +145,6 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
 
 
 # --- layout
-
-
 def test_verify_tells_all_that_does_not_match():
     with pytest.raises(TypeError) as error:
         verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
@@ -184,8 +180,6 @@ def test_skippables_inside_a_layer_are_found():
 
 
 # --- in a pipeline
-
-
 @every_mode
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.

@@ -82,8 +82,6 @@ def rank_threads():
 
 
 # --- what it computes
-
-
 @every_schedule
 def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
     schedule = make(8, 2)
@@ -170,8 +168,6 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
 
 
 # --- the modes of the caller
-
-
 def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights():
     seen = set()
     stages = [nn.Sequential(*mlp(1, dtype=torch.float32), Function(lambda x: seen.add(x.dtype) or x))]
@@ -215,8 +211,6 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
 
 
 # --- memory
-
-
 @pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
 def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
     schedule = MAKERS[name](6, 3)
@@ -271,8 +265,6 @@ def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
 
 
 # --- the split backward
-
-
 class Shared(nn.Module):
     """One weight, used three times, twice on the way of the input and once beside it."""
 
@@ -351,8 +343,6 @@ def test_a_gradient_that_passes_unchanged_is_not_shared_with_the_weight():
 
 
 # --- errors
-
-
 def test_an_error_keeps_its_object_and_names_the_action():
     error = ArithmeticError("here")
 
@@ -452,8 +442,6 @@ def test_one_rank_may_use_a_parameter_in_two_stages():
 
 
 # --- costs
-
-
 @split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     schedule = make(6, 2)

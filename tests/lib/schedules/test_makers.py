@@ -74,8 +74,6 @@ def gaps(schedule):
 
 
 # --- torch's orders
-
-
 @pytest.mark.parametrize("maker", TORCH)
 def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
     taken = 0
@@ -98,8 +96,6 @@ def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
 
 
 # --- legal tables
-
-
 def test_ranks_take_stages_in_turn_or_in_a_v():
     for maker in LOOPED:
         assert maker(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
@@ -180,8 +176,6 @@ def test_sizes_below_one_are_refused_by_name(maker):
 
 
 # --- interleaved: the bubble shrinks by v, the memory grows
-
-
 @pytest.mark.parametrize("maker", [interleaved_one_f_one_b, looped_bfs])
 def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
     for m, n, v in arguments(maker):
@@ -205,7 +199,6 @@ def test_uneven_rounds_cost_some_time_and_what_interleaving_and_breadth_first_ho
 
 
 # --- zero bubble: W fills the gaps
-
 COSTS = [(1, 1, 1), (2, 2, 1), (3, 2, 1), (2, 1, 1), (1, 1, 0.5), (1, 1, 0)]  # F, I, W with W the least
 
 
@@ -251,8 +244,6 @@ def test_interleaved_zero_bubble_is_zb_h1_for_one_stage_a_rank_and_as_good_for_m
 
 
 # --- the V
-
-
 def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
     for m, n in SIZES:
         if m >= 2 * n - 1:

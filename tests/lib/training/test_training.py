@@ -69,7 +69,6 @@ EVERY_ROW_ONCE = Counter(range(ROWS))
 
 
 # ---- the launches
-
 JOBS = """
 import json, os, runpy, sys
 from pathlib import Path
@@ -169,7 +168,6 @@ def of_three(digits, killed, tmp_path_factory):
 
 
 # ---- real ranks: gradients
-
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -144,8 +144,7 @@ def test_sizes_are_bytes():
 def test_parameters_count_param_scale_times_and_buffers_once():
     layers = nn.Sequential(nn.Linear(256, 256, bias=False), nn.BatchNorm1d(256))
     without, with_four = (profile_sizes(layers, torch.zeros(2, 256), 1, scale, CPU) for scale in (0.0, 4.0))
-    assert with_four[0] - without[0] == 4 * 256 * KB
-    assert with_four[1] - without[1] == 4 * 2 * KB
+    assert with_four[0] - without[0] == 4 * 256 * KB and with_four[1] - without[1] == 4 * 2 * KB
     buffers = 2 * KB + 8
     assert without[1] == buffers + 2 * KB + 2 * KB, "the output, and the mean and variance that backward needs"
 
@@ -228,5 +227,4 @@ def test_batch_norm_and_random_layers_run_and_more_partitions_than_layers_are_re
 def test_the_sandbox_has_copies_in_training_mode():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
     for layer, original in zip(layerwise_sandbox(model, CPU), model, strict=True):
-        assert layer.training and not original.training
-        assert layer.weight is not original.weight
+        assert layer.training and not original.training and layer.weight is not original.weight

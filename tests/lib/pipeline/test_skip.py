@@ -134,8 +134,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     ns = Namespace()
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
     again, x = clone(model), torch.randn(2, 4)
-    assert torch.equal(again(x), model(x))
-    assert list(again.state_dict()) == list(model.state_dict())
+    assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
     verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)

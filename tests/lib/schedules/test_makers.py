@@ -249,8 +249,7 @@ def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
         if m >= 2 * n - 1:
             table = zbv(m, n)
             assert gaps(table) == [0] * n
-            assert idle(table) == n - 1
-            assert live_activations(table) == [2 * n] * n
+            assert idle(table) == n - 1 and live_activations(table) == [2 * n] * n
             # 1F1B cuts the same model into n stages, twice as large
             assert idle(one_f_one_b(m, n), forward=2, backward=4) == 6 * (n - 1)
             assert 2 * max(live_activations(one_f_one_b(m, n))) == 2 * n

@@ -427,8 +427,7 @@ def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
 
 def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
     spans = [Span("copy", "C", 0, 4, "copy"), Span("compute", "F", 3, 5, "compute")]
-    assert overlap_share(Trace(spans)) == 0.5
-    assert overlap_share(Trace(spans[:1])) == 0.0
+    assert overlap_share(Trace(spans)) == 0.5 and overlap_share(Trace(spans[:1])) == 0.0
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])

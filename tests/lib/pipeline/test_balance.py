@@ -136,9 +136,13 @@ def test_what_is_kept_for_backward_decides():
     assert balance_by_size(2, nn.Sequential(*map(Keep, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]
 
 
-def test_sizes_are_bytes():
+def test_sizes_are_the_bytes_of_one_micro_batch_and_views_and_changes_in_place_need_none():
     sizes = profile_sizes(nn.Sequential(Keep(4), Keep(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
     assert sizes == [5 * KB, 1 * KB, 1 * KB]
+    double = Call(lambda x: x * 2)
+    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB] and double.rows == [3]
+    layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
+    assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
 
 
 def test_parameters_count_param_scale_times_and_buffers_once():
@@ -147,17 +151,6 @@ def test_parameters_count_param_scale_times_and_buffers_once():
     assert with_four[0] - without[0] == 4 * 256 * KB and with_four[1] - without[1] == 4 * 2 * KB
     buffers = 2 * KB + 8
     assert without[1] == buffers + 2 * KB + 2 * KB, "the output, and the mean and variance that backward needs"
-
-
-def test_one_micro_batch_is_run():
-    double = Call(lambda x: x * 2)
-    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB]
-    assert double.rows == [3]
-
-
-def test_views_and_changes_in_place_need_no_memory():
-    layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
-    assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
 
 
 # --- both leave the module alone, and take what GPipe takes
@@ -175,8 +168,7 @@ def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
     before, random, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), sample.clone()
     with torch.no_grad():
         balance(2, model, sample)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert torch.equal(sample, kept)
+    assert torch.equal(torch.get_rng_state(), random) and torch.equal(sample, kept)
     assert not any(module.training for module in model.modules())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name

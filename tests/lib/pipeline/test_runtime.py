@@ -222,8 +222,7 @@ def test_two_cpu_partitions_compute_at_the_same_time():
 def test_a_worker_that_dies_says_so():
     with spawn_workers([CPU]) as (in_queues, out_queues):
         in_queues[0].put("no task: an error outside of what a task may raise")
-        ok, _ = out_queues[0].get(timeout=20)
-        assert not ok
+        assert not out_queues[0].get(timeout=20)[0]
 
 
 def test_a_worker_that_waits_keeps_nothing_of_the_last_task():

@@ -6,6 +6,7 @@ kill. Before they end they write down what they saw, and the tests below read it
 
 import json
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -215,8 +216,6 @@ class Launch:
 
 
 def launch(folder: Path, ranks: int, makers: tuple[str, ...], how: str) -> Launch:
-    import time
-
     (folder / "script.py").write_text(RANKS)
     with pytest.raises(RankError) as caught:
         torchrun(folder / "script.py", folder, ",".join(makers), how, ranks=ranks, timeout=150, quiet=True)

@@ -103,43 +103,35 @@ def test_ranks_take_stages_in_turn_or_in_a_v():
         assert maker(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
 
 
-def test_tables_as_they_are_drawn():
-    assert interleaved_one_f_one_b(4, 2, 2) == Schedule.from_text(
-        "interleaved_one_f_one_b",
-        """
+DRAWN = {
+    (interleaved_one_f_one_b, 4, 2, 2): """
         0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
          .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
-        """,
-    )
-    assert looped_bfs(2, 2, 2) == Schedule.from_text(
-        "looped_bfs",
-        """
+    """,
+    (looped_bfs, 2, 2, 2): """
         0F0 0F1 2F0 2F1  .   .  2B1 2B0 0B1 0B0
          .  1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0  .
-        """,
-    )
-    assert zero_bubble_h1(4, 3) == Schedule.from_text(
-        "zero_bubble_h1",
-        """
+    """,
+    (zero_bubble_h1, 4, 3): """
         0F0 0F1 0F2  .   .  0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
          .  1F0 1F1  .  1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3
          .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
-        """,
-    )
-    assert zbv(3, 2) == Schedule.from_text(
-        "zbv",
-        """
+    """,
+    (zbv, 3, 2): """
         0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
          .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
-        """,
-    )
-    assert dualpipe_v(4, 2) == Schedule.from_text(
-        "dualpipe_v",
-        """
+    """,
+    (dualpipe_v, 4, 2): """
         0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
          .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
-        """,
-    )
+    """,
+}
+
+
+@pytest.mark.parametrize("made", DRAWN, ids=lambda made: made[0].__name__)
+def test_tables_as_they_are_drawn(made):
+    maker, *sizes = made
+    assert maker(*sizes) == Schedule.from_text(maker.__name__, DRAWN[made])
 
 
 def test_orders_that_wait_for_each_other_have_no_slots():

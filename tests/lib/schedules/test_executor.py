@@ -277,10 +277,6 @@ class Shared(nn.Module):
         return y * self.weight.sum() + self.other.exp()
 
 
-def weight_norm():
-    return nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double())
-
-
 class Attention(nn.MultiheadAttention):
     def forward(self, x):
         return super().forward(x, x, x)[0]
@@ -291,7 +287,7 @@ class Attention(nn.MultiheadAttention):
     [
         lambda: mlp(3),
         lambda: [Shared(), *mlp(1), Shared()],
-        lambda: [weight_norm(), weight_norm()],
+        lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
         lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
         lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
     ],

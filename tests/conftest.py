@@ -1,4 +1,4 @@
-"""What every test shares: the environment variables of `make save`, and GPU tests that say why they are skipped."""
+"""What tests share: the environment of `make save`, the digits, and GPU tests that say why they are skipped."""
 
 import os
 from pathlib import Path
@@ -11,6 +11,13 @@ for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
 
 GPU = Path(__file__).parent / "gpu"
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from lib.data.digits import write_digits
+
+    return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by -m

@@ -34,8 +34,7 @@ def test_the_peak_is_that_of_the_body() -> None:
     with cuda_peak("cuda") as peak:
         torch.zeros(25_000_000, device="cuda")  # 100 MB, gone at once
     assert peak.allocated is not None and peak.extra is not None
-    assert 100_000_000 <= peak.extra < 110_000_000
-    assert peak.allocated >= peak.extra + kept.nbytes
+    assert 100_000_000 <= peak.extra < 110_000_000 and peak.allocated >= peak.extra + kept.nbytes
 
 
 def test_a_body_that_raises_still_gives_its_peak() -> None:
@@ -50,8 +49,7 @@ def test_a_body_that_raises_still_gives_its_peak() -> None:
 
 def test_the_card_names_the_gpu() -> None:
     card = machine_card()
-    assert card.gpu == card.device == torch.cuda.get_device_name()
-    assert card.cuda == torch.version.cuda
+    assert card.gpu == card.device == torch.cuda.get_device_name() and card.cuda == torch.version.cuda
     assert f"gpu    {card.gpu}" in str(card)
     assert card.driver is None or card.driver[0].isdigit()
     assert os.sep + "proc" not in str(card)

@@ -14,8 +14,7 @@ def test_from_pinned_memory_the_cpu_is_free_before_the_copy_is_done():
 def test_only_on_a_stream_of_their_own_copies_overlap_with_computing():
     one, own = measure_copies(False), measure_copies(True)
     assert one.overlap("copy", "compute") < 0.05 * one.makespan
-    assert own.overlap("copy", "compute") > 0.2 * own.active("copy")
-    assert own.makespan < one.makespan
+    assert own.overlap("copy", "compute") > 0.2 * own.active("copy") and own.makespan < one.makespan
 
 
 def test_kernels_of_two_streams_overlap_and_of_one_do_not():

@@ -98,22 +98,19 @@ def test_a_step_takes_the_longer_of_copy_and_compute():
         longer = max(row["copy"], row["compute"])
         if min(row["copy"], row["compute"]) < 1e-3:
             pytest.skip("a copy of 256 MiB takes less than a millisecond here")
-        assert row["prefetched"] < 1.05 * longer
-        assert row["plain"] > 0.9 * (row["copy"] + row["compute"])
+        assert row["prefetched"] < 1.05 * longer and row["plain"] > 0.9 * (row["copy"] + row["compute"])
 
 
 def test_only_a_prefetcher_hides_the_copies():
     batches = [torch.zeros(2**25).pin_memory() for _ in range(3)]
     plain, ahead = (runs.run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
-    assert overlap_share(plain) < 0.05
-    assert overlap_share(ahead) > 0.8
+    assert overlap_share(plain) < 0.05 and overlap_share(ahead) > 0.8
 
 
 def test_chunks_overlap_and_the_number_says_so():
     found = runs.measure_chunks((1, 8, 16))
     by_count = {row["chunks"]: row for row in found["rows"]}
-    assert by_count[1]["overlap"] < 0.05
-    assert by_count[8]["overlap"] > 0.6
+    assert by_count[1]["overlap"] < 0.05 and by_count[8]["overlap"] > 0.6
     assert by_count[8]["seconds"] < 0.75 * by_count[1]["seconds"]
     for row in found["rows"]:
         assert 0.7 < row["seconds"] / row["predicted"] < 1.5
@@ -123,8 +120,7 @@ def test_pinned_memory_is_faster_and_pageable_blocks_the_host():
     rows = runs.measure_bandwidth((64 << 20,))["rows"]
     found = {(row["direction"], row["way"]): row for row in rows}
     pageable, asked, pinned = (found[runs.DIRECTIONS[0], way] for way in runs.COPY_WAYS)
-    assert pinned["done"] < 1.05 * pageable["done"]
-    assert pinned["call"] < 0.3 * pinned["done"]
+    assert pinned["done"] < 1.05 * pageable["done"] and pinned["call"] < 0.3 * pinned["done"]
     assert asked["call"] > 0.5 * asked["done"], "non_blocking alone keeps the host as long as ever"
 
 
@@ -152,8 +148,7 @@ def test_spans_of_host_and_device_are_on_one_clock():
         with recorder.span("host", "wait"):
             torch.cuda.synchronize()
     device, host, wait = (next(s for s in recorder.trace() if s.label == name) for name in ("sleep", "launch", "wait"))
-    assert abs(device.start - host.start) < 0.002
-    assert abs(device.end - wait.end) < 0.002
+    assert abs(device.start - host.start) < 0.002 and abs(device.end - wait.end) < 0.002
 
 
 def test_the_profiler_sees_the_same_copies_and_the_same_overlap(tmp_path):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data.digits import write_digits
 from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state
 from support.training import TinyClip, read_steps, surviving
@@ -18,11 +17,6 @@ pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs, one for each rank")
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
 def train(digits: Path, out: Path, *arguments: object, ranks: int, **more: Any) -> dict[str, Any]:

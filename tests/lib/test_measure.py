@@ -20,7 +20,6 @@ from lib._values import format_bytes, format_share, format_time, plural, table
 from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, cuda_peak, machine_card, measure, memory
 
 # --- time ---------------------------------------------------------------------------------------------------------
-
 MODULE = importlib.import_module("lib.measure")  # lib.measure itself is the function
 
 
@@ -105,7 +104,6 @@ def test_numbers_are_written_with_three_digits_and_a_fitting_unit():
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
-
 MEGABYTES = 1_000_000
 
 

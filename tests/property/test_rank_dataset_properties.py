@@ -68,8 +68,7 @@ def test_every_row_is_dealt_once(size, world_size, mini_epochs, seed, epoch, dro
     if drop_last:
         assert len(count) == size // world_size * world_size and set(count.values()) <= {1}
     else:
-        assert set(count) == set(range(size))
-        assert count.total() - size <= world_size - 1
+        assert set(count) == set(range(size)) and count.total() - size <= world_size - 1
 
 
 @given(size=sizes, world_size=worlds, mini_epochs=parts, **common)
@@ -123,8 +122,7 @@ def test_nothing_is_lost_or_doubled_when_training_stops_and_goes_on_with_another
         assert len(used) == len(count), "nothing twice"
         assert size - len(count) < max(worlds), "what cannot be dealt evenly in the end"
     else:
-        assert set(count) == set(range(size))
-        assert len(used) - size < max(worlds)
+        assert set(count) == set(range(size)) and len(used) - size < max(worlds)
 
 
 @given(size=sizes, world_size=worlds, mini_epochs=parts, drop_last=st.booleans(), data=st.data())

@@ -27,8 +27,7 @@ def test_it_is_torch_index_for_index(size, world_size, seed, epoch, shuffle, dro
     )
     ours.set_epoch(epoch)
     theirs.set_epoch(epoch)
-    assert list(ours) == list(theirs)
-    assert len(ours) == len(theirs)
+    assert list(ours) == list(theirs) and len(ours) == len(theirs)
 
 
 @given(sizes, worlds, seeds, orders, st.booleans())

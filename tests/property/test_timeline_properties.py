@@ -53,10 +53,8 @@ def test_the_bubble_is_the_unpainted_share_of_lanes_times_makespan(trace: Trace)
 @given(traces, st.integers(-50, 50), st.sampled_from((0.5, 2.0, 1024.0)))
 def test_moving_and_scaling_change_no_share(trace: Trace, seconds: int, factor: float) -> None:
     moved = trace.shift(seconds).scale(factor)
-    assert moved.bubble == pytest.approx(trace.bubble)
-    assert moved.makespan == factor * trace.makespan
-    assert moved.lanes == trace.lanes
-    assert trace.shift(seconds).shift(-seconds) == trace
+    assert moved.bubble == pytest.approx(trace.bubble) and moved.makespan == factor * trace.makespan
+    assert moved.lanes == trace.lanes and trace.shift(seconds).shift(-seconds) == trace
 
 
 @given(traces, traces)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lib.data.digits import Digits, write_digits
+from lib.data.digits import Digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
 from support.runs import (
@@ -41,11 +41,6 @@ def test_speed_is_measured_for_every_size_down_to_the_smallest():
     record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
     assert record["size"] == [8, 4, 2] and len(record["rows_per_second"]) == 3
     assert min(record["rows_per_second"]) > 0 and record["device"] == "CPU"
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
 @pytest.fixture(scope="module")

@@ -157,8 +157,7 @@ def test_folders_of_lib_go_round_in_no_circle():
 
 def test_lib_is_small():
     sizes = {name: lines(path) for name, path in modules().items() if name.startswith("lib")}
-    assert sum(sizes.values()) <= LIB
-    assert len(sizes) <= LIB_FILES
+    assert sum(sizes.values()) <= LIB and len(sizes) <= LIB_FILES
     assert sum(size for name, size in sizes.items() if name.startswith("lib.show")) <= SHOW
 
 
@@ -206,5 +205,4 @@ def test_the_reading_path_takes_two_sittings():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     path = text[text.index("**Read it in two sittings.**") : text.index("## Where each thing goes")]
     files = re.findall(r"\]\((lib/[a-z_/]+\.py)\)", path)
-    assert len(files) == 10
-    assert sum(lines(ROOT / file) for file in files) <= 1_900
+    assert len(files) == 10 and sum(lines(ROOT / file) for file in files) <= 1_900

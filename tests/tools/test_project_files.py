@@ -66,8 +66,7 @@ def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
         seen.add(name)
         needs = [Requirement(text) for text in distribution(name).requires or []]
         waiting += [canonicalize_name(r.name) for r in needs if r.marker is None or r.marker.evaluate({"extra": ""})]
-    assert seen - pins().keys() == set()
-    assert "torch" in seen and "jupyter-client" in seen
+    assert seen - pins().keys() == set() and "torch" in seen and "jupyter-client" in seen
 
 
 @pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])  # the first is Debian 12's own
@@ -135,8 +134,7 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
     if SpecifierSet(PROJECT["project"]["requires-python"]).contains(version):
         assert result.stdout.strip() == "fakepython"
     else:
-        assert result.returncode == 1
-        assert "make lab PYTHON=" in result.stderr
+        assert result.returncode == 1 and "make lab PYTHON=" in result.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
@@ -149,8 +147,7 @@ def test_make_help_explains_every_target() -> None:
 def test_the_readmes_links_work_and_its_pictures_have_alt_text() -> None:
     text = (ROOT / "README.md").read_text()
     page = Page(ROOT / "README.md", {"cells": [{"cell_type": "markdown", "source": text}]})
-    assert has_working_links(page) == []
-    assert has_alt_text(page) == []
+    assert has_working_links(page) == [] and has_alt_text(page) == []
 
 
 def test_no_file_names_a_package_registrys_host() -> None:

@@ -75,11 +75,9 @@ def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp
 
 def test_a_notebook_away_from_the_project_uses_the_installed_one(tmp_path: Path) -> None:
     for module in run(tmp_path)[-2:]:
-        assert os.path.exists(module)
-        assert not Path(module).is_relative_to(tmp_path)
+        assert os.path.exists(module) and not Path(module).is_relative_to(tmp_path)
 
 
 def test_the_cell_is_short_and_names_the_projects_address() -> None:
     text = setup_cell.text(address())
-    assert len(text.splitlines()) <= 19
-    assert address().repository in text and address().ref in text
+    assert len(text.splitlines()) <= 19 and address().repository in text and address().ref in text

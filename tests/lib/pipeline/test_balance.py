@@ -61,8 +61,6 @@ class Call(nn.Module):
 
 
 # --- the cut
-
-
 @pytest.mark.parametrize("costs, n, best, theirs", [([7, 1, 1, 1, 1, 1, 7, 1], 3, 8, 9), ([2, 2, 2, 5, 5], 4, 5, 11)])
 def test_it_finds_the_best_where_torchgpipe_does_not(costs, n, best, theirs):
     assert max(map(sum, blockpartition.solve(costs, n))) == best < theirs
@@ -91,8 +89,6 @@ def test_what_can_not_be_cut(costs, n, message):
 
 
 # --- by time
-
-
 def test_time_decides():
     model = nn.Sequential(*(Sleep(ms) for ms in (2, 2, 2, 2, 8)))
     assert balance_by_time(2, model, torch.zeros(1), timeout=0.1, device="cpu") == [4, 1]
@@ -134,42 +130,30 @@ def test_gradients_must_be_gone():
 
 
 # --- by size
-
-
 def test_what_is_kept_for_backward_decides():
     x = torch.zeros(1, 256)
     assert balance_by_size(2, nn.Sequential(*map(Keep, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
     assert balance_by_size(2, nn.Sequential(*map(Keep, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]
 
 
-def test_sizes_are_bytes():
+def test_sizes_are_the_bytes_of_one_micro_batch_and_views_and_changes_in_place_need_none():
     sizes = profile_sizes(nn.Sequential(Keep(4), Keep(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
     assert sizes == [5 * KB, 1 * KB, 1 * KB]
+    double = Call(lambda x: x * 2)
+    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB] and double.rows == [3]
+    layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
+    assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
 
 
 def test_parameters_count_param_scale_times_and_buffers_once():
     layers = nn.Sequential(nn.Linear(256, 256, bias=False), nn.BatchNorm1d(256))
     without, with_four = (profile_sizes(layers, torch.zeros(2, 256), 1, scale, CPU) for scale in (0.0, 4.0))
-    assert with_four[0] - without[0] == 4 * 256 * KB
-    assert with_four[1] - without[1] == 4 * 2 * KB
+    assert with_four[0] - without[0] == 4 * 256 * KB and with_four[1] - without[1] == 4 * 2 * KB
     buffers = 2 * KB + 8
     assert without[1] == buffers + 2 * KB + 2 * KB, "the output, and the mean and variance that backward needs"
 
 
-def test_one_micro_batch_is_run():
-    double = Call(lambda x: x * 2)
-    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB]
-    assert double.rows == [3]
-
-
-def test_views_and_changes_in_place_need_no_memory():
-    layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
-    assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
-
-
 # --- both leave the module alone, and take what GPipe takes
-
-
 by = pytest.mark.parametrize(
     "balance",
     [lambda *a: balance_by_time(*a, timeout=0.0, device="cpu"), lambda *a: balance_by_size(*a, device="cpu")],
@@ -184,8 +168,7 @@ def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
     before, random, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), sample.clone()
     with torch.no_grad():
         balance(2, model, sample)
-    assert torch.equal(torch.get_rng_state(), random)
-    assert torch.equal(sample, kept)
+    assert torch.equal(torch.get_rng_state(), random) and torch.equal(sample, kept)
     assert not any(module.training for module in model.modules())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -236,5 +219,4 @@ def test_batch_norm_and_random_layers_run_and_more_partitions_than_layers_are_re
 def test_the_sandbox_has_copies_in_training_mode():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
     for layer, original in zip(layerwise_sandbox(model, CPU), model, strict=True):
-        assert layer.training and not original.training
-        assert layer.weight is not original.weight
+        assert layer.training and not original.training and layer.weight is not original.weight

@@ -44,8 +44,6 @@ def assert_alike(norm, deferred, batch, size, **tolerance):
 
 
 # --- equal to the whole batch
-
-
 @pytest.mark.parametrize("momentum", [0.1, 1.0, None])
 @pytest.mark.parametrize("kind", SHAPES)
 def test_three_mini_batches_count_as_three(kind, momentum):
@@ -101,8 +99,6 @@ def test_a_model_in_half_precision_and_one_without_affine_parameters():
 
 
 # --- where a mini-batch begins and ends
-
-
 def test_alone_it_counts_to_chunks():
     _, deferred = pair(chunks=4)
     feed(deferred, rows(6), 2)
@@ -177,8 +173,6 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
 
 
 # --- conversion
-
-
 def test_state_goes_both_ways():
     # torchgpipe adds `sum` and `sum_squares`: nn.BatchNorm then refuses the state.
     norm, deferred = pair()

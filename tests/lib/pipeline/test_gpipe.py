@@ -66,8 +66,6 @@ def wait_until(condition):
 
 
 # --- what it looks like
-
-
 def test_its_attributes():
     model = GPipe(mlp(3), (1, 2), devices=iter(CPU), chunks=42.0, checkpoint="always")
     assert model.balance == [1, 2] and model.devices == [torch.device("cpu")] * 2
@@ -171,8 +169,6 @@ def test_an_empty_module_returns_its_input():
 
 
 # --- equal to the plain module
-
-
 @pytest.mark.parametrize("checkpoint", MODES)
 @pytest.mark.parametrize("where", [0, 1, 2])
 def test_masks_indices_and_fixed_tensors_cross_every_boundary(checkpoint, where):
@@ -218,8 +214,6 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
 
 
 # --- checkpoint modes
-
-
 @pytest.mark.parametrize("rows", [8, 3, 1])
 @pytest.mark.parametrize("mode", MODES)
 def test_which_micro_batches_are_checkpointed(mode, rows):
@@ -242,8 +236,6 @@ def test_without_backward_nothing_is_checkpointed(how):
 
 
 # --- modes of the caller
-
-
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
     """Fault 4. The weight cast in a checkpoint must not stand in for the one that the last micro-batch needs."""
@@ -260,8 +252,6 @@ def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
 
 
 # --- errors
-
-
 def fail(kind, when=lambda: True):
     def layer(x):
         if when():
@@ -344,8 +334,6 @@ def test_an_error_keeps_no_tensor_alive_once_it_is_handled():
 
 
 # --- workers, copies, files
-
-
 def test_workers_are_kept_between_forwards_and_go_with_the_model():
     """Fault 11."""
     before, seen = pipeline_threads(), []

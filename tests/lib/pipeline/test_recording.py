@@ -126,8 +126,6 @@ def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
 
 
 # --- memory
-
-
 class Live:
     """Count the tensors that autograd keeps for backward, now and at the peak, by (micro-batch)."""
 

@@ -38,8 +38,6 @@ class FakeDevice:
 
 
 # --- streams
-
-
 def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
     assert new_stream(CPU) is current_stream(CPU) is default_stream(CPU) is CPUStream
     assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
@@ -50,8 +48,6 @@ def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
 
 
 # --- phonies, fork, join
-
-
 def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_for_in_inference_mode():
     get_phony.cache_clear()
     with torch.inference_mode():
@@ -134,8 +130,6 @@ def test_fork_keeps_no_node_alive_after_backward():
 
 
 # --- copy and wait
-
-
 def test_copy_and_wait_hand_on_values_and_gradients():
     a, b = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
     x, y = Wait.apply(CPUStream, CPUStream, *Copy.apply(CPUStream, CPUStream, a, b))
@@ -154,15 +148,11 @@ def test_what_has_no_gradient_gets_none_on_the_way(function):
 
 
 # --- clock
-
-
 def test_clock_cycles():  # all other sizes: tests/property/test_pipeline_properties.py
     assert list(clock_cycles(3, 2)) == [[(0, 0)], [(1, 0), (0, 1)], [(2, 0), (1, 1)], [(2, 1)]]
 
 
 # --- tasks and workers
-
-
 def task(compute, finalize=None):
     return Task(CPUStream, compute=compute, finalize=finalize)
 
@@ -232,8 +222,7 @@ def test_two_cpu_partitions_compute_at_the_same_time():
 def test_a_worker_that_dies_says_so():
     with spawn_workers([CPU]) as (in_queues, out_queues):
         in_queues[0].put("no task: an error outside of what a task may raise")
-        ok, _ = out_queues[0].get(timeout=20)
-        assert not ok
+        assert not out_queues[0].get(timeout=20)[0]
 
 
 def test_a_worker_that_waits_keeps_nothing_of_the_last_task():

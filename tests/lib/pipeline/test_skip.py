@@ -79,16 +79,10 @@ def same_as_plain(model, balance, **arguments):
 
 
 # --- layers
-
-
 def test_a_plain_sequential_needs_no_pipeline():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
     assert not current_skip_tracker().tensors, "what was popped is gone"
-
-
-def undeclared(self, x):
-    yield stash("a", x)
 
 
 def twice(self, x):
@@ -96,18 +90,14 @@ def twice(self, x):
     yield pop("early")
 
 
-def nonsense(self, x):
-    yield 5
-
-
 @pytest.mark.parametrize(
     "module, error, message",
     [
         (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
         (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
-        (layer(forward=undeclared), RuntimeError, "'a' has not been declared as stashable"),
+        (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
         (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
-        (layer(forward=nonsense), TypeError, "5 is not a command"),
+        (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
     ],
 )
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
@@ -136,8 +126,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     ns = Namespace()
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
     again, x = clone(model), torch.randn(2, 4)
-    assert torch.equal(again(x), model(x))
-    assert list(again.state_dict()) == list(model.state_dict())
+    assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
     verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
@@ -147,8 +136,6 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
 
 
 # --- layout
-
-
 def test_verify_tells_all_that_does_not_match():
     with pytest.raises(TypeError) as error:
         verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
@@ -184,8 +171,6 @@ def test_skippables_inside_a_layer_are_found():
 
 
 # --- in a pipeline
-
-
 @every_mode
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
@@ -199,14 +184,8 @@ def test_the_tensor_goes_straight(checkpoint, monkeypatch):
         yield stash("wide", x.repeat(1, 5))
         return x
 
-    def narrow(self, x):
-        return x + (yield pop("wide"))[:, :4]
-
-    layers = [
-        layer(stashes=["wide"], forward=wide),
-        *(nn.Tanh() for _ in range(3)),
-        layer(pops=["wide"], forward=narrow),
-    ]
+    narrow = layer(pops=["wide"], forward=lambda self, x: x + (yield pop("wide"))[:, :4])
+    layers = [layer(stashes=["wide"], forward=wide), *(nn.Tanh() for _ in range(3)), narrow]
     model = GPipe(nn.Sequential(*layers), [1] * 5, devices=["cpu"] * 5, chunks=2, checkpoint=checkpoint)
     output = model(torch.randn(6, 4, requires_grad=True))
     assert shapes.count((3, 20)) == 2
@@ -266,14 +245,12 @@ def test_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
 
 @every_mode
 def test_a_layer_may_ignore_its_input_or_what_it_pops(checkpoint):
-    def only_popped(self, x):
-        return (yield pop("early")) * 3
-
     def only_input(self, x):
         yield pop("early")
         return x * 3
 
-    model = nn.Sequential(nn.Linear(4, 4), Encode(), nn.Tanh(), layer(pops=["early"], forward=only_popped))
+    only_popped = layer(pops=["early"], forward=lambda self, x: (yield pop("early")) * 3)
+    model = nn.Sequential(nn.Linear(4, 4), Encode(), nn.Tanh(), only_popped)
     grads = same_as_plain(model, [2, 1, 1], chunks=2, checkpoint=checkpoint)
     assert grads[0].abs().sum() > 0
     model = passed_on(Encode(), nn.Tanh(), layer(pops=["early"], forward=only_input))
@@ -285,10 +262,8 @@ def test_a_gradient_without_a_way_back_is_told_not_lost():
         yield stash("h", x * 2)
         return x.argmax(1)
 
-    def get(self, index):
-        return (yield pop("h"))[index]
-
-    model = nn.Sequential(nn.Linear(4, 4), layer(stashes=["h"], forward=put), layer(pops=["h"], forward=get))
+    get = layer(pops=["h"], forward=lambda self, index: (yield pop("h"))[index])
+    model = nn.Sequential(nn.Linear(4, 4), layer(stashes=["h"], forward=put), get)
     with pytest.raises(RuntimeError, match="the gradient of skip tensor 'h' has no way back: .* stashes it"):
         GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4))
     with torch.no_grad():

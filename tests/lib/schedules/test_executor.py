@@ -82,8 +82,6 @@ def rank_threads():
 
 
 # --- what it computes
-
-
 @every_schedule
 def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
     schedule = make(8, 2)
@@ -92,8 +90,7 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
     assert trace.lanes == predicted.lanes == ("rank 0", "rank 1") and trace.start == 0
     for rank, lane in enumerate(trace.lanes):
         assert [span.label for span in trace.only(lane=lane)] == [str(a) for a in schedule.actions(rank)]
-    kinds = {span.label: span.kind for span in predicted}
-    assert {span.label: span.kind for span in trace} == kinds
+    assert {span.label: span.kind for span in trace} == {span.label: span.kind for span in predicted}
     ends = {span.label: span.end for span in trace}
     for span in trace:
         if span.kind == "forward" and not span.label.startswith("0"):
@@ -170,8 +167,6 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
 
 
 # --- the modes of the caller
-
-
 def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights():
     seen = set()
     stages = [nn.Sequential(*mlp(1, dtype=torch.float32), Function(lambda x: seen.add(x.dtype) or x))]
@@ -215,8 +210,6 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
 
 
 # --- memory
-
-
 @pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
 def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
     schedule = MAKERS[name](6, 3)
@@ -271,8 +264,6 @@ def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
 
 
 # --- the split backward
-
-
 class Shared(nn.Module):
     """One weight, used three times, twice on the way of the input and once beside it."""
 
@@ -286,10 +277,6 @@ class Shared(nn.Module):
         return y * self.weight.sum() + self.other.exp()
 
 
-def weight_norm():
-    return nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double())
-
-
 class Attention(nn.MultiheadAttention):
     def forward(self, x):
         return super().forward(x, x, x)[0]
@@ -300,7 +287,7 @@ class Attention(nn.MultiheadAttention):
     [
         lambda: mlp(3),
         lambda: [Shared(), *mlp(1), Shared()],
-        lambda: [weight_norm(), weight_norm()],
+        lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
         lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
         lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
     ],
@@ -334,15 +321,12 @@ def test_no_matrix_product_is_done_twice():
     assert inputs == flops(lambda: halves[1]()) == whole / 2
 
 
-def test_without_a_gradient_for_the_input_all_is_left_to_the_weights():
+def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_that_passes_unchanged_is_not_shared():
     module, x = nn.Linear(4, 4), torch.ones(2, 4)
     found, later = backward_input([module(x)], [torch.ones(2, 4)], [x])
     assert found == [None] and module.weight.grad is None
     later()
     assert module.weight.grad is not None
-
-
-def test_a_gradient_that_passes_unchanged_is_not_shared_with_the_weight():
     bias, x = nn.Parameter(torch.zeros(3)), torch.zeros(3, requires_grad=True)
     (found,), later = backward_input([x + bias], [torch.ones(3)], [x])
     later()
@@ -351,8 +335,6 @@ def test_a_gradient_that_passes_unchanged_is_not_shared_with_the_weight():
 
 
 # --- errors
-
-
 def test_an_error_keeps_its_object_and_names_the_action():
     error = ArithmeticError("here")
 
@@ -408,12 +390,10 @@ def test_even_an_exit_or_ctrl_c_in_a_stage_reaches_the_caller_and_ends_all_ranks
     assert not rank_threads()
 
 
-@pytest.mark.parametrize(
-    ("loss_fn", "found"), [(lambda y, t: y, "shape (2, 4)"), (lambda y, t: y.sum().item(), "float")]
-)
-def test_a_loss_is_one_number(loss_fn, found):
+@pytest.mark.parametrize("loss, found", [(lambda y, t: y, "shape (2, 4)"), (lambda y, t: y.sum().item(), "float")])
+def test_a_loss_is_one_number(loss, found):
     with pytest.raises(TypeError, match="one number") as caught:
-        run(schedules.gpipe(2, 2), mlp(2), *data(4), loss_fn)
+        run(schedules.gpipe(2, 2), mlp(2), *data(4), loss)
     assert found in str(caught.value)
 
 
@@ -452,8 +432,6 @@ def test_one_rank_may_use_a_parameter_in_two_stages():
 
 
 # --- costs
-
-
 @split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     schedule = make(6, 2)
@@ -467,7 +445,7 @@ def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     assert measured.busy("rank 0") > measured.busy("rank 1") and predicted.busy("rank 0") > predicted.busy("rank 1")
 
 
-def test_measuring_costs_leaves_no_trace():
+def test_measuring_costs_leaves_no_trace_and_the_graph_and_gradient_of_the_inputs_alone():
     stages, (x, target) = [nn.Sequential(layer, nn.BatchNorm1d(4).double()) for layer in mlp(2)], data(8)
     run(schedules.gpipe(2, 2), stages, x, target, F.mse_loss)
     grads = [parameter.grad for stage in stages for parameter in stage.parameters()]
@@ -478,11 +456,7 @@ def test_measuring_costs_leaves_no_trace():
     torch.testing.assert_close(grads, values)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close([stage.state_dict() for stage in stages], norms)
-
-
-def test_measuring_costs_leaves_the_graph_and_the_gradient_of_the_inputs_alone():
-    stages, (x, target), schedule = mlp(2), data(8), schedules.zero_bubble_h1(2, 2)
-    inputs = x.requires_grad_().tanh()
+    schedule, inputs = schedules.zero_bubble_h1(2, 2), x.requires_grad_().tanh()
     measure_costs(schedule, stages, inputs, target, F.mse_loss, repeats=1)
     assert x.grad is None
     run(schedule, stages, inputs, target, F.mse_loss)

@@ -74,8 +74,6 @@ def gaps(schedule):
 
 
 # --- torch's orders
-
-
 @pytest.mark.parametrize("maker", TORCH)
 def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
     taken = 0
@@ -98,8 +96,6 @@ def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
 
 
 # --- legal tables
-
-
 def test_ranks_take_stages_in_turn_or_in_a_v():
     for maker in LOOPED:
         assert maker(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
@@ -107,43 +103,35 @@ def test_ranks_take_stages_in_turn_or_in_a_v():
         assert maker(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
 
 
-def test_tables_as_they_are_drawn():
-    assert interleaved_one_f_one_b(4, 2, 2) == Schedule.from_text(
-        "interleaved_one_f_one_b",
-        """
+DRAWN = {
+    (interleaved_one_f_one_b, 4, 2, 2): """
         0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1  .  2B2  .  2B3 0B2 0B3
          .  1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3  .
-        """,
-    )
-    assert looped_bfs(2, 2, 2) == Schedule.from_text(
-        "looped_bfs",
-        """
+    """,
+    (looped_bfs, 2, 2, 2): """
         0F0 0F1 2F0 2F1  .   .  2B1 2B0 0B1 0B0
          .  1F0 1F1 3F0 3F1 3B1 3B0 1B1 1B0  .
-        """,
-    )
-    assert zero_bubble_h1(4, 3) == Schedule.from_text(
-        "zero_bubble_h1",
-        """
+    """,
+    (zero_bubble_h1, 4, 3): """
         0F0 0F1 0F2  .   .  0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
          .  1F0 1F1  .  1I0 1F2 1I1 1W0 1F3 1I2 1W1 1I3 1W2 1W3
          .   .  2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3
-        """,
-    )
-    assert zbv(3, 2) == Schedule.from_text(
-        "zbv",
-        """
+    """,
+    (zbv, 3, 2): """
         0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2  .
          .  1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
-        """,
-    )
-    assert dualpipe_v(4, 2) == Schedule.from_text(
-        "dualpipe_v",
-        """
+    """,
+    (dualpipe_v, 4, 2): """
         0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3F2 0B0 3B2 3F3 0B1 3B3 0I2 0W2 0I3 0W3
          .  1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
-        """,
-    )
+    """,
+}
+
+
+@pytest.mark.parametrize("made", DRAWN, ids=lambda made: made[0].__name__)
+def test_tables_as_they_are_drawn(made):
+    maker, *sizes = made
+    assert maker(*sizes) == Schedule.from_text(maker.__name__, DRAWN[made])
 
 
 def test_orders_that_wait_for_each_other_have_no_slots():
@@ -180,8 +168,6 @@ def test_sizes_below_one_are_refused_by_name(maker):
 
 
 # --- interleaved: the bubble shrinks by v, the memory grows
-
-
 @pytest.mark.parametrize("maker", [interleaved_one_f_one_b, looped_bfs])
 def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
     for m, n, v in arguments(maker):
@@ -205,7 +191,6 @@ def test_uneven_rounds_cost_some_time_and_what_interleaving_and_breadth_first_ho
 
 
 # --- zero bubble: W fills the gaps
-
 COSTS = [(1, 1, 1), (2, 2, 1), (3, 2, 1), (2, 1, 1), (1, 1, 0.5), (1, 1, 0)]  # F, I, W with W the least
 
 
@@ -251,15 +236,12 @@ def test_interleaved_zero_bubble_is_zb_h1_for_one_stage_a_rank_and_as_good_for_m
 
 
 # --- the V
-
-
 def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
     for m, n in SIZES:
         if m >= 2 * n - 1:
             table = zbv(m, n)
             assert gaps(table) == [0] * n
-            assert idle(table) == n - 1
-            assert live_activations(table) == [2 * n] * n
+            assert idle(table) == n - 1 and live_activations(table) == [2 * n] * n
             # 1F1B cuts the same model into n stages, twice as large
             assert idle(one_f_one_b(m, n), forward=2, backward=4) == 6 * (n - 1)
             assert 2 * max(live_activations(one_f_one_b(m, n))) == 2 * n

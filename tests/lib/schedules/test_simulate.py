@@ -25,8 +25,6 @@ def table(text):
 
 
 # --- one timeline by hand
-
-
 def spans_of(trace):
     return " ".join(f"{span.label}:{span.kind[0]}{span.start:g}-{span.end:g}" for span in trace)
 
@@ -82,8 +80,6 @@ def test_a_cost_that_makes_no_sense_is_refused(costs, why):
 
 
 # --- the closed forms
-
-
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize("forward, backward", [(1, 1), (1, 2), (3, 1)])
 def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
@@ -134,8 +130,6 @@ def test_the_slowest_stage_decides():
 
 
 # --- PipeDream
-
-
 def steady(trace, first, last, n):
     """Return (from when, to when) the ranks are between their backwards `first` and `last`."""
     start = max(span.start for span in trace if span.label in {f"{j}B{first}" for j in range(n)})
@@ -158,8 +152,6 @@ def test_a_flush_costs_a_bubble_each_time_and_pipedream_has_only_one():
 
 
 # --- what idle ranks wait for
-
-
 def test_each_wait_names_what_it_is_for_also_what_is_under_way():
     waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
     assert [(str(wait), wait.start, wait.end) for wait in waits] == [

@@ -28,8 +28,6 @@ def table(text, name="table"):
 
 
 # --- an action
-
-
 def test_an_action_prints_and_is_read_as_torch_does():
     action = Action("B", 2, 13)
     assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
@@ -44,8 +42,6 @@ def test_what_is_no_action_is_refused(text):
 
 
 # --- a table
-
-
 def test_all_rows_are_as_long_as_the_longest():
     schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0), None], iter([]), [None] * 5])
     assert [len(row) for row in schedule.ranks] == [3, 3, 3] and schedule.slots == 3
@@ -132,8 +128,6 @@ def test_torch_reads_our_csv_and_we_read_torchs(tmp_path):
 
 
 # --- the schedules with one stage a rank
-
-
 def test_how_they_look():
     assert str(model_parallel(2, 2)).splitlines() == [
         "rank 0  0F0   .   . 0B0 0F1   .   . 0B1",
@@ -193,8 +187,6 @@ def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
 
 
 # --- PipeDream
-
-
 def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
     schedule = pipedream(12, 4)
     assert schedule.ranks == one_f_one_b(12, 4).ranks, "pipedream is 1F1B with an update after each backward"
@@ -207,8 +199,6 @@ def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
 
 
 # --- what validate refuses
-
-
 @pytest.mark.parametrize(
     "text, why",
     [

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from functools import partial
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
@@ -12,12 +13,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from lib.pipeline import recording as spans
-from lib.streams import (
-    DevicePrefetcher,
-    PretendGPU,
-    StreamPipeline,
-    find_races,
-)
+from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, waits, without
 from lib.timeline import Recorder, Span, Trace, overlap_share
@@ -169,19 +165,20 @@ def test_a_batch_that_is_not_pinned_is_pinned_first():
 
 
 @pytest.mark.parametrize(
-    "source, device, depth, error, words",
+    "make, arguments, error, words",
     [
-        ([], "cpu", 0, ValueError, "depth"),
-        ([], "cpu", 1.5, TypeError, "depth"),
-        ([], "cpu", True, TypeError, "depth"),
-        ([], "meta", 2, ValueError, "cpu or cuda"),
-        *(([], nothing, 2, TypeError, "device must be") for nothing in (None, 1.5, object())),
-        (3, "cpu", 2, TypeError, "iterable"),
+        (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
+        *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
+        (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
+        *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
+        (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
+        (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
+        (partial(StreamPipeline, device="cpu", depth=0), (abs, 2), ValueError, "at least 1"),
     ],
 )
-def test_what_a_prefetcher_cannot_work_with_is_told_at_once(source, device, depth, error, words):
+def test_what_a_prefetcher_or_a_pipeline_cannot_work_with_is_told_at_once(make, arguments, error, words):
     with pytest.raises(error, match=words):
-        DevicePrefetcher(source, device, depth)
+        make(*arguments)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -293,12 +290,6 @@ def test_a_stage_that_fails_leaves_nothing_in_flight():
     assert find_races(gpu.operations) == []
 
 
-@pytest.mark.parametrize("wrong", [{"chunks": 0}, {"chunks": 2, "depth": 0}])
-def test_counts_below_one_are_told_at_once(wrong):
-    with pytest.raises(ValueError, match="at least 1"):
-        StreamPipeline(abs, device="cpu", **wrong)
-
-
 def test_on_a_cpu_a_recorder_gets_a_span_a_chunk_and_no_gradients_are_kept():
     with Recorder() as recorder:
         StreamPipeline(lambda x: x, 3, device="cpu")(torch.zeros(6))
@@ -335,16 +326,11 @@ def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_us
     assert len(set(memory([]))) == 4
 
 
-@pytest.mark.parametrize("non_blocking", [True, False])
-def test_reading_a_result_that_is_still_being_copied_is_a_race_of_the_host(non_blocking):
-    gpu = PretendGPU()
-    gpu.host(torch.ones(2)).to("cuda", non_blocking=True).to("cpu", non_blocking=non_blocking).sum()
-    assert [(race.earlier.lane, race.later.lane) for race in find_races(gpu.operations)] == (
-        [("compute", HOST)] if non_blocking else []
-    )
-
-
-def test_a_batch_that_is_overwritten_on_the_host_while_it_is_copied_is_a_race():
+def test_reading_a_result_or_overwriting_a_batch_that_is_still_being_copied_is_a_race_of_the_host():
+    for non_blocking, lanes in ((True, [("compute", HOST)]), (False, [])):
+        gpu = PretendGPU()
+        gpu.host(torch.ones(2)).to("cuda", non_blocking=True).to("cpu", non_blocking=non_blocking).sum()
+        assert [(race.earlier.lane, race.later.lane) for race in find_races(gpu.operations)] == lanes
     gpu = PretendGPU()
     buffer = gpu.host(torch.ones(2), "buffer")
     on_device = buffer.to("cuda", non_blocking=True)
@@ -424,8 +410,7 @@ def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
 
 def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
     spans = [Span("copy", "C", 0, 4, "copy"), Span("compute", "F", 3, 5, "compute")]
-    assert overlap_share(Trace(spans)) == 0.5
-    assert overlap_share(Trace(spans[:1])) == 0.0
+    assert overlap_share(Trace(spans)) == 0.5 and overlap_share(Trace(spans[:1])) == 0.0
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])

@@ -245,7 +245,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments,
 
 
 # ---- whose fault it was, from the logs alone
-
 TABLE = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 1)\n"
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer"
 HEAD = "Traceback (most recent call last):\n"

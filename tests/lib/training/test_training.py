@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data.digits import write_digits
 from lib.training.launch import RankError, meet, torchrun
 from lib.training.state import load_state
 from support.runs import Deal, load_data, parts
@@ -36,11 +35,6 @@ from support.training import (
 
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
 ROWS, TEST_ROWS = 1437, 360
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory):
-    return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +63,6 @@ EVERY_ROW_ONCE = Counter(range(ROWS))
 
 
 # ---- the launches
-
 JOBS = """
 import json, os, runpy, sys
 from pathlib import Path
@@ -169,7 +162,6 @@ def of_three(digits, killed, tmp_path_factory):
 
 
 # ---- real ranks: gradients
-
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -98,8 +98,7 @@ def test_the_tensors_counted_are_the_insides_alive(dependencies):
     foreseen = n11.predict(5, 3, "always", dependencies).held
     assert {a / b for a, b in zip(counted, foreseen, strict=True)} == {3}
     never = n11.predict(3, 2, "never").ops  # what is not recomputed is alive from the start
-    assert len(n11.alive(never, 3, 2)[0]) == 6
-    assert n11.alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
+    assert len(n11.alive(never, 3, 2)[0]) == 6 and n11.alive(["R00", "B00"], 1, 1) == [{"00"}, {"00"}]
 
 
 @pytest.mark.parametrize("arguments", [(0, 2), (2, 0)])

@@ -1,5 +1,7 @@
 """One JupyterLab over a copy of the notebooks for all processes of a test run, and one chromium for each process."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import pickle

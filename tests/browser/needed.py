@@ -80,12 +80,18 @@ def needed(
     return kept[::-1]
 
 
-def with_needed_cells_only(notebook: Any) -> Any:
-    """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run."""
+def with_needed_cells_only(notebook: Any, number: str = "", given: Collection[str] = frozenset()) -> Any:
+    """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run.
+
+    given: names of what is measured there; `tests.stand_ins` gives them, by the notebook's number, after the set-up.
+    """
     small = copy.deepcopy(notebook)
     code = [cell for cell in small.cells if cell.cell_type == "code"]
-    for cell, source in zip(code, needed([cell.source for cell in code]), strict=True):
+    for cell, source in zip(code, needed([cell.source for cell in code], given=given), strict=True):
         cell.outputs, cell.execution_count = [], None
-        cell.source = cell.source if "setup" in cell.metadata.get("tags", []) else source
+        setup = "setup" in cell.metadata.get("tags", [])
+        cell.source = cell.source if setup else source
+        if setup and given:
+            cell.source += f"\n\nfrom tests.stand_ins import stand_ins\n\nglobals().update(stand_ins()[{number!r}])"
     small.cells = [cell for cell in code if cell.source]
     return small

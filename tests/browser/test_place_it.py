@@ -1,5 +1,7 @@
 """The table placed by hand, and words under the pointer, in a real browser."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,5 +1,7 @@
 """The HTML timeline in a real browser: pointer, keys and buttons, and what remains without a script."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 

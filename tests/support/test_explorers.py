@@ -17,29 +17,13 @@ from matplotlib.figure import Figure
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
-from support.n01.runs import simulate_loading
-from support.n05.runs import Run
 from tests.browser.needed import gives_and_reads, needed, shows, statements
 from tests.pictures import corners
+from tests.stand_ins import stand_ins
 from tools.project import ROOT
 
-FRAMES = 7  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
+FRAMES = 6  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
 WIDEST, SMALLEST = 9.6, 9  # inches of a figure, points of a text
-
-
-def stand_ins() -> dict[str, dict[str, Any]]:
-    """By notebook: names that it measures, and what stands for them, so that this test is fast and repeats exactly."""
-    epochs = {  # 01 measures for 40 s; here 24 ms of load, computed or waited for, and 12 ms a step, simulated
-        name: {w: [simulate_loading(12, 0.024, 0.012, w, waiting=waiting, cores=2)] for w in range(5)}
-        for name, waiting in (("heavy", 0.0), ("slow", 0.016))
-    }
-    # 05 holds millions of rows in processes for 12 s
-    held = {"ranks": [0, 250e6], "workers": [0, 250e6], "server": [0, 0], "shared": [0, 0]}
-    run = Run("naive", 2_000_000, 44, 2, 2, 1, times=[0.0, 1.0], **held)
-    # 08 measures for 12 s; here a micro-batch takes a millisecond and each of its rows ten microseconds
-    sizes = [512 // 2**k for k in range(10)]
-    speed = {"size": sizes, "rows_per_second": [s / (1e-3 + 1e-5 * s) for s in sizes], "rows": 512}
-    return {"01": {"traces": epochs, "cores": 1.8}, "05": {"runs": {"2 ranks": run}}, "08": {"record": speed}}
 
 
 #: Explorers with a known fault, and which: whoever repairs one is told so by the test.

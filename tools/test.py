@@ -2,7 +2,7 @@
 
     make test            everything
     make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
-    make test FAST=1     no notebook, no browser, no real ranks
+    make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
 
 Two cores share whatever does not depend on the clock. The notebooks that measure run alone, one after another, because
 what they say about their measurements is compared.
@@ -29,6 +29,7 @@ from tools.project import ROOT, find, notebooks
 FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 BOTH_CORES = ["-n", "2", "--dist", "loadfile"]
 SLOWEST = 10
+RUN = ("save", "export")  # these tests of tools run notebooks
 
 
 @dataclass
@@ -44,8 +45,13 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     """Return the steps in order, for everything, for the notebooks that are named, or for what is fast."""
     folders = [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
     if fast:
-        folders.remove("tests/notebooks")
-        return [Step("units and properties", [*folders, *BOTH_CORES, "-m", "not ranks"], 10)]
+        fast_ones = [
+            "tests/lib",
+            "tests/property",
+            "tests/tools",
+            *(f"--ignore=tests/tools/test_{name}.py" for name in RUN),
+        ]
+        return [Step("units and properties", [*fast_ones, *BOTH_CORES, "-m", "not ranks"], 10)]
     chosen = find(names) if names else notebooks()
     first = Step("units, properties, hygiene", [*folders, *BOTH_CORES], 30)
     widgets = ["tests/browser", "-n", "2", "--dist", "worksteal"]

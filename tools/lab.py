@@ -358,7 +358,7 @@ class Explorer:
         self.box = box
 
     def source(self) -> str:
-        """Return a short sum of the frame's picture (of 500 kB, asked for 20 times a second); "" where there is none."""
+        """Return a short sum of the frame's picture, which has 500 kB; "" where there is none."""
         return self._attribute("src")
 
     def alt(self) -> str:
@@ -370,9 +370,8 @@ class Explorer:
         ask = """(box, name) => {
             const value = box.querySelector('img.idt-frame')?.getAttribute(name) ?? '';
             let sum = 0;
-            for (let i = 0; i < value.length; i++) sum = (31 * sum + value.charCodeAt(i)) | 0;
-            return name === 'alt' || !value ? value : `${value.length} ${sum}`;
-        }"""
+            for (const letter of value) sum = (31 * sum + letter.charCodeAt(0)) | 0;
+            return name === 'alt' || !value ? value : `${value.length} ${sum}`; }"""
         return str(self.box.evaluate(ask, name))
 
     def controls(self) -> list[Control]:
@@ -419,8 +418,8 @@ class Explorer:
 
         The figure must change with every control, keep an alt text, and come back when the control does.
         """
-        complaints = [] if self.alt() else [f"{prefix} has no alt text"]
         folder.mkdir(parents=True, exist_ok=True)
+        complaints = [] if self.alt() else [f"{prefix} has no alt text"]
         for number, control in enumerate(self.controls(), start=1):
             name = f"{prefix}, {control.kind} {control.label!r}"
             first, value, readout = self.source(), control.value(), control.readout()
@@ -432,7 +431,7 @@ class Explorer:
                 complaints += [f"{name}: {fault}" for fault in [control.readout_is_wrong()] if fault]
                 complaints += [] if self.alt() else [f"{name}: no alt text after the move"]
                 if number == 1:
-                    self.photograph(folder / f"{prefix}-{number}-{control.kind}-{slug(control.label)}.png")
+                    self.photograph(folder / f"{prefix}-{control.kind}-{slug(control.label)}.png")
                 control.restore(value)
                 self.wait_for_return(first, seconds)
             except AssertionError as error:

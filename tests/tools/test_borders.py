@@ -1,8 +1,4 @@
-"""The house keeps its shape: who may import whom, how large it may get, and one meaning for one name.
-
-What belongs where stands in README ("Where each thing goes"). A file that must grow past its budget needs a better cut
-or a reason here; the numbers for rooms are what they hold today, and may only go down.
-"""
+"""The house keeps its shape (README, "Where each thing goes"): imports, sizes, which may only go down, and names."""
 
 import ast
 import re

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lib._values import whole_or_not_at_all
 from lib.measure import machine_card
 from lib.timeline import Span, Trace
 
@@ -110,12 +111,8 @@ def save(name: str, data: Data, *, command: str, folder: Path | None = None, **m
     _check_provenance(record, name, PROVENANCE)
     file = (folder or _REPOSITORY / "notebooks" / "recorded") / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{name}-{os.getpid()}")
-    try:
+    with whole_or_not_at_all(file) as unfinished:
         unfinished.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return file
 
 

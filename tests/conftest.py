@@ -1,6 +1,7 @@
 """What tests share: the environment of `make save`, the digits, and GPU tests that say why they are skipped."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from tools.execute import ENVIRONMENT
 
 for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
+
+# A shell that starts `make test &` lets it ignore Ctrl-C; what tests tell of interrupts must not depend on that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 GPU = Path(__file__).parent / "gpu"
 

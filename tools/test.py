@@ -4,8 +4,8 @@
     make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
 
-Two cores share whatever does not depend on the clock. The notebooks that measure run alone, one after another, because
-what they say about their measurements is compared.
+Two cores share whatever does not depend on the clock: three processes, since many a test waits for a rank or a browser.
+A few notebooks run alone, one after another, because what they say about their measurements is compared.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from tools.kept import MEASURED
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
-BOTH_CORES = ["-n", "2", "--dist", "loadfile"]
+BOTH_CORES = ["-n", "3", "--dist", "loadfile"]
+#: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
+ALONE = ("00", "01", "02", "05", "06", "10")
 SLOWEST = 10
 RUN = ("save", "export")  # these tests of tools run notebooks
 
@@ -54,7 +56,7 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
         return [Step("units and properties", [*fast_ones, *BOTH_CORES, "-m", "not ranks"], 10)]
     chosen = find(names) if names else notebooks()
     first = Step("units, properties, hygiene", [*folders, *BOTH_CORES], 30)
-    widgets = ["tests/browser", "-n", "2", "--dist", "worksteal"]
+    widgets = ["tests/browser", "-n", "3", "--dist", "worksteal"]
     if names:
         numbers = sorted({path.name[:2] for path in chosen})
         rooms = [path for number in numbers if (ROOT / (path := f"tests/support/n{number}")).exists()]
@@ -66,14 +68,14 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     planned = [first, obeys] if names else [first]
     if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
         planned.append(Step("paired benchmarks", ["tests/bench"], 10))
-    measuring = [path for path in chosen if measures(path)]
-    steady = [path for path in chosen if path not in measuring]
+    alone = [path for path in chosen if path.name.startswith(ALONE) and measures(path)]
+    together = [path for path in chosen if path not in alone]
     compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
     compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
-    for what, paths, more in (("measure", measuring, []), ("do not", steady, BOTH_CORES)):
+    for how, paths, more in (("alone", alone, []), ("together", together, BOTH_CORES)):
         files = [path.relative_to(ROOT).as_posix() for path in paths]
         if files:
-            planned.append(Step(f"cells of notebooks that {what}", [*files, *compare, *more], 40))
+            planned.append(Step(f"cells of notebooks, {how}", [*files, *compare, *more], 40))
     return [*planned, Step("widgets in a browser", widgets, 40)]
 
 

@@ -28,7 +28,7 @@ FAILS = 'explore(lambda n: frame(1 // (n - 3)), n=whole(1, 5, 2, "n"))'
 DRIFTS = 'explore(lambda n: frame(drawn.append(n) or len(drawn)), n=whole(1, 5, 2, "n"))'
 MISPRINTS = """
 slider = ipywidgets.FloatSlider(0.5, min=0, max=1, step=0.25, readout_format=".0%", description="share")
-box = explore(lambda n: frame(n), n=whole(0, 100, 2, "n")).widget
+box = explore(lambda n: frame(n), n=whole(0, 100, 50, "n")).widget
 slider.observe(lambda change: setattr(box.children[0].children[-1], "value", int(100 * change["new"])), "value")
 box.children[0].children = (slider, *box.children[0].children)
 box
@@ -40,7 +40,7 @@ def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Pat
     notebook = open_notebook(path)
     notebook.run_all()
     # Who waits in vain waits to the end; the others have time, on a busy machine too.
-    seconds = (30, 3, 30, 10, 30)
+    seconds = (30, 3, 30, 6, 30)
     follows, stands_still, fails, drifts, misprints = (
         explorer.try_all(tmp_path, f"explore{number}", limit)
         for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True))

@@ -271,8 +271,6 @@ def ask_scheduler(scheduler: Scheduler, tasks: Sequence[str]) -> list[str]:
     meeting = Barrier(len(tasks), timeout=PATIENCE / 2)
     made = [_MeetingProbe(number, kind, meeting, finalized) for number, kind in enumerate(tasks)]
     queues = [(SimpleQueue[Any](), SimpleQueue[Any]()) for _ in made]
-    for pair in queues:
-        Thread(target=_serve, args=pair, daemon=True).start()
     in_queues, out_queues = ([pair[side] for pair in queues] for side in (0, 1))
     end: list[str] = []
 
@@ -284,12 +282,15 @@ def ask_scheduler(scheduler: Scheduler, tasks: Sequence[str]) -> list[str]:
             whose = next((task.label for task in made if task.error is error), "nobody")
             end.append(f"raised the {type(error).__name__} of {whose}")
 
+    workers = [Thread(target=_serve, args=pair, daemon=True) for pair in queues]
     scheduling = Thread(target=thread, daemon=True)
-    scheduling.start()
+    for started in (*workers, scheduling):
+        started.start()
     scheduling.join(2 * PATIENCE)
     over = end[0] if end else "still waiting for an answer"
-    for in_queue in in_queues:
+    for in_queue, serving in zip(in_queues, workers, strict=True):
         in_queue.put(None)
+        serving.join(PATIENCE)  # a scheduler that raises early leaves tasks at work: look when they are done
     met = "one at a time" if any(task.alone for task in made) else "together"
     computed = "every task once" if all(task.computed == 1 for task in made) else "not every task"
     left = sum(not out_queue.empty() for out_queue in out_queues)

@@ -25,7 +25,7 @@ def numbers(text: str) -> list[int]:
 
 
 def test_a_rank_reads_the_pages_that_hold_its_samples_and_reads_are_summed_over_ranks():
-    for values, words in told(n04.draw_pages, n04.PAGES_CONTROLS, 54):
+    for values, words in told(n04.draw_pages, n04.PAGES_CONTROLS, 24):
         size, world_size, page = values["size"], values["world_size"], values["page"]
         said = numbers(words.split("Pages read by rank: ")[1])[:world_size]
         local = math.ceil(size / world_size)
@@ -40,7 +40,7 @@ def test_a_rank_reads_the_pages_that_hold_its_samples_and_reads_are_summed_over_
 
 
 def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
-    for values, words in told(n04.draw_cursor, n04.CURSOR_CONTROLS, 100):
+    for values, words in told(n04.draw_cursor, n04.CURSOR_CONTROLS, 40):
         size, world_size = values["size"], values["world_size"]
         rank = min(values["rank"], world_size - 1)
         local = -(-size // world_size) if values["duplicates"] else size // world_size
@@ -68,7 +68,7 @@ def test_ranks_that_disagree_miss_as_much_as_predicted_and_those_that_agree_read
 
 
 def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
-    for values, words in told(n04.draw_rest, n04.REST_CONTROLS, 40):
+    for values, words in told(n04.draw_rest, n04.REST_CONTROLS, 24):
         size, world_size = values["size"], values["world_size"]
         used = n04.used_at(size, world_size, values["step"], values["batch_size"], "stride")
         done = values["step"] * values["batch_size"]
@@ -83,7 +83,7 @@ def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
 
 
 def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names_its_step():
-    for values, _ in told(n04.draw_calendar, n04.CALENDAR_CONTROLS, 90):
+    for values, _ in told(n04.draw_calendar, n04.CALENDAR_CONTROLS, 24):
         uses, consumed = n04.two_runs(**values)
         size = values["size"]
         used = [use.sample for use in uses]

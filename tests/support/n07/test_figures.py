@@ -19,7 +19,7 @@ def title_of(figure) -> str:
 
 
 def test_a_cut_has_the_sizes_of_tensor_split_and_cells_the_colour_of_their_micro_batch():
-    for values, words in told(n07.draw_cut, n07.CUT_CONTROLS, 30):
+    for values, words in told(n07.draw_cut, n07.CUT_CONTROLS, 16):
         rows, chunks = values["rows"], values["chunks"]
         sizes = [len(part) for part in torch.arange(rows).tensor_split(min(rows, chunks))]
         assert f"of {' + '.join(map(str, sizes))} rows" in words and "the same tensor" in words
@@ -37,7 +37,7 @@ def test_sizes_say_where_torch_chunk_gives_too_few():
 
 
 def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
-    for values in corners(explore(n07.draw_tuple, **n07.TUPLE_CONTROLS), 30):
+    for values in corners(explore(n07.draw_tuple, **n07.TUPLE_CONTROLS), 20):
         figure = n07.draw_tuple(**values)
         rows, rows_y, chunks, how = (values[name] for name in ("rows", "rows_y", "chunks", "how"))
         crossed = sum(cell.cell.mark == "dropped" for cell in drawn_cells(figure))
@@ -51,7 +51,7 @@ def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
 
 
 def test_the_arrows_end_in_the_whole_gradient_only_with_the_right_factors():
-    for values, words in told(n07.draw_path, n07.PATH_CONTROLS, 36):
+    for values, words in told(n07.draw_path, n07.PATH_CONTROLS, 24):
         rows, chunks, how = values["rows"], min(values["chunks"], values["rows"]), values["how"]
         even = rows % chunks == 0
         hits = how == n07.BY_ROWS or (even and how == n07.BY_PARTS) or chunks == 1

@@ -37,8 +37,6 @@ def test_unpadded_shares_deal_each_of_360_rows_once_and_differ_by_one(world_size
     dealt = shares(360, world_size, pad=False)
     assert sorted(sum(dealt, [])) == list(range(360))
     assert [len(share) for share in dealt] == [-(-(360 - rank) // world_size) for rank in range(world_size)]
-        (360 - rank + world_size - 1) // world_size for rank in range(world_size)
-    ]
 
 
 # --- index for index the same as torch

@@ -8,9 +8,9 @@ from itertools import pairwise, product
 from lib.schedules import Action, Schedule
 
 
-def legal_table(chance: random.Random, ranks: int) -> Schedule:
-    """Deal stages to ranks at random and run random actions of those that can: the order in which they did is legal."""
-    stages, m = chance.randint(1, 4), chance.randint(1, 4)
+def legal_table(chance: random.Random, ranks: int, most: int = 4) -> Schedule:
+    """Deal up to `most` stages to ranks and run random actions of those that can: so their order is legal."""
+    stages, m = chance.randint(1, most), chance.randint(1, most)
     home = [chance.randrange(ranks) for _ in range(stages)]
     rows: list[list[Action]] = [[] for _ in range(ranks)]
     splits = chance.choice([0, 0.5, 1])

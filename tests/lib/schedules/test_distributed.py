@@ -197,9 +197,9 @@ def refused(run, x, y):
 
 def at_random(chance, mesh, faulty):
     # Return whether the table can run, why it is refused, and how far the gradients are from those of one process.
-    schedule = legal_table(chance, 2)
+    schedule = legal_table(chance, 2, most=3)
     while not all(map(schedule.actions, range(2))):
-        schedule = legal_table(chance, 2)
+        schedule = legal_table(chance, 2, most=3)
     n = schedule.stages
     if faulty:
         schedule = damaged(chance, schedule)

@@ -233,6 +233,7 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
         for rank, layer in enumerate(mlp(3))
     ]
     executor = Executor(schedule, stages)
+    assert executor.live == [0, 0, 0], "nothing has run"
     executor.run(*data(6), F.mse_loss)
     assert peaks == executor.live == schedules.live_activations(schedule)
     assert not any(map(len, alive))
@@ -403,7 +404,10 @@ def test_a_loss_is_one_number(loss, found):
         (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
         (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
         (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
+        (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
         (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
+        (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
+        (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
         (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
         (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
         (  # the last loss would be one of broadcasting

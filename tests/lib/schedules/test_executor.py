@@ -98,6 +98,11 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
             assert ends[f"{int(stage) - 1}F{micro_batch}"] <= span.start
 
 
+def test_a_rank_without_work_has_its_lane():
+    _, trace = run(Schedule("idle", [[], schedules.gpipe(2, 1).actions(0)]), mlp(1), *data(2), F.mse_loss)
+    assert trace.lanes == ("rank 0", "rank 1") and trace.busy("rank 0") == 0
+
+
 def test_gradients_add_up_as_with_backward():
     schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
     gradients = []
@@ -114,6 +119,8 @@ def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
     losses, _ = run(schedules.gpipe(3, 2), stages, list(x.split(2)), targets, lambda y, t: F.mse_loss(y, t["y"]))
     torch.testing.assert_close(sum(losses), loss)
     torch.testing.assert_close(stages[0][0].weight.grad, expected[0])
+    losses, _ = run(schedules.gpipe(3, 2), stages, x, (target,) * 4, lambda y, t: F.mse_loss(y, t[3]))
+    torch.testing.assert_close(sum(losses), loss)
 
 
 @split_or_not
@@ -135,6 +142,8 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
         nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0]),
     ]
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
+    of_one = [Function(lambda x: (x,)), nn.Sequential(Function(torch.cat), *mlp(1))]
+    assert_like_plain(make(4, 2), of_one, *data(8), F.mse_loss)
 
 
 @split_or_not
@@ -146,8 +155,9 @@ def test_an_input_that_requires_a_gradient_gets_one_and_what_is_left_unused_need
     F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
     stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
-    run(schedules.one_f_one_b(2, 3), stages, *data(4), F.mse_loss)
-    assert stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
+    unused = x.clone().requires_grad_()
+    run(make(2, 3), stages, unused, target, F.mse_loss)
+    assert unused.grad is stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
 
 @split_or_not
@@ -163,6 +173,8 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
     with pytest.raises(RuntimeError, match="does not require grad"):
         run(make(2, 2), [stage.requires_grad_(False) for stage in mlp(2)], *data(4), F.mse_loss)
     with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
+        run(make(2, 2), mlp(2), *data(4), F.mse_loss)
+    with torch.inference_mode(), torch.enable_grad(), pytest.raises(RuntimeError, match="and inference_mode"):
         run(make(2, 2), mlp(2), *data(4), F.mse_loss)
 
 
@@ -207,6 +219,13 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
         found = gradient(make, delays)
         assert found[0] == expected[0]
         torch.testing.assert_close(found[1], expected[1])
+
+
+def test_each_micro_batch_draws_numbers_of_its_own_in_each_stage():
+    seen = []
+    stages = [nn.Sequential(Function(lambda x: seen.append(torch.rand(()).item()) or x), layer) for layer in mlp(2)]
+    run(schedules.gpipe(3, 2), stages, *data(6), F.mse_loss)
+    assert len(set(seen)) == len(seen) == 6
 
 
 # --- memory

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from lib.schedules import Action, Schedule, ScheduleError
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
 from lib.schedules.split_backward import backward_input
+from lib.timeline import Trace
 
 MAKERS = {
     "gpipe": schedules.gpipe,
@@ -352,6 +354,47 @@ def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_tha
     later()
     bias.grad.zero_()
     assert found.tolist() == [1, 1, 1]
+    same, unused = (torch.zeros(3, requires_grad=True) for _ in range(2))  # a stage may return what it was given
+    found, later = backward_input([same], [torch.ones(3)], [same, unused])
+    later()
+    assert found[0].tolist() == [1, 1, 1] and found[1] is same.grad is None
+    found, _ = backward_input([same.cos(), unused.exp()], [torch.ones(3)] * 2, [same, unused])
+    assert [x.tolist() for x in found] == [[0] * 3, [1] * 3]
+
+
+def test_outputs_that_lead_to_weights_only_share_what_they_were_computed_from():
+    def gradients(backward):
+        weight, x, ones = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True), torch.ones(3)
+        shared = weight.exp()
+        backward([x * shared, shared.sin()], [ones, ones], x)
+        return x.grad, weight.grad
+
+    def in_halves(outputs, grads, x):
+        (x.grad,), later = backward_input(outputs, grads, [x])
+        later()
+
+    torch.testing.assert_close(gradients(in_halves), gradients(lambda ys, gs, _: torch.autograd.backward(ys, gs)))
+
+
+def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone():
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, *unused):
+            ctx.save_for_backward(x, weight)
+            return x * weight
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad * weight, grad * x, *[None] * 5
+
+    weight, *unused = (nn.Parameter(torch.full((3,), 5.0)) for _ in range(6))
+    x = torch.full((3,), 7.0, requires_grad=True)
+    (found,), later = backward_input([Times.apply(x, weight, *unused)], [torch.ones(3)], [x])
+    gc.collect()
+    later()
+    assert found.tolist() == [5, 5, 5] and weight.grad.tolist() == [7, 7, 7]
+    assert all(other.grad is None for other in unused)
 
 
 # --- errors
@@ -466,6 +509,27 @@ def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     predicted = schedules.simulate(schedule, *costs)
     _, measured = run(schedule, stages, *data(12), F.mse_loss)
     assert measured.busy("rank 0") > measured.busy("rank 1") and predicted.busy("rank 0") > predicted.busy("rank 1")
+
+
+def test_costs_are_medians_without_the_run_that_warms_up(monkeypatch):
+    class Clocked(Executor):
+        def run(self, *arguments, **more):
+            def span(measured):
+                op, stage, i = Action.parse(measured.label)
+                return replace(
+                    measured, start=0, end={"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
+                )
+
+            losses, trace = super().run(*arguments, **more)
+            return losses, Trace(map(span, trace))
+
+    monkeypatch.setattr("lib.schedules.costs.Executor", Clocked)
+    found = measure_costs(schedules.zero_bubble_h1(2, 2), mlp(2), *data(4), F.mse_loss, repeats=3)
+    assert found == ([3, 6], [6 + 12, 12 + 24], [12, 24])
+    found = measure_costs(schedules.one_f_one_b(2, 2), mlp(2), *data(4), F.mse_loss, repeats=3)
+    assert found == ([3, 6], [24, 48], None)
+    with pytest.raises(ValueError, match="repeats must be at least 1, not 0"):
+        measure_costs(schedules.one_f_one_b(2, 2), mlp(2), *data(4), F.mse_loss, repeats=0)
 
 
 def test_measuring_costs_leaves_no_trace_and_the_graph_and_gradient_of_the_inputs_alone():

@@ -16,10 +16,13 @@ torch's engine sends, receives and computes; this file gives it our stages and o
 3  DDP does not see the gradients of a split backward (I, W), and says nothing: those are averaged here, after the step
 4  it wraps an error of a layer in another: the layer's own is raised, with a note that names the action
 5  a stage whose input needs no gradient gets none from a split backward, and no word of it: that is refused
+6  it appends the losses as the last stage makes them, and takes them by number: so micro-batches have, in the engine,
+   the numbers of that order (spans and errors keep those of our table)
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -58,6 +61,7 @@ CLASSES = {
 class EngineStage(pipelining.PipelineStage):
     """A stage that knows what it does: it records it, and says it when it fails."""
 
+    order: Sequence[int] = range(sys.maxsize)  # the engine's micro-batches, by their numbers in our table
     _kept: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def keep_buffers(self) -> None:
@@ -90,7 +94,7 @@ class EngineStage(pipelining.PipelineStage):
 
     @contextmanager
     def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
-        action, recorder = Action(op, self.stage_index, micro_batch), timeline.current
+        action, recorder = Action(op, self.stage_index, self.order[micro_batch]), timeline.current
         start = recorder.now() if recorder is not None else 0.0
         try:
             yield
@@ -173,13 +177,18 @@ class DistributedPipeline:
             raise ValueError(
                 f"{schedule.name} has {schedule.stages} stages, the balance {len(balance)}: {list(balance)}"
             )
-        names = mesh.mesh_dim_names or ()
+        names, ranks = mesh.mesh_dim_names or (), len(schedule.ranks)
         if "pipeline" not in names or set(names) - {"pipeline", "data"}:
             raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')
-        if mesh["pipeline"].size() != len(schedule.ranks):
+        if mesh["pipeline"].size() != ranks:
             raise ValueError(
-                f"{schedule.name} has {len(schedule.ranks)} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
-                f'"pipeline": start replicas x {len(schedule.ranks)} processes'
+                f"{schedule.name} has {ranks} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
+                f'"pipeline": start replicas x {ranks} processes'
+            )
+        if idle := [r for r in range(ranks) if not schedule.actions(r)]:
+            raise ValueError(
+                f"pipeline rank {idle[0]} has nothing to do in {schedule.name}, and torch's engine takes no such rank: "
+                f"leave its row out, and start replicas x {ranks - len(idle)} processes"
             )
         ends = [0, *accumulate(balance)]
         self._splits = any(action.op == "W" for _, action in schedule)
@@ -196,14 +205,19 @@ class DistributedPipeline:
         self._group = mesh["data"].get_group() if self.replicas > 1 else None
         gpu = mesh.device_type == "cuda"
         self.device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
-        mine = sorted(j for j, rank in schedule.rank_of.items() if rank == self.pipeline_rank)
+        mine, last = sorted(j for j, r in schedule.rank_of.items() if r == self.pipeline_rank), schedule.stages - 1
         self.stages = {j: module[ends[j] : ends[j + 1]].to(self.device) for j in mine}
-        self.first, self.last = 0 in mine, schedule.stages - 1 in mine
+        self.first, self.last = 0 in mine, last in mine
         group = mesh["pipeline"].get_group()
         self._stages = [
             EngineStage(self._replicated(self.stages[j]), j, schedule.stages, self.device, group=group) for j in mine
         ]
-        self.engine = engine_for(schedule, self._stages, loss_fn)
+        self._order = [i for _, (op, stage, i) in schedule if op == "F" and stage == last]  # 6 of the list above
+        for stage in self._stages:
+            stage.order = self._order
+        number = {i: k for k, i in enumerate(self._order)}
+        rows = [[a._replace(micro_batch=number[a.micro_batch]) for a in schedule.actions(r)] for r in range(ranks)]
+        self.engine = engine_for(Schedule(schedule.name, rows), self._stages, loss_fn)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of this rank's stages."""
@@ -247,7 +261,8 @@ class DistributedPipeline:
             what = f"{rows} rows of {name} after batches of {self._rows}"
             raise ValueError(f"{what}: torch's engine keeps the sizes of the first batch. {SHORTER}")
         self._rows = rows
-        return batch.to(self.device)
+        batch = batch.to(self.device)
+        return batch if self._order == [*range(m)] else torch.cat([batch.chunk(m)[i] for i in self._order])
 
     def _replicated(self, stage: nn.Module) -> nn.Module:
         if self._group is None or not any(p.requires_grad for p in stage.parameters()):

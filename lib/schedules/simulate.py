@@ -60,11 +60,9 @@ def waits_for(
     for rank, _, action, needed in in_order(schedule):
         span = spans[str(action)]
         if span.start > free[rank]:
-            # what came last; a message from the same rank takes no time
-            last = max(
-                needed, key=lambda need: spans[str(need)].end + communicate * (schedule.rank_of[need.stage] != rank)
-            )
-            waits.append(Idle(rank, free[rank], span.start, action, last))
+            waits.append(
+                Idle(rank, free[rank], span.start, action, needed[-1])
+            )  # an F of its own rank stands before it
         free[rank] = span.end
     waits += [Idle(rank, end, trace.end, None, None) for rank, end in enumerate(free) if end < trace.end]
     return sorted(waits, key=lambda wait: (wait.rank, wait.start))

@@ -1,7 +1,6 @@
 """Any legal table, not only the famous ones: it runs, gives the plain model's gradients, holds what was predicted."""
 
 import copy
-import random
 
 import torch
 from hypothesis import given, settings
@@ -10,31 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import schedules
-from lib.schedules import Action, Schedule
 from lib.schedules.executor import Executor
-
-
-@st.composite
-def legal_tables(draw):
-    """Deal stages to ranks at random and run random actions of those that can: the order in which they did is legal."""
-    stages, m, ranks = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    chance = random.Random(draw(st.integers(0, 2**32)))
-    home = [chance.randrange(ranks) for _ in range(stages)]
-    rows = [[] for _ in range(ranks)]
-    split = {(s, i): chance.random() < 0.5 for s in range(stages) for i in range(m)}
-    done, ready = set(), [Action("F", 0, i) for i in range(m)]
-    while ready:
-        op, s, i = action = ready.pop(chance.randrange(len(ready)))
-        rows[home[s]].append(action)
-        done.add(action)
-        if op == "F" and s + 1 < stages:
-            ready.append(Action("F", s + 1, i))
-        if op == "I":
-            ready.append(Action("W", s, i))
-        back = s if op == "F" and s + 1 == stages else s - 1 if op in "BI" else -1
-        if back >= 0:
-            ready.append(Action("I" if split[back, i] else "B", back, i))
-    return Schedule("random", rows)
+from tests.lib.schedules.random_tables import legal_table
 
 
 def layer(kind, generator):
@@ -73,8 +49,11 @@ KINDS = st.lists(st.sampled_from(["linear", "deep", "none", "frozen"]), min_size
 more_rows, seeds, reductions = st.integers(0, 9), st.integers(0, 2**16), st.sampled_from(["mean", "sum"])
 
 
+legal_tables = st.builds(legal_table, st.randoms(use_true_random=False), st.integers(1, 3))
+
+
 @settings(max_examples=40)
-@given(legal_tables(), KINDS, more_rows, seeds, reductions)
+@given(legal_tables, KINDS, more_rows, seeds, reductions)
 def test_any_legal_table_equals_the_plain_model(schedule, kinds, more, seed, reduction):
     check(schedule, kinds, schedule.micro_batches + more, seed, reduction)
 

@@ -1,9 +1,10 @@
 """What holds for the table of every maker, whatever its sizes; validate and simulate against a graph of actions."""
 
+import random
 import tempfile
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from lib import schedules as package
 from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
 from lib.schedules.table import slotted
+from tests.lib.schedules.random_tables import can_run, damaged, graph, inputs, legal_table
 
 ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
 V_SHAPED = ("zbv", "dualpipe_v")
@@ -36,26 +38,6 @@ schedules = sizes().map(lambda drawn: made(*drawn))
 costs = st.fixed_dictionaries(
     {"forward": st.integers(1, 4), "backward": st.integers(2, 6), "communicate": st.integers(0, 3)}
 )
-
-
-def inputs(action: Action, schedule: Schedule) -> set[Action]:
-    """Return what an action waits for: said once more, in the words of the arrows between the boxes."""
-    op, stage, i = action
-    every = {other for _, other in schedule}
-    after = {Action(other, stage + 1, i) for other in ("B", "I")} if op in "BI" else set()
-    own = {"F": set(), "B": {Action("F", stage, i)}, "I": {Action("F", stage, i)}, "W": {Action("I", stage, i)}}[op]
-    before = {Action("F", stage - 1, i)} if op == "F" and stage > 0 else set()
-    return (after | own | before) & every
-
-
-def graph(schedule: Schedule) -> dict[Action, set[Action]]:
-    """Return, for each action, what must come before it: its inputs, and the action before it on its rank."""
-    before = {action: inputs(action, schedule) for _, action in schedule}
-    for rank in range(len(schedule.ranks)):
-        row = schedule.actions(rank)
-        for first, second in pairwise(row):
-            before[second].add(first)
-    return before
 
 
 def swapped(schedule: Schedule, rank: int, a: int, b: int) -> Schedule:
@@ -84,7 +66,7 @@ def test_an_action_stands_behind_the_slots_of_its_inputs_and_never_later_than_ne
 def test_a_table_with_two_dependent_actions_swapped_is_refused(schedule: Schedule, data: st.DataObject) -> None:
     rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
     row = schedule.actions(rank)
-    pairs = [(a, b) for b in range(len(row)) for a in range(b) if row[a] in inputs(row[b], schedule)]
+    pairs = [(row.index(needed), b) for b, action in enumerate(row) for needed in inputs(action, row)]
     a, b = data.draw(st.sampled_from(pairs))
     with pytest.raises(ScheduleError, match=f"rank {rank}, slot"):
         validate(swapped(schedule, rank, a, b))
@@ -100,21 +82,35 @@ def test_a_table_that_lacks_an_action_is_refused_and_the_action_named(schedule: 
     assert {str(lost), str(whole)} & set(str(caught.value).replace(",", "").split())
 
 
-@given(schedules, st.data())
-def test_validate_finds_a_deadlock_exactly_where_a_graph_has_a_circle(schedule: Schedule, data: st.DataObject) -> None:
-    rank = data.draw(st.integers(0, len(schedule.ranks) - 1))
-    a, b = (data.draw(st.integers(0, len(schedule.actions(rank)) - 1)) for _ in "ab")
-    other = swapped(schedule, rank, a, b)
+def takes(schedule: Schedule, **asked: Any) -> bool:
+    """Return what validate thinks of a table; a refusal says where, unless something is missing."""
+    refusal = None
     try:
-        TopologicalSorter(graph(other)).prepare()
-        circle = False
-    except CycleError:
-        circle = True
-    if circle:
-        with pytest.raises(ScheduleError, match=r"^rank \d+, slot \d+: \d+[FBIW]\d+ needs "):
-            validate(other)
-    else:
-        validate(other)
+        validate(schedule, **asked)
+    except ScheduleError as error:
+        refusal = error
+    if refusal and refusal.rank is not None and refusal.slot is not None:
+        assert schedule.ranks[refusal.rank][refusal.slot] == refusal.action
+        assert str(refusal).startswith(f"rank {refusal.rank}, slot {refusal.slot}: {refusal.action} ")
+    elif refusal:
+        assert " lacks " in str(refusal) or " has no actions" in str(refusal)
+    return refusal is None
+
+
+@given(st.randoms(use_true_random=False), schedules, st.booleans(), st.integers(0, 1))
+def test_validate_takes_exactly_the_tables_that_can_run(
+    chance: random.Random, made_one: Schedule, at_random: bool, more: int
+) -> None:
+    """Judged from the definition: of what is there and missing, and of circles in the graph."""
+    table = legal_table(chance, chance.randint(1, 3)) if at_random else made_one
+    assert can_run(table, table.stages, table.micro_batches) and takes(table)
+    other = damaged(chance, table)
+    n, m = table.stages + more, table.micro_batches + more
+    for judged in (other, Schedule("its begin", [row[: chance.randint(0, len(row))] for row in other.ranks])):
+        for complete in (True, False):
+            allowed = can_run(judged, n, m, complete=complete)
+            assert takes(judged, stages=n, micro_batches=m, complete=complete) == allowed
+        assert takes(judged) == can_run(judged, judged.stages, judged.micro_batches)
 
 
 @given(schedules, costs)

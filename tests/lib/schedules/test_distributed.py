@@ -39,16 +39,16 @@ from lib import schedules as tables
 from lib.schedules import Schedule
 
 def table(maker):
-    if maker == "by hand":  # both ranks work on the micro-batches in pairs
+    if maker == "by hand":  # the micro-batches in pairs; the second of a pair has the first loss
         return Schedule.from_text("pairs", '''
-            0F0 0F1 0F2 0F3  0B1 0B0 0B3 0B2
-            1F0 1F1 1B1 1B0  1F2 1F3 1B3 1B2''')
+            0F0 0F1 0F2 0F3  0I0 0I1 0W1 0W0 0B3 0B2
+            1F1 1F0 1B0 1B1  1F3 1F2 1B3 1B2''')
     looped = maker.startswith(("interleaved", "looped"))
     return getattr(tables, maker)(4, 2, *([2] if looped else []))
 """
 
 RANKS = TABLE + """
-import copy, json, os, signal, sys, time
+import copy, json, os, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -58,6 +58,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import mse_loss
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
+from tests.lib.schedules.random_tables import can_run, damaged, legal_table
 
 def build():
     with torch.random.fork_rng(devices=[]):
@@ -128,6 +129,8 @@ def main():
 
     if replicas == 1:
         seen["refused"] = refused(run, x, y)
+        seen["at random"] = [at_random(chance, mesh, faulty) for faulty in (False, True)
+                             for chance in map(random.Random, range(300))]
         seen["norm"] = norm(run, x, y)
     else:  # buffers of replica 1 are replica 0's
         with_buffers = nn.Sequential(nn.BatchNorm1d(5), *build()[1:]).double()
@@ -188,8 +191,45 @@ def refused(run, x, y):
     ask("module", lambda: make(nn.Linear(5, 5), [4, 4], gpipe, mesh=mesh))
     frozen = nn.Sequential(nn.Tanh(), nn.Linear(5, 5)).double()
     ask("frozen", lambda: make(frozen, [1, 1], table("zero_bubble_h1"), mesh=mesh))
+    def whole_backwards():
+        make(frozen, [1, 1], gpipe, mesh=mesh).step(x, y)
+        if dist.get_rank() == 1:
+            expected = torch.autograd.grad(mse_loss(frozen(x), y), frozen[1].weight)
+            torch.testing.assert_close(frozen[1].weight.grad, *expected)
+    ask("frozen, whole backwards", whole_backwards)
     ask("table", lambda: make(build(), [4, 4], Schedule.from_text("x", "0F0 0B0\\n1B0 1F0"), mesh=mesh))
+    ask("idle", lambda: make(build(), [8], Schedule.from_text("idle", "0F0 0B0\\n."), mesh=mesh))
     return said
+
+def at_random(chance, mesh, faulty):
+    # Return whether the table can run, why it is refused, and how far the gradients are from those of one process.
+    schedule = legal_table(chance, 2, most=3)
+    while not all(map(schedule.actions, range(2))):
+        schedule = legal_table(chance, 2, most=3)
+    n = schedule.stages
+    if faulty:
+        schedule = damaged(chance, schedule)
+    torch.manual_seed(n)
+    whole = nn.Sequential(*[nn.Linear(2, 2) for _ in range(n)]).double()
+    x, y = torch.randn(2, 2 * schedule.micro_batches, 2, dtype=torch.float64)
+    last = [a.micro_batch for _, a in schedule if a.op == "F" and a.stage == n - 1]
+    seen = {"can run": can_run(schedule, n, schedule.micro_batches), "order": last, "refused": None}
+    try:
+        pipeline = DistributedPipeline(copy.deepcopy(whole), [1] * n, schedule, mse_loss, mesh=mesh)
+    except Exception as error:
+        seen["refused"] = f"{type(error).__name__}: {error}"
+    refusals = torch.tensor(seen["refused"] is not None, dtype=torch.int)
+    dist.all_reduce(refusals)
+    if refusals:  # also if it was the other rank alone: the test will say so
+        return seen
+    loss = pipeline.step(x, y)
+    expected = mse_loss(whole(x), y)
+    expected.backward()
+    gradients = dict(whole.named_parameters())
+    seen["off"] = [(p.grad - gradients[name].grad).abs().max().item()
+                   for stage in pipeline.stages.values() for name, p in stage.named_parameters()]
+    seen["off"] += [] if loss is None else [abs(loss.item() - expected.item())]
+    return seen
 
 def norm(run, x, y):
     # Statistics after one step, against a plain loop over the micro-batches.
@@ -311,6 +351,7 @@ def test_batch_norm_counts_each_micro_batch_once_and_no_uninitialized_memory(two
         ("module", "TypeError", "must be nn.Sequential"),
         ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
         ("table", "ScheduleError", "1B0"),
+        ("idle", "ValueError", "pipeline rank 1 has nothing to do in idle, and torch's engine takes no such rank"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: str, kind: str, words: str) -> None:
@@ -318,7 +359,24 @@ def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: st
         found, message = seen["refused"][what]
         expected = words if rank == 0 else words.replace("inputs", "targets").replace("rank 0", "rank 1")
         assert found == kind and expected in message
-        assert "no data dimension" not in seen["refused"], "a mesh without replicas needs none"
+        assert not {"no data dimension", "frozen, whole backwards"} & seen["refused"].keys()  # nothing is wrong there
+
+
+def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_gradients_of_one_process(
+    two: Launch,
+) -> None:
+    """300 legal tables, then 300 damaged ones, some of which can run."""
+    tables = list(zip(*(seen["at random"] for seen in two.seen), strict=True))
+    for mine, theirs in tables:
+        assert mine["refused"] == theirs["refused"], "one rank would wait for the other"
+        assert (mine["refused"] is None) == mine["can run"], mine
+        if mine["refused"] is None:
+            assert max(*mine["off"], *theirs["off"]) < 1e-12, mine
+        else:
+            assert mine["refused"].startswith(("ScheduleError: ", "ValueError: "))
+    assert len(tables) == 600 and all(mine["can run"] for mine, _ in tables[:300])
+    assert sum(mine["order"] != sorted(mine["order"]) for mine, _ in tables[:300]) > 100
+    assert sum(mine["refused"] is None for mine, _ in tables[300:]) in range(10, 100)
 
 
 def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_bounded_time(two: Launch) -> None:
@@ -331,7 +389,7 @@ def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_boun
 def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool) -> None:
     """torch's engine wraps what a layer raises in F, B and I, but not in W."""
     stage = object.__new__(EngineStage)
-    stage.stage_index = 1
+    stage.stage_index, stage.order = 1, [2, 0, 1]
     error, cause = ValueError("of the layer"), KeyError("of the error")
 
     def work() -> None:
@@ -342,7 +400,7 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
                 raise RuntimeError("of the engine") from layers
             raise
 
-    with pytest.raises(ValueError, match="of the layer") as caught, stage._doing("W", 2):
+    with pytest.raises(ValueError, match="of the layer") as caught, stage._doing("W", 0):
         work()
     assert caught.value is error and error.__cause__ is cause
     assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]

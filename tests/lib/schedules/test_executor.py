@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from lib.schedules import Action, Schedule, ScheduleError
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
 from lib.schedules.split_backward import backward_input
+from lib.timeline import Trace
 
 MAKERS = {
     "gpipe": schedules.gpipe,
@@ -98,6 +100,11 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
             assert ends[f"{int(stage) - 1}F{micro_batch}"] <= span.start
 
 
+def test_a_rank_without_work_has_its_lane():
+    _, trace = run(Schedule("idle", [[], schedules.gpipe(2, 1).actions(0)]), mlp(1), *data(2), F.mse_loss)
+    assert trace.lanes == ("rank 0", "rank 1") and trace.busy("rank 0") == 0
+
+
 def test_gradients_add_up_as_with_backward():
     schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
     gradients = []
@@ -114,6 +121,8 @@ def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
     losses, _ = run(schedules.gpipe(3, 2), stages, list(x.split(2)), targets, lambda y, t: F.mse_loss(y, t["y"]))
     torch.testing.assert_close(sum(losses), loss)
     torch.testing.assert_close(stages[0][0].weight.grad, expected[0])
+    losses, _ = run(schedules.gpipe(3, 2), stages, x, (target,) * 4, lambda y, t: F.mse_loss(y, t[3]))
+    torch.testing.assert_close(sum(losses), loss)
 
 
 @split_or_not
@@ -135,6 +144,8 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
         nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0]),
     ]
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
+    of_one = [Function(lambda x: (x,)), nn.Sequential(Function(torch.cat), *mlp(1))]
+    assert_like_plain(make(4, 2), of_one, *data(8), F.mse_loss)
 
 
 @split_or_not
@@ -146,8 +157,9 @@ def test_an_input_that_requires_a_gradient_gets_one_and_what_is_left_unused_need
     F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
     stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
-    run(schedules.one_f_one_b(2, 3), stages, *data(4), F.mse_loss)
-    assert stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
+    unused = x.clone().requires_grad_()
+    run(make(2, 3), stages, unused, target, F.mse_loss)
+    assert unused.grad is stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
 
 @split_or_not
@@ -163,6 +175,8 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
     with pytest.raises(RuntimeError, match="does not require grad"):
         run(make(2, 2), [stage.requires_grad_(False) for stage in mlp(2)], *data(4), F.mse_loss)
     with torch.no_grad(), pytest.raises(RuntimeError, match="outside of no_grad"):
+        run(make(2, 2), mlp(2), *data(4), F.mse_loss)
+    with torch.inference_mode(), torch.enable_grad(), pytest.raises(RuntimeError, match="and inference_mode"):
         run(make(2, 2), mlp(2), *data(4), F.mse_loss)
 
 
@@ -209,6 +223,13 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
         torch.testing.assert_close(found[1], expected[1])
 
 
+def test_each_micro_batch_draws_numbers_of_its_own_in_each_stage():
+    seen = []
+    stages = [nn.Sequential(Function(lambda x: seen.append(torch.rand(()).item()) or x), layer) for layer in mlp(2)]
+    run(schedules.gpipe(3, 2), stages, *data(6), F.mse_loss)
+    assert len(set(seen)) == len(seen) == 6
+
+
 # --- memory
 @pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
 def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
@@ -233,6 +254,7 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
         for rank, layer in enumerate(mlp(3))
     ]
     executor = Executor(schedule, stages)
+    assert executor.live == [0, 0, 0], "nothing has run"
     executor.run(*data(6), F.mse_loss)
     assert peaks == executor.live == schedules.live_activations(schedule)
     assert not any(map(len, alive))
@@ -332,6 +354,47 @@ def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_tha
     later()
     bias.grad.zero_()
     assert found.tolist() == [1, 1, 1]
+    same, unused = (torch.zeros(3, requires_grad=True) for _ in range(2))  # a stage may return what it was given
+    found, later = backward_input([same], [torch.ones(3)], [same, unused])
+    later()
+    assert found[0].tolist() == [1, 1, 1] and found[1] is same.grad is None
+    found, _ = backward_input([same.cos(), unused.exp()], [torch.ones(3)] * 2, [same, unused])
+    assert [x.tolist() for x in found] == [[0] * 3, [1] * 3]
+
+
+def test_outputs_that_lead_to_weights_only_share_what_they_were_computed_from():
+    def gradients(backward):
+        weight, x, ones = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True), torch.ones(3)
+        shared = weight.exp()
+        backward([x * shared, shared.sin()], [ones, ones], x)
+        return x.grad, weight.grad
+
+    def in_halves(outputs, grads, x):
+        (x.grad,), later = backward_input(outputs, grads, [x])
+        later()
+
+    torch.testing.assert_close(gradients(in_halves), gradients(lambda ys, gs, _: torch.autograd.backward(ys, gs)))
+
+
+def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone():
+    class Times(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, *unused):
+            ctx.save_for_backward(x, weight)
+            return x * weight
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, weight = ctx.saved_tensors
+            return grad * weight, grad * x, *[None] * 5
+
+    weight, *unused = (nn.Parameter(torch.full((3,), 5.0)) for _ in range(6))
+    x = torch.full((3,), 7.0, requires_grad=True)
+    (found,), later = backward_input([Times.apply(x, weight, *unused)], [torch.ones(3)], [x])
+    gc.collect()
+    later()
+    assert found.tolist() == [5, 5, 5] and weight.grad.tolist() == [7, 7, 7]
+    assert all(other.grad is None for other in unused)
 
 
 # --- errors
@@ -403,7 +466,10 @@ def test_a_loss_is_one_number(loss, found):
         (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
         (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
         (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
+        (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
         (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
+        (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
+        (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
         (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
         (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
         (  # the last loss would be one of broadcasting
@@ -443,6 +509,27 @@ def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     predicted = schedules.simulate(schedule, *costs)
     _, measured = run(schedule, stages, *data(12), F.mse_loss)
     assert measured.busy("rank 0") > measured.busy("rank 1") and predicted.busy("rank 0") > predicted.busy("rank 1")
+
+
+def test_costs_are_medians_without_the_run_that_warms_up(monkeypatch):
+    class Clocked(Executor):
+        def run(self, *arguments, **more):
+            def span(measured):
+                op, stage, i = Action.parse(measured.label)
+                return replace(
+                    measured, start=0, end={"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
+                )
+
+            losses, trace = super().run(*arguments, **more)
+            return losses, Trace(map(span, trace))
+
+    monkeypatch.setattr("lib.schedules.costs.Executor", Clocked)
+    found = measure_costs(schedules.zero_bubble_h1(2, 2), mlp(2), *data(4), F.mse_loss, repeats=3)
+    assert found == ([3, 6], [6 + 12, 12 + 24], [12, 24])
+    found = measure_costs(schedules.one_f_one_b(2, 2), mlp(2), *data(4), F.mse_loss, repeats=3)
+    assert found == ([3, 6], [24, 48], None)
+    with pytest.raises(ValueError, match="repeats must be at least 1, not 0"):
+        measure_costs(schedules.one_f_one_b(2, 2), mlp(2), *data(4), F.mse_loss, repeats=0)
 
 
 def test_measuring_costs_leaves_no_trace_and_the_graph_and_gradient_of_the_inputs_alone():

@@ -38,6 +38,7 @@ def test_one_timeline_by_hand_and_the_kind_and_cost_of_each_op():
     assert spans_of(four) == "0F0:f0-1 0I0:i1-4 0W0:w4-6 0F1:f6-7 0B1:b7-12"
     assert {span.kind for span in four} == {"forward", "input", "weight", "backward"}
     assert [span.duration for span in simulate(table("0F0 0I0 0W0"), backward=5)] == [1, 2.5, 2.5]
+    assert [span.duration for span in simulate(table("0F0 0I0 0W0"), backward=5, weight=5)] == [1, 0, 5]
 
 
 def test_costs_may_differ_from_stage_to_stage():
@@ -67,6 +68,7 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
     "costs, why",
     [
         ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
+        ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
         ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
         ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
         ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),

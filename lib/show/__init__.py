@@ -16,7 +16,6 @@ sheet          cell_sheet     a figure whose unit is a cell             inch_she
 timeline       draw_timeline  traces as lanes, predicted and measured   lay_out      rows, unit, letters and words of it
                lane_rows      a row a lane, on your own Axes            bar          what a lane does, with its label
                idle           the sign for idle in gaps of a lane       ticks        round numbers for an axis
-timeline_html  timeline_html  the same as HTML: hover, zoom, no kernel
 charts         log2_axis      1, 2, 4 … written at their places         beside       words beside a point
                bars           filled measured, outlined predicted       legend_pair  the legend of the two
                row_bars       lying bars with words at their ends

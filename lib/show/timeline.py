@@ -2,7 +2,7 @@
 
 draw_timeline    one trace, or a predicted above a measured one
 lane_rows, bar, idle   the same rows for a picture of its own: names at the left, a labelled bar, the sign for idle
-lay_out, Layout  rows, unit, letters and words: what `draw_timeline` and `timeline_html` share
+lay_out, Layout  rows, unit, letters and words, for any picture of traces
 """
 
 from __future__ import annotations

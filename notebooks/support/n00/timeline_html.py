@@ -1,4 +1,4 @@
-"""The same picture as one self-contained HTML string: hover, zoom, predicted against measured; no kernel, no network.
+"""The picture of `draw_timeline` as one self-contained HTML string: hover, zoom, both traces; no kernel, no network.
 
 Without its script (a printed page, a notebook that is not trusted) the SVG shows everything and the buttons stay
 hidden. It has no ids, so any number of timelines may stand on a page: the script starts each that is not started yet.
@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 from lib._values import PER_SECOND, format_time
@@ -20,7 +20,7 @@ from lib.timeline import Span, Trace
 
 
 def _beside(name: str) -> str:
-    return "\n" + files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return "\n" + Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 # constants: no text of the user's ever gets into them

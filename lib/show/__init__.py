@@ -21,7 +21,7 @@ charts         log2_axis      1, 2, 4 … written at their places         beside
                row_bars       lying bars with words at their ends
 schedules      draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
                draw_ranks     the rows of one run, on your own Axes     draw_refused   a table that can't run
-               MAKERS, make   any schedule by its name, as              draw_schedule_explorer   shows them
+               MAKERS, make   any schedule by its name
                held, facts, name_of, NAMES   words for them
 explore        explore        sliders over a `draw_*`                   whole, steps, choice, switch   its controls
                mark           a region that tells something             explore_hover   …where the pointer is

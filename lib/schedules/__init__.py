@@ -10,7 +10,6 @@ from lib.schedules.makers import (
     model_parallel,
     one_f_one_b,
     pipedream,
-    staleness,
     zbv,
     zero_bubble_h1,
 )
@@ -21,5 +20,5 @@ from lib.schedules.table import Action, Schedule, ScheduleError, slotted, valida
 __all__ = [
     "Action", "Idle", "Schedule", "ScheduleError", "bubble_share", "dualpipe_v", "gpipe", "interleaved_one_f_one_b",
     "interleaved_zero_bubble", "live_activations", "looped_bfs", "model_parallel", "one_f_one_b", "pipedream",
-    "simulate", "slotted", "staleness", "validate", "waits_for", "zbv", "zero_bubble_h1",
+    "simulate", "slotted", "validate", "waits_for", "zbv", "zero_bubble_h1",
 ]

@@ -16,7 +16,7 @@ one_f_one_b      0F0 0F1  .  0B0 0F2 0B1  .  0B2                        backward
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from typing import cast
 
@@ -72,22 +72,18 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training" (there PipeDream-Flush).
     """
     m, n, _ = sizes(micro_batches, partitions)
-    orders: list[list[Action]] = []
+    orders = []
     for j in range(n):
-        ahead = min(m, n - j)
-        orders.append([Action("F", j, i) for i in range(ahead)])
-        for i in range(m):
-            orders[j].append(Action("B", j, i))
-            if ahead + i < m:
-                orders[j].append(Action("F", j, ahead + i))
+        forwards, backwards = ([Action(op, j, i) for i in range(m)] for op in ("F", "B"))
+        orders.append(alternate(forwards, backwards, warm_up=n - 1 - j))
     return slotted(Schedule("one_f_one_b", orders))
 
 
 # ---- PipeDream: 1F1B that never flushes
 #
 # A rank updates its weights after each of its backwards, and goes on to the next batch at once: no bubble once it is
-# full. But between the forward of a batch and its backward the weights move (staleness), and the rank has to keep the
-# old ones (weight stashing) for the gradient to be one of the function that the forward computed.
+# full. But between the forward of a batch and its backward the weights of rank j move n-1-j times (staleness), and it
+# has to keep n-j versions (weight stashing) for the gradient to be one of the function that the forward computed.
 
 
 def pipedream(micro_batches: int, partitions: int) -> Schedule:
@@ -99,25 +95,6 @@ def pipedream(micro_batches: int, partitions: int) -> Schedule:
     Source: Narayanan et al. 2019, "PipeDream: Generalized pipeline parallelism for DNN training" (SOSP).
     """
     return Schedule("pipedream", one_f_one_b(micro_batches, partitions).ranks)
-
-
-def staleness(schedule: Schedule) -> Mapping[Action, int]:
-    """Return, for each backward, how many updates its stage has made since that batch's forward.
-
-    An update follows every B, or every W if the backward is split. In PipeDream's steady state it is n-1-j on rank j,
-    which so keeps n-j versions of its weights. Raises KeyError for a backward without a forward before it: `validate`.
-    """
-    updates: dict[int, int] = {}
-    seen: dict[tuple[int, int], int] = {}
-    found: dict[Action, int] = {}
-    for _, action in schedule:
-        op, stage, i = action
-        if op == "F":
-            seen[stage, i] = updates.get(stage, 0)
-        elif op != "I":
-            found[action] = updates.get(stage, 0) - seen[stage, i]
-            updates[stage] = updates.get(stage, 0) + 1
-    return found
 
 
 # ---- several stages a rank, in a loop: depth first or breadth first
@@ -220,12 +197,7 @@ def zero_bubble_h1(micro_batches: int, partitions: int) -> Schedule:
     peak is that of 1F1B, n at rank 0; but here the ranks after it hold as many.
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 2.1 (there B is what I is here).
     """
-    m, n, _ = sizes(micro_batches, partitions)
-    orders = []
-    for j in range(n):
-        forwards, inputs = [Action("F", j, i) for i in range(m)], [Action("I", j, i) for i in range(m)]
-        orders.append(weights_behind(alternate(forwards, inputs, warm_up=n - 1 - j), at_most=j))
-    return slotted(Schedule("zero_bubble_h1", orders))
+    return Schedule("zero_bubble_h1", interleaved_zero_bubble(micro_batches, partitions, stages_per_rank=1).ranks)
 
 
 def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank: int) -> Schedule:

@@ -15,8 +15,6 @@ from lib.schedules import (
     gpipe,
     model_parallel,
     one_f_one_b,
-    pipedream,
-    staleness,
     validate,
 )
 
@@ -184,18 +182,6 @@ def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
         for rank in range(n - (engine is torch_pipelining.Schedule1F1B)):  # its last rank lacks a forward
             work = [str(a) for a in order[rank] if a is not None and a.computation_type.value in ("F", "B")]
             assert work == list(map(str, make(m, n).actions(rank)))
-
-
-# --- PipeDream
-def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
-    schedule = pipedream(12, 4)
-    assert schedule.ranks == one_f_one_b(12, 4).ranks, "pipedream is 1F1B with an update after each backward"
-    stale = staleness(schedule)
-    for j in range(4):  # n-1-j once the pipeline is full
-        assert [stale[Action("B", j, i)] for i in range(12)] == [min(i, 4 - 1 - j) for i in range(12)]
-    assert set(staleness(model_parallel(5, 3)).values()) == {0}, "without micro-batches in flight nothing is stale"
-    split = staleness(table("0F0 0F1 0I0 0I1 0W0 0W1 0F2 0I2 0W2"))
-    assert {str(action): updates for action, updates in split.items()} == {"0W0": 0, "0W1": 1, "0W2": 0}
 
 
 # --- what validate refuses

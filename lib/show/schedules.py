@@ -98,7 +98,7 @@ def draw_schedules(
 
     title: the finding; by default the facts of the only schedule, or which of several is fastest and which smallest.
     until: where the time axis ends, unless a schedule takes longer. costs: as `simulate` takes them.
-    Where the pointer is (`explore_hover`), an action says what it is, an idle time what it waits for.
+    An action tells (`mark`) what it is, an idle time what it waits for.
     """
     traces = [simulate(schedule, **costs) for schedule in schedules]
     end = max(until, *(trace.end for trace in traces)) or 1.0

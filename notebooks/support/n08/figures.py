@@ -17,7 +17,7 @@ from lib.pipeline import clock_cycles
 from lib.schedules import Action, Schedule, gpipe, simulate, waits_for
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
-from lib.show.explore import bundle, choice, hovering, steps, whole
+from lib.show.explore import bundle, choice, steps, whole
 from lib.show.schedules import MAKERS, draw_ranks, draw_schedules, facts, held, make
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
@@ -39,6 +39,7 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
+from support.n08.hover import hovering
 from support.n08.runs import Board
 
 # --- one device, model parallelism and micro-batches on one time axis

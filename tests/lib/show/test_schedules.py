@@ -7,7 +7,6 @@ from matplotlib.collections import PolyCollection
 
 from lib import schedules
 from lib.schedules import Schedule, gpipe, live_activations, model_parallel, one_f_one_b, simulate, waits_for
-from lib.show.explore import hovering, mark, spots
 from lib.show.schedules import (
     MAKERS,
     draw_refused,
@@ -18,7 +17,7 @@ from lib.show.schedules import (
     stuck,
 )
 from lib.show.sheet import drawn_cells
-from lib.show.style import RED, alt_text, new_figure
+from lib.show.style import RED, alt_text
 
 EAGER = Schedule.from_text("eager", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1")
 
@@ -60,19 +59,6 @@ def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing(
     forward = Schedule("forward", [row[:3] for row in gpipe(3, 1).compact().ranks])
     figure = draw_schedule(forward)
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
-
-
-def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
-    figure, axes = new_figure(4, 2)
-    axes.set(xlim=(0, 10), ylim=(0, 1))
-    mark(axes, (0, 5, 0, 1), '<b>"half"</b>')
-    (spot,) = spots(figure)
-    box = axes.get_position()
-    assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
-    assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
-    html = hovering(figure)
-    assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
-    assert spots(new_figure(4, 2)[0]) == []
 
 
 @pytest.mark.parametrize("maker", MAKERS)

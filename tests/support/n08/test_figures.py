@@ -19,10 +19,11 @@ from lib.schedules import (
     waits_for,
 )
 from lib.schedules.table import in_order
-from lib.show.explore import explore_hover, spots
+from lib.show.explore import mark
 from lib.show.schedules import MAKERS, make, name_of
-from lib.show.style import alt_text
+from lib.show.style import alt_text, new_figure
 from support.n08 import figures as n08
+from support.n08.hover import explore_hover, hovering, spots
 from support.n08.runs import Board, IllegalMoveError
 
 
@@ -84,6 +85,19 @@ def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
     board = Board(schedule.micro_batches, schedule.stages)
     return board.place(*(step.action for step in in_order(schedule)))
+
+
+def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
+    figure, axes = new_figure(4, 2)
+    axes.set(xlim=(0, 10), ylim=(0, 1))
+    mark(axes, (0, 5, 0, 1), '<b>"half"</b>')
+    (spot,) = spots(figure)
+    box = axes.get_position()
+    assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
+    assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
+    html = hovering(figure)
+    assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
+    assert spots(new_figure(4, 2)[0]) == []
 
 
 def test_every_idle_slot_of_the_explorer_tells_what_it_waits_for():

@@ -147,8 +147,7 @@ class Schedule:
             for rank, row in enumerate(cells)
         )
 
-    def __str__(self) -> str:
-        return self.to_text()
+    __str__ = to_text
 
     @classmethod
     def from_text(cls, name: str, text: str) -> Schedule:

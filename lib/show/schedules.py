@@ -1,10 +1,4 @@
-"""Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most.
-
-draw_schedule, draw_schedules   one schedule, simulated with given costs; several on one time axis
-draw_ranks                      the rows of one run, on axes of your own
-draw_refused                    a table as it is written, a cell a slot; where it can't run, who is stuck and what for
-MAKERS, make                    any schedule by its name
-"""
+"""Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most."""
 
 from __future__ import annotations
 

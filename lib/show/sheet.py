@@ -1,9 +1,6 @@
 """Sheets to draw on, and what lies on them: index cells, boxes, arrows, names of rows, writing.
 
-cell_sheet, cell_axes   axes whose unit is a cell; inch_sheet: whose unit is an inch
-write, box, arrow       text in the middle of a place, a rounded box around a text, a line with a head
-label_row               the name of a row of cells; name_row, name_rank, note: on a sheet of inches
-draw_cell, draw_cells   the index cell: a small rounded square with an index in it, the sign of the data notebooks
+The index cell, a small rounded square with an index in it, is the sign of the data notebooks:
 
     plain      a full colour: this rank (batch, worker) gets this index; white where the cell has no colour
     faded      a pale colour: it is there, but the eye should look elsewhere

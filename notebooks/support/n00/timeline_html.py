@@ -7,6 +7,7 @@ hidden. It has no ids, so any number of timelines may stand on a page: the scrip
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -103,12 +104,17 @@ def timeline_html(
     return TimelineView("\n".join(parts), alt)
 
 
+def _rounded(layout: Layout, time: float) -> float:
+    """Round a time to a millionth of what is shown, so that the same run prints the same everywhere."""
+    return round(time, 6 - math.floor(math.log10(layout.end - layout.start)))
+
+
 def _geometry(layout: Layout) -> Geometry:
     count = max(1, len(layout.rows))
     row = 56 if len(layout.traces) > 1 else 38 if count <= 16 else 26
     return Geometry(
-        start=layout.rounded(layout.start),
-        end=layout.rounded(layout.end),
+        start=_rounded(layout, layout.start),
+        end=_rounded(layout, layout.end),
         whole=layout.unit not in PER_SECOND,
         left=round(14 + 8 * max((len(_name(lane)) for lane in layout.rows), default=0)),
         row=row,
@@ -167,7 +173,7 @@ def _span(span: Span, row: int, name: str, layout: Layout, at: Geometry) -> str:
     words = f"{span.label}\n{span.lane} · {span.kind} · {name}\n{when} · {duration}"
     return (
         f'<g class="idt-span" data-name="{name}" data-row="{row}" data-short="{escape(labels[1])}" '
-        f'data-a="{layout.rounded(start)}" data-b="{layout.rounded(end)}"><title>{escape(words)}</title>'
+        f'data-a="{_rounded(layout, start)}" data-b="{_rounded(layout, end)}"><title>{escape(words)}</title>'
         f'<rect x="{x:.2f}" y="{y}" width="{width - (width > 4):.2f}" height="{height}" rx="2" {look}/>'
         f'<text x="{x + width / 2:.2f}" y="{y + height / 2 + 4.2:g}" text-anchor="middle" style="fill:{ink}">'
         f"{escape(text)}</text></g>"

@@ -1,4 +1,4 @@
-"""What curves and bars have in common: powers of two, words beside a point, predicted against measured, rows of bars."""
+"""What curves and bars have in common: powers of two, words beside a point, predicted beside measured, rows of bars."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from torch.nn.functional import mse_loss
 from lib._values import table
 from lib.pipeline import GPipe, scatter
 from lib.schedules import gpipe, one_f_one_b, simulate, zero_bubble_h1
-from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor
 from lib.training.launch import torchrun
+from support.n14.costs import measure_costs
 from tests.bench.common import linears, peer, run_beside_a_peer
 
 MICRO_BATCHES, LAYERS, WIDTH, ROWS = 8, 4, 512, 8192

@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import schedules
-from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
+from support.n14.costs import measure_costs
 from tests.gpu.common import Slow, assert_equal_gradients
 
 MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from lib import schedules
 from lib.measure import cuda_peak
 from lib.schedules import Schedule, live_activations
-from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor
 from lib.schedules.simulate import simulate
 from support import recordings
+from support.n14.costs import measure_costs
 
 # ---- The orders that torch.distributed.pipelining builds, without a process group: to be compared with ours.
 

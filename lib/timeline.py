@@ -188,12 +188,6 @@ class Trace(Sequence[Span]):
         """Return the trace moved so that its first span starts at 0."""
         return self.shift(-self.start)
 
-    def merge(self, *others: Trace) -> Trace:
-        """Return the spans and lanes of all these traces together; their times must be of one clock."""
-        every = (self, *others)
-        lanes = dict.fromkeys(lane for trace in every for lane in trace.lanes)
-        return Trace((span for trace in every for span in trace), lanes)
-
     def headline(self, unit: str | None = None) -> str:
         """Say it in one line: "2 lanes, 1.25 s, 20 % idle"."""
         lanes = plural(len(self.lanes), "lane")

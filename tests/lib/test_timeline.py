@@ -63,13 +63,11 @@ def test_a_trace_is_a_sequence_in_order_of_start_and_equal_to_its_like():
         PIPELINE.spans = ()
 
 
-def test_moved_merged_and_chosen_spans_keep_their_lanes():
+def test_moved_and_chosen_spans_keep_their_lanes():
     trace = Trace([Span("a", "x", 1, 3)], lanes=("a", "idle"))
     assert [(s.start, s.end) for s in trace.shift(2).scale(10)] == [(30, 50)]
     assert [(s.start, s.end) for s in trace.from_zero()] == [(0, 2)]
     assert trace.shift(2).scale(10).lanes == ("a", "idle")
-    both = Trace([Span("a", "x", 5, 6)]).merge(Trace([Span("b", "y", 0, 1)], lanes=("idle",)))
-    assert both.lanes == ("a", "idle", "b") and [span.label for span in both] == ["y", "x"]
     assert {span.lane for span in PIPELINE.only(kind="load")} == {"worker"}
     assert PIPELINE.only(kind="load").lanes == ("worker", "model"), "all lanes stay: the others are idle now"
     assert PIPELINE.only(lane="model").lanes == ("model",)
@@ -87,7 +85,7 @@ def test_the_text_is_aligned_and_in_one_unit():
         "worker 0      1  2.00 ms  20 %",
         "m             1  1.50 ms  40 %",
     ]
-    assert str(Trace()).startswith("0 lanes, 0 s, 0 % idle") and Trace().from_zero() == Trace() == Trace().merge()
+    assert str(Trace()).startswith("0 lanes, 0 s, 0 % idle") and Trace().from_zero() == Trace()
     assert Trace([Span("p 0", "F0", 0, 1)]).to_text("clock").splitlines()[0] == "1 lane, 1 clock, 0 % idle"
 
 

@@ -57,15 +57,6 @@ def test_moving_and_scaling_change_no_share(trace: Trace, seconds: int, factor: 
     assert moved.lanes == trace.lanes and trace.shift(seconds).shift(-seconds) == trace
 
 
-@given(traces, traces)
-def test_merging_keeps_every_span_and_every_lane(one: Trace, other: Trace) -> None:
-    both = one.merge(other)
-    assert sorted(map(repr, both)) == sorted(map(repr, [*one, *other]))
-    assert set(both.lanes) == {*one.lanes, *other.lanes}
-    for lane in one.lanes:
-        assert both.busy(lane) >= one.busy(lane)
-
-
 names = st.text(max_size=8)
 nanoseconds = st.integers(-(10**15), 10**15)
 

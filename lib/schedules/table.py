@@ -8,8 +8,6 @@ operations   F forward · B backward, whole · I backward for the input only · 
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 from collections import deque
@@ -23,9 +21,7 @@ from lib._values import integer, whole_or_not_at_all
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")
 _FORM = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
-# What torch's tables hold besides: two actions done as one, and what it does between actions.
-_TOGETHER = re.compile(r"\((.*)\)OVERLAP_F_B")
-_NO_WORK = re.compile(r"[0-9]+(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB][0-9]+)")
+_IDLE = {".", "-", "None"}
 
 
 class _Action(NamedTuple):
@@ -62,16 +58,6 @@ class Action(_Action):
         if found is None:
             raise ValueError(f"{text!r} is no action; write stage, one of F B I W, micro-batch: 2B1")
         return cls(cast(Op, found[2]), int(found[1]), int(found[3]))
-
-
-def _read(cell: str) -> list[Action | None]:
-    """Return what stands in a cell: mostly one action, or None. Of torch's others only the work is read, in order."""
-    cell = cell.strip()
-    if cell in ("", ".", "-", "None"):
-        return [None]
-    if found := _TOGETHER.fullmatch(cell):
-        return [Action.parse(part) for part in found[1].split(";")]
-    return [] if _NO_WORK.fullmatch(cell) else [Action.parse(cell)]
 
 
 Row: TypeAlias = tuple[Action | None, ...]
@@ -153,41 +139,13 @@ class Schedule:
     def from_text(cls, name: str, text: str) -> Schedule:
         """Read what `to_text` wrote; the words `rank 0` may be left out. Raises ValueError for an unknown cell."""
         lines = [re.sub(r"^\s*rank\s+[0-9]+:?(\s|$)", "", line) for line in text.splitlines() if line.strip()]
-        return cls(name, [[cell for word in line.split() for cell in _read(word)] for line in lines])
+        return cls(name, [[None if word in _IDLE else Action.parse(word) for word in line.split()] for line in lines])
 
-    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the table as torch writes it: a row a rank, an empty cell for an idle slot.
-
-        path: where to write it as well; the file appears whole or not at all.
-        """
-        lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows(
-            [str(cell or "") for cell in row] or [""] for row in self.ranks
-        )
-        if path is not None:
-            with whole_or_not_at_all(path) as file:
-                file.write_text(lines.getvalue(), encoding="utf-8", newline="")
-        return lines.getvalue()
-
-    @classmethod
-    def from_csv(cls, name: str, path: str | os.PathLike[str]) -> Schedule:
-        """Read a table that `to_csv` or torch wrote; blank lines don't count.
-
-        Of torch's files only the work is read: (0F4;7B0)OVERLAP_F_B becomes 0F4, 7B0, and what it sends, receives,
-        gathers or reduces between actions takes no slot. Raises ValueError for an unknown cell, with row and column.
-        """
-        rows: list[list[Action | None]] = []
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            for r, row in enumerate(csv.reader(file)):
-                cells: list[Action | None] = []
-                for c, cell in enumerate(row):
-                    try:
-                        cells += _read(cell)
-                    except ValueError as error:
-                        raise ValueError(f"row {r}, column {c} of {os.fspath(path)}: {error}") from None
-                if row:
-                    rows.append(cells)
-        return cls(name, rows)
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as torch does: a row a rank, an empty cell for an idle slot; whole or not at all."""
+        rows = (",".join(str(cell or "") for cell in row) + "\n" for row in self.ranks)
+        with whole_or_not_at_all(path) as file:
+            file.write_text("".join(rows), encoding="utf-8", newline="")
 
 
 # ---- can a table run?

@@ -11,7 +11,7 @@ style          INK MUTED PAPER BLUE … RANKS PALETTE HATCH · TRACK DOTS IDLE R
 sheet          cell_sheet     a figure whose unit is a cell             inch_sheet   a figure whose unit is an inch
                cell_axes      the same for given Axes                   write        text around a middle
                box            a rounded box around a text               arrow        straight or bent
-               label_row      a row's name beside cells                 name_row, name_rank, note   on inches
+               label_row      a row's name beside cells                 name_rank, note   on inches
                Cell, draw_cell, draw_cells, draw_strip                  index cells; draw_legend explains them
 timeline       draw_timeline  traces as lanes, predicted and measured   lay_out      rows, unit, letters and words of it
                lane_rows      a row a lane, on your own Axes            bar          what a lane does, with its label

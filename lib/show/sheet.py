@@ -136,12 +136,6 @@ def label_row(axes: Axes, y: float, text: str, *, color: str = INK) -> None:
     write(axes, -0.75, y, text, color=color, ha="right", va="center_baseline")
 
 
-def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:
-    """Write the name of a row, and a smaller detail under it, at the left edge of a sheet of inches."""
-    write(axes, 0.05, y - 0.08 if detail else y, name, size=10.5, color=color, ha="left", weight="bold")
-    write(axes, EDGE, y + 0.11, detail, size=9, color=MUTED, ha="left")
-
-
 def name_rank(axes: Axes, y: float, rank: int, detail: str = "") -> None:
     """Write "rank r" beside a bar of its colour, and a smaller detail under it."""
     axes.plot([0.1, 0.1], [y - 0.13, y + 0.13], color=rank_color(rank), linewidth=5, solid_capstyle="butt")

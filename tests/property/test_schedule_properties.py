@@ -1,9 +1,7 @@
 """What holds for the table of every maker, whatever its sizes; validate and simulate against a graph of actions."""
 
-import tempfile
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -159,6 +157,3 @@ cells = st.none() | st.builds(Action, st.sampled_from("FBIW"), numbers, numbers)
 def test_any_table_is_read_as_it_was_written(rows: list[list[Action | None]]) -> None:
     schedule = Schedule("any", rows)
     assert Schedule.from_text("any", schedule.to_text()) == schedule
-    with tempfile.TemporaryDirectory() as folder:
-        schedule.to_csv(Path(folder) / "table.csv")
-        assert Schedule.from_csv("any", Path(folder) / "table.csv") == schedule

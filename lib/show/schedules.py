@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from lib._values import format_share, plural
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
 from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
-from lib.schedules.table import needs, validate
+from lib.schedules.table import Turn, needs, playable, validate
 from lib.show.charts import row_bars
 from lib.show.explore import mark
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
@@ -240,17 +241,11 @@ def draw_refused(schedule: Schedule) -> Figure:
 def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
     """Return where each rank stops for ever, and what it needs there: pairs (action, needed); empty if all can run."""
     every = {action for _, action in schedule}
-    rows = [schedule.actions(rank) for rank in range(len(schedule.ranks))]
-    done: set[Action] = set()
-    going = True
-    while going:
-        going = False
-        for row in rows:
-            while row and done.issuperset(needs(row[0], schedule.stages, every)):
-                done.add(row.pop(0))
-                going = True
-    heads = [row[0] for row in rows if row]
-    return [(head, need) for head in heads for need in needs(head, schedule.stages, every) if need not in done]
+    rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
+    for rank, action in schedule:
+        rows[rank].append(Turn(rank, 0, action, needs(action, schedule.stages, every)))
+    done = {turn.action for turn in playable(rows)}
+    return [(row[0].action, need) for row in rows if row for need in row[0].needs if need not in done]
 
 
 # --- any maker, any size: what a maker does not take is changed, and said

@@ -31,14 +31,14 @@ class MachineCard:
     cores_logical: int
     cores_physical: int | None
     memory: int | None
-    gpu: str | None
-    gpu_memory: int | None
-    driver: str | None
-    cuda: str | None
     torch: str
     threads: int
     python: str
     system: str
+    gpu: str | None = None
+    gpu_memory: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
 
     @property
     def device(self) -> str:
@@ -60,24 +60,21 @@ class MachineCard:
 def machine_card() -> MachineCard:
     """Return the card of this machine. CUDA is not initialised where torch sees no GPU."""
     physical, total = _physical_cores_and_memory()
-    gpu = driver = gpu_memory = None
+    gpu: dict[str, Any] = {}
     if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        gpu, gpu_memory, driver = properties.name, properties.total_memory, _driver()
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        gpu = dict(gpu=found.name, gpu_memory=found.total_memory, driver=_driver(), cuda=torch.version.cuda)
     return MachineCard(
         cpu=_cpu_name(),
         cores_usable=_usable_cores(),
         cores_logical=os.cpu_count() or 1,
         cores_physical=physical,
         memory=total,
-        gpu=gpu,
-        gpu_memory=gpu_memory,
-        driver=driver,
-        cuda=torch.version.cuda if gpu else None,
         torch=str(torch.__version__),
         threads=torch.get_num_threads(),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
+        **gpu,
     )
 
 
@@ -233,11 +230,6 @@ class CudaPeak:
 
     allocated: int | None = None
     extra: int | None = None
-
-    def __str__(self) -> str:
-        if self.allocated is None or self.extra is None:
-            return "no GPU: nothing measured"
-        return f"{format_bytes(self.allocated)} at the peak, {format_bytes(self.extra)} of it new"
 
 
 @contextlib.contextmanager

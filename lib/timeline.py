@@ -208,8 +208,7 @@ class Trace(Sequence[Span]):
             rows.append((lane, str(count), format_time(busy, unit), format_share(idle)))
         return f"{self.headline(unit)}\n{table(rows)}"
 
-    def __str__(self) -> str:
-        return self.to_text()
+    __str__ = to_text
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self)} spans: {self.headline()}>"
@@ -240,11 +239,9 @@ class Trace(Sequence[Span]):
         """Read the complete events (ph "X") of a Chrome trace: ours, or one that torch.profiler exported."""
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
-        lanes: dict[tuple[Any, Any], str] = {}
+        names = (event for event in events if event.get("ph") == "M" and event.get("name") == "thread_name")
+        lanes = {(event.get("pid"), event.get("tid")): str(event["args"]["name"]) for event in names}
         spans = []
-        for event in events:
-            if event.get("ph") == "M" and event.get("name") == "thread_name":
-                lanes[event.get("pid"), event.get("tid")] = str(event["args"]["name"])
         for event in events:
             if event.get("ph") == "X":
                 row = event.get("pid"), event.get("tid")

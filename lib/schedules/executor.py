@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from lib.pipeline import streams
 from lib.pipeline.dependency import get_phony, join
@@ -128,12 +129,7 @@ def _part_of_loss(
     """Return what the last stage makes of its output: what micro-batch i adds to the loss of the batch."""
 
     def loss_of(output: Any, i: int) -> Tensor:
-        target = targets[i]
-        if isinstance(target, Tensor):
-            target = _move(target, device)
-        elif isinstance(target, tuple):
-            target = tuple(_move(x, device) if isinstance(x, Tensor) else x for x in target)
-        loss = function(output, target)
+        loss = function(output, tree_map_only(Tensor, lambda x: _move(x, device), targets[i]))
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             found = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise TypeError(f"loss_fn must return a tensor with one number, not {found}")

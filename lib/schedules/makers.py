@@ -72,14 +72,10 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training" (there PipeDream-Flush).
     """
     m, n, _ = sizes(micro_batches, partitions)
-    orders: list[list[Action]] = []
+    orders = []
     for j in range(n):
-        ahead = min(m, n - j)
-        orders.append([Action("F", j, i) for i in range(ahead)])
-        for i in range(m):
-            orders[j].append(Action("B", j, i))
-            if ahead + i < m:
-                orders[j].append(Action("F", j, ahead + i))
+        forwards, backwards = ([Action(op, j, i) for i in range(m)] for op in ("F", "B"))
+        orders.append(alternate(forwards, backwards, warm_up=n - 1 - j))
     return slotted(Schedule("one_f_one_b", orders))
 
 
@@ -220,12 +216,7 @@ def zero_bubble_h1(micro_batches: int, partitions: int) -> Schedule:
     peak is that of 1F1B, n at rank 0; but here the ranks after it hold as many.
     Source: Qi et al. 2023, "Zero bubble pipeline parallelism", 2.1 (there B is what I is here).
     """
-    m, n, _ = sizes(micro_batches, partitions)
-    orders = []
-    for j in range(n):
-        forwards, inputs = [Action("F", j, i) for i in range(m)], [Action("I", j, i) for i in range(m)]
-        orders.append(weights_behind(alternate(forwards, inputs, warm_up=n - 1 - j), at_most=j))
-    return slotted(Schedule("zero_bubble_h1", orders))
+    return Schedule("zero_bubble_h1", interleaved_zero_bubble(micro_batches, partitions, stages_per_rank=1).ranks)
 
 
 def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank: int) -> Schedule:

@@ -147,8 +147,7 @@ class Schedule:
             for rank, row in enumerate(cells)
         )
 
-    def __str__(self) -> str:
-        return self.to_text()
+    __str__ = to_text
 
     @classmethod
     def from_text(cls, name: str, text: str) -> Schedule:
@@ -260,17 +259,24 @@ def in_order(schedule: Schedule, stages: int | None = None, micro_batches: int |
     for turn in _checked(schedule, stages, micro_batches):
         rows[turn.rank].append(turn)
     done: set[Action] = set()
+    for turn in playable(rows):
+        done.add(turn.action)
+        yield turn
+    if any(rows):
+        raise _deadlock(rows, done)
+
+
+def playable(rows: Sequence[deque[Turn]]) -> Iterator[Turn]:
+    """Take from the rows what can be done, each action after what it needs; what can't stays in them."""
+    done: set[Action] = set()
     going = True
     while going:  # until no rank can do its next action
         going = False
         for row in rows:
             while row and done.issuperset(row[0].needs):
-                turn = row.popleft()
-                yield turn
-                done.add(turn.action)
+                done.add(row[0].action)
+                yield row.popleft()
                 going = True
-    if any(rows):
-        raise _deadlock(rows, done)
 
 
 def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) -> list[Turn]:

@@ -11,20 +11,18 @@ style          INK MUTED PAPER BLUE … RANKS PALETTE HATCH · TRACK DOTS IDLE R
 sheet          cell_sheet     a figure whose unit is a cell             inch_sheet   a figure whose unit is an inch
                cell_axes      the same for given Axes                   write        text around a middle
                box            a rounded box around a text               arrow        straight or bent
-               label_row      a row's name beside cells                 name_row, name_rank, note   on inches
+               label_row      a row's name beside cells                 name_rank, note   on inches
                Cell, draw_cell, draw_cells, draw_strip                  index cells; draw_legend explains them
 timeline       draw_timeline  traces as lanes, predicted and measured   lay_out      rows, unit, letters and words of it
                lane_rows      a row a lane, on your own Axes            bar          what a lane does, with its label
                idle           the sign for idle in gaps of a lane       ticks        round numbers for an axis
-timeline_html  timeline_html  the same as HTML: hover, zoom, no kernel
 charts         log2_axis      1, 2, 4 … written at their places         beside       words beside a point
                bars           filled measured, outlined predicted       legend_pair  the legend of the two
                row_bars       lying bars with words at their ends
 schedules      draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
                draw_ranks     the rows of one run, on your own Axes     draw_refused   a table that can't run
-               MAKERS, make   any schedule by its name, as              draw_schedule_explorer   shows them
+               MAKERS, make   any schedule by its name
                held, facts, name_of, NAMES   words for them
 explore        explore        sliders over a `draw_*`                   whole, steps, choice, switch   its controls
-               mark           a region that tells something             explore_hover   …where the pointer is
-               frame          a live picture as HTML                    hovering, bundle   …with its regions; an output
+               mark, marks    regions that tell something               frame, bundle  a live picture as HTML; an output
 """

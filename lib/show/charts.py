@@ -1,11 +1,4 @@
-"""What curves and bars have in common: powers of two, words beside a point, predicted against measured, bars in rows.
-
-log2_axis     1, 2, 4, 8 …, each written at its place
-beside        words a few points away from a place in the data
-bars          filled where measured, outlined where predicted
-legend_pair   the legend of both signs
-row_bars      a lying bar a row with words at its end, and no axes around it
-"""
+"""What curves and bars have in common: powers of two, words beside a point, predicted beside measured, rows of bars."""
 
 from __future__ import annotations
 

@@ -5,10 +5,7 @@
 One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, a page without a kernel) shows the
 picture beside it. The live picture is an HTML widget, not an Output widget: so it has alt text, nothing is captured.
 
-    mark(axes, (0, 1, -0.4, 0.4), "waits for 1B0")     while drawing, in the coordinates of the axes
-    explore_hover(draw_schedules, **CONTROLS)          as `explore`, and the marked regions answer the pointer
-
-In a live notebook an invisible box lies over each marked region, in shares of the figure; the still picture stays.
+`mark(axes, (0, 1, -0.4, 0.4), "waits for 1B0")` notes, while a figure is drawn, what a region of it tells.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.show.style import INK, PAPER, RED, alt_text, png, shown_size
+from lib.show.style import RED, alt_text, png, shown_size
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -180,31 +177,11 @@ def explore(draw: Callable[..., Figure], /, **controls: Control) -> Explorer:
     return Explorer(draw, controls)
 
 
-# --- words that appear where the pointer is
+# --- regions that tell something: whoever shows the figure decides how (room 08: where the pointer is)
 
 Box = tuple[float, float, float, float]  # left, right, lower and upper y
 
 _MARKS: WeakKeyDictionary[Figure, list[tuple[Axes, Box, str]]] = WeakKeyDictionary()
-
-STYLE = f"""
-.idt-hover {{ position: relative; display: inline-block; max-width: 100%; line-height: 0; }}
-.idt-spot {{ position: absolute; }}
-.idt-spot:hover {{ outline: 2px solid {INK}; z-index: 2; }}
-.idt-spot:hover::after {{ content: attr(data-tip); position: absolute; bottom: calc(100% + 6px); left: 0;
-  width: max-content; max-width: 320px; padding: 6px 10px; border-radius: 6px; white-space: pre-line;
-  background: {INK}; color: {PAPER}; font: 13px/1.4 system-ui, sans-serif; pointer-events: none; }}
-.idt-spot.idt-end:hover::after {{ left: auto; right: 0; }}
-"""
-
-
-class Spot(NamedTuple):
-    """Hold one region in shares of the figure, from its upper left corner, and what it tells."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    words: str
 
 
 def mark(axes: Axes, box: Box, words: str) -> None:
@@ -214,37 +191,6 @@ def mark(axes: Axes, box: Box, words: str) -> None:
     _MARKS.setdefault(figure, []).append((axes, box, words))
 
 
-def spots(figure: Figure) -> list[Spot]:
-    """Return the regions of a figure, laid out as it is saved; none for a figure that marked nothing."""
-    marks = _MARKS.get(figure, [])
-    if marks:
-        figure.draw_without_rendering()  # now constrained layout has put the axes where they stay
-    found = []
-    for axes, (x0, x1, y0, y1), words in marks:
-        to_figure = axes.transData + figure.transFigure.inverted()
-        (left, low), (right, high) = to_figure.transform([(x0, y0), (x1, y1)])
-        low, high = sorted((float(low), float(high)))
-        found.append(Spot(float(left), 1 - high, float(right - left), high - low, words))
-    return found
-
-
-def hovering(figure: Figure) -> str:
-    """Return a figure as HTML for a live notebook, as `frame` does, with its marked regions over it."""
-    areas = "".join(
-        f'<span class="idt-spot{" idt-end" if spot.left > 0.6 else ""}" data-tip="{html.escape(spot.words)}" '
-        f'style="left:{spot.left:.2%};top:{spot.top:.2%};width:{spot.width:.2%};height:{spot.height:.2%}"></span>'
-        for spot in spots(figure)
-    )
-    return f'<style>{STYLE}</style><div class="idt-hover">{frame(figure)}{areas}</div>'
-
-
-class HoverExplorer(Explorer):
-    """An Explorer whose live picture answers the pointer."""
-
-    def _frame(self) -> str:
-        return hovering(self.figure)
-
-
-def explore_hover(draw: Callable[..., Figure], /, **controls: Control) -> HoverExplorer:
-    """Show `draw(**values)` as `explore` does; what its figure has marked is told where the pointer is."""
-    return HoverExplorer(draw, controls)
+def marks(figure: Figure) -> list[tuple[Axes, Box, str]]:
+    """Return what `mark` was told for a figure: axes, region and words of each."""
+    return _MARKS.get(figure, [])

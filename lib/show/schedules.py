@@ -1,13 +1,8 @@
-"""Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most.
-
-draw_schedule, draw_schedules   one schedule, simulated with given costs; several on one time axis
-draw_ranks                      the rows of one run, on axes of your own
-draw_refused                    a table as it is written, a cell a slot; where it can't run, who is stuck and what for
-draw_schedule_explorer          any maker (`MAKERS`, `make`), any size, any costs
-"""
+"""Any schedule as a timeline: a row a rank, bubbles hatched, and how many activations each rank holds at most."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +15,9 @@ from lib._values import format_share, plural
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
 from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
-from lib.schedules.table import needs, validate
+from lib.schedules.table import Turn, needs, playable, validate
 from lib.show.charts import row_bars
-from lib.show.explore import choice, mark, steps, whole
+from lib.show.explore import mark
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     GREY,
@@ -98,7 +93,7 @@ def draw_schedules(
 
     title: the finding; by default the facts of the only schedule, or which of several is fastest and which smallest.
     until: where the time axis ends, unless a schedule takes longer. costs: as `simulate` takes them.
-    Where the pointer is (`explore_hover`), an action says what it is, an idle time what it waits for.
+    An action tells (`mark`) what it is, an idle time what it waits for.
     """
     traces = [simulate(schedule, **costs) for schedule in schedules]
     end = max(until, *(trace.end for trace in traces)) or 1.0
@@ -246,33 +241,17 @@ def draw_refused(schedule: Schedule) -> Figure:
 def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
     """Return where each rank stops for ever, and what it needs there: pairs (action, needed); empty if all can run."""
     every = {action for _, action in schedule}
-    rows = [schedule.actions(rank) for rank in range(len(schedule.ranks))]
-    done: set[Action] = set()
-    going = True
-    while going:
-        going = False
-        for row in rows:
-            while row and done.issuperset(needs(row[0], schedule.stages, every)):
-                done.add(row.pop(0))
-                going = True
-    heads = [row[0] for row in rows if row]
-    return [(head, need) for head in heads for need in needs(head, schedule.stages, every) if need not in done]
+    rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
+    for rank, action in schedule:
+        rows[rank].append(Turn(rank, 0, action, needs(action, schedule.stages, every)))
+    done = {turn.action for turn in playable(rows)}
+    return [(row[0].action, need) for row in rows if row for need in row[0].needs if need not in done]
 
 
-# --- any maker, any size, any costs: what a maker does not take is changed, and the title says so
+# --- any maker, any size: what a maker does not take is changed, and said
 
 ANY_STAGES = ("interleaved 1F1B", "looped BFS", "interleaved zero bubble")
 TWO_STAGES = ("ZB-V", "DualPipeV")
-
-SCHEDULE_CONTROLS = {
-    "maker": choice(tuple(MAKERS), "interleaved 1F1B", "schedule"),
-    "micro_batches": whole(1, 12, 8, "m · micro-batches"),
-    "partitions": whole(1, 6, 4, "n · ranks"),
-    "stages": whole(1, 3, 2, "v · stages per rank"),
-    "backward": steps((1, 1.5, 2, 3), 2, "backward : forward"),
-    "communicate": steps((0, 0.25, 0.5, 1), 0, "communication, ticks"),
-    "slow": steps((1, 1.25, 1.5, 2), 1, "slowest rank, ×"),
-}
 
 
 def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
@@ -292,35 +271,3 @@ def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tu
     elif stages != (always := 2 if maker in TWO_STAGES else 1):
         changed.append(f"always v = {always}")
     return Schedule(maker, MAKERS[maker](m, *sizes).ranks), ", ".join(changed)
-
-
-@styled
-def draw_schedule_explorer(
-    maker: str, micro_batches: int, partitions: int, stages: int, backward: float, communicate: float, slow: float
-) -> Figure:
-    """Draw a schedule; a rank's forward of a micro-batch takes one tick, whatever the number of its stages.
-
-    The rank in the middle is `slow` times as slow. A dashed line says when GPipe would end, with the same costs.
-    """
-
-    def costs(table: Schedule) -> dict[str, Any]:
-        v = max(1, table.stages // partitions)
-        ranks = [table.rank_of[stage] for stage in range(table.stages)]
-        each = [(slow if rank == partitions // 2 else 1.0) / v for rank in ranks]
-        return {"forward": each, "backward": [backward * cost for cost in each], "communicate": communicate}
-
-    schedule, changed = make(maker, micro_batches, partitions, stages)
-    batches = 2 if maker == "PipeDream" else 1
-    m, v = schedule.micro_batches // batches, schedule.stages // partitions
-    gpipe = makers.gpipe(m, partitions)
-    gpipe_end = batches * simulate(gpipe, **costs(gpipe)).makespan
-    sizes = f"m = {m}, n = {partitions}" + (f", v = {v}" if v > 1 else "") + (f" ({changed})" if changed else "")
-    finding = f"{maker}, {sizes}: {facts(schedule, simulate(schedule, **costs(schedule)))}"
-    figure = draw_schedules([schedule], title=finding, until=gpipe_end, **costs(schedule))
-    axes = figure.axes[0]
-    axes.axvline(gpipe_end, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
-    axes.set_xlabel(f"time (ticks) · dashed: the end of GPipe, {round(gpipe_end, 2):g}")
-    held_by = ", ".join(f"{peak:g}" for peak in held(schedule))
-    how = f"Backward {backward:g} ticks, communication {communicate:g}, slowest rank {slow:g} times"
-    text = f"{finding}. {how}. GPipe takes {round(gpipe_end, 2):g} ticks. Held by rank: {held_by}."
-    return describe(figure, text)

@@ -1,9 +1,6 @@
 """Sheets to draw on, and what lies on them: index cells, boxes, arrows, names of rows, writing.
 
-cell_sheet, cell_axes   axes whose unit is a cell; inch_sheet: whose unit is an inch
-write, box, arrow       text in the middle of a place, a rounded box around a text, a line with a head
-label_row               the name of a row of cells; name_row, name_rank, note: on a sheet of inches
-draw_cell, draw_cells   the index cell: a small rounded square with an index in it, the sign of the data notebooks
+The index cell, a small rounded square with an index in it, is the sign of the data notebooks:
 
     plain      a full colour: this rank (batch, worker) gets this index; white where the cell has no colour
     faded      a pale colour: it is there, but the eye should look elsewhere
@@ -137,12 +134,6 @@ def arrow(
 def label_row(axes: Axes, y: float, text: str, *, color: str = INK) -> None:
     """Write the name of a row of cells to its left."""
     write(axes, -0.75, y, text, color=color, ha="right", va="center_baseline")
-
-
-def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:
-    """Write the name of a row, and a smaller detail under it, at the left edge of a sheet of inches."""
-    write(axes, 0.05, y - 0.08 if detail else y, name, size=10.5, color=color, ha="left", weight="bold")
-    write(axes, EDGE, y + 0.11, detail, size=9, color=MUTED, ha="left")
 
 
 def name_rank(axes: Axes, y: float, rank: int, detail: str = "") -> None:

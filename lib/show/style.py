@@ -159,10 +159,8 @@ def headline(figure: Figure, finding: str) -> None:
 
 def source_note(figure: Figure, source: str, *, recorded: bool = False) -> None:
     """Write below a figure where its numbers come from; in the frame of what was `recorded` on another machine."""
-    if recorded:
-        figure.supxlabel(source, x=0.02, ha="left", fontsize=9.5, bbox=RECORDED)
-    else:
-        figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
+    look: Any = {"x": 0.02, "bbox": RECORDED} if recorded else {"x": 0.01, "color": MUTED}
+    figure.supxlabel(source, ha="left", fontsize=9.5, **look)
 
 
 def describe(figure: Figure, text: str) -> Figure:

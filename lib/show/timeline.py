@@ -1,9 +1,4 @@
-"""The picture of a Trace: a row per lane, time to the right; measured spans are filled, predicted ones are outlines.
-
-draw_timeline    one trace, or a predicted above a measured one
-lane_rows, bar, idle   the same rows for a picture of its own: names at the left, a labelled bar, the sign for idle
-lay_out, Layout  rows, unit, letters and words: what `draw_timeline` and `timeline_html` share
-"""
+"""The picture of a Trace: a row per lane, time to the right; measured spans are filled, predicted ones are outlines."""
 
 from __future__ import annotations
 
@@ -160,7 +155,7 @@ def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
     return math.ceil(len(patches) / columns)
 
 
-# --- what both drawings of a timeline share: rows, unit, letters, words
+# --- what any picture of traces needs: rows, unit, letters, words
 
 
 @dataclass(frozen=True)
@@ -186,10 +181,6 @@ class Layout:
         """When the last span of either trace ends, in the unit; always after the start."""
         end = max((trace.end for trace in self.traces.values() if trace), default=0.0) * self.per_second
         return end if end > self.start else self.start + 1.0
-
-    def rounded(self, time: float) -> float:
-        """Round a time to a millionth of what is shown, so that the same run prints the same everywhere."""
-        return round(time, 6 - math.floor(math.log10(self.end - self.start)))
 
     @property
     def axis_label(self) -> str:

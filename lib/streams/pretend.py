@@ -16,13 +16,15 @@ import weakref
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count, product
+from string import ascii_uppercase
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from lib.streams.races import HOST, Clocks, Operation, Region, VectorClock, learn
+from lib.streams.races import HOST, Clocks, Operation, Region, VectorClock
 
 
 class PretendTensor(Tensor):
@@ -123,7 +125,8 @@ class PretendGPU:
         self.forgets = frozenset(forgets)
         self._current = PretendStream(self, "compute")
         self.events, self.last = 0, dict[str, str]()  # events so far; the last launch of each stream
-        self._clocks, self._names = Clocks(), 0
+        self._clocks = Clocks()
+        self._names = ("".join(letters) for size in count(1) for letters in product(ascii_uppercase, repeat=size))
         self._free: list[tuple[Block, VectorClock]] = []
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
@@ -173,16 +176,12 @@ class PretendGPU:
         size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
         if on_device:
             return self._wrap(data, self._take(size))
-        return self._wrap(data, Block(name or self._next("host "), False, size, HOST, pinned))
+        return self._wrap(data, Block(name or f"host {next(self._names)}", False, size, HOST, pinned))
 
     def _wrap(self, data: Tensor, block: Block) -> PretendTensor:
         tensor = data.as_subclass(PretendTensor)
         tensor.gpu, tensor.block = self, block
         return tensor
-
-    def _next(self, prefix: str = "") -> str:
-        self._names += 1
-        return f"{prefix}{_letters(self._names - 1)}"
 
     def _take(self, size: int) -> Block:
         host = self._clocks.lanes[HOST]
@@ -192,7 +191,7 @@ class PretendGPU:
                 del self._free[place]
                 break
         else:
-            block = Block(self._next(), True, size, self._current.name)
+            block = Block(next(self._names), True, size, self._current.name)
         handle = Block(block.name, True, size, block.stream)
         self.operations.append(Operation("allocate", block.stream, block.name))
         weakref.finalize(handle, self._give_back, block, handle.users)
@@ -200,11 +199,8 @@ class PretendGPU:
 
     def _give_back(self, block: Block, users: set[str]) -> None:
         self.operations.append(Operation("free", HOST, block.name))
-        known: VectorClock = {}
-        for lane in users - {block.stream}:
-            clock = self._clocks.lanes.get(lane, {})
-            learn(known, {lane: clock.get(lane, 0)})
-        self._free.append((block, known))
+        clocks = self._clocks.lanes
+        self._free.append((block, {lane: clocks.get(lane, {}).get(lane, 0) for lane in users - {block.stream}}))
 
     def issue(self, op: Operation) -> None:
         """Write down one operation."""
@@ -299,9 +295,3 @@ def _target(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | 
 
 def _once(*regions: Region) -> tuple[Region, ...]:
     return tuple(dict.fromkeys(regions))
-
-
-def _letters(number: int) -> str:
-    """Return A … Z, AA, AB …"""
-    head, tail = divmod(number, 26)
-    return (_letters(head - 1) if head else "") + chr(ord("A") + tail)

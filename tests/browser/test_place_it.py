@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lib.show.explore import explore_hover, spots
-from lib.show.schedules import SCHEDULE_CONTROLS, draw_schedule_explorer
+from support.n08.figures import SCHEDULE_CONTROLS, draw_schedule_explorer
+from support.n08.hover import explore_hover, spots
 from tests.browser.conftest import SCREENSHOTS, write
 from tools.lab import Notebook, Server
 

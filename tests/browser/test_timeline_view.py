@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lib.show.timeline_html import timeline_html
 from lib.timeline import Span, Trace
+from support.n00.timeline_html import timeline_html
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page

@@ -188,7 +188,7 @@ def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_s
     with cuda_peak() as peak:
         torch.zeros(10)
     assert peak.allocated is None and peak.extra is None
-    assert str(peak) == "no GPU: nothing measured" and not torch.cuda.is_initialized()
+    assert not torch.cuda.is_initialized()
 
 
 # --- the machine card ---------------------------------------------------------------------------------------------

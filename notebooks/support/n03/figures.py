@@ -28,7 +28,6 @@ from lib.show.sheet import (
     draw_strip,
     inch_sheet,
     name_rank,
-    name_row,
     note,
     write,
 )
@@ -51,6 +50,13 @@ from lib.show.style import (
     styled,
     title,
 )
+
+
+def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:
+    """Write the name of a row, and a smaller detail under it, at the left edge of a sheet of inches."""
+    write(axes, 0.05, y - 0.08 if detail else y, name, size=10.5, color=color, ha="left", weight="bold")
+    write(axes, EDGE, y + 0.11, detail, size=9, color=MUTED, ha="left")
+
 
 # --- the deal of one epoch
 

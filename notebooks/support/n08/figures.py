@@ -14,11 +14,11 @@ from matplotlib.patches import Rectangle
 
 from lib._values import format_share, format_time, plural
 from lib.pipeline import clock_cycles
-from lib.schedules import Action, waits_for
+from lib.schedules import Action, Schedule, gpipe, simulate, waits_for
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
-from lib.show.explore import bundle, hovering, steps, whole
-from lib.show.schedules import draw_ranks
+from lib.show.explore import bundle, choice, steps, whole
+from lib.show.schedules import MAKERS, draw_ranks, draw_schedules, facts, held, make
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     BLUE,
@@ -39,6 +39,7 @@ from lib.show.style import (
 )
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
+from support.n08.hover import hovering
 from support.n08.runs import Board
 
 # --- one device, model parallelism and micro-batches on one time axis
@@ -310,6 +311,59 @@ def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> F
         f"falls while the bubble shrinks, and rises where operators become too small. Best: m = {best}, "
         f"{format_time(times[best])}.",
     )
+
+
+# --- any schedule, any size, any costs
+
+SCHEDULE_CONTROLS = {
+    "maker": choice(tuple(MAKERS), "interleaved 1F1B", "schedule"),
+    "micro_batches": whole(1, 12, 8, "m · micro-batches"),
+    "partitions": whole(1, 6, 4, "n · ranks"),
+    "stages": whole(1, 3, 2, "v · stages per rank"),
+    "backward": steps((1, 1.5, 2, 3), 2, "backward : forward"),
+    "communicate": steps((0, 0.25, 0.5, 1), 0, "communication, ticks"),
+    "slow": steps((1, 1.25, 1.5, 2), 1, "slowest rank, ×"),
+}
+
+
+@styled
+def draw_schedule_explorer(
+    maker: str,
+    micro_batches: int,
+    partitions: int,
+    stages: int,
+    backward: float,
+    communicate: float,
+    slow: float,
+) -> Figure:
+    """Draw a schedule; a rank's forward of a micro-batch takes one tick, whatever the number of its stages.
+
+    The rank in the middle is `slow` times as slow. A dashed line says when GPipe would end, with the same costs.
+    """
+
+    def costs(table: Schedule) -> dict[str, Any]:
+        v = max(1, table.stages // partitions)
+        ranks = [table.rank_of[stage] for stage in range(table.stages)]
+        each = [(slow if rank == partitions // 2 else 1.0) / v for rank in ranks]
+        return {"forward": each, "backward": [backward * cost for cost in each], "communicate": communicate}
+
+    schedule, changed = make(maker, micro_batches, partitions, stages)
+    batches = 2 if maker == "PipeDream" else 1
+    m, v = schedule.micro_batches // batches, schedule.stages // partitions
+    baseline = gpipe(m, partitions)
+    gpipe_end = batches * simulate(baseline, **costs(baseline)).makespan
+    sizes = (
+        f"m = {m}, n = {partitions}" + (f", v = {v}" if v > 1 else "") + (f" ({changed})" if changed else "")
+    )
+    finding = f"{maker}, {sizes}: {facts(schedule, simulate(schedule, **costs(schedule)))}"
+    figure = draw_schedules([schedule], title=finding, until=gpipe_end, **costs(schedule))
+    axes = figure.axes[0]
+    axes.axvline(gpipe_end, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
+    axes.set_xlabel(f"time (ticks) · dashed: the end of GPipe, {round(gpipe_end, 2):g}")
+    held_by = ", ".join(f"{peak:g}" for peak in held(schedule))
+    how = f"Backward {backward:g} ticks, communication {communicate:g}, slowest rank {slow:g} times"
+    text = f"{finding}. {how}. GPipe takes {round(gpipe_end, 2):g} ticks. Held by rank: {held_by}."
+    return describe(figure, text)
 
 
 # --- a schedule table that is filled action by action, and the buttons for it: place a schedule yourself

@@ -1,4 +1,4 @@
-"""Pictures of schedules: timelines, what an idle slot waits for, the explorer of all makers, a table that can't run."""
+"""Pictures of schedules: timelines, what an idle slot waits for, all makers by name, a table that can't run."""
 
 import itertools
 
@@ -7,23 +7,18 @@ from matplotlib.collections import PolyCollection
 
 from lib import schedules
 from lib.schedules import Schedule, gpipe, live_activations, model_parallel, one_f_one_b, simulate, waits_for
-from lib.show.explore import explore_hover, hovering, mark, spots
 from lib.show.schedules import (
     MAKERS,
-    SCHEDULE_CONTROLS,
     draw_refused,
     draw_schedule,
-    draw_schedule_explorer,
     draw_schedules,
     held,
     make,
-    name_of,
     stuck,
 )
 from lib.show.sheet import drawn_cells
-from lib.show.style import RED, alt_text, new_figure
+from lib.show.style import RED, alt_text
 
-FIRST = {name: control.value for name, control in SCHEDULE_CONTROLS.items()}
 EAGER = Schedule.from_text("eager", "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1")
 
 
@@ -66,49 +61,12 @@ def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing(
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
 
 
-def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
-    figure, axes = new_figure(4, 2)
-    axes.set(xlim=(0, 10), ylim=(0, 1))
-    mark(axes, (0, 5, 0, 1), '<b>"half"</b>')
-    (spot,) = spots(figure)
-    box = axes.get_position()
-    assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
-    assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
-    html = hovering(figure)
-    assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
-    assert spots(new_figure(4, 2)[0]) == []
-
-
-def test_every_idle_slot_of_the_explorer_tells_what_it_waits_for():
-    explorer = explore_hover(draw_schedule_explorer, **SCHEDULE_CONTROLS)
-    words = [spot.words for spot in spots(explorer.figure)]
-    idle = [text for text in words if text.startswith("idle for")]
-    waits = waits_for(schedules.interleaved_one_f_one_b(8, 4, 2), forward=0.5, backward=1.0)
-    assert sorted(text.split("\n")[1] for text in idle) == sorted(map(str, waits))
-    assert "idle for 0.5\nrank 1 waits for 0F0, to do 1F0" in idle
-    assert sum("backward of micro-batch" in text for text in words) == 8 * 4 * 2
-    assert explorer._frame().count("idt-spot") >= len(words)
-
-
 @pytest.mark.parametrize("maker", MAKERS)
 def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(maker):
     for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
         schedule, changed = make(maker, m, n, v)
         assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
         assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
-
-
-def test_what_a_maker_does_not_take_is_said_in_the_title_and_gpipe_with_the_same_costs_beside_each():
-    costs = {"forward": [1, 1, 2, 1], "backward": [2, 2, 4, 2], "communicate": 0.5}
-    for maker in MAKERS:
-        words = alt_text(draw_schedule_explorer(**{**FIRST, "communicate": 0.5, "slow": 2, "maker": maker}))
-        assert words.startswith(maker) and name_of(make(maker, 4, 2, 2)[0]) == maker
-        if maker == "1F1B":
-            assert f"GPipe takes {simulate(gpipe(8, 4), **costs).makespan:g} ticks" in words
-    assert "(always v = 1)" in draw_schedule_explorer(**{**FIRST, "maker": "GPipe"}).get_suptitle()
-    dual = {**FIRST, "maker": "DualPipeV", "micro_batches": 2, "stages": 3}
-    title = draw_schedule_explorer(**dual).get_suptitle().replace("\n", " ")
-    assert "m = 8, n = 4, v = 2 (it takes m ≥ 2n, so m = 8, always v = 2)" in title
 
 
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():

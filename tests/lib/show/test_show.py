@@ -2,7 +2,6 @@
 
 import importlib
 import re
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def shows(figure, color):
     return bool((pixels(figure) == wanted).all(axis=-1).any())
 
 
-def test_the_table_of_contents_names_what_is_there_and_the_script_and_style_sheet_are_files():
+def test_the_table_of_contents_names_what_is_there():
     module, found, missing = "", [], []
     for line in lib.show.__doc__.splitlines():
         if match := re.match(r"([a-z_]+)  +\S", line):
@@ -37,8 +36,6 @@ def test_the_table_of_contents_names_what_is_there_and_the_script_and_style_shee
             missing += [name for name in names if not hasattr(home, name)]
     assert len(found) > 25
     assert missing == []
-    for name in ("timeline.js", "timeline.css"):
-        assert files("lib.show").joinpath(name).is_file(), name
 
 
 def test_a_mix_with_white_is_pale_and_the_ends_are_the_colours():

@@ -7,10 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.pipeline import clock_cycles
-from lib.schedules import Action, gpipe, live_activations, model_parallel, one_f_one_b, simulate, validate
+from lib.schedules import (
+    Action,
+    gpipe,
+    interleaved_one_f_one_b,
+    live_activations,
+    model_parallel,
+    one_f_one_b,
+    simulate,
+    validate,
+    waits_for,
+)
 from lib.schedules.table import in_order
-from lib.show.style import alt_text
+from lib.show.explore import mark
+from lib.show.schedules import MAKERS, make, name_of
+from lib.show.style import alt_text, new_figure
 from support.n08 import figures as n08
+from support.n08.hover import explore_hover, hovering, spots
 from support.n08.runs import Board, IllegalMoveError
 
 
@@ -72,6 +85,44 @@ def filled(schedule):
     """Return the board on which a schedule has been placed, action by action."""
     board = Board(schedule.micro_batches, schedule.stages)
     return board.place(*(step.action for step in in_order(schedule)))
+
+
+def test_a_region_lies_where_it_was_drawn_and_its_words_are_escaped():
+    figure, axes = new_figure(4, 2)
+    axes.set(xlim=(0, 10), ylim=(0, 1))
+    mark(axes, (0, 5, 0, 1), '<b>"half"</b>')
+    (spot,) = spots(figure)
+    box = axes.get_position()
+    assert (spot.left, spot.width) == (pytest.approx(box.x0), pytest.approx(box.width / 2))
+    assert (spot.top, spot.height) == (pytest.approx(1 - box.y1), pytest.approx(box.height))
+    html = hovering(figure)
+    assert "&lt;b&gt;&quot;half&quot;&lt;/b&gt;" in html and "<b>" not in html
+    assert spots(new_figure(4, 2)[0]) == []
+
+
+def test_every_idle_slot_of_the_explorer_tells_what_it_waits_for():
+    explorer = explore_hover(n08.draw_schedule_explorer, **n08.SCHEDULE_CONTROLS)
+    words = [spot.words for spot in spots(explorer.figure)]
+    idle = [text for text in words if text.startswith("idle for")]
+    waits = waits_for(interleaved_one_f_one_b(8, 4, 2), forward=0.5, backward=1.0)
+    assert sorted(text.split("\n")[1] for text in idle) == sorted(map(str, waits))
+    assert "idle for 0.5\nrank 1 waits for 0F0, to do 1F0" in idle
+    assert sum("backward of micro-batch" in text for text in words) == 8 * 4 * 2
+    assert explorer._frame().count("idt-spot") >= len(words)
+
+
+def test_what_a_maker_does_not_take_is_said_in_the_title_and_gpipe_with_the_same_costs_beside_each():
+    first = {name: control.value for name, control in n08.SCHEDULE_CONTROLS.items()}
+    costs = {"forward": [1, 1, 2, 1], "backward": [2, 2, 4, 2], "communicate": 0.5}
+    for maker in MAKERS:
+        words = alt_text(n08.draw_schedule_explorer(**{**first, "communicate": 0.5, "slow": 2, "maker": maker}))
+        assert words.startswith(maker) and name_of(make(maker, 4, 2, 2)[0]) == maker
+        if maker == "1F1B":
+            assert f"GPipe takes {simulate(gpipe(8, 4), **costs).makespan:g} ticks" in words
+    assert "(always v = 1)" in n08.draw_schedule_explorer(**{**first, "maker": "GPipe"}).get_suptitle()
+    dual = {**first, "maker": "DualPipeV", "micro_batches": 2, "stages": 3}
+    title = n08.draw_schedule_explorer(**dual).get_suptitle().replace("\n", " ")
+    assert "m = 8, n = 4, v = 2 (it takes m ≥ 2n, so m = 8, always v = 2)" in title
 
 
 @pytest.mark.parametrize("maker", [gpipe, one_f_one_b, model_parallel])

@@ -1,4 +1,4 @@
-"""The same picture as one self-contained HTML string: hover, zoom, predicted against measured; no kernel, no network.
+"""The picture of `draw_timeline` as one self-contained HTML string: hover, zoom, both traces; no kernel, no network.
 
 Without its script (a printed page, a notebook that is not trusted) the SVG shows everything and the buttons stay
 hidden. It has no ids, so any number of timelines may stand on a page: the script starts each that is not started yet.
@@ -7,10 +7,11 @@ hidden. It has no ids, so any number of timelines may stand on a page: the scrip
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 from lib._values import PER_SECOND, format_time
@@ -20,7 +21,7 @@ from lib.timeline import Span, Trace
 
 
 def _beside(name: str) -> str:
-    return "\n" + files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return "\n" + Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 # constants: no text of the user's ever gets into them
@@ -103,12 +104,17 @@ def timeline_html(
     return TimelineView("\n".join(parts), alt)
 
 
+def _rounded(layout: Layout, time: float) -> float:
+    """Round a time to a millionth of what is shown, so that the same run prints the same everywhere."""
+    return round(time, 6 - math.floor(math.log10(layout.end - layout.start)))
+
+
 def _geometry(layout: Layout) -> Geometry:
     count = max(1, len(layout.rows))
     row = 56 if len(layout.traces) > 1 else 38 if count <= 16 else 26
     return Geometry(
-        start=layout.rounded(layout.start),
-        end=layout.rounded(layout.end),
+        start=_rounded(layout, layout.start),
+        end=_rounded(layout, layout.end),
         whole=layout.unit not in PER_SECOND,
         left=round(14 + 8 * max((len(_name(lane)) for lane in layout.rows), default=0)),
         row=row,
@@ -167,7 +173,7 @@ def _span(span: Span, row: int, name: str, layout: Layout, at: Geometry) -> str:
     words = f"{span.label}\n{span.lane} · {span.kind} · {name}\n{when} · {duration}"
     return (
         f'<g class="idt-span" data-name="{name}" data-row="{row}" data-short="{escape(labels[1])}" '
-        f'data-a="{layout.rounded(start)}" data-b="{layout.rounded(end)}"><title>{escape(words)}</title>'
+        f'data-a="{_rounded(layout, start)}" data-b="{_rounded(layout, end)}"><title>{escape(words)}</title>'
         f'<rect x="{x:.2f}" y="{y}" width="{width - (width > 4):.2f}" height="{height}" rx="2" {look}/>'
         f'<text x="{x + width / 2:.2f}" y="{y + height / 2 + 4.2:g}" text-anchor="middle" style="fill:{ink}">'
         f"{escape(text)}</text></g>"

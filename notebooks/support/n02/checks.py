@@ -6,7 +6,7 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import count, islice, product
+from itertools import chain, count, islice, product
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_
 
 from lib.data.samplers import RandomSampler
 from support.checks import Exercise, Guess, Verdict, cases
-from support.n02.runs import (
-    IndexDataset,
-    LoggedSampler,
-    Message,
-    as_worker,
-    pooled_batches,
-    record_epoch,
-    sentence_lengths,
-)
+from support.n02.runs import IndexDataset, as_worker, pooled_batches, record_epoch, sentence_lengths
 
 View = Callable[[Any], Callable[..., Any]]
 
@@ -49,27 +41,27 @@ def _asker() -> str:
 
 
 def _handed_out() -> int:
-    log: list[Message] = []
-    loader = DataLoader(IndexDataset(12), batch_size=2, sampler=LoggedSampler(range(12), log), num_workers=2)
-    counts = [len(log) for _ in loader]
+    handed: list[int] = []
+
+    def indices() -> Iterator[int]:
+        for index in range(12):
+            handed.append(index)
+            yield index
+
+    counts = [len(handed) for _ in DataLoader(IndexDataset(12), 2, sampler=indices(), num_workers=2)]
     return counts[0]
 
 
 def _loads() -> int:
     dataset = IndexDataset(10)
-    for _ in DataLoader(dataset, num_workers=2):
-        pass
+    list(DataLoader(dataset, num_workers=2))
     return dataset.loads
 
 
 guess_asker = Guess("who asks the Dataset for its length", _asker)
-"""Who asks the dataset for its length: "Sampler", "DataLoader" or "training loop"."""
-guess_handed_out = Guess("indices handed out", _handed_out)
-"""How many indices have left the sampler when the first batch of 2 arrives from 2 workers."""
 guess_loads = Guess("dataset.loads in the main process", _loads)
-"""How many loads the main process's dataset has counted after 2 workers loaded ten items."""
+guess_handed_out = Guess("indices handed out when the first batch comes", _handed_out)
 guess_streamed = Guess("items in an epoch", lambda: sum(map(len, DataLoader(Stream(), 5, num_workers=2))))
-"""How many items a stream of ten gives in an epoch with 2 workers."""
 
 
 # ---- how the classes of the exercises are tried, and wrong ones made
@@ -128,25 +120,21 @@ def _used_up(self: Any) -> Any:
     return self.iterator
 
 
-def _summed(items: list[int]) -> tuple[int, list[int]]:
-    return sum(items), items
-
-
 def _batches(epoch: int) -> View:
-    return lambda loader: lambda size, batches: _pass(loader(Tens(size), batches, _summed), epoch)
+    return lambda loader: lambda size, batches: _pass(loader(Tens(size), batches, sum), epoch)
 
 
 def _loads_first(loader: Any) -> Callable[..., Any]:
     def loads(size: int, batches: list[list[int]]) -> int:
         dataset = Tens(size)
-        next(iter(loader(dataset, batches, _summed)), None)
+        next(iter(loader(dataset, batches, sum)), None)
         return dataset.loads
 
     return loads
 
 
 check_loader = Exercise(
-    "batches",
+    "batches (here dataset[i] is 10 * i, and collate_fn is sum)",
     name="Loader",
     methods=("__iter__", "__len__"),
     reference=Loader,
@@ -154,21 +142,16 @@ check_loader = Exercise(
     judge=_in_turn(
         second_epoch=_batches(1),
         items_loaded_when_the_first_batch_comes=_loads_first,
-        len=lambda loader: lambda size, batches: len(loader(Tens(size), batches, _summed)),
+        len=lambda loader: lambda size, batches: len(loader(Tens(size), batches, sum)),
     ),
     cases=cases("size batches", [(5, [[0, 1], [4, 2], [3]]), (9, [[8, 0, 0], [7]]), (1, [[0]]), (4, [])]),
     praise="right in all {count} cases: two epochs, each batch loaded when it is asked for, and len()",
     mistakes={
         "These are lists of items; collate_fn makes a batch of such a list.": _with(
-            Loader,
-            __iter__=lambda self: ([self.dataset[i] for i in indices] for indices in self.batch_sampler),
+            Loader, __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batch_sampler)
         ),
         "These are the indices; dataset[index] is the item.": _with(
-            Loader, __iter__=lambda self: (self.collate_fn(list(indices)) for indices in self.batch_sampler)
-        ),
-        "Each item is a batch of its own here: collect the items of one list of indices first.": _with(
-            Loader,
-            __iter__=lambda self: (self.collate_fn([self.dataset[i]]) for b in self.batch_sampler for i in b),
+            Loader, __iter__=lambda self: map(self.collate_fn, self.batch_sampler)
         ),
         "An iterator that is kept is used up after one epoch: __iter__ must begin anew.": _with(
             Loader, __iter__=_used_up
@@ -176,9 +159,7 @@ check_loader = Exercise(
         "All batches are loaded before the first one leaves: yield each as soon as it is there.": _with(
             Loader, __iter__=lambda self: iter(list(Loader.__iter__(self)))
         ),
-        "len(loader) counts batches, not the items of the dataset.": _with(
-            Loader, __len__=lambda self: len(self.dataset)
-        ),
+        "len() counts batches, not items.": _with(Loader, __len__=lambda self: len(self.dataset)),
     },
 )
 """Exercise 1: `__iter__` and `__len__` of `Loader(dataset, batch_sampler, collate_fn)`."""
@@ -207,11 +188,6 @@ def _cut(cut: Callable[..., Iterable[list[int]]]) -> Any:
     return _with(PooledBatches, cut=staticmethod(cut))
 
 
-def _pools_of_pool(lengths: Any, order: list[int], batch_size: int, pool: int) -> Iterator[list[int]]:
-    for start in range(0, len(order), pool):
-        yield from pooled_batches(lengths, order[start : start + pool], batch_size, pool)
-
-
 def _one_order(self: Any) -> Iterator[list[int]]:
     self.kept = getattr(self, "kept", None) or list(self.sampler)
     return iter(pooled_batches(self.lengths, self.kept, self.batch_size, self.pool))
@@ -235,28 +211,25 @@ check_pooled = Exercise(
     cases=cases("size batch_size pool", [(12, 2, 3), (8, 2, 2), (11, 3, 2), (5, 4, 1), (3, 2, 4), (0, 2, 2)]),
     mistakes={
         "You sort the whole epoch: sort inside each pool only, or nothing is left of the shuffle.": _cut(
-            lambda lengths, order, batch_size, pool: pooled_batches(
-                lengths, order, batch_size, len(order) + 1
-            )
+            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, len(order) + 1)
         ),
         "Sort the indices by lengths[index], not by the index itself.": _cut(
-            lambda lengths, order, batch_size, pool: pooled_batches(
-                range(len(lengths)), order, batch_size, pool
-            )
+            lambda lengths, *rest: pooled_batches(range(len(lengths)), *rest)
         ),
         "A pool holds pool × batch_size indices; yours holds batch_size.": _cut(
-            lambda lengths, order, batch_size, pool: pooled_batches(lengths, order, batch_size, 1)
+            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, 1)
         ),
-        "A pool holds pool × batch_size indices; yours holds pool.": _cut(_pools_of_pool),
-        "These are lengths; batches hold indices.": _cut(
-            lambda lengths, *rest: [[lengths[i] for i in batch] for batch in pooled_batches(lengths, *rest)]
+        "A pool holds pool × batch_size indices; yours holds pool.": _cut(
+            lambda lengths, order, size, pool: chain.from_iterable(
+                pooled_batches(lengths, order[k : k + pool], size, 1) for k in range(0, len(order), pool)
+            )
         ),
         "Nothing is sorted here: the batches are those of the shuffle.": _cut(
             lambda lengths, order, size, pool: [order[k : k + size] for k in range(0, len(order), size)]
         ),
         "The short batch at the end is lost: nothing is dropped here.": _cut(
             lambda lengths, order, size, pool: [
-                batch for batch in pooled_batches(lengths, order, size, pool) if len(batch) == size
+                b for b in pooled_batches(lengths, order, size, pool) if size == len(b)
             ]
         ),
         "Every epoch has the order of the first: ask the sampler anew in each __iter__.": _with(
@@ -265,7 +238,6 @@ check_pooled = Exercise(
         "len() counts the short batch at the end, too: round up.": _with(
             PooledBatches, __len__=lambda self: len(self.sampler) // self.batch_size
         ),
-        "len() counts batches, not indices.": _with(PooledBatches, __len__=lambda self: len(self.sampler)),
     },
 )
 """Exercise 2: `__iter__` and `__len__` of `PooledBatches(sampler, lengths, batch_size, pool)`."""
@@ -340,9 +312,6 @@ check_dealt = Exercise(
         "rank + worker is the same for several processes: some items come twice, others never.": _places(
             lambda r, w, k, n: (r + k, w * n)
         ),
-        "The step counts the processes: world_size times workers, not plus.": _places(
-            lambda r, w, k, n: (r + w * k, w + n)
-        ),
         "This is the whole stream: every process of every rank would read it.": _places(
             lambda r, w, k, n: (0, 1)
         ),
@@ -400,9 +369,6 @@ check_epoch_keys = Exercise(
         "The epoch is missing: these are the indices alone.": _with(EpochKeys, key=lambda self, index: index),
         "A sum of epoch and index cannot be taken apart again: yield the pair.": _with(
             EpochKeys, key=lambda self, index: self.epoch + index
-        ),
-        "The epoch is always 0 here: read self.epoch when the pass begins.": _with(
-            EpochKeys, key=lambda self, index: (0, index)
         ),
     },
 )
@@ -522,4 +488,3 @@ check_repaired = Exercise(
         _SEED: _source("epoch", "index"),
     },
 )
-"""Exercise 4, second half: `Repaired(size, seed)[epoch, index]`, judged by what its numbers depend on."""

@@ -63,9 +63,7 @@ def _heads(axes: Axes, bottom: float) -> None:
         sheet.box(axes, x, 0.17, 1.35, 0.3, name, face=INK, edge=INK, writing={"weight": "bold"})
         write(axes, x, 0.5, role, color=MUTED)
     axes.plot(0.14, bottom + 0.12, "o", color=PAPER, markeredgecolor=INK, markersize=6)
-    write(
-        axes, 0.27, bottom + 0.12, "who asks (a load's item comes back on its line)", color=MUTED, ha="left"
-    )
+    sheet.note(axes, 0.27, bottom + 0.12, "who asks (a load's item comes back on its line)")
 
 
 def _message(
@@ -114,14 +112,7 @@ def _order(
     named = [index for message in messages if message.name == "indices" for index in message.payload]
     loaded, used = (sum(len(m.payload) for m in messages if m.name == name) for name in ("load", "batch"))
     kept = size // batch_size * batch_size if drop_last else size
-    write(
-        axes,
-        0.05,
-        y - 0.32,
-        "the order of this epoch, as far as the Sampler has told it",
-        color=MUTED,
-        ha="left",
-    )
+    sheet.note(axes, 0.05, y - 0.32, "the order of this epoch, as far as the Sampler has told it")
     x = 0.05 + SIDE / 2
     for place in range(size):
         known = place < len(named)
@@ -183,9 +174,7 @@ def draw_conversation(
         f"{number} {message.name}, {message.sender} to {message.receiver}, {', '.join(map(str, message.payload))}"
         for number, message in enumerate(shown, start=1)
     )
-    return describe(
-        figure, f"{finding}. Sequence diagram of {', '.join(LIFELINES)}. Messages so far: {said}."
-    )
+    return describe(figure, f"{finding}. Sequence diagram of {', '.join(LIFELINES)}: {said}.")
 
 
 def draw_messages(N: int, batch_size: int, sampler: str, drop_last: bool, step: int) -> Figure:
@@ -250,9 +239,8 @@ def draw_rows(rows: Mapping[str, Sequence[int]], where: str = "") -> Figure:
     """Draw each worker's random numbers as a strip, with one colour for all rows that are equal; `where`: a remark."""
     different = list(dict.fromkeys(map(tuple, rows.values())))
     groups = {label: [different.index(tuple(row))] * len(row) for label, row in rows.items()}
-    count = {1: "all the same", len(rows): "all different"}.get(
-        len(different), f"only {len(different)} different"
-    )
+    few = f"only {len(different)} different"
+    count = {1: "all the same", len(rows): "all different"}.get(len(different), few)
     finding = f"{len(rows)} rows of random numbers{' ' * bool(where)}{where}: {count}"
     return draw_orders(rows, finding, groups=groups, positions="position in the worker's batch")
 
@@ -280,25 +268,21 @@ def draw_ahead(handed_out: Mapping[str, Sequence[int]], size: int, batch_size: i
                 on_its_way = Cell(index, batch, "faded") if index < given else Cell(index)
                 cell = Cell(index, batch) if index < used else on_its_way
                 draw_cell(axes, x + index, number + 0.9, cell, font=font)
-    legend = {
-        "arrived": Cell("", 0),
-        "handed out, on its way": Cell("", 0, "faded"),
-        "not asked for yet": Cell(""),
-    }
-    for x, (meaning, cell) in zip((0, 4.2, 12.2), legend.items(), strict=True):
+    legend = (
+        (0, Cell("", 0), "arrived"),
+        (4.2, Cell("", 0, "faded"), "on its way"),
+        (9, Cell(""), "not asked for"),
+    )
+    for x, cell, meaning in legend:
         sheet.draw_legend(axes, [(cell, meaning)], x=x, y=batches + 1.25, step=0)
     ahead = ", ".join(f"{name} {counts[0] - min(size, batch_size)}" for name, counts in handed_out.items())
     finding = f"Indices on their way when the first batch arrives: {ahead}"
     title(axes, finding)
     told = "; ".join(f"{name}: {_listed(list(counts))}" for name, counts in handed_out.items())
-    return describe(
-        figure, f"{finding}. Indices handed out when batch 0, 1, … of {batch_size} arrived: {told}."
-    )
+    return describe(figure, f"{finding}. Handed out when batch 0, 1, … of {batch_size} arrived: {told}.")
 
 
 # ---- Padding, drawn: what a batch of sentences of different lengths holds, shuffled and sorted inside pools.
-
-SENTENCES = 32
 
 PADDING_CONTROLS = {
     "batch_size": steps((2, 4, 8, 16), 4, "batch size"),
@@ -311,32 +295,15 @@ def _panel(
 ) -> None:
     """Draw batches from top to bottom, a bar a sentence; a dashed line ends each pool of `pool` batches."""
     y = 0.0
-    padding: Any = {
-        "color": PAPER,
-        "edgecolor": style.GREY,
-        "hatch": style.HATCH["padding"],
-        "linewidth": 0.6,
-    }
+    padding: Any = dict(color=PAPER, edgecolor=style.GREY, hatch=style.HATCH["padding"], linewidth=0.6)
+    name: Any = dict(size=9, ha="left", va="center_baseline", weight="bold")
     for number, batch in enumerate(batches):
-        color, rows, words = (
-            style.rank_color(number),
-            [y + row for row in range(len(batch))],
-            [lengths[i] for i in batch],
-        )
+        color, words = style.rank_color(number), [lengths[i] for i in batch]
+        rows = [y + row for row in range(len(batch))]
         axes.barh(rows, words, height=0.84, color=color)
         axes.barh(rows, [max(words) - word for word in words], left=words, height=0.84, **padding)
         for row, i in zip(rows, batch, strict=True):
-            write(
-                axes,
-                0.4,
-                row,
-                str(i),
-                size=9,
-                color=style.ink_on(color),
-                ha="left",
-                va="center_baseline",
-                weight="bold",
-            )
+            write(axes, 0.4, row, str(i), color=style.ink_on(color), **name)
         y += len(batch) + 0.55
         if pool and (number + 1) % pool == 0 and number + 1 < len(batches):
             axes.axhline(y - 0.78, color=INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -346,7 +313,7 @@ def _panel(
 
 
 @styled
-def draw_padding(batch_size: int, pool: int, count: int = SENTENCES) -> Figure:
+def draw_padding(batch_size: int, pool: int, count: int = 32) -> Figure:
     """Draw the batches of `count` made-up sentences, as shuffled and as sorted by length in pools of `pool`."""
     lengths = runs.sentence_lengths(count)
     order = list(RandomSampler(lengths, seed=0))
@@ -363,6 +330,4 @@ def draw_padding(batch_size: int, pool: int, count: int = SENTENCES) -> Figure:
         finding = f"A pool of one batch changes no batch: {after} of the words are padding"
     style.headline(figure, finding)
     said = "; ".join(f"{list(batch)} holds up to {max(lengths[i] for i in batch)} words" for batch in pooled)
-    return describe(
-        figure, f"{finding}. {count} sentences in batches of {batch_size}; sorted batches: {said}."
-    )
+    return describe(figure, f"{finding}. {count} sentences, batches of {batch_size}; sorted: {said}.")

@@ -122,10 +122,6 @@ def joined(messages: Iterable[Message]) -> list[Message]:
 
 # ---- Batches of samples that are about equally long: less padding, and still a shuffle.
 #
-# A batch of sequences is as long as its longest; the rest is padding. Sorting the whole epoch by length
-# leaves hardly any padding and no shuffle either. So: shuffle, cut the order into pools of several batches,
-# sort inside each pool.
-#
 #     order    3 9 0 5 | 8 1 7 2      pools of 2 batches of 2
 #     sorted   9 0 5 3 | 1 7 8 2      by length, inside each pool
 #     batches  [9 0] [5 3] [1 7] [8 2]
@@ -168,8 +164,8 @@ def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> f
 @contextmanager
 def as_worker(worker: int, workers: int, dataset: Any = None) -> Iterator[Any]:
     """Let `get_worker_info()` answer as in worker `worker` of `workers`; as without workers where there are 0."""
-    seed, before = 1000 + worker, torch_worker._worker_info
-    info = torch_worker.WorkerInfo(id=worker, num_workers=workers, seed=seed, dataset=dataset)
+    before = torch_worker._worker_info
+    info = torch_worker.WorkerInfo(id=worker, num_workers=workers, seed=1000 + worker, dataset=dataset)
     torch_worker._worker_info = info if workers else None
     try:
         yield info

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
+import random
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from itertools import islice, product
+from itertools import chain, count, islice, product
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from lib.data.samplers import RandomSampler
 from support.checks import Exercise, Guess, Verdict, cases
-from support.n02.runs import (
-    IndexDataset,
-    LoggedSampler,
-    Message,
-    pooled_batches,
-    record_epoch,
-    sentence_lengths,
-)
+from support.n02.runs import IndexDataset, as_worker, pooled_batches, record_epoch, sentence_lengths
+
+View = Callable[[Any], Callable[..., Any]]
+
+
+def use(answer: Any, exercise: Exercise) -> Any:
+    """Return the reader's answer if its check finds it right, ours otherwise: what later cells run on."""
+    return answer if exercise(answer) else exercise.reference
+
 
 # ---- predictions
+
+
+class Stream(IterableDataset[int]):
+    """The items 0, 1, … 9, from the beginning for whoever asks: in every worker."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
 
 
 def _asker() -> str:
@@ -30,190 +41,450 @@ def _asker() -> str:
 
 
 def _handed_out() -> int:
-    log: list[Message] = []
-    loader = DataLoader(IndexDataset(12), batch_size=2, sampler=LoggedSampler(range(12), log), num_workers=2)
-    counts = [len(log) for _ in loader]
+    handed: list[int] = []
+
+    def indices() -> Iterator[int]:
+        for index in range(12):
+            handed.append(index)
+            yield index
+
+    counts = [len(handed) for _ in DataLoader(IndexDataset(12), 2, sampler=indices(), num_workers=2)]
     return counts[0]
 
 
 def _loads() -> int:
     dataset = IndexDataset(10)
-    for _ in DataLoader(dataset, num_workers=2):
-        pass
+    list(DataLoader(dataset, num_workers=2))
     return dataset.loads
 
 
-def _distinct() -> int:
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.multinomial(torch.ones(1000), 1000, replacement=True, generator=generator)
-    return len(set(drawn.tolist()))
-
-
-def _second_epoch() -> int:
-    loader = DataLoader(IndexDataset(10), batch_size=2, sampler=(index for index in range(10)))
-    epochs = [len(list(loader)) for _ in range(2)]
-    return epochs[1]
-
-
 guess_asker = Guess("who asks the Dataset for its length", _asker)
-"""Who asks the dataset for its length: "Sampler", "DataLoader" or "training loop"."""
-guess_obeyed = Guess("batches", lambda: len([*DataLoader(IndexDataset(10), batch_size=2, sampler=[9, 9, 1])]))
-"""How many batches of 2 the sampler [9, 9, 1] makes of ten items."""
-guess_handed_out = Guess("indices handed out", _handed_out)
-"""How many indices have left the sampler when the first batch of 2 arrives from 2 workers."""
 guess_loads = Guess("dataset.loads in the main process", _loads)
-"""How many loads the main process's dataset has counted after 2 workers loaded ten items."""
-guess_distinct = Guess("different items", _distinct, tolerance=0.05)
-"""How many of 1,000 items come up in 1,000 draws with replacement, all weights equal."""
-guess_second_epoch = Guess("batches in the second epoch", _second_epoch)
-"""How many batches the second epoch has when the sampler is a generator object."""
+guess_handed_out = Guess("indices handed out when the first batch comes", _handed_out)
+guess_streamed = Guess("items in an epoch", lambda: sum(map(len, DataLoader(Stream(), 5, num_workers=2))))
 
 
-# ---- exercise 1: Strided
+# ---- how the classes of the exercises are tried, and wrong ones made
 
 
-def _sampler(order: Callable[[int, int], Iterable[int]], used_up: bool = False) -> type[Any]:
-    """Make the exercise's class from a function of (size, stride); `used_up`: with one iterator for all passes."""
+def _in_turn(**views: View) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge that compares an answer in its first view, then in these, and names the one where it is wrong."""
 
-    class Strided:
-        def __init__(self, dataset: IndexDataset, stride: int) -> None:
-            self.size, self.stride = len(dataset), stride
-            self.iterator = iter(order(self.size, stride))
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        first = verdict = exercise.compare(answer)
+        for name, view in views.items():
+            if verdict:
+                part = replace(exercise, what=f"{exercise.what}, {name.replace('_', ' ')}", view=view)
+                verdict = part.compare(answer)
+        return first if verdict else verdict
 
-        def __iter__(self) -> Iterator[int]:
-            return self.iterator if used_up else iter(order(self.size, self.stride))
-
-    return Strided
+    return judge
 
 
-def _epoch(number: int) -> Callable[[type[Any]], Callable[..., list[int]]]:
-    """View a sampler's class as a function from size and stride to the indices of its epoch `number`."""
+def _with(base: type, **methods: Callable[..., Any]) -> Any:
+    """Return a wrong answer: the right class with other methods."""
+    return type(base.__name__, (base,), methods)
 
-    def view(sampler_class: type[Any]) -> Callable[..., list[int]]:
-        def indices(size: int, stride: int) -> list[int]:
-            sampler = sampler_class(IndexDataset(size), stride)
-            return [[int(index) for index in islice(iter(sampler), size + 1)] for _ in range(number)][-1]
 
-        return indices
+def _pass(iterable: Any, number: int, limit: int = 50) -> list[Any]:
+    """Return what comes in pass `number`, at most `limit` of it: a wrong answer may have no end."""
+    return [list(islice(iter(iterable), limit)) for _ in range(number + 1)][-1]
+
+
+# ---- exercise 1: a DataLoader for one process
+
+
+class Tens(IndexDataset):
+    """Item i is 10 · i, so that an index is not mistaken for an item."""
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * int(super().__getitem__(index))
+
+
+class Loader:
+    """What exercise 1 asks for."""
+
+    def __init__(self, dataset: Any, batch_sampler: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self.dataset, self.batch_sampler, self.collate_fn = dataset, batch_sampler, collate_fn
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self.batch_sampler:
+            yield self.collate_fn([self.dataset[index] for index in indices])
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+
+def _used_up(self: Any) -> Any:
+    self.iterator = getattr(self, "iterator", None) or Loader.__iter__(self)
+    return self.iterator
+
+
+def _batches(epoch: int) -> View:
+    return lambda loader: lambda size, batches: _pass(loader(Tens(size), batches, sum), epoch)
+
+
+def _loads_first(loader: Any) -> Callable[..., Any]:
+    def loads(size: int, batches: list[list[int]]) -> int:
+        dataset = Tens(size)
+        next(iter(loader(dataset, batches, sum)), None)
+        return dataset.loads
+
+    return loads
+
+
+check_loader = Exercise(
+    "batches (here dataset[i] is 10 * i, and collate_fn is sum)",
+    name="Loader",
+    methods=("__iter__", "__len__"),
+    reference=Loader,
+    view=_batches(0),
+    judge=_in_turn(
+        second_epoch=_batches(1),
+        items_loaded_when_the_first_batch_comes=_loads_first,
+        len=lambda loader: lambda size, batches: len(loader(Tens(size), batches, sum)),
+    ),
+    cases=cases("size batches", [(5, [[0, 1], [4, 2], [3]]), (9, [[8, 0, 0], [7]]), (1, [[0]]), (4, [])]),
+    praise="right in all {count} cases: two epochs, each batch loaded when it is asked for, and len()",
+    mistakes={
+        "These are lists of items; collate_fn makes a batch of such a list.": _with(
+            Loader, __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batch_sampler)
+        ),
+        "These are the indices; dataset[index] is the item.": _with(
+            Loader, __iter__=lambda self: map(self.collate_fn, self.batch_sampler)
+        ),
+        "An iterator that is kept is used up after one epoch: __iter__ must begin anew.": _with(
+            Loader, __iter__=_used_up
+        ),
+        "All batches are loaded before the first one leaves: yield each as soon as it is there.": _with(
+            Loader, __iter__=lambda self: iter(list(Loader.__iter__(self)))
+        ),
+        "len() counts batches, not items.": _with(Loader, __len__=lambda self: len(self.dataset)),
+    },
+)
+"""Exercise 1: `__iter__` and `__len__` of `Loader(dataset, batch_sampler, collate_fn)`."""
+
+
+# ---- exercise 2: a batch sampler
+
+
+class PooledBatches:
+    """What exercise 2 asks for; `cut` is where wrong answers differ."""
+
+    cut = staticmethod(pooled_batches)
+
+    def __init__(self, sampler: Any, lengths: Any, batch_size: int, pool: int) -> None:
+        self.sampler, self.lengths, self.batch_size, self.pool = sampler, lengths, batch_size, pool
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.cut(self.lengths, list(self.sampler), self.batch_size, self.pool)
+
+    def __len__(self) -> int:
+        return -(-len(self.sampler) // self.batch_size)
+
+
+def _cut(cut: Callable[..., Iterable[list[int]]]) -> Any:
+    """Make a wrong answer from a function of (lengths, order, batch_size, pool)."""
+    return _with(PooledBatches, cut=staticmethod(cut))
+
+
+def _one_order(self: Any) -> Iterator[list[int]]:
+    self.kept = getattr(self, "kept", None) or list(self.sampler)
+    return iter(pooled_batches(self.lengths, self.kept, self.batch_size, self.pool))
+
+
+def _made(batch_sampler: Any, size: int, batch_size: int, pool: int) -> Any:
+    lengths = sentence_lengths(size, seed=size)
+    return batch_sampler(RandomSampler(lengths, seed=size), lengths, batch_size, pool)
+
+
+check_pooled = Exercise(
+    "batches of indices",
+    name="PooledBatches",
+    methods=("__iter__", "__len__"),
+    reference=PooledBatches,
+    view=lambda answer: lambda **case: _pass(_made(answer, **case), 0),
+    judge=_in_turn(
+        second_epoch=lambda answer: lambda **case: _pass(_made(answer, **case), 1),
+        len=lambda answer: lambda **case: len(_made(answer, **case)),
+    ),
+    cases=cases("size batch_size pool", [(12, 2, 3), (8, 2, 2), (11, 3, 2), (5, 4, 1), (3, 2, 4), (0, 2, 2)]),
+    mistakes={
+        "You sort the whole epoch: sort inside each pool only, or nothing is left of the shuffle.": _cut(
+            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, len(order) + 1)
+        ),
+        "Sort the indices by lengths[index], not by the index itself.": _cut(
+            lambda lengths, *rest: pooled_batches(range(len(lengths)), *rest)
+        ),
+        "A pool holds pool × batch_size indices; yours holds batch_size.": _cut(
+            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, 1)
+        ),
+        "A pool holds pool × batch_size indices; yours holds pool.": _cut(
+            lambda lengths, order, size, pool: chain.from_iterable(
+                pooled_batches(lengths, order[k : k + pool], size, 1) for k in range(0, len(order), pool)
+            )
+        ),
+        "Nothing is sorted here: the batches are those of the shuffle.": _cut(
+            lambda lengths, order, size, pool: [order[k : k + size] for k in range(0, len(order), size)]
+        ),
+        "The short batch at the end is lost: nothing is dropped here.": _cut(
+            lambda lengths, order, size, pool: [
+                b for b in pooled_batches(lengths, order, size, pool) if size == len(b)
+            ]
+        ),
+        "Every epoch has the order of the first: ask the sampler anew in each __iter__.": _with(
+            PooledBatches, __iter__=_one_order
+        ),
+        "len() counts the short batch at the end, too: round up.": _with(
+            PooledBatches, __len__=lambda self: len(self.sampler) // self.batch_size
+        ),
+    },
+)
+"""Exercise 2: `__iter__` and `__len__` of `PooledBatches(sampler, lengths, batch_size, pool)`."""
+
+
+# ---- exercise 3: a stream, dealt over ranks and workers
+
+
+class Dealt(IterableDataset[Any]):
+    """What exercise 3 asks for; `places` is where wrong answers differ."""
+
+    def __init__(self, read: Callable[[], Iterable[Any]], rank: int, world_size: int) -> None:
+        self.read, self.rank, self.world_size = read, rank, world_size
+
+    def places(self, worker: int, workers: int) -> tuple[int, int]:
+        """Return the first place in the stream that is this process's, and the step to its next one."""
+        return self.rank + self.world_size * worker, self.world_size * workers
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = self.places(*((info.id, info.num_workers) if info else (0, 1)))
+        return islice(iter(self.read()), first, None, step)
+
+
+def _places(places: Callable[[int, int, int, int], tuple[int, int]]) -> Any:
+    """Make a wrong answer from a function of (rank, world_size, worker, workers) to the first place and the step."""
+    return _with(Dealt, places=lambda self, *worker: places(self.rank, self.world_size, *worker))
+
+
+def _numbers(size: int | None) -> Iterator[int]:
+    for number in count() if size is None else range(size):
+        if number == 10_000:
+            raise RuntimeError("this stream has no end: hand on each item when it is read, and keep none")
+        yield number
+
+
+def _read_by(epoch: int, endless: bool = False) -> View:
+    """View the dataset as a function to what one process of all reads of a stream."""
+
+    def view(dataset_class: Any) -> Callable[..., Any]:
+        def items(size: int, rank: int, world_size: int, worker: int, workers: int) -> list[Any]:
+            dataset = dataset_class(lambda: _numbers(None if endless else size), rank, world_size)
+            with as_worker(worker, workers, dataset=dataset):
+                return _pass(dataset, epoch, 3 if endless else 50)
+
+        return items
 
     return view
 
 
-def _both_epochs(exercise: Exercise, answer: Any) -> Verdict:
-    first = exercise.compare(answer)
-    second = replace(exercise, what="Strided, second epoch", view=_epoch(2))
-    return first and second.compare(answer) and first
+SHARES = [  # rank, world_size, worker, workers; in the first all famous mistakes differ
+    (1, 3, 1, 2),
+    *((r, w, k, n) for w, n in product((1, 2, 3), (0, 1, 2, 3)) for r in range(w) for k in range(max(1, n))),
+]
 
-
-def _strided(size: int, stride: int) -> list[int]:
-    return [index for start in range(min(stride, size)) for index in range(start, size, stride)]
-
-
-check_strided = Exercise(
-    "Strided",
-    name="Strided.__iter__",
+check_dealt = Exercise(
+    "Dealt",
     methods=("__iter__",),
-    reference=_sampler(_strided),
-    view=_epoch(1),
-    judge=_both_epochs,
-    cases=cases("size stride", [(6, 2), (7, 3), (10, 4), (4, 2), (3, 5), (1, 1), (0, 2)]),
-    mistakes={
-        "You stop after the first run: go on from 1, from 2, up to stride - 1.": _sampler(
-            lambda size, stride: range(0, size, stride)
-        ),
-        "i * stride % size meets the same index again when size and stride have a common factor.": _sampler(
-            lambda size, stride: [i * stride % size for i in range(size)]
-        ),
-        "The rows must not be cut to equal length: the tail of the dataset is lost.": _sampler(
-            lambda size, stride: [
-                start + k * stride for start in range(stride) for k in range(size // stride)
-            ]
-        ),
-        "This is the order that the dataset has anyway.": _sampler(lambda size, stride: range(size)),
-        "Each call of __iter__ must begin anew: a stored iterator is used up.": _sampler(
-            _strided, used_up=True
-        ),
-    },
-)
-"""Exercise 1, `Strided(dataset, stride)`: every index once, and a second pass gives the same again."""
-
-
-# ---- exercise 2: batches
-
-
-def _batches(indices: Iterable[int], batch_size: int, drop_last: bool) -> list[list[int]]:
-    return list(BatchSampler(indices, batch_size, drop_last))
-
-
-def _starts(indices: Sequence[int], batch_size: int, starts: Iterable[int]) -> list[list[int]]:
-    return [list(indices[start : start + batch_size]) for start in starts]
-
-
-check_batches = Exercise(
-    "batches",
-    reference=_batches,
+    reference=Dealt,
+    view=_read_by(0),
+    judge=_in_turn(second_epoch=_read_by(1), a_stream_without_end=_read_by(0, endless=True)),
     cases=cases(
-        "indices batch_size drop_last",
-        product(([4, 0, 3, 1], [4, 0, 3, 1, 2], [2, 0, 1], [7], []), (2, 3, 1), (False, True)),
+        "size rank world_size worker workers", [(n, *share) for n, share in product((13, 12, 2), SHARES)]
     ),
     mistakes={
-        "The short last batch is lost although drop_last is False.": lambda indices, batch_size, drop_last: (
-            _batches(indices, batch_size, True)
+        "The worker is missing: the workers of this rank all read the same.": _places(
+            lambda r, w, k, n: (r, w)
         ),
-        "drop_last is ignored: the short last batch is still there.": lambda indices, batch_size, drop_last: (
-            _batches(indices, batch_size, False)
+        "The rank is missing: all ranks read the same.": _places(lambda r, w, k, n: (k, n)),
+        "Every item comes once, but some ranks get more than others, by up to the number of workers: deal to the "
+        "ranks first, then each rank's share to its workers.": _places(lambda r, w, k, n: (r * n + k, w * n)),
+        "rank + worker is the same for several processes: some items come twice, others never.": _places(
+            lambda r, w, k, n: (r + k, w * n)
         ),
-        "The batches overlap: step by batch_size, not by 1.": lambda indices, batch_size, drop_last: _starts(
-            indices, batch_size, range(len(indices) - batch_size + 1 if drop_last else len(indices))
-        ),
-        "drop_last drops a short batch only; here a full one went.": lambda indices, batch_size, drop_last: (
-            _batches(indices, batch_size, False)[: -1 if drop_last else None]
+        "This is the whole stream: every process of every rank would read it.": _places(
+            lambda r, w, k, n: (0, 1)
         ),
     },
 )
-"""Exercise 2, `batches(indices, batch_size, drop_last)`, against torch's BatchSampler."""
+"""Exercise 3: `__iter__` of `Dealt(read, rank, world_size)`: rank r gets items r, r + W, …, shared by its workers."""
 
 
-# ---- exercise 3: pooled
+# ---- exercise 4: random numbers that depend on seed, epoch and index alone
 
 
-def _pooled_case(size: int, batch_size: int, pool: int) -> dict[str, Any]:
-    lengths = sentence_lengths(size, seed=size)
-    order = list(RandomSampler(lengths, seed=size))
-    return {"lengths": lengths, "order": order, "batch_size": batch_size, "pool": pool}
+class EpochKeys(Sampler[Any]):
+    """What exercise 4 asks of the sampler; `key` is where wrong answers differ."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.epoch = sampler, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next pass."""
+        self.epoch = epoch
+
+    def key(self, index: int) -> Any:
+        """Return what stands for an index."""
+        return self.epoch, index
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.key(index) for index in self.sampler)
+
+    def __len__(self) -> int:
+        return len(self.sampler)
 
 
-check_pools = Exercise(
-    "pooled",
-    reference=pooled_batches,
-    cases=[_pooled_case(*case) for case in ((8, 2, 2), (12, 2, 3), (11, 3, 2), (5, 4, 1), (3, 2, 4))],
+def _keys_of(answer: Any) -> Callable[..., Any]:
+    def keys(size: int, epochs: list[int]) -> list[Any]:
+        sampler, passes = answer(RandomSampler(range(size), seed=size)), []
+        for epoch in epochs:
+            sampler.set_epoch(epoch)
+            passes.append(_pass(sampler, 0))
+        return passes
+
+    return keys
+
+
+check_epoch_keys = Exercise(
+    "keys of two epochs",
+    name="EpochKeys.__iter__",
+    methods=("__iter__",),
+    reference=EpochKeys,
+    view=_keys_of,
+    cases=cases("size epochs", [(3, [1, 2]), (4, [0, 5]), (1, [7, 7])]),
     mistakes={
-        "You sort the whole epoch: sort inside each pool only, or nothing is left of the shuffle.": (
-            lambda lengths, order, batch_size, pool: pooled_batches(
-                lengths, order, batch_size, max(1, len(order))
-            )
+        "The epoch stands first, then the index.": _with(
+            EpochKeys, key=lambda self, index: (index, self.epoch)
         ),
-        "Sort the indices by lengths[index], not by the index itself.": (
-            lambda lengths, order, batch_size, pool: pooled_batches(
-                range(len(lengths)), order, batch_size, pool
-            )
-        ),
-        "A pool holds pool × batch_size indices; yours holds batch_size.": (
-            lambda lengths, order, batch_size, pool: pooled_batches(lengths, order, batch_size, 1)
-        ),
-        "A pool holds pool × batch_size indices; yours holds pool.": lambda lengths, order, batch_size, pool: [
-            batch
-            for start in range(0, len(order), pool)
-            for batch in pooled_batches(lengths, order[start : start + pool], batch_size, pool)
-        ],
-        "These are lengths; batches hold indices.": lambda lengths, **case: [
-            [lengths[index] for index in batch] for batch in pooled_batches(lengths, **case)
-        ],
-        "Nothing is sorted here: the batches are those of the shuffle.": (
-            lambda lengths, order, batch_size, pool: _starts(
-                order, batch_size, range(0, len(order), batch_size)
-            )
+        "The epoch is missing: these are the indices alone.": _with(EpochKeys, key=lambda self, index: index),
+        "A sum of epoch and index cannot be taken apart again: yield the pair.": _with(
+            EpochKeys, key=lambda self, index: self.epoch + index
         ),
     },
 )
-"""Exercise 3, `pooled(lengths, order, batch_size, pool)`."""
+"""Exercise 4, first half: `EpochKeys(sampler)` yields (epoch, index)."""
+
+
+class Noisy(Dataset[Any]):
+    """Items with a random number, from a generator that the dataset owns; `source` is where answers differ."""
+
+    def __init__(self, size: int, seed: int = 0) -> None:
+        self.size, self.seed = size, seed
+        self.generator = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def source(self, epoch: int, index: int) -> Any:
+        """Return the generator of an item."""
+        return self.generator
+
+    def __getitem__(self, key: Any) -> Any:
+        return key[1], int(self.source(*key).integers(100))
+
+
+def _source(*parts: str) -> Any:
+    """Make an answer whose generator is made from some of seed, epoch and index."""
+
+    def source(self: Noisy, epoch: int, index: int) -> Any:
+        known = {"seed": self.seed, "epoch": epoch, "index": index}
+        return np.random.default_rng([known[part] for part in parts])
+
+    return _with(Noisy, source=source)
+
+
+def _worker_seed(self: Noisy, epoch: int, index: int) -> Any:
+    info = get_worker_info()
+    return np.random.default_rng((info.seed if info else 0, epoch, index))
+
+
+def _reseeds(self: Noisy, key: tuple[int, int]) -> Any:
+    np.random.seed(self.seed + 1000 * key[0] + key[1])  # noqa: NPY002 the mistake
+    return key[1], int(np.random.randint(100))  # noqa: NPY002
+
+
+_SHAPE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED = (
+    "An item is the pair (index, number): the index of its key, and a number from 0 to 99.",
+    "A global generator has been seeded or drawn from, and all others who use it notice: make one for the item.",
+    "All items of an epoch have the same number: the index is missing.",
+    "Asked for the same key, a copy that had loaded other items before gave another number: no generator may live "
+    "longer than an item.",
+    "For the same key, another worker gave another number: with another num_workers the run is another one.",
+    "Epoch 1 repeats epoch 0: the epoch must come out of the key. (An attribute of the dataset stays what it was when "
+    "the worker started.)",
+    "Epoch 1 is epoch 0, moved on by one item: the sum of the three is the same for (0, 1) and (1, 0). Give the "
+    "generator all three numbers.",
+    "Another seed changes nothing: runs with other seeds have the same noise.",
+)
+
+
+def _states() -> list[Any]:
+    numpy_state: Any = np.random.get_state()  # noqa: NPY002 it is looked at, not used
+    return [random.getstate(), numpy_state[1].tolist(), torch.get_rng_state().tolist()]
+
+
+def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
+    """Try all that may make numbers repeat, or depend on more than seed, epoch and index."""
+    keys = list(product((0, 1), range(20)))
+
+    def numbers(dataset: Any, keys: Iterable[Any] = keys) -> list[int]:
+        return [int(dataset[key][1]) for key in keys]
+
+    try:
+        before, dataset = _states(), answer(20, 0)
+        items = [dataset[key] for key in keys]
+        shaped = all(len(item) == 2 and item[0] == key[1] for item, key in zip(items, keys, strict=True))
+        if not shaped or not all(0 <= item[1] < 100 for item in items):
+            return exercise.wrong(_SHAPE)
+        touched = _states() != before
+        straight, backwards = numbers(answer(20, 0)), numbers(answer(20, 0), reversed(keys))[::-1]
+        workers = []
+        for worker in range(2):  # a worker holds a copy
+            with as_worker(worker, 2, dataset=copy.deepcopy(answer(20, 0))) as info:
+                workers.append(numbers(info.dataset))
+        other_seed = numbers(answer(20, 1))
+    except Exception as error:
+        return exercise.wrong(f"your code raised {type(error).__name__}: {error}")
+    first, second = straight[:20], straight[20:]
+    faults = {
+        _GLOBAL: touched,
+        _ALIKE: len({*first}) == 1,
+        _ASKED: straight != backwards,
+        _WORKER: workers != [straight, straight],
+        _REPEATS: first == second,
+        _SHIFT: first[1:] == second[:-1],
+        _SEED: straight == other_seed,
+    }
+    said = next((sentence for sentence, found in faults.items() if found), "")
+    if said:
+        return exercise.wrong(f"{said} Items 0 to 3 have {first[:4]} in epoch 0 and {second[:4]} in epoch 1.")
+    return exercise.right("every number depends on seed, epoch and index, and on nothing else")
+
+
+check_repaired = Exercise(
+    "Repaired",
+    name="Repaired.__getitem__",
+    methods=("__getitem__",),
+    reference=_source("seed", "epoch", "index"),
+    judge=_judge_noise,
+    mistakes={
+        _SHAPE: _with(Noisy, __getitem__=lambda self, key: Noisy.__getitem__(self, key)[1:]),
+        _GLOBAL: _with(Noisy, __getitem__=_reseeds),
+        _ALIKE: _source("seed", "epoch"),
+        _ASKED: Noisy,
+        _WORKER: _with(Noisy, source=_worker_seed),
+        _REPEATS: _source("seed", "index"),
+        _SHIFT: _with(Noisy, source=lambda self, e, i: np.random.default_rng(self.seed + e + i)),
+        _SEED: _source("epoch", "index"),
+    },
+)

@@ -1,19 +1,21 @@
-"""What notebook 02, samplers, runs: datasets that show their order, batches by length."""
+"""What notebook 02 runs: a dataset that shows its order, batches by length, a process that plays a worker."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 import numpy as np
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, get_worker_info
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
+from torch.utils.data._utils import worker as torch_worker
 
 from lib._values import integer
 
-# ---- Data that shows its order: datasets whose item is its index, and a log of who asked whom for what.
+# ---- Data that shows its order: a dataset whose item is its index, and a log of who asked whom for what.
 #
 #     length    Dataset -> Sampler              how many samples there are
 #     indices   Sampler -> DataLoader           which of them, in which order
@@ -21,9 +23,6 @@ from lib._values import integer
 #     batch     DataLoader -> training loop     what was loaded, collated
 #
 # The classes live in a module and not in a notebook cell, so that DataLoader workers can unpickle them.
-
-MAIN = -1
-"""The worker number of the main process, as `WitnessDataset` reports it."""
 
 
 @dataclass(frozen=True)
@@ -80,42 +79,6 @@ class IndexDataset(Dataset[Any]):
         return index
 
 
-class WitnessDataset(IndexDataset):
-    """Item i says which copy of the dataset made it: (i, worker, loads of that copy so far, epoch of that copy).
-
-    The worker is 0, 1, … or MAIN. `epoch` is 0 until someone sets it.
-    """
-
-    epoch = 0
-
-    def __getitem__(self, index: int) -> tuple[int, int, int, int]:
-        super().__getitem__(index)
-        worker = get_worker_info()
-        return index, MAIN if worker is None else worker.id, self.loads, self.epoch
-
-
-class NoisyDataset(IndexDataset):
-    """Item i is (i, worker, a random number in 0..99), as an augmentation draws one.
-
-    per_item False: from a generator that the dataset owns, a famous mistake: every worker has its own copy, in the same
-    state. True: from a generator made for (seed, epoch, index), so that the number depends on nothing else.
-    """
-
-    epoch = 0
-
-    def __init__(self, size: int, per_item: bool, seed: int = 0) -> None:
-        super().__init__(size)
-        self.per_item, self.seed = per_item, seed
-        self.generator = np.random.default_rng(seed)
-
-    def __getitem__(self, index: int) -> tuple[int, int, int]:
-        super().__getitem__(index)
-        worker = get_worker_info()
-        key = (self.seed, self.epoch, index)
-        generator = np.random.default_rng(key) if self.per_item else self.generator
-        return index, MAIN if worker is None else worker.id, int(generator.integers(100))
-
-
 class LoggedSampler(Sampler[int]):
     """Pass on the indices of a sampler, or of any iterable, and log each one as it leaves."""
 
@@ -159,10 +122,6 @@ def joined(messages: Iterable[Message]) -> list[Message]:
 
 # ---- Batches of samples that are about equally long: less padding, and still a shuffle.
 #
-# A batch of sequences is as long as its longest; the rest is padding. Sorting the whole epoch by length
-# leaves hardly any padding and no shuffle either. So: shuffle, cut the order into pools of several batches,
-# sort inside each pool.
-#
 #     order    3 9 0 5 | 8 1 7 2      pools of 2 batches of 2
 #     sorted   9 0 5 3 | 1 7 8 2      by length, inside each pool
 #     batches  [9 0] [5 3] [1 7] [8 2]
@@ -197,3 +156,18 @@ def padding_share(lengths: Sequence[int], batches: Sequence[Sequence[int]]) -> f
     used = sum(lengths[i] for batch in batches for i in batch)
     held = sum(max(lengths[i] for i in batch) * len(batch) for batch in batches if batch)
     return 1 - used / held if held else 0.0
+
+
+# ---- A process that plays a worker, so that a check need not start one.
+
+
+@contextmanager
+def as_worker(worker: int, workers: int, dataset: Any = None) -> Iterator[Any]:
+    """Let `get_worker_info()` answer as in worker `worker` of `workers`; as without workers where there are 0."""
+    before = torch_worker._worker_info
+    info = torch_worker.WorkerInfo(id=worker, num_workers=workers, seed=1000 + worker, dataset=dataset)
+    torch_worker._worker_info = info if workers else None
+    try:
+        yield info
+    finally:
+        torch_worker._worker_info = before

@@ -1,65 +1,100 @@
 """What is particular about the checks of notebook 02; what all exercises have in common is in test_exercises."""
 
+from itertools import islice
+
+import numpy as np
+import pytest
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
+
 from support.n02 import checks as n02
+from support.n02.runs import as_worker
 
 
-def strided_class(passes):
-    """Make the exercise's class from a function (size, stride) -> an iterable for each pass."""
+class Loader(n02.Loader):
+    """The loader as a class that is its own iterator's maker, without `yield`."""
 
-    class Strided:
-        def __init__(self, dataset, stride):
-            self.size, self.stride = len(dataset), stride
+    def __iter__(self):
+        return map(self.load, self.batch_sampler)
+
+    def load(self, indices):
+        return self.collate_fn([self.dataset[index] for index in indices])
+
+
+def test_use_takes_what_is_right_and_else_ours():
+    assert n02.use(Loader, n02.check_loader) is Loader
+    stub = type("Loader", (n02.Loader,), {"__iter__": lambda self: ..., "__len__": lambda self: None})
+    for other in (stub, n02.check_loader.mistakes["len() counts batches, not items."]):
+        assert n02.use(other, n02.check_loader) is n02.Loader
+    assert [batch.tolist() for batch in n02.Loader([5, 6, 7], [[0, 2]], default_collate)] == [[5, 7]]
+
+
+@pytest.mark.parametrize(
+    "exercise, mistake, said",
+    [
+        (n02.check_loader, "An iterator that is kept", "collate_fn is sum), second epoch: for size = 5, "),
+        (n02.check_loader, "All batches are loaded", "items loaded when the first batch comes: for size = 5, "),
+        (n02.check_pooled, "Every epoch has the order", "batches of indices, second epoch: for size = 12, "),
+        (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 3, "),
+        (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
+        (n02.check_repaired, "Asked for the same key", "Items 0 to 3 have [85, 63, 51, 26] in epoch 0"),
+    ],
+)
+def test_a_fault_is_told_where_it_shows(exercise, mistake, said):
+    wrong = next(answer for sentence, answer in exercise.mistakes.items() if sentence.startswith(mistake))
+    assert said in exercise(wrong).message
+
+
+def dealt(iterate):
+    class Dealt(IterableDataset):
+        def __init__(self, read, rank, world_size):
+            self.read, self.rank, self.world_size = read, rank, world_size
 
         def __iter__(self):
-            return iter(passes(self.size, self.stride))
+            info = get_worker_info()
+            worker, workers = (info.id, info.num_workers) if info else (0, 1)
+            return iterate(self, self.rank + worker * self.world_size, workers * self.world_size)
 
-    return Strided
-
-
-def right(size, stride):
-    for start in range(stride):
-        yield from range(start, size, stride)
+    return Dealt
 
 
-def test_a_generator_is_a_right_sampler_and_an_endless_one_is_stopped():
-    def endless(size, stride):
-        while True:
-            yield 0
+def test_a_loop_that_counts_places_is_a_right_answer_and_one_that_collects_the_stream_first_is_not():
+    right = dealt(lambda self, first, step: (i for p, i in enumerate(self.read()) if p % step == first))
+    collected = dealt(lambda self, first, step: iter(list(self.read())[first::step]))
+    assert n02.check_dealt(right)
+    verdict = n02.check_dealt(collected)
+    assert verdict.status == "wrong" and "Dealt, a stream without end: " in verdict.message
+    assert "this stream has no end" in verdict.message
 
-    assert n02.check_strided(strided_class(right))
-    assert n02.check_strided(strided_class(endless)).status == "wrong"
 
-
-def test_a_sampler_that_is_used_up_is_right_in_its_first_epoch():
-    class UsedUp:
-        def __init__(self, dataset, stride):
-            self.iterator = right(len(dataset), stride)
-
+def test_whoever_forgets_that_there_may_be_no_workers_is_told_what_happened():
+    class Dealt(n02.Dealt):
         def __iter__(self):
-            return self.iterator
+            info = get_worker_info()
+            first, step = self.places(info.id, info.num_workers)
+            return islice(self.read(), first, None, step)
 
-    verdict = n02.check_strided(UsedUp)
-    assert verdict.status == "wrong"
-    assert verdict.message.startswith("Strided, second epoch: for size = 6, stride = 2, ")
-    assert "begin anew" in verdict.message
-
-
-def batches(indices, batch_size, drop_last):
-    cut = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
-    return [batch for batch in cut if len(batch) == batch_size or not drop_last]
+    verdict = n02.check_dealt(Dealt)
+    assert "worker = 0, workers = 0 your code raised AttributeError: 'NoneType'" in verdict.message
 
 
-def test_lists_generators_and_plain_loops_are_right():
-    def as_generator(indices, batch_size, drop_last):
-        yield from batches(indices, batch_size, drop_last)
+def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_that_is_left_out_is_not():
+    class ByText(n02.Noisy):
+        def __getitem__(self, key):
+            number = hash((self.seed, *key))  # of whole numbers it is the same in every process
+            return key[1], int(np.random.default_rng(abs(number)).integers(100))
 
-    assert n02.check_batches(batches) and n02.check_batches(as_generator)
+    class Text(n02.Noisy):
+        def __getitem__(self, key):
+            return key[1], hash(key) % 100
 
-    def pooled(lengths, order, batch_size, pool):
-        cut = []
-        for first in range(0, len(order), pool * batch_size):
-            part = sorted(order[first : first + pool * batch_size], key=lambda i: lengths[i])
-            cut += [part[start : start + batch_size] for start in range(0, len(part), batch_size)]
-        return cut
+    assert n02.check_repaired(ByText)
+    assert "Another seed changes nothing" in n02.check_repaired(Text).message
 
-    assert n02.check_pools(pooled)
+
+def test_who_plays_a_worker_is_one_only_inside_and_with_no_workers_not_even_there():
+    with as_worker(1, 3, dataset="copy") as info:
+        assert get_worker_info() is info and (info.id, info.num_workers, info.dataset) == (1, 3, "copy")
+        with as_worker(0, 0):
+            assert get_worker_info() is None
+        assert get_worker_info() is info
+    assert get_worker_info() is None

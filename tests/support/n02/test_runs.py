@@ -1,7 +1,5 @@
 """Items that are their index, and the log of who asked whom."""
 
-import pickle
-
 import pytest
 import torch
 from hypothesis import given
@@ -90,35 +88,6 @@ def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_lengt
         other,
     ]
     assert n02.joined([]) == []
-
-
-def test_a_witness_reports_the_main_process_or_the_worker_that_has_a_copy_of_it():
-    witness = n02.WitnessDataset(2)
-    witness.epoch = 7
-    assert [witness[1], witness[0]] == [(1, n02.MAIN, 1, 7), (0, n02.MAIN, 2, 7)]
-    witness = n02.WitnessDataset(4)
-    reports = list(DataLoader(witness, num_workers=2))
-    assert [[int(part) for part in report[:3]] for report in reports] == [[0, 0, 1], [1, 1, 1], [2, 0, 2], [3, 1, 2]]
-    assert witness.loads == 0
-
-
-def noise(dataset, epoch):
-    dataset.epoch = epoch
-    return [batch[2].tolist() for batch in DataLoader(dataset, batch_size=5, num_workers=2)]
-
-
-def test_a_generator_of_the_dataset_repeats_in_workers_and_epochs_one_for_each_item_does_not():
-    shared, own = n02.NoisyDataset(10, per_item=False), n02.NoisyDataset(10, per_item=True)
-    first, second = noise(shared, 0)
-    assert first == second and noise(shared, 1) == [first, second]
-    first, second = noise(own, 0)
-    assert first != second and noise(own, 1) != [first, second] == noise(own, 0)
-    assert [own[i][2] for i in range(10)] == first + second  # without workers, too
-
-
-@pytest.mark.parametrize("dataset", [n02.IndexDataset(3), n02.WitnessDataset(3), n02.NoisyDataset(3, per_item=False)])
-def test_spawned_workers_can_unpickle_the_datasets(dataset):
-    assert len(pickle.loads(pickle.dumps(dataset))) == 3
 
 
 def test_the_example_of_the_docstring_and_sizes_below_one():

@@ -75,9 +75,13 @@ def switch(value: bool, label: str) -> Switch:
     return Switch((False, True), value, label)
 
 
+KEPT = 64  # frames of an explorer, 100 kB each: a slider that moves back and forth draws nothing twice
+
+
 class Explorer:
     """A drawing function with controls; what `explore` returns.
 
+    figure: the last one drawn; live, the last KEPT frames are kept, and `draw` is not called again for them.
     Raises whatever `draw` raises for the first frame at once. Later errors are shown in place of the figure and raised.
     """
 
@@ -112,11 +116,17 @@ class Explorer:
         import ipywidgets
 
         shown = ipywidgets.HTML(self._frame())
+        frames = {repr(self.values): shown.value}  # draw is pure: what was shown once comes back at once
 
         def changed(name: str, change: Mapping[str, Any]) -> None:
             try:
-                self.update(**{name: change["new"]})
-                shown.value = self._frame()
+                self.values[name] = change["new"]
+                if (settings := repr(self.values)) not in frames:
+                    self.update()
+                    if len(frames) == KEPT:
+                        frames.pop(next(iter(frames)))
+                    frames[settings] = self._frame()
+                shown.value = frames[settings]
             except Exception as error:
                 text = html.escape(f"{type(error).__name__}: {error}")
                 shown.value = f'<p class="idt-error" role="alert" style="color:{RED}">{text}</p>'

@@ -19,13 +19,16 @@ def frame(text):
     figure, axes = new_figure(4, 2)
     title(axes, str(text))
     return figure
-
-drawn = []
 """
 FOLLOWS = 'explore(lambda n, on: frame((n, on)), n=whole(1, 5, 5, "n"), on=switch(True, "on"))'
 STANDS_STILL = 'explore(lambda n: frame("always the same"), n=whole(1, 5, 2, "n"))'
 FAILS = 'explore(lambda n: frame(1 // (n - 3)), n=whole(1, 5, 2, "n"))'
-DRIFTS = 'explore(lambda n: frame(drawn.append(n) or len(drawn)), n=whole(1, 5, 2, "n"))'
+DRIFTS = """
+box = explore(lambda n, m: frame((n, m)), n=whole(1, 5, 2, "n"), m=whole(0, 9, 0, "m")).widget
+n, m = box.children[0].children
+n.observe(lambda change: setattr(m, "value", m.value + 1), "value")
+box
+"""
 MISPRINTS = """
 slider = ipywidgets.FloatSlider(0.5, min=0, max=1, step=0.25, readout_format=".0%", description="share")
 box = explore(lambda n: frame(n), n=whole(0, 100, 50, "n")).widget

@@ -64,6 +64,19 @@ def test_moving_each_control_changes_the_figure_and_corners_reach_every_position
     assert {corner["count"] for corner in corners} == set(range(1, 10))
 
 
+def test_a_slider_that_moves_back_draws_nothing_twice_until_many_frames_were_seen(monkeypatch):
+    monkeypatch.setattr("lib.show.explore.KEPT", 3)
+    drawn = []
+    explorer = explore(lambda n: drawn.append(n) or draw_bars(n, "red", False), n=whole(1, 6, 1, "n"))
+    (slider,), first = controls_of(explorer), frame_of(explorer)
+    for n in (2, 3, 1, 2):
+        slider.value = n
+    assert drawn == [1, 2, 3] and 'alt="2 red bars"' in frame_of(explorer)
+    for n in (4, 1):  # the fourth frame takes the place of the first
+        slider.value = n
+    assert drawn == [1, 2, 3, 4, 1] and frame_of(explorer) == first
+
+
 def test_an_error_at_a_later_position_is_shown_and_raised():
     explorer = explore(draw_bars, **CONTROLS)
     with pytest.raises(RuntimeError, match="seven"):

@@ -87,7 +87,8 @@ class MetaFile:
 
     May be used by many threads, in forked workers, and be pickled (the file is then opened again). Close it, or use
     `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
-    is damaged or a file that is none; `rows` and `packed` raise RuntimeError if the text has changed since.
+    is damaged or a file that is none, which names it and the way out: damage to a row's place is found when that row
+    is read. `rows` and `packed` raise RuntimeError if the text has changed since.
     """
 
     def __init__(self, path: str | os.PathLike[str], index: str | os.PathLike[str] | None = None) -> None:
@@ -122,13 +123,15 @@ class MetaFile:
     def _few(self, ids: list[int]) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
-        self._check_unchanged()
+        self._check_open()
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
                 text = memoryview(bytearray(end - begin))
                 length = copy_row(self._file, begin, end, self._index.gaps, text)
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
+        except EOFError:
+            raise self._index.damaged() from None
         finally:  # a text that has changed meanwhile is the error, whatever else is
             self._check_unchanged()
         return rows
@@ -170,14 +173,19 @@ class MetaFile:
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
                 progress(len(ends))
+        except EOFError:
+            raise self._index.damaged() from None
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
         return Packed(data, offsets, places)
 
-    def _check_unchanged(self) -> None:
+    def _check_open(self) -> None:
         if not self._close.alive:
             raise ValueError(f"{self.path} is closed")
+
+    def _check_unchanged(self) -> None:
+        self._check_open()
         now = _status(self._file)
         if now != self._status:
             raise RuntimeError(
@@ -286,11 +294,13 @@ def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> 
         newlines = np.append(np.flatnonzero(window == NEWLINE), len(window))
         end = newlines[np.searchsorted(newlines, begin)]
     lengths: Ids = end - begin - (window[end - 1] == RETURN)
+    if (lengths < 1).any():
+        raise EOFError
     to = np.cumsum(lengths) - lengths
     # As memcpy does: whatever has 2^c bytes or more, but less than 2^(c + 1), is its first and its last 2^c bytes,
     # which may overlap. So for each c two copies of equal pieces move thousands of unequal rows.
     classes = np.frexp(lengths.astype(np.float64))[1] - 1
-    for c in np.unique(classes).tolist():
+    for c in np.flatnonzero(np.bincount(classes)).tolist():
         rows = np.flatnonzero(classes == c)
         source, target = _pieces(window, 1 << c), _pieces(out, 1 << c)
         first, there, rest = begin[rows], to[rows], lengths[rows] - (1 << c)

@@ -255,7 +255,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
     """Copy rows one after another to `out` and return their lengths; `out` has room for the sum of end - begin.
 
     begin, end: where each row's line begins and where its newline is, sorted. gaps: the end may lie some lines too
-    far. A carriage return before the newline is left out. Raises EOFError where the file is too short.
+    far. A carriage return before the newline is left out. Raises EOFError where the file is too short or has no row.
     """
     lengths, filled, view = np.empty(len(begin), np.int64), 0, out.data
     buffer = np.empty(min(WINDOW, int(end[-1] - begin[0])), np.uint8)
@@ -278,14 +278,17 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
 
 
 def copy_row(file: int, begin: int, end: int, gaps: bool, out: memoryview) -> int:
-    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError."""
+    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError as copy_rows."""
     length = end - begin
     row = out[:length]
     if read_into(file, row, begin) < length:
         raise EOFError
     if gaps:
         length = len(row.tobytes().partition(b"\n")[0])
-    return length - (row[length - 1] == RETURN)
+    length -= row[length - 1] == RETURN
+    if length < 1:
+        raise EOFError
+    return length
 
 
 def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:

@@ -275,7 +275,8 @@ def mini_epoch_loaders(
     prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
     options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
-    epoch = integer("epoch", epoch, at_least=0)  # here, not in the generator: wrong arguments are refused at once
+    # here, not in the generator: wrong arguments are refused at once
+    epoch = integer("epoch", epoch, at_least=0, below=2**62)
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)
     make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **options)

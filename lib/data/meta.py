@@ -262,7 +262,7 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
     a = 0
     while a < len(begin):
         low = int(begin[a])
-        b = max(a + 1, int(np.searchsorted(end, low + WINDOW)))  # one that is longer than a window comes alone
+        b = max(a + 1, int(end.searchsorted(low + WINDOW)))  # one that is longer than a window comes alone
         span = int(end[b - 1]) - low
         if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):
@@ -299,12 +299,12 @@ def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> 
     lengths: Ids = end - begin - (window[end - 1] == RETURN)
     if (lengths < 1).any():
         raise EOFError
-    to = np.cumsum(lengths) - lengths
+    to = lengths.cumsum() - lengths
     # As memcpy does: whatever has 2^c bytes or more, but less than 2^(c + 1), is its first and its last 2^c bytes,
     # which may overlap. So for each c two copies of equal pieces move thousands of unequal rows.
     classes = np.frexp(lengths.astype(np.float64))[1] - 1
-    for c in np.flatnonzero(np.bincount(classes)).tolist():
-        rows = np.flatnonzero(classes == c)
+    for c in np.bincount(classes).nonzero()[0].tolist():
+        rows = (classes == c).nonzero()[0]
         source, target = _pieces(window, 1 << c), _pieces(out, 1 << c)
         first, there, rest = begin[rows], to[rows], lengths[rows] - (1 << c)
         target[there] = source[first]

@@ -155,7 +155,7 @@ class Index:
         begin, end, a = np.empty_like(ids), np.empty_like(ids), 0
         while a < len(ids):
             first = int(groups[a])
-            b = int(np.searchsorted(groups, first + NEAR))
+            b = int(groups.searchsorted(first + NEAR))
             records = np.empty(int(groups[b - 1]) - first + 1, self.record)
             self._read(records.view(np.uint8).data, first)
             numbers = np.arange(first, first + len(records))
@@ -210,7 +210,7 @@ def _refusal(path: Path, what: str) -> ValueError:
 def open_index(text: int, name: Path, path: Path) -> Index:
     """Open the index at `path` of an open text file, whose name is `name`; write it first if there is none that fits.
 
-    Of several processes one writes and the others wait for it. Raises ValueError for a file that is no index or a
+    Of several processes one writes and the others wait for it. Raises ValueError for what is no file, no index or a
     damaged one, OSError where it cannot be written, RuntimeError for a text that changes meanwhile.
     """
     stamp = Stamp.of(text)

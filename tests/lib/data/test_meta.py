@@ -316,6 +316,16 @@ def test_records_that_changed_places_and_bytes_that_changed_anywhere_are_found(t
                 read(meta, ids)
 
 
+def test_of_rows_that_are_far_apart_only_the_records_are_read(tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"row {i}\n" for i in range(20_000)))
+    change_index(path, 64 + 144 * 100, b"\xff")  # one between them
+    with MetaFile(path) as meta:
+        assert meta.rows(np.array([19_999, 0, 10_000])) == ["row 19999", "row 0", "row 10000"]
+        with refused(index_of(path)):
+            meta.rows(np.array([6400, 0, 19_999]))
+
+
 @pytest.mark.parametrize("many", [1, 50])
 def test_an_index_that_does_not_fit_its_text_is_refused_where_that_is_seen(thousand, many):
     """Rows that should lie behind the end, or where nothing is: an index of another text, with this one's stamp."""

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -438,7 +439,9 @@ def test_a_loader_whose_rows_are_changed_refuses_the_next_batch(meta, change, go
     loader = next(loaders)
     iterator = iter(loader)
     assert [int(row) for _ in range(after) for row in next(iterator)] == parts[0][: 20 * after]
+    rows = weakref.ref(dataset.packed)
     change(dataset)
+    assert rows() is None, "no loader keeps what the dataset has let go"
     with pytest.raises(RuntimeError, match=r"rows of this loader are gone.*of its own"):
         next(iterator)
     with pytest.raises(RuntimeError, match="rows of this loader are gone"):

@@ -203,11 +203,28 @@ def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     assert len(list(mini_epoch_loaders(dataset, 2, batch_size=8))) == 4
 
 
+def test_the_end_of_an_epoch_is_where_each_row_was_used_or_left_out(meta):
+    for drop_last, last, numbers in ((False, 999, (1000, 1001, 1002)), (True, 998, (999, 1000))):
+        dataset = RankDataset(meta, 3, 0, mini_epochs=4, drop_last=drop_last)  # 1002 turns, or 999
+        ends = [dataset.state_dict(number) for number in (last, *numbers)]
+        assert [(state["mini_epoch"], state["consumed"]) for state in ends] == [(3, last), *[(4, 1000)] * len(numbers)]
+        for state in ends:
+            dataset.load_state_dict(state)
+            assert dataset.num_samples == (1 if state is ends[0] and not drop_last else 0)
+
+
+def test_with_another_number_of_mini_epochs_the_rest_goes_to_as_few_as_keep_their_size(meta):
+    state = RankDataset(meta, 2, 0, mini_epochs=4).state_dict(500)
+    dataset = RankDataset(meta, 2, 0, mini_epochs=8)
+    dataset.load_state_dict(state)
+    assert (state["mini_epoch"], dataset.first_mini_epoch, len(dataset)) == (2, 4, 62)
+
+
 def test_wrong_states_are_refused_and_change_nothing(meta):
     dataset = RankDataset(meta, 2, 0, seed=1, mini_epochs=4)
     state = dataset.state_dict(100)
     assert json.loads(json.dumps(state)) == state
-    wrong = dict(seed=[2], size=[5], order=["torch"], version=[0], consumed=[N + 1, -1, 2.0], mini_epoch=[9, -1, None])
+    wrong = dict(seed=[2], size=[5], order=["torch"], version=[0], consumed=[N + 1, -1, 2.0], mini_epoch=[5, -1, None])
     for key, values in {**wrong, "mini_epochs": ["4", None, [4], 4.0, 0, True], "epoch": [-1, 2**62, "0"]}.items():
         for value in values:
             with pytest.raises(ValueError, match=f"{key}"):

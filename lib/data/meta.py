@@ -123,7 +123,6 @@ class MetaFile:
     def _few(self, ids: list[int]) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
-        self._check_open()
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
@@ -132,7 +131,7 @@ class MetaFile:
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
         except EOFError:
             raise self._index.damaged() from None
-        finally:  # a text that has changed meanwhile is the error, whatever else is
+        finally:  # a text that has changed, before or meanwhile, is the error, whatever else is
             self._check_unchanged()
         return rows
 
@@ -180,12 +179,9 @@ class MetaFile:
         data.resize(filled, refcheck=False)
         return Packed(data, offsets, places)
 
-    def _check_open(self) -> None:
+    def _check_unchanged(self) -> None:
         if not self._close.alive:
             raise ValueError(f"{self.path} is closed")
-
-    def _check_unchanged(self) -> None:
-        self._check_open()
         now = _status(self._file)
         if now != self._status:
             raise RuntimeError(

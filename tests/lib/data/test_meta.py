@@ -81,6 +81,15 @@ def test_a_row_of_ten_megabytes_among_short_ones(tmp_path):
         assert meta.rows([100, 0, 100]) == [long, row(0), long]
 
 
+def test_rows_of_every_length_side_by_side(tmp_path):
+    path = tmp_path / "captions.txt"
+    rows = [f"{k:0{k}d}"[:k] for k in range(1, 400)]
+    path.write_text("\n".join(rows))
+    assert all_rows(path) == rows
+    with MetaFile(path) as meta:
+        assert meta.rows(range(398, -1, -3)) == rows[::-3]
+
+
 @pytest.mark.parametrize("gap", [0, 2000, 70_000])
 def test_the_index_widens_its_numbers_where_rows_are_long(tmp_path, gap):
     path = tmp_path / "captions.txt"

@@ -87,7 +87,8 @@ class MetaFile:
 
     May be used by many threads, in forked workers, and be pickled (the file is then opened again). Close it, or use
     `with`. Raises OSError where the text cannot be read or the index not be written, ValueError for an index that
-    is damaged or a file that is none; `rows` and `packed` raise RuntimeError if the text has changed since.
+    is damaged or a file that is none, which names it and the way out: damage to a row's place is found when that row
+    is read. `rows` and `packed` raise RuntimeError if the text has changed since.
     """
 
     def __init__(self, path: str | os.PathLike[str], index: str | os.PathLike[str] | None = None) -> None:
@@ -122,14 +123,15 @@ class MetaFile:
     def _few(self, ids: list[int]) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
-        self._check_unchanged()
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
                 text = memoryview(bytearray(end - begin))
                 length = copy_row(self._file, begin, end, self._index.gaps, text)
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
-        finally:  # a text that has changed meanwhile is the error, whatever else is
+        except EOFError:
+            raise self._index.damaged() from None
+        finally:  # a text that has changed, before or meanwhile, is the error, whatever else is
             self._check_unchanged()
         return rows
 
@@ -170,6 +172,8 @@ class MetaFile:
                     offsets = offsets.astype(np.int64, copy=False)
                 offsets[start + 1 : start + 1 + len(ends)] = ends
                 progress(len(ends))
+        except EOFError:
+            raise self._index.damaged() from None
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
@@ -247,14 +251,14 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
     """Copy rows one after another to `out` and return their lengths; `out` has room for the sum of end - begin.
 
     begin, end: where each row's line begins and where its newline is, sorted. gaps: the end may lie some lines too
-    far. A carriage return before the newline is left out. Raises EOFError where the file is too short.
+    far. A carriage return before the newline is left out. Raises EOFError where the file is too short or has no row.
     """
     lengths, filled, view = np.empty(len(begin), np.int64), 0, out.data
     buffer = np.empty(min(WINDOW, int(end[-1] - begin[0])), np.uint8)
     a = 0
     while a < len(begin):
         low = int(begin[a])
-        b = max(a + 1, int(np.searchsorted(end, low + WINDOW)))  # one that is longer than a window comes alone
+        b = max(a + 1, int(end.searchsorted(low + WINDOW)))  # one that is longer than a window comes alone
         span = int(end[b - 1]) - low
         if b - a < FEW or span > FAR * (b - a):
             for k in range(a, b):
@@ -270,14 +274,17 @@ def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
 
 
 def copy_row(file: int, begin: int, end: int, gaps: bool, out: memoryview) -> int:
-    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError."""
+    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError as copy_rows."""
     length = end - begin
     row = out[:length]
     if read_into(file, row, begin) < length:
         raise EOFError
     if gaps:
         length = len(row.tobytes().partition(b"\n")[0])
-    return length - (row[length - 1] == RETURN)
+    length -= row[length - 1] == RETURN
+    if length < 1:
+        raise EOFError
+    return length
 
 
 def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
@@ -286,12 +293,14 @@ def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> 
         newlines = np.append(np.flatnonzero(window == NEWLINE), len(window))
         end = newlines[np.searchsorted(newlines, begin)]
     lengths: Ids = end - begin - (window[end - 1] == RETURN)
-    to = np.cumsum(lengths) - lengths
+    if (lengths < 1).any():
+        raise EOFError
+    to = lengths.cumsum() - lengths
     # As memcpy does: whatever has 2^c bytes or more, but less than 2^(c + 1), is its first and its last 2^c bytes,
     # which may overlap. So for each c two copies of equal pieces move thousands of unequal rows.
     classes = np.frexp(lengths.astype(np.float64))[1] - 1
-    for c in np.unique(classes).tolist():
-        rows = np.flatnonzero(classes == c)
+    for c in np.bincount(classes).nonzero()[0].tolist():
+        rows = (classes == c).nonzero()[0]
         source, target = _pieces(window, 1 << c), _pieces(out, 1 << c)
         first, there, rest = begin[rows], to[rows], lengths[rows] - (1 << c)
         target[there] = source[first]

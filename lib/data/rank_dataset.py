@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
@@ -58,8 +58,9 @@ class RankDataset(Dataset[Any]):
     which takes 4 N bytes while a mini-epoch is loaded. transform: applied to a row (a str) when it is taken.
 
     Load before a DataLoader starts its workers: forked, they share the rows. (Spawned ones read them again, each for
-    itself: a payload a worker.) They hold what was loaded when they started, so every mini-epoch needs new ones:
-    `mini_epoch_loaders` deals loaders that are right.
+    itself: a payload a worker.) They hold what was loaded when they started, so every mini-epoch needs new ones; and a
+    DataLoader without workers takes what is loaded at that moment, whatever it began with. `mini_epoch_loaders` deals
+    loaders that are right, or say that they no longer are.
 
     Raises ValueError for a rank outside 0..W-1, W < 1, mini_epochs < 1, an unknown order, and what MetaFile raises.
     """
@@ -88,6 +89,7 @@ class RankDataset(Dataset[Any]):
         # After a restart, the first rows of the order are used and the rest goes to the mini-epochs from _first on.
         self._consumed = self._first = 0
         self._packed: Packed | None = None
+        self._deal = 0  # how often epoch or state were changed: a loop over the mini-epochs compares it
         self._may_load_in_worker = False
 
     # ---- which rows
@@ -128,6 +130,7 @@ class RankDataset(Dataset[Any]):
         epoch = integer("epoch", epoch, at_least=0, below=2**62)
         if epoch != self.epoch:
             self.epoch, self.mini_epoch, self._consumed, self._first, self._packed = epoch, 0, 0, 0, None
+            self._deal += 1
 
     def load(self, mini_epoch: int) -> None:
         """Let the rows in memory go, then read those of a mini-epoch; nothing if they are the ones that are there."""
@@ -193,7 +196,8 @@ class RankDataset(Dataset[Any]):
         """Return what a restart needs; the same on every rank, and JSON as well as torch.save can hold it.
 
         consumed: rows that all ranks together have used since this epoch began, across restarts; they must have taken
-        their items in order. None: all before the mini-epoch that is loaded.
+        their items in order. None: all before the mini-epoch that is loaded. In the state of an epoch that is over it
+        is the number of all rows. Raises ValueError for fewer than before the restart, or more than there are.
         """
         if consumed is None:
             consumed = self._consumed + self.turns(self.mini_epoch).start * self.world_size
@@ -204,32 +208,40 @@ class RankDataset(Dataset[Any]):
                 f"consumed is {consumed}, but all ranks together use only {most} rows an epoch; count each row once, "
                 "from the start of the epoch"
             )
-        begun = range(self._first, self.mini_epochs)
-        ends = (self._consumed + self.turns(k).stop * self.world_size for k in begun)
-        mini_epoch = next((k for k, end in zip(begun, ends, strict=True) if consumed < end), self.mini_epochs)
-        place = {"epoch": self.epoch, "mini_epoch": mini_epoch, "consumed": min(consumed, self.size)}
+        if consumed >= min(most, self.size):  # over, and so is what drop_last leaves out
+            mini_epoch, consumed = self.mini_epochs, self.size
+        else:
+            turn = (consumed - self._consumed) // self.world_size
+            mini_epoch = next(k for k in range(self._first, self.mini_epochs) if turn < self.turns(k).stop)
+        place = {"epoch": self.epoch, "mini_epoch": mini_epoch, "consumed": consumed}
         return {**self._identity(), "mini_epochs": self.mini_epochs, **place}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken: what was left of the epoch is dealt anew over this dataset's ranks.
 
         It goes to the mini-epochs that are left: `first_mini_epoch` and those after it. Another world size or number of
-        mini-epochs is fine. Raises ValueError for a state of another file, seed or order, or one that is not complete;
-        the dataset is then as it was.
+        mini-epochs is fine. Raises ValueError for a state of another file, seed or order, one that is not complete, or
+        one that contradicts itself, and TypeError for what is no mapping; the dataset is then as it was.
         """
         more = ("mini_epochs", "epoch", "mini_epoch", "consumed")
         state = check_state(self, state, self._identity(), more)
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
-        first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=state["mini_epochs"] + 1)
+        parts = integer("mini_epochs", state["mini_epochs"], at_least=1)
+        first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=parts + 1)
+        if (over := first == parts) != (consumed == self.size):
+            raise ValueError(
+                f"the state contradicts itself: {consumed} of {self.size} rows are used, but its epoch is "
+                f"{'over' if over else 'not over'} (mini_epoch {first} of {parts}); take it anew with state_dict()"
+            )
         # With as few mini-epochs as keep each as small as in a whole epoch; with the same number as before, not fewer
         # than were left, so that a state at the start of one goes on with that one.
         rest, most = self._turns_of(self.size - consumed), self._turns_of(self.size, parts=self.mini_epochs)
         least = self.mini_epochs - -(-rest // max(1, most))
-        over, same = first == state["mini_epochs"], state["mini_epochs"] == self.mini_epochs
-        first = self.mini_epochs if over else min(first, least) if same else least
+        first = self.mini_epochs if over else min(first, least) if parts == self.mini_epochs else least
         self.epoch, self._consumed, self._packed = epoch, consumed, None
         self._first = self.mini_epoch = first
+        self._deal += 1
 
     def _turns_of(self, rows: int, parts: int = 1) -> int:
         """Return how many turns a rank has when so many rows are dealt, or how many the largest of its parts has."""
@@ -255,10 +267,16 @@ def mini_epoch_loaders(
     is used again. An epoch that a loaded state has begun goes on where it was left. No shuffle=True is needed; with it,
     a state is right only at the start of a mini-epoch.
 
+    A loader gives the rows that were loaded for it, or RuntimeError: when it is iterated, and without workers before
+    each batch, it looks whether they are still those of the dataset (`load`, `set_epoch`, `load_state_dict` and another
+    loop let them go); workers hold theirs. No loader is dealt after the epoch was set or a state loaded. Two loops at a
+    time need two datasets.
+
     prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
     options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
     """
-    epoch = integer("epoch", epoch, at_least=0)  # here, not in the generator: wrong arguments are refused at once
+    # here, not in the generator: wrong arguments are refused at once
+    epoch = integer("epoch", epoch, at_least=0, below=2**62)
     batch_size = integer("batch_size", batch_size, at_least=1)
     num_workers = integer("num_workers", num_workers, at_least=0)
     make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **options)
@@ -267,12 +285,16 @@ def mini_epoch_loaders(
 
 def _loaders(dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool) -> Iterator[_Loader]:
     dataset.set_epoch(epoch)
+    deal = dataset._deal
     todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
     ahead = _Ahead(dataset)
     try:
         for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
-            if dataset.epoch != epoch:
-                raise RuntimeError(f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt")
+            if dataset._deal != deal:
+                raise RuntimeError(
+                    f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt, or given a state: "
+                    "begin the loop again, and let another loop have a RankDataset of its own"
+                )
             ahead.load(mini_epoch)
             loader = make(ahead=ahead, following=following if prefetch else None)
             try:
@@ -323,10 +345,12 @@ class _Loader(DataLoader[Any]):
     def __init__(self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
         self._ahead, self._following, self._ended = ahead, following, False
+        self._rows = weakref.ref(dataset.packed)  # not kept alive: what the dataset lets go is gone
         self._last: Callable[[], Any] = lambda: None
 
     def __iter__(self) -> Any:
         self._refuse_if_ended()
+        self._refuse_if_changed()
         self._ahead.wait()
         iterator = super().__iter__()
         self._last = weakref.ref(iterator)
@@ -334,13 +358,27 @@ class _Loader(DataLoader[Any]):
         return self._batches(iterator)
 
     def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        for batch in iterator:
-            yield batch
+        while True:
             self._refuse_if_ended()
+            if self.num_workers == 0:
+                self._refuse_if_changed()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            yield batch
 
     def _refuse_if_ended(self) -> None:
         if self._ended:
             raise RuntimeError("the mini-epoch of this loader is over and its rows are gone; take the next loader")
+
+    def _refuse_if_changed(self) -> None:
+        rows, dataset = self._rows(), cast(RankDataset, self.dataset)
+        if rows is None or rows is not dataset._packed:
+            raise RuntimeError(
+                f"the rows of this loader are gone: the dataset was set to epoch {dataset.epoch}, mini-epoch "
+                f"{dataset.mini_epoch}, while they were used; let another loop have a RankDataset of its own"
+            )
 
     def end(self) -> None:
         self._ended = True

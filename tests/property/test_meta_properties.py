@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lib.data import meta, meta_index
@@ -62,3 +62,33 @@ def test_a_shorter_index_is_never_accepted(content, keep):
         os.truncate(index, int(keep * index.stat().st_size))
         with pytest.raises(ValueError, match="cut short"):
             MetaFile(path)
+
+
+@settings(max_examples=200)
+@given(
+    damage=st.dictionaries(st.floats(0, 1, exclude_max=True), st.integers(1, 255), min_size=1, max_size=39),
+    width=st.sampled_from([2, 4, 8]),
+    near=st.sampled_from([1, 8192]),
+)
+def test_a_damaged_index_gives_the_right_rows_or_an_error_that_names_it(damage, width, near):
+    rows = [f"row {i} " + "x" * (i % 7) for i in range(300)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.multiple(meta_index, RECORDS={width: meta_index.RECORDS[width]}, NEAR=near),
+    ):
+        path = Path(folder) / "meta.txt"
+        path.write_text("\n".join(rows))
+        MetaFile(path).close()
+        index = Path(f"{path}.idx")
+        content = bytearray(index.read_bytes())
+        for place, change in damage.items():
+            content[int(place * len(content))] ^= change
+        index.write_bytes(content)
+        for ids in ([0], [299, 1], range(300), range(0, 300, 100), range(128, 138)):
+            found, said = None, ""
+            try:
+                with MetaFile(path) as file:
+                    found = file.rows(ids)
+            except ValueError as error:
+                said = str(error)
+            assert found == [rows[i] for i in ids] or all(word in said for word in (str(index), "delete it", "index="))

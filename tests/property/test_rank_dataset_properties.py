@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.data.meta import Packed
@@ -138,3 +138,41 @@ def test_a_state_at_the_start_of_a_mini_epoch_resumes_with_that_mini_epoch(
     assert sum(whole(again), []) == sum(rest[mini_epoch:], [])
     if rest[mini_epoch]:
         assert again.first_mini_epoch == mini_epoch
+
+
+@settings(max_examples=200)
+@given(
+    size=st.integers(1, 60),
+    world_size=worlds,
+    mini_epochs=parts,
+    drop_last=st.booleans(),
+    part=st.floats(0, 1),
+    change=st.dictionaries(
+        st.sampled_from(["mini_epochs", "mini_epoch", "consumed", "epoch", "version", "size", "seed", "order"]),
+        st.one_of(parts, st.integers(-2, 70), st.sampled_from([None, "4", 2.5, 4.0, True, [4], 2**62])),
+        min_size=1,
+        max_size=2,
+    ),
+)
+def test_a_changed_state_is_refused_or_deals_just_what_it_says_is_left(
+    size, world_size, mini_epochs, drop_last, part, change
+):
+    first = make(size, world_size, 0, mini_epochs=mini_epochs, drop_last=drop_last)
+    state = {**first.state_dict(int(part * first.num_samples * world_size)), **change}
+    ranks = [make(size, world_size, rank, mini_epochs=mini_epochs, drop_last=drop_last) for rank in range(world_size)]
+    for dataset in ranks:
+        dataset.load(mini_epochs - 1)
+        before = {**dataset.__dict__}
+        try:
+            dataset.load_state_dict(state)
+        except ValueError:
+            assert dataset.__dict__ == before, "as it was"
+            return
+    order = make(size, 1, 0)
+    order.set_epoch(state["epoch"])
+    left = items(order)[state["consumed"] :]
+    found = Counter(row for dataset in ranks for row in sum(whole(dataset), []))
+    if drop_last:
+        assert found == Counter(left[: len(left) // world_size * world_size])
+    else:
+        assert set(found) >= set(left) and found.total() - len(left) < world_size

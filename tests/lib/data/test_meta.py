@@ -4,12 +4,14 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -79,6 +81,15 @@ def test_a_row_of_ten_megabytes_among_short_ones(tmp_path):
         assert meta.rows([100, 0, 100]) == [long, row(0), long]
 
 
+def test_rows_of_every_length_side_by_side(tmp_path):
+    path = tmp_path / "captions.txt"
+    rows = [f"{k:0{k}d}"[:k] for k in range(1, 400)]
+    path.write_text("\n".join(rows))
+    assert all_rows(path) == rows
+    with MetaFile(path) as meta:
+        assert meta.rows(range(398, -1, -3)) == rows[::-3]
+
+
 @pytest.mark.parametrize("gap", [0, 2000, 70_000])
 def test_the_index_widens_its_numbers_where_rows_are_long(tmp_path, gap):
     path = tmp_path / "captions.txt"
@@ -100,6 +111,8 @@ def test_rows_come_in_the_order_asked_for_and_as_often(thousand):
         packed = meta.packed(range(500, 600))
         assert (len(packed), packed[0], packed[-1]) == (100, row(500), row(599))
         assert packed.nbytes == packed.data.nbytes + 4 * 101
+        assert (packed := meta.packed([5, 4])).nbytes == packed.data.nbytes + 4 * 3 + 4 * 2, "and each item's place"
+        packed = meta.packed(range(500, 600))
         assert list(meta.packed([5, 4])) == list(pickle.loads(pickle.dumps(meta.packed([5, 4])))) == [row(5), row(4)]
     assert packed[0] == row(500), "also of a file that is closed; but"
     with pytest.raises(ValueError, match="closed"):
@@ -154,6 +167,18 @@ def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
             MetaFile(tmp_path / "pipe")
 
 
+def test_an_index_that_is_no_file_is_refused_at_once_and_kept(thousand, tmp_path):
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for place in filter(os.path.exists, (tmp_path, os.devnull, tmp_path / "pipe")):
+        with pytest.raises(ValueError, match=r"is not a regular file: choose another place .* index="):
+            MetaFile(thousand, index=place)
+    with pytest.raises(OSError, match="loop"):
+        MetaFile(thousand, index=tmp_path / "loop")
+    assert {*os.listdir(tmp_path)} <= {"captions.txt", "pipe", "loop"}
+
+
 @pytest.mark.parametrize("content, left", [(b"one more\n", 1001), (None, 1)])
 def test_a_file_that_grows_or_shrinks_while_open_is_an_error_not_other_rows(thousand, content, left):
     with MetaFile(thousand) as meta:
@@ -167,16 +192,17 @@ def test_a_file_that_grows_or_shrinks_while_open_is_an_error_not_other_rows(thou
     assert len(all_rows(thousand)) == left
 
 
+@pytest.mark.parametrize("change", [lambda text: os.truncate(text, 100), lambda text: os.utime(text, ns=(0, 0))])
 @pytest.mark.parametrize("step, read", [("bounds", "packed"), ("bounds_of", "rows")])
-def test_a_file_that_shrinks_in_the_middle_of_a_read_is_an_error(thousand, monkeypatch, step, read):
+def test_a_file_that_changes_in_the_middle_of_a_read_is_an_error(thousand, monkeypatch, step, read, change):
     with MetaFile(thousand) as meta:
         bounds = getattr(meta._index, step)
 
-        def cut_then_answer(ids):
-            os.truncate(thousand, 100)
+        def change_then_answer(ids):
+            change(thousand)
             return bounds(ids)
 
-        monkeypatch.setattr(meta._index, step, cut_then_answer)
+        monkeypatch.setattr(meta._index, step, change_then_answer)
         with pytest.raises(RuntimeError, match="has changed"):
             getattr(meta, read)([999, 3])
 
@@ -244,8 +270,9 @@ def test_an_index_of_another_format_or_text_though_of_the_same_size_and_date_is_
     thousand.write_bytes(text.replace(b"\n", b" ", 1))
     os.utime(thousand, ns=(date, date))
     assert len(all_rows(thousand)) == 999
-    change_index(thousand, 8, b"c")  # another version of the format
-    assert len(all_rows(thousand)) == 999
+    for version in (b"\2", b"c"):  # the one that had no checks, one to come
+        change_index(thousand, 8, version)
+        assert len(all_rows(thousand)) == 999 and index_of(thousand).read_bytes()[8:9] == b"\3"
 
 
 def change_index(path, place, content):
@@ -271,6 +298,64 @@ def test_a_damaged_index_is_refused_in_its_header_when_opened_elsewhere_when_rea
                 with pytest.raises(ValueError, match=what):
                     read([lost])
             os.truncate(index_of(thousand), 500)  # while it is open
+
+
+def refused(index):
+    return pytest.raises(ValueError, match=rf"{re.escape(str(index))} is damaged: delete it .* or keep .* index=")
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_records_that_changed_places_and_bytes_that_changed_anywhere_are_found(thousand, monkeypatch, width):
+    record = meta_index.RECORDS[width]
+    monkeypatch.setattr(meta_index, "RECORDS", {width: record})  # as for longer rows
+    assert len(all_rows(thousand)) == 1000
+    index = index_of(thousand)
+    whole = index.read_bytes()
+    head, size = whole[:64], record.itemsize
+    one = np.frombuffer(whole[64 : 64 + size], np.uint8)
+    changed = np.tile(one, (size, 1))
+    for by in range(1, 256):  # each byte of a record, to each other value
+        changed[np.diag_indices(size)] = one ^ by
+        assert meta_index.remainders(changed.view(record)[:, 0], width, np.zeros(size, np.int64)).all()
+    swapped = head + whole[64 + size : 64 + 2 * size] + whole[64 : 64 + size] + whole[64 + 2 * size :]
+    for content, ids in ((swapped, [64]), (head + bytes(len(whole) - 64), [0]), (whole + whole[-1:], [])):
+        index.write_bytes(content)
+        for read in (MetaFile.rows, MetaFile.packed):
+            with refused(index), MetaFile(thousand) as meta:
+                read(meta, ids)
+
+
+def test_of_rows_that_are_far_apart_only_the_records_are_read(tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"row {i}\n" for i in range(20_000)))
+    change_index(path, 64 + 144 * 100, b"\xff")  # one between them
+    with MetaFile(path) as meta:
+        assert meta.rows(np.array([19_999, 0, 10_000])) == ["row 19999", "row 0", "row 10000"]
+        with refused(index_of(path)):
+            meta.rows(np.array([6400, 0, 19_999]))
+
+
+@pytest.mark.parametrize("many", [1, 50])
+def test_an_index_that_does_not_fit_its_text_is_refused_where_that_is_seen(thousand, many):
+    """Rows that should lie behind the end, or where nothing is: an index of another text, with this one's stamp."""
+    lines = [b"x\n"] * 20_000
+    thousand.write_bytes(b"".join(lines))
+    date = thousand.stat().st_mtime_ns
+    index = index_of(thousand)
+    MetaFile(thousand).close()
+    thousand.write_bytes(b"".join([*lines[:5000], *[b"\r\n"] * 100, *lines[5100:]]))  # no sample looks there
+    os.utime(thousand, ns=(date, date))
+    with MetaFile(thousand) as meta, refused(index):
+        meta.rows([*range(5050, 5050 + many)])
+    body = index.read_bytes()[64:]
+    thousand.write_bytes(b"x\n" * 10)
+    with open(thousand, "rb") as text:
+        stamp = meta_index.Stamp.of(text.fileno())
+    fields = (meta_index.MAGIC, meta_index.VERSION, 2, 0, stamp.sample, stamp.size, stamp.modified, 20_000)
+    checksum = zlib.crc32(meta_index.HEADER.pack(*fields, 0)[:48])
+    index.write_bytes(meta_index.HEADER.pack(*fields, checksum) + body)
+    with MetaFile(thousand) as meta, refused(index):
+        meta.rows([*range(500, 500 + many)])
 
 
 @pytest.mark.parametrize("content", [b"an index of another program", b"\x89row", b"# captions\n"])
@@ -334,15 +419,20 @@ def test_a_folder_that_cannot_be_written_needs_an_index_elsewhere():
 
 @needs_fork
 def test_a_full_disk_leaves_no_half_index(thousand):
+    size = 64 + 16 * 144
+
     def with_little_room():
         import resource
 
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        return MetaFile(thousand).rows([0])
+        for room in (0, 30, 64, 1000, size - 100, size - 1):  # the last write may be the one for which it is too little
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, -1))
+            with pytest.raises(OSError, match="cannot write the index of .*captions.txt, .* index="):
+                MetaFile(thousand)
+            assert os.listdir(thousand.parent) == ["captions.txt"]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, -1))
+        return len(all_rows(thousand))
 
-    message = in_fork(with_little_room)
-    assert message.startswith("OSError") and "cannot write the index of" in message and "index=" in message
-    assert os.listdir(thousand.parent) == ["captions.txt"] and len(all_rows(thousand)) == 1000
+    assert in_fork(with_little_room) == 1000
 
 
 def test_a_process_killed_while_writing_leaves_nothing_that_is_taken_for_an_index(thousand):

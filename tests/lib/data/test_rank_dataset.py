@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from lib.data.meta import MetaFile
-from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
+from lib.data.rank_dataset import NaiveDataset, RankDataset, _Ahead, mini_epoch_loaders
 
 N = 1000
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
@@ -66,6 +67,14 @@ def nothing_left_behind():
 alive_before: set[threading.Thread] = set()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def what_is_imported_stays():
+    """Collecting garbage then takes a moment: what there was before is not looked at."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def what_runs_already():
     """Other tests of this process may have left a thread: it is not counted here."""
@@ -109,9 +118,12 @@ def test_wrong_arguments_are_refused_at_once(meta, change, message):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     with pytest.raises(ValueError, match="mini_epoch must be below 4, not 4"):
         dataset.load(4)
-    with pytest.raises(ValueError, match="at least 0"):
-        dataset.set_epoch(-1)
-    for wrong in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"batch_size": 2.5}):
+    dataset.set_epoch(2**62 - 1)
+    for epoch, bound in ((-1, "at least 0"), (2**62, "below 4611686018427387904"), (1.0, "an integer")):
+        with pytest.raises(ValueError, match=bound):
+            dataset.set_epoch(epoch)
+    assert dataset.epoch == 2**62 - 1
+    for wrong in ({"batch_size": 0}, {"num_workers": -1}, {"epoch": -1}, {"epoch": 2**62}, {"batch_size": 2.5}):
         with pytest.raises(ValueError):
             mini_epoch_loaders(dataset, **{"epoch": 0, "batch_size": 5, **wrong})
 
@@ -191,13 +203,34 @@ def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     assert len(list(mini_epoch_loaders(dataset, 2, batch_size=8))) == 4
 
 
+def test_the_end_of_an_epoch_is_where_each_row_was_used_or_left_out(meta):
+    for drop_last, last, numbers in ((False, 999, (1000, 1001, 1002)), (True, 998, (999, 1000))):
+        dataset = RankDataset(meta, 3, 0, mini_epochs=4, drop_last=drop_last)  # 1002 turns, or 999
+        ends = [dataset.state_dict(number) for number in (last, *numbers)]
+        assert [(state["mini_epoch"], state["consumed"]) for state in ends] == [(3, last), *[(4, 1000)] * len(numbers)]
+        for state in ends:
+            dataset.load_state_dict(state)
+            assert dataset.num_samples == (1 if state is ends[0] and not drop_last else 0)
+
+
+def test_with_another_number_of_mini_epochs_the_rest_goes_to_as_few_as_keep_their_size(meta):
+    state = RankDataset(meta, 2, 0, mini_epochs=4).state_dict(500)
+    dataset = RankDataset(meta, 2, 0, mini_epochs=8)
+    dataset.load_state_dict(state)
+    assert (state["mini_epoch"], dataset.first_mini_epoch, len(dataset)) == (2, 4, 62)
+
+
 def test_wrong_states_are_refused_and_change_nothing(meta):
     dataset = RankDataset(meta, 2, 0, seed=1, mini_epochs=4)
     state = dataset.state_dict(100)
     assert json.loads(json.dumps(state)) == state
-    wrong = dict(seed=2, size=5, order="torch", version=0, consumed=N + 1, mini_epoch=9)
-    for change in ({key: value} for key, value in wrong.items()):
-        with pytest.raises(ValueError):
+    wrong = dict(seed=[2], size=[5], order=["torch"], version=[0], consumed=[N + 1, -1, 2.0], mini_epoch=[5, -1, None])
+    for key, values in {**wrong, "mini_epochs": ["4", None, [4], 4.0, 0, True], "epoch": [-1, 2**62, "0"]}.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{key}"):
+                dataset.load_state_dict({**state, key: value})
+    for change in ({"mini_epoch": 4}, {"mini_epochs": 1, "mini_epoch": 1}, {"consumed": N}):
+        with pytest.raises(ValueError, match=r"contradicts itself: \d+ of 1000 rows are used, .* take it anew"):
             dataset.load_state_dict({**state, **change})
     with pytest.raises(ValueError, match="epoch, consumed missing"):
         dataset.load_state_dict({key: state[key] for key in state if key not in ("epoch", "consumed")})
@@ -241,7 +274,7 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
     if not hasattr(psutil.Process().memory_full_info(), "uss"):
         pytest.skip("this system does not tell what is private")
     path = tmp_path / "many.txt"
-    path.write_text("".join(f"img/{i:06}.png a caption of some length, like others\n" for i in range(200_000)))
+    path.write_text("".join(f"img/{i:06}.png a caption of some length, like others\n" for i in range(60_000)))
 
     def private_growth(dataset):
         """Read all rows in a forked process and return by how many bytes its private memory grew."""
@@ -270,15 +303,15 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
 
 # --- the loaders of an epoch
 @pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
 def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=number)
+    dataset = RankDataset(meta, 2, 0, mini_epochs=2, transform=number)
     for epoch in (0, 1):
         seen = []
         for loader in mini_epoch_loaders(dataset, epoch, batch_size=50, prefetch=prefetch, **workers):
             seen.append(batches(loader))
             assert batches(loader) == seen[-1], "a loader may be iterated twice"
-        assert seen == dealt(meta, 2, epoch, mini_epochs=3)[0]
+        assert seen == dealt(meta, 2, epoch, mini_epochs=2)[0]
     assert nothing_left_behind()
 
 
@@ -323,14 +356,15 @@ def test_a_loader_ends_when_the_next_one_is_taken_and_the_epoch_must_not_change_
     dataset.set_epoch(1)
     with pytest.raises(RuntimeError, match="set to epoch 1 while epoch 0"):
         next(loaders)
-    for loader in list(mini_epoch_loaders(dataset, 0, batch_size=10)):  # collected first, used later
+    for loader in list(mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=1)):  # collected first, used later
         with pytest.raises(RuntimeError, match="take the next loader"):
-            batches(loader)
+            iter(loader)
+    assert not multiprocessing.active_children(), "nor were workers started"
 
 
-def test_prefetch_reads_the_next_rows_while_these_are_used_and_its_error_comes_with_them(meta, monkeypatch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    read, reads, broken = RankDataset.read, [], []
+def noted_reads(monkeypatch, broken=()):
+    """Note each reading: which mini-epoch, and whether in the main thread."""
+    read, reads = RankDataset.read, []
 
     def note(self, mini_epoch, *rest):
         reads.append((mini_epoch, threading.current_thread() is threading.main_thread()))
@@ -339,19 +373,133 @@ def test_prefetch_reads_the_next_rows_while_these_are_used_and_its_error_comes_w
         return read(self, mini_epoch, *rest)
 
     monkeypatch.setattr(RankDataset, "read", note)
+    return reads
+
+
+def test_prefetch_reads_the_next_rows_while_these_are_used_and_nothing_after_the_last(meta, monkeypatch):
+    dataset, reads = RankDataset(meta, 2, 0, mini_epochs=3), noted_reads(monkeypatch)
     for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)):
         assert len(reads) == turn + 1, "not before the workers of this loader run"
         iterator = iter(loader)
-        deadline = time.monotonic() + 30
-        while len(reads) < min(turn + 2, 3) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        loader._ahead.wait()
+        assert len(reads) == min(turn + 2, 3)
         assert len(list(iterator)) == -(-len(dataset) // 50)
+        assert len(batches(loader)) == len(dataset) and len(reads) == min(turn + 2, 3), "a second pass reads nothing"
     assert reads == [(0, True), (1, False), (2, False)]
-    broken.append(1)
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)
+    assert nothing_left_behind()
+
+
+def test_an_error_of_the_thread_comes_with_the_rows_that_it_should_have_read(meta, monkeypatch):
+    noted_reads(monkeypatch, broken=[1])
+    loaders = mini_epoch_loaders(dataset := RankDataset(meta, 2, 0, mini_epochs=3), 0, batch_size=50, prefetch=True)
     assert len(batches(next(loaders))) == len(dataset)
     with pytest.raises(OSError, match="disk"):
         next(loaders)
+    assert nothing_left_behind()
+
+
+def test_without_more_arguments_loaders_read_nothing_ahead_start_nothing_and_keep_the_order(meta, monkeypatch):
+    dataset, reads, threads = RankDataset(meta, 2, 0, mini_epochs=3), noted_reads(monkeypatch), {*threading.enumerate()}
+    for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50)):
+        assert reads == [(mini_epoch, True) for mini_epoch in range(turn + 1)]
+        rows = batches(loader)
+        assert reads == [(mini_epoch, True) for mini_epoch in range(turn + 1)] and rows == list(dataset)
+        assert {*threading.enumerate()} <= threads and not multiprocessing.active_children()
+    assert turn == 2
+
+
+def test_a_second_pass_waits_for_the_thread_that_reads(meta, monkeypatch):
+    """A worker that is forked while a thread holds a lock has a copy of it that nobody will open."""
+    asked, read, wait, done = threading.Event(), RankDataset.read, _Ahead.wait, []
+
+    def slow(self, mini_epoch, *rest):
+        if mini_epoch == 1:
+            asked.wait(10)
+            time.sleep(0.02)  # a reading that goes on while it is waited for
+            done.append(mini_epoch)
+        return read(self, mini_epoch, *rest)
+
+    monkeypatch.setattr(RankDataset, "read", slow)
+    monkeypatch.setattr(_Ahead, "wait", lambda self: (asked.set() if self._future else None, wait(self)))
+    loaders = mini_epoch_loaders(RankDataset(meta, 2, 0, mini_epochs=2), 0, batch_size=50, prefetch=True)
+    loader = next(loaders)
+    iter(loader)
+    assert done == []
+    iter(loader)
+    assert done == [1]
+    asked.set()
+
+
+# --- rows that change under a loop
+def other_loop(dataset):
+    for loader in mini_epoch_loaders(dataset, 0, batch_size=50):
+        batches(loader)
+
+
+CHANGES = {  # and whether the loop goes on with its next loader
+    "another epoch": (lambda dataset: dataset.set_epoch(1), False),
+    "and back": (lambda dataset: (dataset.set_epoch(1), dataset.set_epoch(0)), False),
+    "and loaded": (lambda dataset: (dataset.set_epoch(1), dataset.load(0)), False),
+    "a state": (lambda dataset: dataset.load_state_dict(dataset.state_dict(100)), False),
+    "another mini-epoch": (lambda dataset: dataset.load(2), True),
+    "another loop": (other_loop, True),
+}
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+@pytest.mark.parametrize("change, goes_on", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("after", [0, 9])
+def test_a_loader_whose_rows_are_changed_refuses_the_next_batch(meta, change, goes_on, prefetch, after):
+    """Without workers it takes its rows from the dataset, batch by batch: they would be those of another part."""
+    dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
+    loaders, (parts,) = mini_epoch_loaders(dataset, 0, batch_size=20, prefetch=prefetch), dealt(meta, 1, mini_epochs=3)
+    loader = next(loaders)
+    iterator = iter(loader)
+    assert [int(row) for _ in range(after) for row in next(iterator)] == parts[0][: 20 * after]
+    rows = weakref.ref(dataset.packed)
+    change(dataset)
+    assert rows() is None, "no loader keeps what the dataset has let go"
+    with pytest.raises(RuntimeError, match=r"rows of this loader are gone.*of its own"):
+        next(iterator)
+    with pytest.raises(RuntimeError, match="rows of this loader are gone"):
+        iter(loader)
+    if goes_on:
+        assert [batches(loader) for loader in loaders] == parts[1:]
+    else:
+        with pytest.raises(RuntimeError, match="while epoch 0 was dealt, or given a state: begin the loop again"):
+            next(loaders)
+
+
+def test_of_two_loops_in_turns_over_one_dataset_none_gets_rows_of_the_other(meta):
+    dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
+    (parts,) = dealt(meta, 1, mini_epochs=3)
+    first, second = (mini_epoch_loaders(dataset, 0, batch_size=20) for _ in range(2))
+    a, b = iter(next(first)), iter(next(second))
+    assert [*map(int, next(a))] == [*map(int, next(b))] == parts[0][:20], "the same rows: both may have them"
+    ahead = iter(next(first))
+    with pytest.raises(RuntimeError, match="rows of this loader are gone"):
+        next(b)
+    assert [int(row) for batch in ahead for row in batch] == parts[1]
+    dataset = RankDataset(meta, 1, 0, transform=number)  # in one part: a loop within the loop is right
+    rows = dealt(meta, 1)[0][0]
+    for loader in mini_epoch_loaders(dataset, 0, batch_size=500):
+        for k, batch in enumerate(loader):
+            assert [*map(int, batch)] == rows[500 * k : 500 * (k + 1)]
+            assert [batches(inner) for inner in mini_epoch_loaders(dataset, 0, batch_size=500)] == [rows]
+
+
+@needs_fork
+def test_workers_hold_their_rows_whatever_becomes_of_the_dataset(meta):
+    dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=20, num_workers=1)
+    loader = next(loaders)
+    iterator = iter(loader)
+    other_loop(dataset)
+    dataset.set_epoch(1)
+    assert [int(row) for batch in iterator for row in batch] == dealt(meta, 1, mini_epochs=3)[0][0]
+    with pytest.raises(RuntimeError, match="rows of this loader are gone"):
+        iter(loader)  # new workers would hold other rows
+    loaders.close()
     assert nothing_left_behind()
 
 

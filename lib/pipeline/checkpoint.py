@@ -16,10 +16,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map
 
 from lib.pipeline.dependency import fork_batch, get_phony, join_batch
-from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, Tensors
+from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, Tensors, check
 from lib.pipeline.thread_state import Modes, during, this_thread
 
 
@@ -38,7 +40,6 @@ def is_recomputing() -> bool:
 
 
 enable_checkpointing = partial(during, checkpointing=True)
-enable_recomputing = partial(during, recomputing=True)
 
 RNGStates: TypeAlias = dict[Generator, Tensor]
 
@@ -61,8 +62,71 @@ def restore_rng_states(states: RNGStates) -> Iterator[None]:
             generator.set_state(state)
 
 
+class Lender:
+    """Lend a function its input: copies, if it changes in place what it gets. Its first call, on copies, tells.
+
+    So a partition may begin in place though its input is needed again: for the recomputation, or as part of a view.
+    """
+
+    def __init__(self, writes: bool | None = None) -> None:
+        self.writes = writes  # None: not known yet
+
+    def lend(self, batch: Batch) -> Batch:
+        """Return what to call the function with."""
+        return batch if self.writes is False else Batch(tree_map(Tensor.clone, batch.value))
+
+    def call(self, function: Function, batch: Batch) -> tuple[Batch, list[Tensor | None]]:
+        """Return function(batch), and the tensors that it was lent; None for those that it wrote into."""
+        lent = self.lend(batch)
+        before = [x._version for x in lent]
+        output = lent.call(function)
+        kept = [x if x._version == version else None for x, version in zip(lent, before, strict=True)]
+        if self.writes is False and any(x is None for x in kept):
+            raise RuntimeError(
+                f"tensor {[x is None for x in kept].index(True)} of the input was changed in place: a recomputation would begin with the "
+                "changed one, and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
+            )
+        self.writes = self.writes or any(x is None for x in kept)
+        return output, kept
+
+    def compute(self, function: Function, batch: Batch) -> Batch:
+        """Return function(batch)."""
+        return self.call(function, batch)[0]
+
+
+class Unchanged:
+    """What a recomputation must find as forward did: each module in train or eval, its parameters, their values."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.parts = [(part, part.training, self._parameters(part)) for part in module.modules()]
+
+    @staticmethod
+    def _parameters(part: nn.Module) -> list[tuple[str, Tensor, int, torch.UntypedStorage]]:
+        own = [(name, p) for name, p in part._parameters.items() if p is not None and not is_lazy(p)]
+        return [
+            (name, p, p._version, p.untyped_storage()) for name, p in own
+        ]  # `p.data = new` leaves p and its version
+
+    def check(self) -> None:
+        """Raise RuntimeError, with what has changed."""
+        for part, training, parameters in self.parts:
+            changed = ["training"] if part.training != training else []
+            for name, p, version, memory in parameters:
+                same = part._parameters.get(name) is p and p.untyped_storage()._cdata == memory._cdata
+                if not same or p._version != version:
+                    changed.append(name)
+            if changed:
+                raise RuntimeError(
+                    f"{', '.join(changed)} of a {type(part).__name__} changed between forward and backward: the "
+                    "recomputation would not be what ran; change it before or after both, or use checkpoint='never'"
+                )
+
+
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
-    """Return function(input) and recompute it in backward, as torch.utils.checkpoint does."""
+    """Return function(input) and recompute it in backward, as torch.utils.checkpoint does.
+
+    Raises RuntimeError where the function changes its input in place, TypeError where it returns no tensors.
+    """
     checkpointing = Checkpointing(function, Batch(input))
     output = checkpointing.checkpoint()
     checkpointing.recompute(output)
@@ -73,12 +137,20 @@ class Checkpointing:
     """Tie `function(batch)` to the graph as a Checkpoint, and its recomputation as a Recompute.
 
     Modes of the thread (autocast) and random numbers are the same both times. owns_random: those of a CPU are so by
-    themselves (lib.pipeline.random_state). phony: ties the Checkpoint to what must go backward later.
+    themselves (lib.pipeline.random_state). phony: ties the Checkpoint to what must go backward later. lender: for a
+    function that may change its input in place; without one that is refused.
     """
 
     def __init__(
-        self, function: Function, batch: Batch, *, owns_random: bool = False, phony: Tensor | None = None
+        self,
+        function: Function,
+        batch: Batch,
+        *,
+        owns_random: bool = False,
+        phony: Tensor | None = None,
+        lender: Lender | None = None,
     ) -> None:
+        self.lender = Lender(writes=False) if lender is None else lender
         device = batch[0].device
         self.function, self.batch, self.atomic, self.modes = function, batch, batch.atomic, Modes.current()
         # a phony as first input, so that backward comes here even if no tensor of the batch requires grad
@@ -87,7 +159,8 @@ class Checkpointing:
         if device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[device.index])
         self.rng_states: RNGStates = {}
-        self.recomputed: tuple[Tensors, Tensors] | None = None  # outputs and inputs of the second forward
+        # of the second forward: outputs, inputs, and the phonies of the skip tensors that it hid
+        self.recomputed: tuple[Tensors, Tensors, list[Tensor]] | None = None
 
     def checkpoint(self) -> Batch:
         """Compute without graph and return the output, which requires grad (its floating-point tensors)."""
@@ -102,9 +175,9 @@ class Checkpointing:
             join_batch(batch, phony)
         self.batch = Batch(())  # autograd keeps the input from now on, and lets it go after backward
 
-    def call(self, input: Tensors) -> TensorOrTensors:
-        """Return the function of these tensors, given to it as the batch held them."""
-        return self.function(input[0] if self.atomic else input)
+    def pack(self, input: Tensors) -> Batch:
+        """Return these tensors as the batch held them."""
+        return Batch(input[0] if self.atomic else input)
 
 
 class Checkpoint(torch.autograd.Function):
@@ -116,18 +189,13 @@ class Checkpoint(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
         checkpointing.rng_states = save_rng_states(checkpointing.generators)
-        fixed = {k: (x, x._version) for k, x in enumerate(input) if not x.requires_grad}
         with enable_checkpointing():  # an autograd function's forward is without grad mode
-            output = checkpointing.call(input)
-        for k, (x, version) in fixed.items():  # autograd itself refuses a change of those that require grad
-            if x._version != version:
-                raise RuntimeError(
-                    f"tensor {k} of the input was changed in place: a recomputation would begin with the changed one, "
-                    "and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
-                )
-        without = {id(x) for x, _ in fixed.values()}
-        ctx.mark_non_differentiable(*[y for y in Batch(output) if id(y) in without])
-        return output
+            output, kept = checkpointing.lender.call(checkpointing.function, checkpointing.pack(input))
+        check(output.value)
+        # not those written into: what came from a weight has a gradient
+        without = {id(y) for x, y in zip(input, kept, strict=True) if not x.requires_grad}
+        ctx.mark_non_differentiable(*[y for y in output if id(y) in without])
+        return output.value
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -136,11 +204,11 @@ class Checkpoint(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True does not reach into a checkpoint: use checkpoint='never'")
         assert checkpointing.recomputed is not None, "Recompute precedes Checkpoint"
-        (output, input), checkpointing.recomputed = checkpointing.recomputed, None
-        pairs = [(y, grad) for y, grad in zip(output, grads, strict=True) if y.requires_grad]
-        wanted = [(y, grad) for y, grad in pairs if grad is not None]
-        # none: the gradient of a skip tensor may wait inside, for a layer that popped it and ignored its input
-        wanted = wanted or [(y, torch.zeros_like(y)) for y, _ in pairs]
+        (output, input, hidden), checkpointing.recomputed = checkpointing.recomputed, None
+        pairs = zip(output, grads, strict=True)
+        wanted = [(y, grad) for y, grad in pairs if grad is not None and y.requires_grad]
+        # the gradient of a skip tensor may wait inside though no output has one: who popped it may ignore its input
+        wanted += [(phony, torch.zeros_like(phony)) for phony in hidden]
         if wanted:
             torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
         return None, None, *(x.grad for x in input)
@@ -162,8 +230,8 @@ class Recompute(torch.autograd.Function):
         """Leave the outputs and inputs of the second forward where Checkpoint takes them."""
         checkpointing: Checkpointing = ctx.checkpointing
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
-        again = restore_rng_states(checkpointing.rng_states)
-        with checkpointing.modes.use(), again, enable_recomputing():
-            output = checkpointing.call(input)
-        checkpointing.recomputed = tuple(Batch(output)), input
+        again, hidden = restore_rng_states(checkpointing.rng_states), list[Tensor]()
+        with checkpointing.modes.use(), again, during(recomputing=True, hidden=hidden):
+            output = checkpointing.lender.lend(checkpointing.pack(input)).call(checkpointing.function)
+        checkpointing.recomputed = tuple(output), input, hidden
         return (None,) * (2 + len(input))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from lib._values import integer
 from lib.measure import Device
@@ -53,16 +54,23 @@ def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
 
 
 def verify_module(module: nn.Sequential) -> None:
-    """Raise TypeError unless this is an nn.Sequential, ValueError if a layer or a parameter is in it twice."""
+    """Raise TypeError unless this is an nn.Sequential, ValueError if a layer or a parameter is in it twice.
+
+    So is a buffer of BatchNorms, which write into it: two devices would have two, two threads disturb each other.
+    """
     if not isinstance(module, nn.Sequential):
         raise TypeError(f"module must be nn.Sequential to be partitioned, not {type(module).__name__}")
     children = list(module.children())  # each object once
-    alike = "module with duplicate {} is not supported: {}, {} different"
-    if len(module) != len(children):
-        raise ValueError(alike.format("children", len(module), len(children)))
-    apart, together = sum(len(list(x.parameters())) for x in children), len(list(module.parameters()))
-    if apart != together:
-        raise ValueError(alike.format("parameters in distinct children", apart, together))
+    norms = [[part for part in child.modules() if isinstance(part, _NormBase)] for child in children]
+    kinds: dict[str, list[set[Any]]] = {
+        "children": [{child} for child in module],
+        "parameters in distinct children": [set(child.parameters()) for child in children],
+        "buffers of batch norms in distinct children": [{x for norm in n for x in norm.buffers()} for n in norms],
+    }
+    for kind, members in kinds.items():
+        apart, together = sum(map(len, members)), len(set().union(*members))
+        if apart != together:
+            raise ValueError(f"module with duplicate {kind} is not supported: {apart}, {together} different")
 
 
 def split_module(

@@ -84,7 +84,7 @@ def check(input: object) -> None:
 
 
 def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
-    """Cut a mini-batch along dimension 0 into `chunks` micro-batches: views, as even as can be, the longer ones first.
+    """Cut a mini-batch along dimension 0 into `chunks` micro-batches: views, as even as can be, longer ones first.
 
     7 rows in 4 chunks are 2, 2, 2, 1; 3 rows in 4 chunks are three micro-batches: none is empty (but 0 rows are one
     micro-batch of 0 rows). Every tensor of a tuple is cut alike. Raises ValueError for chunks < 1, an empty tuple,
@@ -98,7 +98,8 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
         raise ValueError(
             f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
         )
-    cuts = [x.tensor_split(max(1, min(chunks, len(batch[0])))) for x in batch]
+    count = max(1, min(chunks, len(batch[0])))
+    cuts = [x.tensor_split(count) if count > 1 else (x,) for x in batch]  # a view may not be changed in place
     return [Batch(part) for part in (cuts[0] if batch.atomic else zip(*cuts, strict=True))]
 
 

@@ -12,15 +12,17 @@ from torch import nn
 
 from lib import timeline
 from lib.pipeline import recording
-from lib.pipeline.checkpoint import Checkpointing, is_recomputing
+from lib.pipeline.checkpoint import Checkpointing, Lender, Unchanged, is_recomputing
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch, TensorOrTensors, check
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.recording import Place
-from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout, use_skip_tracker
+from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout
 from lib.pipeline.streams import AbstractStream, current_stream, get_device, is_cuda
-from lib.pipeline.worker import InQueue, OutQueue, Task, Workers
+from lib.pipeline.thread_state import during, only_here, this_thread
+from lib.pipeline.worker import Here, InQueue, OutQueue, Task, Workers
+from lib.pipeline.worker import wait as wait_for
 
 Clock = Sequence[tuple[int, int]]
 """The pairs (micro-batch i, partition j) that run at the same time."""
@@ -66,20 +68,30 @@ class Pipeline:
         self.copy_streams = copy_streams or [[current_stream(x)] * len(batches) for x in self.devices]
         self.skip_layout = inspect_skip_layout(partitions) if skip_layout is None else skip_layout
         self.seeds = Seeds(len(batches), len(partitions))
+        self.lenders = [Lender() for _ in partitions]
+        self._unchanged: list[Unchanged] = []
         self._ties: dict[int, torch.Tensor] = {}  # by micro-batch: the phony that its Checkpoint takes
         self._turn = 0
 
     def run(self, workers: Workers | None = None) -> None:
-        """Run all clocks, in these workers or in new ones. Raises what a layer raises."""
+        """Run all clocks, in these workers or in new ones. Raises what a layer raises.
+
+        In this thread, one task after another, where it has modes that the workers can't have.
+        """
         m, n = self.seeds.shape
         skip_trackers = [SkipTrackerThroughPortals(self.skip_layout) for _ in self.batches]
         if self.checkpoint_stop:
             newest = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
             self._turn = max(0, newest._sequence_nr() - m * n)  # type: ignore[union-attr]
-        workers = workers or Workers(self.devices)
+            self._unchanged = [Unchanged(partition) for partition in self.partitions]
+        if only_here():
+            queues: Any = ([Here() for _ in self.devices],) * 2
+        else:
+            workers = workers or Workers(self.devices)
+            queues = workers.in_queues, workers.out_queues
         for clock in clock_cycles(m, n):
             self.fence(clock, skip_trackers)
-            self.compute(clock, skip_trackers, workers.in_queues, workers.out_queues)
+            self.compute(clock, skip_trackers, *queues)
 
     def fence(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals]) -> None:
         """Order backward, then bring to each partition what it needs: skip tensors, and the previous one's output."""
@@ -134,16 +146,20 @@ class Pipeline:
             if j != 0:
                 wait(batch, self.copy_streams[j][i], streams[j])  # [1]
             layer = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, skip_trackers[i])
+            lender = self.lenders[j]
             if i < self.checkpoint_stop:
-                checkpointing = Checkpointing(layer, batch, owns_random=True, phony=self._ties.pop(i, None))
+                layer.unchanged, tie = self._unchanged[j], self._ties.pop(i, None)
+                checkpointing = Checkpointing(layer, batch, owns_random=True, phony=tie, lender=lender)
                 compute, finalize = checkpointing.checkpoint, checkpointing.recompute
+            elif j == 0 and len(self.batches) > 1 and lender.writes is not False and torch.is_grad_enabled():
+                compute, finalize = partial(lender.compute, layer, batch), None  # of a view, that others share
             else:
                 compute, finalize = partial(batch.call, layer), None
             tasks.append(Task(streams[j], compute=compute, finalize=finalize))  # [2]
             in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
         # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
-        answers = [out_queues[j].get() for _, j in reversed(clock)]
+        answers = [wait_for(out_queues[j]) for _, j in reversed(clock)]
         ended = None, RuntimeError("a worker has ended")
         errors = [(answer or ended)[1] for ok, answer in answers if not ok]
         done = dict(answer for ok, answer in answers if ok)
@@ -183,14 +199,22 @@ class _Layer:
     stream: AbstractStream
     seeds: Seeds
     skip_tracker: SkipTrackerThroughPortals
+    unchanged: Unchanged | None = None
+
+    def __post_init__(self) -> None:
+        # of the mini-batch, and of the pipeline in whose partition this one may be
+        self.statistics, self.inside_recomputed = this_thread.statistics, is_recomputing()
 
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
-        kind = "recompute" if is_recomputing() else "compute"
+        again = is_recomputing()
+        own = {"skip_tracker": self.skip_tracker, "statistics": self.statistics}
         try:
+            if again and self.unchanged is not None:
+                self.unchanged.check()
             with (
-                recording.span(kind, self.place, self.stream),
+                recording.span("recompute" if again else "compute", self.place, self.stream),
                 self.seeds.own(*self.place),
-                use_skip_tracker(self.skip_tracker),
+                during(**own, recomputing=again or self.inside_recomputed),
             ):
                 output: TensorOrTensors = self.partition(input)
             check(output)
@@ -199,5 +223,5 @@ class _Layer:
         except BaseException as error:
             (i, j), (m, n) = self.place, self.seeds.shape
             note = f"micro-batch {i} of {m} in partition {j} of {n} (on {get_device(self.stream)})"
-            error.add_note(f"{'while recomputing' if is_recomputing() else 'in'} {note}")
+            error.add_note(f"{'while recomputing' if again else 'in'} {note}")
             raise

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
@@ -74,8 +74,30 @@ def _attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
+class Here(SimpleQueue[Any]):
+    """In and out queue of a partition whose worker is the calling thread: computes what is put, get has the answer."""
+
+    def put(self, task: Task, block: bool = True, timeout: float | None = None) -> None:
+        """Compute the task."""
+        super().put(_attempt(task))
+
+
+def wait(queue: OutQueue) -> Result:
+    """Return the next answer; Ctrl-C ends the wait within 0.1 s.
+
+    A signal that comes when a thread is about to sleep on a lock doesn't wake it: so it looks again after a short time.
+    """
+    while True:
+        try:
+            return queue.get(timeout=0.1)
+        except Empty:
+            pass
+
+
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
+
+    in_queues: list[InQueue] = []  # noqa: RUF012  for `__del__`, should __init__ never run
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import TypeAlias, TypeVar, cast
@@ -49,8 +49,7 @@ class DeferredBatchNorm(_BatchNorm):
 
     @property
     def _seen(self) -> Seen:
-        gathered: Seen = (this_thread.statistics or {}).get(self, self._own)
-        return gathered
+        return cast(Seen, (this_thread.statistics or {}).get(self, self._own))
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a micro-batch of shape (batch, channel, …)."""
@@ -72,19 +71,18 @@ class DeferredBatchNorm(_BatchNorm):
     def commit(self) -> None:
         """End a mini-batch: move the running statistics towards those of its micro-batches taken together."""
         with _lock:
-            if seen := self._seen:
-                self._join(*zip(*seen, strict=True))
-                seen.clear()
-
-    def _join(self, sizes: Sequence[int], means: Sequence[Tensor], variances: Sequence[Tensor]) -> None:
-        self.num_batches_tracked += 1
-        share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        # distances from the mean, as sums of squares would cancel at a large one; size is float32, and so is the sum
-        size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack([*means])
-        mean = (size * mean_of).sum(0) / size.sum()
-        squares = (size - 1) * torch.stack([*variances]) + size * (mean_of - mean) ** 2
-        for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
-            running.copy_(running + share * (found - running))
+            if not self._seen:
+                return
+            sizes, means, variances = zip(*self._seen, strict=True)
+            self._seen.clear()
+            self.num_batches_tracked += 1
+            share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            # distances from the mean, as sums of squares would cancel at a large one; size and sum are float32
+            size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
+            mean = (size * mean_of).sum(0) / size.sum()
+            squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
+            for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
+                running.copy_(running + share * (found - running))
 
     @property
     def sum(self) -> Tensor:

@@ -62,64 +62,56 @@ def restore_rng_states(states: RNGStates) -> Iterator[None]:
             generator.set_state(state)
 
 
-class Lender:
-    """Lend a function its input: copies, if it changes in place what it gets. Its first call, on copies, tells.
+class Guard:
+    """Keep the input of a function for its recomputation, and look whether modules are still as they were in forward.
 
-    So a partition may begin in place though its input is needed again: for the recomputation, or as part of a view.
+    writes: whether the function changes in place what it gets. It then gets copies; its first call, on copies, tells.
     """
 
-    def __init__(self, writes: bool | None = None) -> None:
-        self.writes = writes  # None: not known yet
+    def __init__(self, modules: Iterable[nn.Module] = (), writes: bool | None = None) -> None:
+        self.writes = writes
+        self.training = [(part, part.training) for part in modules]
+        self.parameters = [
+            (part, name, p, p._version, p.untyped_storage())  # `p.data = new` changes the last alone
+            for part, _ in self.training
+            for name, p in part._parameters.items()
+            if p is not None and not is_lazy(p)
+        ]
 
     def lend(self, batch: Batch) -> Batch:
         """Return what to call the function with."""
         return batch if self.writes is False else Batch(tree_map(Tensor.clone, batch.value))
 
-    def call(self, function: Function, batch: Batch) -> tuple[Batch, list[Tensor | None]]:
-        """Return function(batch), and the tensors that it was lent; None for those that it wrote into."""
+    def call(self, function: Function, batch: Batch) -> Batch:
+        """Return function(batch); what it hands on as it came is the batch's, not a copy. Raises TypeError for none."""
         lent = self.lend(batch)
         before = [x._version for x in lent]
         output = lent.call(function)
-        kept = [x if x._version == version else None for x, version in zip(lent, before, strict=True)]
-        if self.writes is False and any(x is None for x in kept):
+        check(output.value)
+        written = [x._version != version for x, version in zip(lent, before, strict=True)]
+        if self.writes is False and any(written):
             raise RuntimeError(
-                f"tensor {[x is None for x in kept].index(True)} of the input was changed in place: a recomputation would begin with the "
+                f"tensor {written.index(True)} of the input was changed in place: a recomputation would begin with the "
                 "changed one, and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
             )
-        self.writes = self.writes or any(x is None for x in kept)
-        return output, kept
-
-    def compute(self, function: Function, batch: Batch) -> Batch:
-        """Return function(batch)."""
-        return self.call(function, batch)[0]
-
-
-class Unchanged:
-    """What a recomputation must find as forward did: each module in train or eval, its parameters, their values."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.parts = [(part, part.training, self._parameters(part)) for part in module.modules()]
-
-    @staticmethod
-    def _parameters(part: nn.Module) -> list[tuple[str, Tensor, int, torch.UntypedStorage]]:
-        own = [(name, p) for name, p in part._parameters.items() if p is not None and not is_lazy(p)]
-        return [
-            (name, p, p._version, p.untyped_storage()) for name, p in own
-        ]  # `p.data = new` leaves p and its version
+        if self.writes is not False:
+            self.writes = self.writes or any(written)
+            originals = {id(x): y for x, y, new in zip(lent, batch, written, strict=True) if not new}
+            output[:] = tuple(originals.get(id(y), y) for y in output)
+        return output
 
     def check(self) -> None:
-        """Raise RuntimeError, with what has changed."""
-        for part, training, parameters in self.parts:
-            changed = ["training"] if part.training != training else []
-            for name, p, version, memory in parameters:
-                same = part._parameters.get(name) is p and p.untyped_storage()._cdata == memory._cdata
-                if not same or p._version != version:
-                    changed.append(name)
-            if changed:
-                raise RuntimeError(
-                    f"{', '.join(changed)} of a {type(part).__name__} changed between forward and backward: the "
-                    "recomputation would not be what ran; change it before or after both, or use checkpoint='never'"
-                )
+        """Raise RuntimeError if a module was switched between train and eval, or a parameter replaced or changed."""
+        changed = [f"{type(part).__name__}.training" for part, training in self.training if part.training != training]
+        for part, name, p, version, memory in self.parameters:
+            same = part._parameters.get(name) is p and p.untyped_storage()._cdata == memory._cdata
+            if not same or p._version != version:
+                changed.append(f"{type(part).__name__}.{name}")
+        if changed:
+            raise RuntimeError(
+                f"{', '.join(changed)} changed between forward and backward: the recomputation would not be what ran; "
+                "change it before forward or after backward, or use checkpoint='never'"
+            )
 
 
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
@@ -136,26 +128,19 @@ def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
 class Checkpointing:
     """Tie `function(batch)` to the graph as a Checkpoint, and its recomputation as a Recompute.
 
-    Modes of the thread (autocast) and random numbers are the same both times. owns_random: those of a CPU are so by
-    themselves (lib.pipeline.random_state). phony: ties the Checkpoint to what must go backward later. lender: for a
-    function that may change its input in place; without one that is refused.
+    Modes of the thread (autocast) and random numbers are the same both times. guard: that of a pipeline's partition,
+    whose random numbers on a CPU are so by themselves (lib.pipeline.random_state); by default a change of the input in
+    place is refused. phony: ties the Checkpoint to what must go backward later.
     """
 
     def __init__(
-        self,
-        function: Function,
-        batch: Batch,
-        *,
-        owns_random: bool = False,
-        phony: Tensor | None = None,
-        lender: Lender | None = None,
+        self, function: Function, batch: Batch, *, guard: Guard | None = None, phony: Tensor | None = None
     ) -> None:
-        self.lender = Lender(writes=False) if lender is None else lender
-        device = batch[0].device
+        device, self.guard = batch[0].device, guard or Guard(writes=False)
         self.function, self.batch, self.atomic, self.modes = function, batch, batch.atomic, Modes.current()
         # a phony as first input, so that backward comes here even if no tensor of the batch requires grad
         self.phony: Tensor | None = get_phony(device, requires_grad=True) if phony is None else phony
-        self.generators = [] if owns_random else [torch.default_generator]
+        self.generators = [] if guard else [torch.default_generator]
         if device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[device.index])
         self.rng_states: RNGStates = {}
@@ -190,10 +175,8 @@ class Checkpoint(torch.autograd.Function):
         ctx.checkpointing = checkpointing
         checkpointing.rng_states = save_rng_states(checkpointing.generators)
         with enable_checkpointing():  # an autograd function's forward is without grad mode
-            output, kept = checkpointing.lender.call(checkpointing.function, checkpointing.pack(input))
-        check(output.value)
-        # not those written into: what came from a weight has a gradient
-        without = {id(y) for x, y in zip(input, kept, strict=True) if not x.requires_grad}
+            output = checkpointing.guard.call(checkpointing.function, checkpointing.pack(input))
+        without = {id(x) for x in input if not x.requires_grad}
         ctx.mark_non_differentiable(*[y for y in output if id(y) in without])
         return output.value
 
@@ -229,9 +212,10 @@ class Recompute(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:
         """Leave the outputs and inputs of the second forward where Checkpoint takes them."""
         checkpointing: Checkpointing = ctx.checkpointing
+        checkpointing.guard.check()
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
         again, hidden = restore_rng_states(checkpointing.rng_states), list[Tensor]()
         with checkpointing.modes.use(), again, during(recomputing=True, hidden=hidden):
-            output = checkpointing.lender.lend(checkpointing.pack(input)).call(checkpointing.function)
+            output = checkpointing.guard.lend(checkpointing.pack(input)).call(checkpointing.function)
         checkpointing.recomputed = tuple(output), input, hidden
         return (None,) * (2 + len(input))

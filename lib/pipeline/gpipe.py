@@ -54,10 +54,7 @@ def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
 
 
 def verify_module(module: nn.Sequential) -> None:
-    """Raise TypeError unless this is an nn.Sequential, ValueError if a layer or a parameter is in it twice.
-
-    So is a buffer of BatchNorms, which write into it: two devices would have two, two threads disturb each other.
-    """
+    """Raise TypeError unless it is an nn.Sequential, ValueError for a layer, parameter or norm's buffer in it twice."""
     if not isinstance(module, nn.Sequential):
         raise TypeError(f"module must be nn.Sequential to be partitioned, not {type(module).__name__}")
     children = list(module.children())  # each object once

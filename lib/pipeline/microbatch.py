@@ -45,11 +45,6 @@ class Batch:
             raise AttributeError("an atomic batch: use .tensor")
         return self.value
 
-    @property
-    def tensor_or_tensors(self) -> TensorOrTensors:
-        """What the batch holds, as it is."""
-        return self.value
-
     def call(self, function: Function) -> Batch:
         """Return function(value) as a Batch."""
         return Batch(function(self.value))

@@ -12,7 +12,7 @@ from torch import nn
 
 from lib import timeline
 from lib.pipeline import recording
-from lib.pipeline.checkpoint import Checkpointing, Lender, Unchanged, is_recomputing
+from lib.pipeline.checkpoint import Checkpointing, Guard, is_recomputing
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch, TensorOrTensors, check
@@ -21,8 +21,7 @@ from lib.pipeline.recording import Place
 from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout
 from lib.pipeline.streams import AbstractStream, current_stream, get_device, is_cuda
 from lib.pipeline.thread_state import during, only_here, this_thread
-from lib.pipeline.worker import Here, InQueue, OutQueue, Task, Workers
-from lib.pipeline.worker import wait as wait_for
+from lib.pipeline.worker import Here, InQueue, OutQueue, Task, Workers, next_answer
 
 Clock = Sequence[tuple[int, int]]
 """The pairs (micro-batch i, partition j) that run at the same time."""
@@ -68,8 +67,7 @@ class Pipeline:
         self.copy_streams = copy_streams or [[current_stream(x)] * len(batches) for x in self.devices]
         self.skip_layout = inspect_skip_layout(partitions) if skip_layout is None else skip_layout
         self.seeds = Seeds(len(batches), len(partitions))
-        self.lenders = [Lender() for _ in partitions]
-        self._unchanged: list[Unchanged] = []
+        self.guards = [Guard(partition.modules() if checkpoint_stop else ()) for partition in partitions]
         self._ties: dict[int, torch.Tensor] = {}  # by micro-batch: the phony that its Checkpoint takes
         self._turn = 0
 
@@ -83,15 +81,10 @@ class Pipeline:
         if self.checkpoint_stop:
             newest = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
             self._turn = max(0, newest._sequence_nr() - m * n)  # type: ignore[union-attr]
-            self._unchanged = [Unchanged(partition) for partition in self.partitions]
-        if only_here():
-            queues: Any = ([Here() for _ in self.devices],) * 2
-        else:
-            workers = workers or Workers(self.devices)
-            queues = workers.in_queues, workers.out_queues
+        workers = Here(self.devices) if only_here() else workers or Workers(self.devices)
         for clock in clock_cycles(m, n):
             self.fence(clock, skip_trackers)
-            self.compute(clock, skip_trackers, *queues)
+            self.compute(clock, skip_trackers, workers.in_queues, workers.out_queues)
 
     def fence(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals]) -> None:
         """Order backward, then bring to each partition what it needs: skip tensors, and the previous one's output."""
@@ -141,25 +134,30 @@ class Pipeline:
             │ Copy                        (fence of the next clock)
         """
         streams, tasks = [current_stream(device) for device in self.devices], []
+        mine: dict[str, Any] = {"statistics": this_thread.statistics}
+        if is_recomputing():  # the partition of another pipeline, which this one is a part of
+            mine["recomputing"] = True
         for i, j in clock:
             batch = self.batches[i]
             if j != 0:
                 wait(batch, self.copy_streams[j][i], streams[j])  # [1]
-            layer = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, skip_trackers[i])
-            lender = self.lenders[j]
+            mine["skip_tracker"], guard = skip_trackers[i], self.guards[j]
+            layer = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, mine.copy())
             if i < self.checkpoint_stop:
-                layer.unchanged, tie = self._unchanged[j], self._ties.pop(i, None)
-                checkpointing = Checkpointing(layer, batch, owns_random=True, phony=tie, lender=lender)
+                checkpointing = Checkpointing(layer, batch, guard=guard, phony=self._ties.pop(i, None))
                 compute, finalize = checkpointing.checkpoint, checkpointing.recompute
-            elif j == 0 and len(self.batches) > 1 and lender.writes is not False and torch.is_grad_enabled():
-                compute, finalize = partial(lender.compute, layer, batch), None  # of a view, that others share
+            elif j == 0 and len(self.batches) > 1 and guard.writes is not False and torch.is_grad_enabled():
+                compute, finalize = (
+                    partial(guard.call, layer, batch),
+                    None,
+                )  # a view: other micro-batches share its base
             else:
                 compute, finalize = partial(batch.call, layer), None
             tasks.append(Task(streams[j], compute=compute, finalize=finalize))  # [2]
             in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
         # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
-        answers = [wait_for(out_queues[j]) for _, j in reversed(clock)]
+        answers = [next_answer(out_queues[j]) for _, j in reversed(clock)]
         ended = None, RuntimeError("a worker has ended")
         errors = [(answer or ended)[1] for ok, answer in answers if not ok]
         done = dict(answer for ok, answer in answers if ok)
@@ -198,24 +196,12 @@ class _Layer:
     partition: nn.Sequential
     stream: AbstractStream
     seeds: Seeds
-    skip_tracker: SkipTrackerThroughPortals
-    unchanged: Unchanged | None = None
-
-    def __post_init__(self) -> None:
-        # of the mini-batch, and of the pipeline in whose partition this one may be
-        self.statistics, self.inside_recomputed = this_thread.statistics, is_recomputing()
+    mine: dict[str, Any]  # of `this_thread`
 
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
-        again = is_recomputing()
-        own = {"skip_tracker": self.skip_tracker, "statistics": self.statistics}
+        kind = "recompute" if is_recomputing() else "compute"
         try:
-            if again and self.unchanged is not None:
-                self.unchanged.check()
-            with (
-                recording.span("recompute" if again else "compute", self.place, self.stream),
-                self.seeds.own(*self.place),
-                during(**own, recomputing=again or self.inside_recomputed),
-            ):
+            with recording.span(kind, self.place, self.stream), self.seeds.own(*self.place), during(**self.mine):
                 output: TensorOrTensors = self.partition(input)
             check(output)
             recording.follow(input, output, self.place, self.stream)
@@ -223,5 +209,5 @@ class _Layer:
         except BaseException as error:
             (i, j), (m, n) = self.place, self.seeds.shape
             note = f"micro-batch {i} of {m} in partition {j} of {n} (on {get_device(self.stream)})"
-            error.add_note(f"{'while recomputing' if again else 'in'} {note}")
+            error.add_note(f"{'while recomputing' if is_recomputing() else 'in'} {note}")
             raise

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, NamedTuple
 
 import torch
-from torch._C import _get_function_stack_at, _len_torch_function_stack
 from torch.utils._device import DeviceContext
 
 _TYPES = ("cpu", "cuda")
@@ -59,13 +58,12 @@ class Modes(NamedTuple):
 def only_here() -> bool:
     """Return whether the calling thread is in a mode that must not be given to others: they may hold state.
 
-    TorchDispatchMode (FlopCounterMode), TorchFunctionMode, saved-tensor hooks (save_on_cpu). A default device, which
-    torch makes a TorchFunctionMode, counts for nothing: it stays with the thread that has set it.
+    TorchDispatchMode (FlopCounterMode), TorchFunctionMode, saved-tensor hooks (save_on_cpu). torch's default device is
+    a TorchFunctionMode as well; it stays with the thread that has set it.
     """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    functions = [_get_function_stack_at(k) for k in range(_len_torch_function_stack())]
-    others = [mode for mode in functions if not isinstance(mode, DeviceContext)]
-    return bool(torch._C._len_torch_dispatch_stack() or hooks or others)
+    functions = (torch._C._get_function_stack_at(k) for k in range(torch._C._len_torch_function_stack()))
+    modes = torch._C._len_torch_dispatch_stack() or not all(isinstance(mode, DeviceContext) for mode in functions)
+    return bool(modes or torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 
 class _ThisThread(threading.local):

@@ -74,30 +74,19 @@ def _attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
-class Here(SimpleQueue[Any]):
-    """In and out queue of a partition whose worker is the calling thread: computes what is put, get has the answer."""
-
-    def put(self, task: Task, block: bool = True, timeout: float | None = None) -> None:
-        """Compute the task."""
-        super().put(_attempt(task))
-
-
-def wait(queue: OutQueue) -> Result:
-    """Return the next answer; Ctrl-C ends the wait within 0.1 s.
-
-    A signal that comes when a thread is about to sleep on a lock doesn't wake it: so it looks again after a short time.
-    """
+def next_answer(queue: OutQueue) -> Result:
+    """Return what comes next. A signal just before a thread sleeps on a lock doesn't wake it: so no sleep is long."""
     while True:
         try:
             return queue.get(timeout=0.1)
         except Empty:
-            pass
+            continue
 
 
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
-    in_queues: list[InQueue] = []  # noqa: RUF012  for `__del__`, should __init__ never run
+    in_queues: list[Any] = []  # noqa: RUF012  for `__del__`, should __init__ never run (torch.compile)
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]
@@ -127,6 +116,18 @@ class Workers:
         """Wait until every worker has ended."""
         for thread in self.threads:
             thread.join()
+
+
+class _Inline(SimpleQueue[Any]):
+    def put(self, task: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(_attempt(task))
+
+
+class Here(Workers):
+    """No workers: who puts a task into a queue computes it, and the same queue has the answer."""
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self.in_queues = self.out_queues = [_Inline() for _ in devices]
 
 
 @contextmanager

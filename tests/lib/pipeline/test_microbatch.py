@@ -63,7 +63,7 @@ def test_check_takes_tensors_and_tuples_of_tensors():
 def test_an_atomic_batch_is_like_a_tuple_of_one():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch(x)
-    assert batch.atomic and batch.tensor is batch.tensor_or_tensors is batch[0] is x
+    assert batch.atomic and batch.tensor is batch.value is batch[0] is x
     assert len(batch) == 1 and list(batch) == [x]
     batch[0] = y
     assert batch.tensor is y

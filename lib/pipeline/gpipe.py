@@ -127,12 +127,18 @@ class GPipe(nn.Module):
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
     partitions, of any dtype. Random numbers repeat under torch.manual_seed, but are not those of `module` alone (see
     lib.pipeline.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
-    CPUs. Worker threads live as long as the model; pickle, deepcopy and fork leave them behind. The state dict has the
-    partitions in its keys; one of `module` can be loaded all the same.
+    CPUs. Where the caller is in a mode that only his thread can have (FlopCounterMode, save_on_cpu; see
+    lib.pipeline.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
+    them behind. The state dict has the partitions in its keys; one of `module` can be loaded all the same.
+
+    What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and
+    backward(inputs=…) don't reach parameters. What is recomputed is what ran, or backward raises RuntimeError: where a
+    module was switched between train and eval since forward, or a parameter changed or replaced, also by
+    torch.func.functional_call. (Buffers are not looked at.) With "never" all this is as in the plain module.
 
     Raises TypeError if module is no nn.Sequential, ValueError for a wrong balance, chunks < 1, an unknown checkpoint
-    mode, a layer or parameter used twice, IndexError for fewer devices than partitions. An error in a layer reaches the
-    caller as the same object, with a note that names the micro-batch and the partition.
+    mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions. An error
+    in a layer reaches the caller as the same object, with a note that names the micro-batch and the partition.
     """
 
     _pipeline: ClassVar[type[Pipeline]] = Pipeline
@@ -220,3 +226,8 @@ class GPipe(nn.Module):
             pipeline.run(workers)
         runtime.idle.append(workers)  # if nothing was raised: after an interrupt they may still be at work
         return microbatch.gather(batches)
+
+
+# torch.compile leaves the whole scheduler alone: threads are no part of a graph
+_frame = torch._C._dynamo.eval_frame
+_frame.set_code_exec_strategy(GPipe.forward.__code__, _frame._FrameExecStrategy(*[_frame._FrameAction.SKIP] * 2))

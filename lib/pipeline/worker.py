@@ -86,7 +86,7 @@ def next_answer(queue: OutQueue) -> Result:
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
-    in_queues: list[Any] = []  # noqa: RUF012  for `__del__`, should __init__ never run (torch.compile)
+    in_queues: list[Any] = []  # noqa: RUF012  for `__del__`, should __init__ never run
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]

@@ -116,9 +116,9 @@ convert_deferred_batch_norm = DeferredBatchNorm.convert_deferred_batch_norm
 
 @contextmanager
 def mini_batch(*modules: nn.Module) -> Iterator[None]:
-    """Make the block one mini-batch for every DeferredBatchNorm in `modules`; an error in it leaves nothing behind.
+    """Make the block one mini-batch, of this thread and its workers, for every DeferredBatchNorm in `modules`.
 
-    Of this thread, and of the workers that compute for it: another thread has a mini-batch of its own.
+    An error in it leaves nothing behind.
     """
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
     statistics: dict[DeferredBatchNorm, Seen] = {norm: [] for norm in norms}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -39,20 +38,13 @@ def is_recomputing() -> bool:
     return this_thread.recomputing
 
 
-enable_checkpointing = partial(during, checkpointing=True)
-
 RNGStates: TypeAlias = dict[Generator, Tensor]
-
-
-def save_rng_states(generators: Iterable[Generator]) -> RNGStates:
-    """Return where these generators of random numbers stand."""
-    return {generator: generator.get_state() for generator in generators}
 
 
 @contextmanager
 def restore_rng_states(states: RNGStates) -> Iterator[None]:
     """Draw from these states within a `with`; afterwards the generators stand where they stood before."""
-    before = save_rng_states(states)
+    before = {generator: generator.get_state() for generator in states}
     for generator, state in states.items():
         generator.set_state(state)
     try:
@@ -69,14 +61,10 @@ class Guard:
     """
 
     def __init__(self, modules: Iterable[nn.Module] = (), writes: bool | None = None) -> None:
-        self.writes = writes
-        self.training = [(part, part.training) for part in modules]
-        self.parameters = [
-            (part, name, p, p._version, p.untyped_storage())  # `p.data = new` changes the last alone
-            for part, _ in self.training
-            for name, p in part._parameters.items()
-            if p is not None and not is_lazy(p)
-        ]
+        self.writes, self.training = writes, [(part, part.training) for part in modules]
+        found = [(part, name, p) for part, _ in self.training for name, p in part._parameters.items() if p is not None]
+        # the storage as well: `p.data = new` changes nothing else
+        self.parameters = [(*x, x[2]._version, x[2].untyped_storage()) for x in found if not is_lazy(x[2])]
 
     def lend(self, batch: Batch) -> Batch:
         """Return what to call the function with."""
@@ -94,7 +82,7 @@ class Guard:
                 f"tensor {written.index(True)} of the input was changed in place: a recomputation would begin with the "
                 "changed one, and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
             )
-        if self.writes is not False:
+        if lent is not batch:
             self.writes = self.writes or any(written)
             originals = {id(x): y for x, y, new in zip(lent, batch, written, strict=True) if not new}
             output[:] = tuple(originals.get(id(y), y) for y in output)
@@ -104,8 +92,8 @@ class Guard:
         """Raise RuntimeError if a module was switched between train and eval, or a parameter replaced or changed."""
         changed = [f"{type(part).__name__}.training" for part, training in self.training if part.training != training]
         for part, name, p, version, memory in self.parameters:
-            same = part._parameters.get(name) is p and p.untyped_storage()._cdata == memory._cdata
-            if not same or p._version != version:
+            same = p._version == version and p.untyped_storage()._cdata == memory._cdata
+            if not same or part._parameters.get(name) is not p:
                 changed.append(f"{type(part).__name__}.{name}")
         if changed:
             raise RuntimeError(
@@ -115,10 +103,7 @@ class Guard:
 
 
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
-    """Return function(input) and recompute it in backward, as torch.utils.checkpoint does.
-
-    Raises RuntimeError where the function changes its input in place, TypeError where it returns no tensors.
-    """
+    """Return function(input), recomputed in backward; raises RuntimeError if it changes the input in place, TypeError."""
     checkpointing = Checkpointing(function, Batch(input))
     output = checkpointing.checkpoint()
     checkpointing.recompute(output)
@@ -160,10 +145,6 @@ class Checkpointing:
             join_batch(batch, phony)
         self.batch = Batch(())  # autograd keeps the input from now on, and lets it go after backward
 
-    def pack(self, input: Tensors) -> Batch:
-        """Return these tensors as the batch held them."""
-        return Batch(input[0] if self.atomic else input)
-
 
 class Checkpoint(torch.autograd.Function):
     """Forward: compute without graph. Backward: go through the graph that Recompute has made."""
@@ -173,9 +154,10 @@ class Checkpoint(torch.autograd.Function):
         """Return the output. Of its tensors, those that can't have a gradient, and inputs without one, stay without."""
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
-        checkpointing.rng_states = save_rng_states(checkpointing.generators)
-        with enable_checkpointing():  # an autograd function's forward is without grad mode
-            output = checkpointing.guard.call(checkpointing.function, checkpointing.pack(input))
+        checkpointing.rng_states = {x: x.get_state() for x in checkpointing.generators}
+        with during(checkpointing=True):  # an autograd function's forward is without grad mode
+            batch = Batch(input[0] if checkpointing.atomic else input)
+            output = checkpointing.guard.call(checkpointing.function, batch)
         without = {id(x) for x in input if not x.requires_grad}
         ctx.mark_non_differentiable(*[y for y in output if id(y) in without])
         return output.value
@@ -216,6 +198,7 @@ class Recompute(torch.autograd.Function):
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
         again, hidden = restore_rng_states(checkpointing.rng_states), list[Tensor]()
         with checkpointing.modes.use(), again, during(recomputing=True, hidden=hidden):
-            output = checkpointing.guard.lend(checkpointing.pack(input)).call(checkpointing.function)
+            batch = Batch(input[0] if checkpointing.atomic else input)
+            output = checkpointing.guard.lend(batch).call(checkpointing.function)
         checkpointing.recomputed = tuple(output), input, hidden
         return (None,) * (2 + len(input))

@@ -36,14 +36,7 @@ class Batch:
         """The one tensor of an atomic batch; raises AttributeError for a tuple."""
         if isinstance(self.value, Tensor):
             return self.value
-        raise AttributeError("not an atomic batch: use .tensors")
-
-    @property
-    def tensors(self) -> Tensors:
-        """The tuple; raises AttributeError for an atomic batch."""
-        if isinstance(self.value, Tensor):
-            raise AttributeError("an atomic batch: use .tensor")
-        return self.value
+        raise AttributeError("not an atomic batch: use .value")
 
     def call(self, function: Function) -> Batch:
         """Return function(value) as a Batch."""

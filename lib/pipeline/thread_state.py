@@ -56,10 +56,9 @@ class Modes(NamedTuple):
 
 
 def only_here() -> bool:
-    """Return whether the calling thread is in a mode that must not be given to others: they may hold state.
+    """Return whether the calling thread is in a mode that others can't be given, as it may hold state.
 
-    TorchDispatchMode (FlopCounterMode), TorchFunctionMode, saved-tensor hooks (save_on_cpu). torch's default device is
-    a TorchFunctionMode as well; it stays with the thread that has set it.
+    TorchDispatchMode, TorchFunctionMode, saved-tensor hooks; but not a default device: workers have none.
     """
     functions = (torch._C._get_function_stack_at(k) for k in range(torch._C._len_torch_function_stack()))
     modes = torch._C._len_torch_dispatch_stack() or not all(isinstance(mode, DeviceContext) for mode in functions)

@@ -61,13 +61,14 @@ def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None
     try:
         with use_device(device), listening():
             while (task := in_queue.get()) is not None:
-                out_queue.put(_attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
+                out_queue.put(attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
                 del task  # else it would keep its micro-batch alive until the next one comes
     finally:
         out_queue.put((False, None))
 
 
-def _attempt(task: Task) -> Result:
+def attempt(task: Task) -> Result:
+    """Compute the task; return the answer."""
     try:
         return True, (task, task.compute())
     except BaseException:
@@ -116,18 +117,6 @@ class Workers:
         """Wait until every worker has ended."""
         for thread in self.threads:
             thread.join()
-
-
-class _Inline(SimpleQueue[Any]):
-    def put(self, task: Any, block: bool = True, timeout: float | None = None) -> None:
-        super().put(_attempt(task))
-
-
-class Here(Workers):
-    """No workers: who puts a task into a queue computes it, and the same queue has the answer."""
-
-    def __init__(self, devices: Sequence[torch.device]) -> None:
-        self.in_queues = self.out_queues = [_Inline() for _ in devices]
 
 
 @contextmanager

@@ -522,7 +522,7 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
 def test_a_worker_that_dies_ends_the_call(monkeypatch):
     model = gpipe(mlp(2), chunks=2)
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "_attempt", lambda task: 1 / 0)
+        patch.setattr(worker, "attempt", lambda task: 1 / 0)
         with pytest.raises(RuntimeError, match="a worker has ended"):
             model(torch.ones(2, 3))
     assert model(torch.ones(2, 3)).shape == (2, 3), "and the next one has others"

@@ -116,10 +116,7 @@ convert_deferred_batch_norm = DeferredBatchNorm.convert_deferred_batch_norm
 
 @contextmanager
 def mini_batch(*modules: nn.Module) -> Iterator[None]:
-    """Make the block one mini-batch, of this thread and its workers, for every DeferredBatchNorm in `modules`.
-
-    An error in it leaves nothing behind.
-    """
+    """Make the block a mini-batch, for this thread and its workers, of all DeferredBatchNorms; an error leaves none."""
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
     statistics: dict[DeferredBatchNorm, Seen] = {norm: [] for norm in norms}
     with during(statistics=statistics or this_thread.statistics):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -38,11 +38,8 @@ def is_recomputing() -> bool:
     return this_thread.recomputing
 
 
-RNGStates: TypeAlias = dict[Generator, Tensor]
-
-
 @contextmanager
-def restore_rng_states(states: RNGStates) -> Iterator[None]:
+def restore_rng_states(states: dict[Generator, Tensor]) -> Iterator[None]:
     """Draw from these states within a `with`; afterwards the generators stand where they stood before."""
     before = {generator: generator.get_state() for generator in states}
     for generator, state in states.items():
@@ -103,7 +100,7 @@ class Guard:
 
 
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
-    """Return function(input), recomputed in backward; raises RuntimeError if it changes the input in place, TypeError."""
+    """Return function(input) and recompute it in backward. Raises RuntimeError if it changes its input in place."""
     checkpointing = Checkpointing(function, Batch(input))
     output = checkpointing.checkpoint()
     checkpointing.recompute(output)
@@ -128,7 +125,7 @@ class Checkpointing:
         self.generators = [] if guard else [torch.default_generator]
         if device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[device.index])
-        self.rng_states: RNGStates = {}
+        self.rng_states: dict[Generator, Tensor] = {}
         # of the second forward: outputs, inputs, and the phonies of the skip tensors that it hid
         self.recomputed: tuple[Tensors, Tensors, list[Tensor]] | None = None
 

@@ -87,8 +87,6 @@ def next_answer(queue: OutQueue) -> Result:
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
-    in_queues: list[Any] = []  # noqa: RUF012  for `__del__`, should __init__ never run
-
     def __init__(self, devices: Sequence[torch.device]) -> None:
         keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]
         queues: dict[object, tuple[InQueue, OutQueue]] = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
@@ -108,7 +106,7 @@ class Workers:
 
     def stop(self) -> None:
         """Let every worker end after what is in its queue; does not wait. So ends who lets go of them."""
-        for in_queue in set(self.in_queues):
+        for in_queue in set(vars(self).get("in_queues", ())):  # none, where __init__ has not run
             in_queue.put(None)
 
     __del__ = stop

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import time
 from threading import Thread
 
 import pytest
@@ -171,7 +172,13 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
 
 
 def test_alone_it_counts_right_under_several_threads_too():
+    class Slow(list):
+        def append(self, value):
+            super().append(value)
+            time.sleep(1e-4)  # here another thread would come in
+
     (_, deferred), batch = pair(chunks=2), rows(2)
+    deferred._own = Slow()
     threads = [Thread(target=lambda: [deferred(batch) for _ in range(100)]) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -90,7 +90,7 @@ class Guard:
         changed = [f"{type(part).__name__}.training" for part, training in self.training if part.training != training]
         for part, name, p, version, memory in self.parameters:
             same = p._version == version and p.untyped_storage()._cdata == memory._cdata
-            if not same or part._parameters.get(name) is not p:
+            if not same or getattr(part, name, None) is not p:
                 changed.append(f"{type(part).__name__}.{name}")
         if changed:
             raise RuntimeError(

@@ -161,12 +161,12 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
     norm, batch = nn.BatchNorm1d(3, momentum=None), rows(8, mean=5.0)
     parts = nn.Sequential(convert_deferred_batch_norm(copy.deepcopy(norm)), nn.Identity())
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
-    threads = [Thread(target=lambda: [model(batch) for _ in range(20)]) for _ in range(4)]
+    threads = [Thread(target=lambda: [model(batch) for _ in range(8)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for _ in range(80):
+    for _ in range(32):
         norm(batch)
     assert_same_statistics(norm, model[0], rtol=1e-4, atol=1e-5)
 

@@ -216,6 +216,8 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
     model = of(nn.Linear(2, 2), lambda x: (x * 2, x * 3), lambda xy: xy, **arguments)
     model(torch.ones(4, 2))[1].sum().backward()
     assert model[0].weight.grad.tolist() == [[12, 12]] * 2
+    model = of(lambda x: (x * 2, x), lambda xy: xy, **arguments)
+    assert not model(torch.ones(4, 2))[1].requires_grad, "the input, handed on as it came"
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), lambda x: x.argmax(-1), **arguments)
     assert model(torch.arange(9)).dtype == torch.int64
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), **arguments)
@@ -504,14 +506,14 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
     def layer(x):
         if not release.is_set():
             os.kill(os.getpid(), signal.SIGINT)
-            waited.append(release.wait(1))
+            waited.append(release.wait(20))
         return x
 
     model = of(layer, chunks=2)
     for _ in range(30):
         with pytest.raises(KeyboardInterrupt):
             model(torch.ones(2, 1))
-        assert waited == [], "the caller has it before the layer has ended, within a second"
+        assert waited == [], "the caller has it before the layer has ended"
         release.set()
         assert model(torch.ones(2, 1)).tolist() == [[1], [1]], "new workers: the old answer is not taken for a new one"
         assert wait_until(lambda: waited)

@@ -217,7 +217,8 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
     model(torch.ones(4, 2))[1].sum().backward()
     assert model[0].weight.grad.tolist() == [[12, 12]] * 2
     model = of(lambda x: (x * 2, x), lambda xy: xy, **arguments)
-    assert not model(torch.ones(4, 2))[1].requires_grad, "the input, handed on as it came"
+    if checkpoint != "except_last":  # there the last micro-batch is tied to the others by its input
+        assert not model(torch.ones(4, 2))[1].requires_grad, "the input, handed on as it came"
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), lambda x: x.argmax(-1), **arguments)
     assert model(torch.arange(9)).dtype == torch.int64
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), **arguments)
@@ -481,9 +482,10 @@ def test_an_error_in_backward_says_where_as_well():
     assert told.value.__notes__ == ["while recomputing micro-batch 1 of 2 in partition 1 of 2 (on cpu)"]
 
 
-def test_of_several_errors_in_a_clock_the_first_partition_is_heard_and_no_further_clock_begins():
+@pytest.mark.parametrize("here", [False, True])
+def test_of_several_errors_in_a_clock_the_first_partition_is_heard_and_no_further_clock_begins(here):
     calls = []
-    with pytest.raises(KeyError):
+    with FlopCounterMode(display=False) if here else contextlib.nullcontext(), pytest.raises(KeyError):
         of(fail(KeyError, lambda: bool(calls) or calls.append(1)), fail(IndexError), chunks=2)(torch.ones(2, 1))
     calls.clear()
     with pytest.raises(ZeroDivisionError):
@@ -522,11 +524,12 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_dies_ends_the_call(monkeypatch):
-    model = gpipe(mlp(2), chunks=2)
+    model, before = gpipe(mlp(2), chunks=2), pipeline_threads()
     with monkeypatch.context() as patch:
         patch.setattr(worker, "attempt", lambda task: 1 / 0)
         with pytest.raises(RuntimeError, match="a worker has ended"):
             model(torch.ones(2, 3))
+    assert wait_until(lambda: not pipeline_threads() - before)
     assert model(torch.ones(2, 3)).shape == (2, 3), "and the next one has others"
 
 

@@ -54,12 +54,6 @@ def _cheapest(block: NDArray[np.float64], n: int, join: np.ufunc) -> tuple[float
     return float(best[-1]), [b - a for a, b in pairwise([0, *reversed(ends)])]
 
 
-def solve(sequence: Sequence[float], partitions: int = 1) -> list[list[float]]:
-    """Return the blocks themselves."""
-    ends = [0, *accumulate(partition(sequence, partitions))]
-    return [list(sequence[a:b]) for a, b in pairwise(ends)]
-
-
 # ---- what each layer costs
 
 BLOCK = 512  # CUDA's allocator hands out multiples of this many bytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from threading import RLock
+from typing import TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
+from lib.pipeline.thread_state import during, this_thread
 
 M = TypeVar("M", bound=nn.Module)
+Seen: TypeAlias = list[tuple[int, Tensor, Tensor]]
+"""Of each micro-batch since the last commit: the values per channel, their mean, their unbiased variance."""
+
+_lock = RLock()  # of all running statistics: threads may use one model
 
 
 class DeferredBatchNorm(_BatchNorm):
@@ -27,7 +33,6 @@ class DeferredBatchNorm(_BatchNorm):
     has the keys of nn.BatchNorm and can be loaded from one to the other.
     """
 
-    _counts = True  # False inside mini_batch
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
@@ -40,8 +45,11 @@ class DeferredBatchNorm(_BatchNorm):
 
     def _begin(self, chunks: int) -> None:
         self.chunks = integer("chunks", chunks, at_least=1)
-        # of each micro-batch since the last commit: the values per channel, their mean, their unbiased variance
-        self._seen: list[tuple[int, Tensor, Tensor]] = []
+        self._own: Seen = []
+
+    @property
+    def _seen(self) -> Seen:
+        return cast(Seen, (this_thread.statistics or {}).get(self, self._own))
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a micro-batch of shape (batch, channel, …)."""
@@ -52,26 +60,29 @@ class DeferredBatchNorm(_BatchNorm):
             mean, var = torch.zeros_like(mean), torch.zeros_like(var)
         output = F.batch_norm(input, mean, var, self.weight, self.bias, self.training, 1.0, self.eps)
         if self.training and not is_recomputing():
-            self._seen.append((input.numel() // input.size(1), mean, var))
-            if self._counts and len(self._seen) == self.chunks:
-                self.commit()
+            with _lock:
+                seen = self._seen
+                seen.append((input.numel() // input.size(1), mean, var))
+                if seen is self._own and len(seen) == self.chunks:
+                    self.commit()
         return output
 
     @torch.no_grad()
     def commit(self) -> None:
         """End a mini-batch: move the running statistics towards those of its micro-batches taken together."""
-        if not self._seen:
-            return
-        sizes, means, variances = zip(*self._seen, strict=True)
-        self._seen = []
-        self.num_batches_tracked += 1
-        share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-        # distances from the mean, as sums of squares would cancel at a large one; size is float32, and so is the sum
-        size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
-        mean = (size * mean_of).sum(0) / size.sum()
-        squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
-        for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
-            running.copy_(running + share * (found - running))
+        with _lock:
+            if not self._seen:
+                return
+            sizes, means, variances = zip(*self._seen, strict=True)
+            self._seen.clear()
+            self.num_batches_tracked += 1
+            share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+            # distances from the mean, as sums of squares would cancel at a large one; size and sum are float32
+            size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
+            mean = (size * mean_of).sum(0) / size.sum()
+            squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
+            for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
+                running.copy_(running + share * (found - running))
 
     @property
     def sum(self) -> Tensor:
@@ -105,14 +116,10 @@ convert_deferred_batch_norm = DeferredBatchNorm.convert_deferred_batch_norm
 
 @contextmanager
 def mini_batch(*modules: nn.Module) -> Iterator[None]:
-    """Make the block one mini-batch for every DeferredBatchNorm in `modules`; an error in it leaves nothing behind."""
+    """Make the block a mini-batch, for this thread and its workers, of all DeferredBatchNorms; an error leaves none."""
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
-    for norm in norms:
-        norm._counts, norm._seen = False, []
-    try:
+    statistics: dict[DeferredBatchNorm, Seen] = {norm: [] for norm in norms}
+    with during(statistics=statistics or this_thread.statistics):
         yield
         for norm in norms:
             norm.commit()
-    finally:
-        for norm in norms:
-            norm._counts, norm._seen = True, []

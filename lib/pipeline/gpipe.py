@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from lib._values import integer
 from lib.measure import Device
@@ -53,16 +54,20 @@ def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
 
 
 def verify_module(module: nn.Sequential) -> None:
-    """Raise TypeError unless this is an nn.Sequential, ValueError if a layer or a parameter is in it twice."""
+    """Raise TypeError unless it is an nn.Sequential, ValueError for a layer, parameter or norm's buffer in it twice."""
     if not isinstance(module, nn.Sequential):
         raise TypeError(f"module must be nn.Sequential to be partitioned, not {type(module).__name__}")
     children = list(module.children())  # each object once
-    alike = "module with duplicate {} is not supported: {}, {} different"
-    if len(module) != len(children):
-        raise ValueError(alike.format("children", len(module), len(children)))
-    apart, together = sum(len(list(x.parameters())) for x in children), len(list(module.parameters()))
-    if apart != together:
-        raise ValueError(alike.format("parameters in distinct children", apart, together))
+    norms = [[part for part in child.modules() if isinstance(part, _NormBase)] for child in children]
+    kinds: dict[str, list[set[Any]]] = {
+        "children": [{child} for child in module],
+        "parameters in distinct children": [set(child.parameters()) for child in children],
+        "buffers of batch norms in distinct children": [{x for norm in n for x in norm.buffers()} for n in norms],
+    }
+    for kind, members in kinds.items():
+        apart, together = sum(map(len, members)), len(set().union(*members))
+        if apart != together:
+            raise ValueError(f"module with duplicate {kind} is not supported: {apart}, {together} different")
 
 
 def split_module(
@@ -122,12 +127,18 @@ class GPipe(nn.Module):
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
     partitions, of any dtype. Random numbers repeat under torch.manual_seed, but are not those of `module` alone (see
     lib.pipeline.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
-    CPUs. Worker threads live as long as the model; pickle, deepcopy and fork leave them behind. The state dict has the
-    partitions in its keys; one of `module` can be loaded all the same.
+    CPUs. Where the caller is in a mode that only his thread can have (FlopCounterMode, save_on_cpu; see
+    lib.pipeline.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
+    them behind. The state dict has the partitions in its keys; one of `module` can be loaded all the same.
+
+    What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and
+    backward(inputs=…) don't reach parameters. What is recomputed is what ran, or backward raises RuntimeError: where a
+    module was switched between train and eval since forward, or a parameter changed or replaced, also by
+    torch.func.functional_call. (Buffers are not looked at.) With "never" all this is as in the plain module.
 
     Raises TypeError if module is no nn.Sequential, ValueError for a wrong balance, chunks < 1, an unknown checkpoint
-    mode, a layer or parameter used twice, IndexError for fewer devices than partitions. An error in a layer reaches the
-    caller as the same object, with a note that names the micro-batch and the partition.
+    mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions. An error
+    in a layer reaches the caller as the same object, with a note that names the micro-batch and the partition.
     """
 
     _pipeline: ClassVar[type[Pipeline]] = Pipeline
@@ -215,3 +226,8 @@ class GPipe(nn.Module):
             pipeline.run(workers)
         runtime.idle.append(workers)  # if nothing was raised: after an interrupt they may still be at work
         return microbatch.gather(batches)
+
+
+# torch.compile leaves the whole scheduler alone: threads are no part of a graph
+_frame = torch._C._dynamo.eval_frame
+_frame.set_code_exec_strategy(GPipe.forward.__code__, _frame._FrameExecStrategy(*[_frame._FrameAction.SKIP] * 2))

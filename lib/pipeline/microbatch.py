@@ -36,19 +36,7 @@ class Batch:
         """The one tensor of an atomic batch; raises AttributeError for a tuple."""
         if isinstance(self.value, Tensor):
             return self.value
-        raise AttributeError("not an atomic batch: use .tensors")
-
-    @property
-    def tensors(self) -> Tensors:
-        """The tuple; raises AttributeError for an atomic batch."""
-        if isinstance(self.value, Tensor):
-            raise AttributeError("an atomic batch: use .tensor")
-        return self.value
-
-    @property
-    def tensor_or_tensors(self) -> TensorOrTensors:
-        """What the batch holds, as it is."""
-        return self.value
+        raise AttributeError("not an atomic batch: use .value")
 
     def call(self, function: Function) -> Batch:
         """Return function(value) as a Batch."""
@@ -84,7 +72,7 @@ def check(input: object) -> None:
 
 
 def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
-    """Cut a mini-batch along dimension 0 into `chunks` micro-batches: views, as even as can be, the longer ones first.
+    """Cut a mini-batch along dimension 0 into `chunks` micro-batches: views, as even as can be, longer ones first.
 
     7 rows in 4 chunks are 2, 2, 2, 1; 3 rows in 4 chunks are three micro-batches: none is empty (but 0 rows are one
     micro-batch of 0 rows). Every tensor of a tuple is cut alike. Raises ValueError for chunks < 1, an empty tuple,
@@ -98,7 +86,8 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
         raise ValueError(
             f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
         )
-    cuts = [x.tensor_split(max(1, min(chunks, len(batch[0])))) for x in batch]
+    count = max(1, min(chunks, len(batch[0])))
+    cuts = [x.tensor_split(count) if count > 1 else (x,) for x in batch]  # a view may not be changed in place
     return [Batch(part) for part in (cuts[0] if batch.atomic else zip(*cuts, strict=True))]
 
 

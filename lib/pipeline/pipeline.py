@@ -12,15 +12,16 @@ from torch import nn
 
 from lib import timeline
 from lib.pipeline import recording
-from lib.pipeline.checkpoint import Checkpointing, is_recomputing
+from lib.pipeline.checkpoint import Checkpointing, Guard, is_recomputing
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch, TensorOrTensors, check
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.recording import Place
-from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout, use_skip_tracker
+from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout
 from lib.pipeline.streams import AbstractStream, current_stream, get_device, is_cuda
-from lib.pipeline.worker import InQueue, OutQueue, Task, Workers
+from lib.pipeline.thread_state import during, only_here, this_thread
+from lib.pipeline.worker import InQueue, OutQueue, Task, Workers, attempt, next_answer
 
 Clock = Sequence[tuple[int, int]]
 """The pairs (micro-batch i, partition j) that run at the same time."""
@@ -66,17 +67,18 @@ class Pipeline:
         self.copy_streams = copy_streams or [[current_stream(x)] * len(batches) for x in self.devices]
         self.skip_layout = inspect_skip_layout(partitions) if skip_layout is None else skip_layout
         self.seeds = Seeds(len(batches), len(partitions))
+        self.guards = [Guard(partition.modules() if checkpoint_stop else ()) for partition in partitions]
         self._ties: dict[int, torch.Tensor] = {}  # by micro-batch: the phony that its Checkpoint takes
         self._turn = 0
 
     def run(self, workers: Workers | None = None) -> None:
-        """Run all clocks, in these workers or in new ones. Raises what a layer raises."""
+        """Run all clocks, in these workers or new ones (or none: see only_here). Raises what a layer raises."""
         m, n = self.seeds.shape
         skip_trackers = [SkipTrackerThroughPortals(self.skip_layout) for _ in self.batches]
         if self.checkpoint_stop:
             newest = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
             self._turn = max(0, newest._sequence_nr() - m * n)  # type: ignore[union-attr]
-        workers = workers or Workers(self.devices)
+        workers = Workers([]) if only_here() else workers or Workers(self.devices)
         for clock in clock_cycles(m, n):
             self.fence(clock, skip_trackers)
             self.compute(clock, skip_trackers, workers.in_queues, workers.out_queues)
@@ -117,7 +119,7 @@ class Pipeline:
         in_queues: Sequence[InQueue],
         out_queues: Sequence[OutQueue],
     ) -> None:
-        """Run the tasks of a clock, each in its partition's worker.
+        """Run the tasks of a clock, each in its partition's worker; without queues here, one after another.
 
         With checkpointing the autograd graph of a task is:
 
@@ -129,21 +131,28 @@ class Pipeline:
             │ Copy                        (fence of the next clock)
         """
         streams, tasks = [current_stream(device) for device in self.devices], []
+        inside = {"recomputing": True} if is_recomputing() else {}  # a partition of another pipeline
         for i, j in clock:
             batch = self.batches[i]
             if j != 0:
                 wait(batch, self.copy_streams[j][i], streams[j])  # [1]
-            layer = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, skip_trackers[i])
+            mine = {"skip_tracker": skip_trackers[i], "statistics": this_thread.statistics, **inside}
+            layer, guard = _Layer(Place(i, j), self.partitions[j], streams[j], self.seeds, mine), self.guards[j]
             if i < self.checkpoint_stop:
-                checkpointing = Checkpointing(layer, batch, owns_random=True, phony=self._ties.pop(i, None))
+                checkpointing = Checkpointing(layer, batch, guard=guard, phony=self._ties.pop(i, None))
                 compute, finalize = checkpointing.checkpoint, checkpointing.recompute
+            elif j == 0 and len(self.batches) > 1 and guard.writes is not False and torch.is_grad_enabled():
+                compute, finalize = partial(guard.call, layer, batch), None  # a view: its base is the others', too
             else:
                 compute, finalize = partial(batch.call, layer), None
             tasks.append(Task(streams[j], compute=compute, finalize=finalize))  # [2]
-            in_queues[j].put(tasks[-1])
+            if in_queues:
+                in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
         # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
-        answers = [out_queues[j].get() for _, j in reversed(clock)]
+        answers = (
+            [next_answer(out_queues[j]) for _, j in reversed(clock)] if out_queues else [*map(attempt, tasks)][::-1]
+        )
         ended = None, RuntimeError("a worker has ended")
         errors = [(answer or ended)[1] for ok, answer in answers if not ok]
         done = dict(answer for ok, answer in answers if ok)
@@ -182,16 +191,12 @@ class _Layer:
     partition: nn.Sequential
     stream: AbstractStream
     seeds: Seeds
-    skip_tracker: SkipTrackerThroughPortals
+    mine: dict[str, Any]  # of `this_thread`
 
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
         kind = "recompute" if is_recomputing() else "compute"
         try:
-            with (
-                recording.span(kind, self.place, self.stream),
-                self.seeds.own(*self.place),
-                use_skip_tracker(self.skip_tracker),
-            ):
+            with recording.span(kind, self.place, self.stream), self.seeds.own(*self.place), during(**self.mine):
                 output: TensorOrTensors = self.partition(input)
             check(output)
             recording.follow(input, output, self.place, self.stream)

@@ -373,6 +373,8 @@ class SkipTrackerThroughPortals(SkipTracker):
         else:  # blue now, orange later; once more orange if the partition that pops is going to be recomputed
             self.portals[ns, name] = Portal(tensor, tensor_life=3 if is_checkpointing() else 2)
         phony = self.portals[ns, name].blue()
+        if phony is not None and phony.requires_grad and this_thread.hidden is not None:
+            this_thread.hidden.append(phony)
         if phony is not None and phony.requires_grad and not join_batch(batch, phony):
             lanes = [lane for lane, x in enumerate(batch) if x.is_floating_point() or x.is_complex()]
             if not lanes:

@@ -12,14 +12,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._device import DeviceContext
 
 _TYPES = ("cpu", "cuda")
 
 
 class Modes(NamedTuple):
-    """Say how a thread computes; equal modes need no switch. What else is local to a thread is not carried:
-    TorchFunctionMode, TorchDispatchMode, saved-tensor hooks.
-    """
+    """Say how a thread computes; equal modes need no switch. What else is local to it, see `only_here`."""
 
     grad: bool
     inference: bool
@@ -56,9 +55,21 @@ class Modes(NamedTuple):
             yield
 
 
+def only_here() -> bool:
+    """Return whether the calling thread is in a mode that others can't be given, as it may hold state.
+
+    TorchDispatchMode, TorchFunctionMode, saved-tensor hooks; but not a default device: workers have none.
+    """
+    functions = (torch._C._get_function_stack_at(k) for k in range(torch._C._len_torch_function_stack()))
+    modes = torch._C._len_torch_dispatch_stack() or not all(isinstance(mode, DeviceContext) for mode in functions)
+    return bool(modes or torch._C._autograd._top_saved_tensors_default_hooks(True))
+
+
 class _ThisThread(threading.local):
     checkpointing = False
     recomputing = False
+    hidden: list[torch.Tensor] | None = None  # while recomputing: the phonies of skip tensors in portals
+    statistics: dict[Any, Any] | None = None  # of the mini-batch that it works on: lib.pipeline.batchnorm
     place: tuple[int, int] | None = None  # of what is being recorded: lib.pipeline.recording
     end_backward: Callable[[], None] | None = None
     generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.pipeline.random_state
@@ -69,12 +80,15 @@ class _ThisThread(threading.local):
 this_thread = _ThisThread()
 
 
-@contextmanager
-def during(**what: Any) -> Iterator[None]:
+class during:
     """Change attributes of `this_thread` within a `with`."""
-    before = {name: getattr(this_thread, name) for name in what}
-    vars(this_thread).update(what)
-    try:
-        yield
-    finally:
-        vars(this_thread).update(before)
+
+    def __init__(self, **what: Any) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        self.before = {name: getattr(this_thread, name) for name in self.what}
+        vars(this_thread).update(self.what)
+
+    def __exit__(self, *_: object) -> None:
+        vars(this_thread).update(self.before)

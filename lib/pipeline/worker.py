@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
@@ -61,17 +61,27 @@ def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None
     try:
         with use_device(device), listening():
             while (task := in_queue.get()) is not None:
-                out_queue.put(_attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
+                out_queue.put(attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
                 del task  # else it would keep its micro-batch alive until the next one comes
     finally:
         out_queue.put((False, None))
 
 
-def _attempt(task: Task) -> Result:
+def attempt(task: Task) -> Result:
+    """Compute the task; return the answer."""
     try:
         return True, (task, task.compute())
     except BaseException:
         return False, sys.exc_info()
+
+
+def next_answer(queue: OutQueue) -> Result:
+    """Return what comes next. A signal just before a thread sleeps on a lock doesn't wake it: so no sleep is long."""
+    while True:
+        try:
+            return queue.get(timeout=0.1)
+        except Empty:
+            continue
 
 
 class Workers:
@@ -96,7 +106,7 @@ class Workers:
 
     def stop(self) -> None:
         """Let every worker end after what is in its queue; does not wait. So ends who lets go of them."""
-        for in_queue in set(self.in_queues):
+        for in_queue in set(vars(self).get("in_queues", ())):  # none, where __init__ has not run
             in_queue.put(None)
 
     __del__ = stop

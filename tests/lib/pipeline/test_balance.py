@@ -2,12 +2,12 @@
 
 import copy
 import time
+from itertools import islice
 
 import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import balance as blockpartition
 from lib.pipeline import balance_by_size, balance_by_time, partition
 from lib.pipeline.balance import layerwise_sandbox, profile_sizes, profile_times
 from lib.pipeline.skip import pop, skippable, stash
@@ -63,13 +63,13 @@ class Call(nn.Module):
 # --- the cut
 @pytest.mark.parametrize("costs, n, best, theirs", [([7, 1, 1, 1, 1, 1, 7, 1], 3, 8, 9), ([2, 2, 2, 5, 5], 4, 5, 11)])
 def test_it_finds_the_best_where_torchgpipe_does_not(costs, n, best, theirs):
-    assert max(map(sum, blockpartition.solve(costs, n))) == best < theirs
+    rest = iter(costs)
+    assert max(sum(islice(rest, layers)) for layers in partition(costs, n)) == best < theirs
 
 
 def test_costs_may_be_seconds_or_many_bytes():
     assert partition([0.1, 0.2, 0.3], 2) == [2, 1]
     assert partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
-    assert blockpartition.solve([10**15, 1], 2) == [[10**15], [1]]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_what_can_not_be_cut(costs, n, message):
 
 # --- by time
 def test_time_decides():
-    model = nn.Sequential(*(Sleep(ms) for ms in (2, 2, 2, 2, 8)))
-    assert balance_by_time(2, model, torch.zeros(1), timeout=0.1, device="cpu") == [4, 1]
+    model = nn.Sequential(*(Sleep(ms) for ms in (1, 1, 1, 1, 60)))  # far apart: a busy machine wakes sleepers late
+    assert balance_by_time(2, model, torch.zeros(1), timeout=0.2, device="cpu") == [4, 1]
 
 
 def test_backward_counts():

@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import time
+from threading import Thread
 
 import pytest
 import torch
@@ -102,9 +104,13 @@ def test_a_model_in_half_precision_and_one_without_affine_parameters():
 def test_alone_it_counts_to_chunks():
     _, deferred = pair(chunks=4)
     feed(deferred, rows(6), 2)
-    assert deferred.num_batches_tracked == 0 and deferred.sum.abs().sum() > 0
+    assert deferred.num_batches_tracked == 0
+    torch.testing.assert_close(deferred.sum, rows(6).sum(0))
     deferred(rows(2))
     assert deferred.num_batches_tracked == 1 and not deferred.sum.any()
+    alone = DeferredBatchNorm(3)
+    alone(rows(2))
+    assert alone.chunks == alone.num_batches_tracked == 1 == convert_deferred_batch_norm(nn.BatchNorm1d(3)).chunks
 
 
 @pytest.mark.parametrize("chunks", [4, 3, 1])
@@ -149,6 +155,44 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
         plain(batch)
         model(batch.clone().requires_grad_()).square().sum().backward()
     assert_same_statistics(plain, model.to_sequential())
+
+
+def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
+    norm, batch = nn.BatchNorm1d(3, momentum=None), rows(8, mean=5.0)
+    parts = nn.Sequential(convert_deferred_batch_norm(copy.deepcopy(norm)), nn.Identity())
+    model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
+    threads = [Thread(target=lambda: [model(batch) for _ in range(8)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(32):
+        norm(batch)
+    assert_same_statistics(norm, model[0], rtol=1e-4, atol=1e-5)
+
+
+def test_alone_it_counts_right_under_several_threads_too():
+    class Slow(list):
+        def append(self, value):
+            super().append(value)
+            time.sleep(1e-4)  # here another thread would come in
+
+    (_, deferred), batch = pair(chunks=2), rows(2)
+    deferred._own = Slow()
+    threads = [Thread(target=lambda: [deferred(batch) for _ in range(100)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert deferred.num_batches_tracked == 200 and not deferred.sum.any()
+
+
+def test_a_gpipe_in_a_recomputed_partition_does_not_count_again():
+    inner = GPipe(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), [1, 1], devices=["cpu"] * 2, chunks=2)
+    arguments = dict(devices=["cpu"] * 2, chunks=2, checkpoint="always", deferred_batch_norm=True)
+    model = GPipe(nn.Sequential(nn.Linear(3, 3), inner), [1, 1], **arguments)
+    model(rows(8)).sum().backward()
+    assert model[1][0].num_batches_tracked == 2, "one for each of the outer micro-batches"
 
 
 def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():

@@ -143,6 +143,11 @@ def test_autocast_is_the_same_the_second_time(outside):
     assert seen == [torch.float32 if outside else torch.bfloat16] * 2
 
 
+def test_a_function_that_returns_no_tensor_is_told():
+    with pytest.raises(TypeError, match="expected a Tensor or a tuple of Tensors, but got NoneType"):
+        checkpoint(lambda x: None, torch.ones(2))
+
+
 def test_the_inside_is_not_kept():
     def saved_by(run):
         sizes = []

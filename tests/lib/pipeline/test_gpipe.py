@@ -10,14 +10,17 @@ import signal
 import threading
 import time
 import traceback
+import warnings
 import weakref
 from collections import OrderedDict
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
-from lib.pipeline import GPipe, flatten_sequential, is_recomputing
+from lib.pipeline import GPipe, flatten_sequential, is_recomputing, pop, skippable, stash, worker
 from lib.pipeline.checkpoint import is_checkpointing
 
 MODES = ["always", "except_last", "never"]
@@ -115,6 +118,12 @@ def shared_parameter():
     return nn.Sequential(first, second)
 
 
+def shared_buffer():
+    first, second = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
+    second.running_mean, second.running_var = first.running_mean, first.running_var
+    return nn.Sequential(nn.Sequential(first), second)
+
+
 same = nn.Linear(1, 1)
 
 
@@ -129,6 +138,7 @@ same = nn.Linear(1, 1)
         (mlp(2), dict(balance=[2], chunks=1.5), ValueError, "1.5"),
         (mlp(2), dict(balance=[2], checkpoint="sometimes"), ValueError, "'except_last', or 'never': 'sometimes'"),
         (nn.Sequential(same, same), dict(balance=[2]), ValueError, "duplicate children.*2, 1 different"),
+        (shared_buffer(), dict(balance=[1, 1]), ValueError, "duplicate buffers of batch norms.*6, 4 different"),
         (shared_parameter(), dict(balance=[2]), ValueError, "duplicate parameters.*4, 3 different"),
         (mlp(3), dict(balance=[1, 1, 1], devices=["cpu"]), IndexError, r"devices: 1, partitions: 3"),
         (nn.Linear(1, 1), dict(balance=[1]), TypeError, "nn.Sequential.*Linear"),
@@ -206,6 +216,9 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
     model = of(nn.Linear(2, 2), lambda x: (x * 2, x * 3), lambda xy: xy, **arguments)
     model(torch.ones(4, 2))[1].sum().backward()
     assert model[0].weight.grad.tolist() == [[12, 12]] * 2
+    model = of(lambda x: (x * 2, x), lambda xy: xy, **arguments)
+    if checkpoint != "except_last":  # there the last micro-batch is tied to the others by its input
+        assert not model(torch.ones(4, 2))[1].requires_grad, "the input, handed on as it came"
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), lambda x: x.argmax(-1), **arguments)
     assert model(torch.arange(9)).dtype == torch.int64
     model = of(nn.Embedding(9, 4), nn.Linear(4, 5), **arguments)
@@ -235,7 +248,188 @@ def test_without_backward_nothing_is_checkpointed(how):
     assert seen == [(False, how == "eval")] * 2 and y.is_inference() == (how == "inference_mode")
 
 
+class InPlace(nn.Module):
+    """SiLU in place: to do it twice is something else. when: at which calls (all)."""
+
+    def __init__(self, when=None):
+        super().__init__()
+        self.when, self.calls = when, 0
+
+    def forward(self, x):
+        self.calls += 1
+        return nn.functional.silu(x, inplace=self.when is None or self.calls in self.when)
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize("balance", [[3, 2], [1, 4], [2, 3]], ids=["begins", "first of the next", "behind a view"])
+def test_a_partition_may_begin_in_place(balance, needs_grad, checkpoint):
+    """The input is needed again: by the recomputation; by other micro-batches, which are views of the same tensor."""
+    first = [InPlace()] if balance[0] == 3 else [nn.Linear(3, 3)]
+    plain = nn.Sequential(*first, nn.Flatten(), InPlace(), nn.Linear(3, 3), nn.Tanh())
+    model = gpipe(copy.deepcopy(plain), balance, chunks=3, checkpoint=checkpoint)
+    leaves = [torch.linspace(-3, 3, 21).reshape(7, 3).requires_grad_(needs_grad) for _ in range(2)]
+    for module, leaf in zip((plain, model), leaves, strict=True):
+        y = module(leaf * 1)
+        for _ in range(2):  # the second time from what is still there
+            y.square().sum().backward(retain_graph=True)
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_what_a_partition_wrote_into_and_returns_has_the_gradient_of_its_weight():
+    scale = nn.Linear(1, 1)
+    model = of(lambda x: x.mul_(scale.weight), scale, chunks=2, checkpoint="always")
+    x = torch.ones(4, 1)
+    model(x)[:2].sum().backward()
+    assert scale.weight.grad.item() == 2 * 2 * scale.weight.item() and x.tolist() == [[1]] * 4
+
+
+def test_a_partition_that_writes_into_a_later_micro_batch_only_is_refused():
+    model = of(InPlace(when=[2]), nn.Linear(3, 3), chunks=2, checkpoint="always")
+    with pytest.raises(RuntimeError, match="tensor 0 of the input was changed in place.* inplace=False"):
+        model(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_a_parameter_that_the_loss_does_not_depend_on_has_no_gradient_not_zeros(checkpoint):
+    """Zeros would let AdamW's weight decay move it."""
+
+    @skippable(stash=["side"])
+    class Put(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.main, self.side = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            yield stash("side", self.side(x))
+            return self.main(x)
+
+    @skippable(pop=["side"])
+    class Get(nn.Module):
+        def forward(self, x):
+            return (yield pop("side")) * 2
+
+    model = gpipe(nn.Sequential(nn.Linear(2, 2), Function(torch.detach), nn.Linear(2, 2)), checkpoint=checkpoint)
+    model(torch.ones(2, 2)).sum().backward()
+    assert [p.grad is None for p in model.parameters()] == [True, True, False, False]
+    model = gpipe(nn.Sequential(Put(), nn.Linear(2, 2), Get()), chunks=2, checkpoint=checkpoint)
+    model(torch.ones(4, 2)).sum().backward()
+    assert model[0].main.weight.grad is None and model[1].weight.grad is None
+    assert model[0].side.bias.grad.tolist() == [8, 8], "what the last layer popped, though it ignored its input"
+
+
+# --- what is recomputed is what ran
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (lambda model: model.eval(), "Sequential.training, Linear.training"),
+        (lambda model: model[1].eval(), "Dropout.training"),
+        (lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(3, 3))), "Linear.weight"),
+        (lambda model: setattr(model[0], "bias", None), "Linear.bias"),
+        (lambda model: nn.init.ones_(model[0].weight), "Linear.weight"),
+        (lambda model: setattr(model[0].weight, "data", torch.ones(3, 3)), "Linear.weight"),
+    ],
+)
+def test_a_module_that_changed_since_forward_is_not_recomputed(change, named):
+    model = of(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 3), chunks=2, checkpoint="always")
+    model(torch.ones(4, 3)).sum().backward()
+    y = model(torch.ones(4, 3))
+    change(model)
+    with pytest.raises(RuntimeError, match=f"{named} changed between forward and backward"):
+        y.sum().backward()
+
+
+def test_to_eval_and_back_and_a_lazy_layer_are_no_change():
+    model = of(nn.LazyLinear(3), nn.Dropout(0.5), chunks=2, checkpoint="always")
+    y = model(torch.ones(4, 3))
+    model.eval()(torch.ones(4, 3))
+    model.train()
+    y.sum().backward()
+    assert model[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_functional_call_needs_never(checkpoint):
+    model = gpipe(mlp(2), chunks=2, checkpoint=checkpoint)
+    given = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    y = torch.func.functional_call(model, given, torch.ones(4, 3))
+    if checkpoint == "never":
+        y.sum().backward()
+        assert all(p.grad is not None for p in given.values()) and all(p.grad is None for p in model.parameters())
+    else:
+        with pytest.raises(RuntimeError, match="Linear.weight, Linear.bias changed"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize("checkpoint, calls", [("always", 4), ("except_last", 4), ("never", 1)])
+def test_a_hook_of_a_parameter_sees_the_gradient_in_parts(checkpoint, calls):
+    model, seen, after = gpipe(mlp(1), chunks=4, checkpoint=checkpoint), [], []
+    model[0].bias.register_hook(lambda grad: seen.append(grad.clone()))
+    model[0].bias.register_post_accumulate_grad_hook(after.append)
+    y = model(torch.ones(8, 3))
+    y.sum().backward()
+    assert len(seen) == len(after) == calls and sum(seen).tolist() == model[0].bias.grad.tolist() == [8, 8, 8]
+    if checkpoint == "always":
+        with pytest.raises(RuntimeError, match="not have been used"):
+            torch.autograd.grad(model(torch.ones(8, 3)).sum(), [model[0].bias])
+
+
 # --- modes of the caller
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_flops_are_counted_those_of_the_recomputation_too(checkpoint):
+    plain, x = mlp(), torch.ones(4, 3, requires_grad=True)
+    model = gpipe(copy.deepcopy(plain), [2, 2], chunks=4, checkpoint=checkpoint)
+    counts = []
+    for module in (plain, model):
+        with FlopCounterMode(display=False) as counter:
+            y = module(x)
+            forward = counter.get_total_flops()
+            y.sum().backward()
+        counts.append((forward, counter.get_total_flops()))
+    (forward, both), ours = counts
+    assert ours == (forward, both + forward * {"always": 4, "except_last": 3, "never": 0}[checkpoint] / 4)
+
+
+def test_what_only_the_calling_thread_can_do_is_done_there():
+    threads, operations, saved = set(), [], []
+
+    class Note(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            operations.append(function.__name__)
+            return function(*args, **(kwargs or {}))
+
+    def note(x):
+        threads.add(threading.current_thread())
+        return x.sin()
+
+    model, x = of(note, nn.Dropout(0.5), note, chunks=2, checkpoint="never"), torch.ones(4, 3, requires_grad=True)
+
+    def run(mode):
+        torch.manual_seed(0)
+        threads.clear()
+        with mode:
+            return model(x)
+
+    with torch.device("cpu"):
+        expected = run(contextlib.nullcontext())
+    assert len(threads) == 2 and threading.main_thread() not in threads, "a default device changes nothing"
+    for mode in (Note(), torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x)):
+        assert torch.equal(run(mode), expected) and threads == {threading.main_thread()}
+    assert operations.count("sin") == 4 and len(saved) == 2 * 3
+    with FlopCounterMode(display=False), pytest.raises(ZeroDivisionError) as told:
+        of(nn.Identity(), fail(ZeroDivisionError), chunks=2)(x)
+    assert told.value.__notes__ == ["in micro-batch 0 of 2 in partition 1 of 2 (on cpu)"]
+
+
+def test_torch_compile_leaves_it_alone_and_says_nothing(capfd):
+    model, x = gpipe(mlp(2), chunks=2), torch.ones(4, 3)
+    with warnings.catch_warnings(action="error"):
+        y = torch.compile(model, backend="eager")(x)
+    assert torch.equal(y, model(x)) and capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
     """Fault 4. The weight cast in a checkpoint must not stand in for the one that the last micro-batch needs."""
@@ -288,9 +482,10 @@ def test_an_error_in_backward_says_where_as_well():
     assert told.value.__notes__ == ["while recomputing micro-batch 1 of 2 in partition 1 of 2 (on cpu)"]
 
 
-def test_of_several_errors_in_a_clock_the_first_partition_is_heard_and_no_further_clock_begins():
+@pytest.mark.parametrize("here", [False, True])
+def test_of_several_errors_in_a_clock_the_first_partition_is_heard_and_no_further_clock_begins(here):
     calls = []
-    with pytest.raises(KeyError):
+    with FlopCounterMode(display=False) if here else contextlib.nullcontext(), pytest.raises(KeyError):
         of(fail(KeyError, lambda: bool(calls) or calls.append(1)), fail(IndexError), chunks=2)(torch.ones(2, 1))
     calls.clear()
     with pytest.raises(ZeroDivisionError):
@@ -307,20 +502,35 @@ def test_a_layer_that_returns_no_tensors_is_a_type_error_that_says_where(output)
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals as POSIX has them")
 def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
-    release = threading.Event()
+    """Thirty times: now and then the signal comes when the caller is about to sleep, which it doesn't prevent."""
+    release, waited = threading.Event(), []
 
     def layer(x):
         if not release.is_set():
             os.kill(os.getpid(), signal.SIGINT)
-            release.wait(30)
+            waited.append(release.wait(20))
         return x
 
     model = of(layer, chunks=2)
-    with pytest.raises(KeyboardInterrupt):
-        model(torch.ones(2, 1))
-    assert not release.is_set()
-    release.set()
-    assert model(torch.ones(2, 1)).tolist() == [[1], [1]], "new workers: the old answer is not taken for a new one"
+    for _ in range(30):
+        with pytest.raises(KeyboardInterrupt):
+            model(torch.ones(2, 1))
+        assert waited == [], "the caller has it before the layer has ended"
+        release.set()
+        assert model(torch.ones(2, 1)).tolist() == [[1], [1]], "new workers: the old answer is not taken for a new one"
+        assert wait_until(lambda: waited)
+        release.clear(), waited.clear()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_dies_ends_the_call(monkeypatch):
+    model, before = gpipe(mlp(2), chunks=2), pipeline_threads()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "attempt", lambda task: 1 / 0)
+        with pytest.raises(RuntimeError, match="a worker has ended"):
+            model(torch.ones(2, 3))
+    assert wait_until(lambda: not pipeline_threads() - before)
+    assert model(torch.ones(2, 3)).shape == (2, 3), "and the next one has others"
 
 
 def test_an_error_keeps_no_tensor_alive_once_it_is_handled():

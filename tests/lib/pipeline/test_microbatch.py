@@ -9,7 +9,7 @@ from lib.pipeline.microbatch import Batch, check, gather, scatter
 def test_the_tensors_of_a_tuple_are_cut_alike():
     batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
     assert [[tuple(x.shape) for x in batch] for batch in batches] == [[(n, 3), (n, 2, 2), (n,)] for n in (3, 2)]
-    assert [batch.tensors[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
+    assert [batch.value[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
 
 
 def test_micro_batches_are_views_and_a_single_one_is_not_copied():
@@ -63,19 +63,18 @@ def test_check_takes_tensors_and_tuples_of_tensors():
 def test_an_atomic_batch_is_like_a_tuple_of_one():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch(x)
-    assert batch.atomic and batch.tensor is batch.tensor_or_tensors is batch[0] is x
+    assert batch.atomic and batch.tensor is batch.value is batch[0] is x
     assert len(batch) == 1 and list(batch) == [x]
     batch[0] = y
     assert batch.tensor is y
     batch[:] = (x,)
-    assert batch.tensor is x and batch.call(lambda t: (t, t)).tensors == (x, x)
+    assert batch.tensor is x and batch.call(lambda t: (t, t)).value == (x, x)
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
 
 
 @pytest.mark.parametrize(
     "wrong, error, words",
     [
-        (lambda batch: batch.tensors, AttributeError, ""),
         (lambda batch: batch[1], IndexError, ""),
         (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
         (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
@@ -90,10 +89,10 @@ def test_what_an_atomic_batch_has_not(wrong, error, words):
 def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch((x, y))
-    assert not batch.atomic and batch.tensors == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
+    assert not batch.atomic and batch.value == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
     batch[0], batch[-1] = y, x
-    assert batch.tensors == (y, x)
+    assert batch.value == (y, x)
     batch[:] = [x]
-    assert batch.tensors == (x,) and not batch.atomic
+    assert batch.value == (x,) and not batch.atomic
     with pytest.raises(AttributeError):
         _ = batch.tensor

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import threading
 import time
 import weakref
@@ -52,7 +53,8 @@ def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_f
     get_phony.cache_clear()
     with torch.inference_mode():
         with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
-    assert with_grad.shape == without.shape == (0,)
+    assert with_grad.shape == without.shape == (0,) and with_grad.untyped_storage().nbytes() == 0
+    assert without.untyped_storage().nbytes() == 0, "it holds no data"
     assert with_grad.requires_grad and not without.requires_grad
     assert with_grad is get_phony(CPU, requires_grad=True)
     x = torch.ones(1, requires_grad=True)
@@ -217,6 +219,13 @@ def test_two_cpu_partitions_compute_at_the_same_time():
         for in_queue in in_queues:
             in_queue.put(task(lambda: Batch((torch.tensor(meet.wait()),))))
         assert all(out_queue.get(timeout=20)[0] for out_queue in out_queues)
+
+
+def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    Workers.__new__(Workers)
+    assert told == []
 
 
 def test_a_worker_that_dies_says_so():

@@ -171,9 +171,7 @@ class MetaFile:
         """
         ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
         offsets: Offsets = np.zeros(count + 1, np.uint32)
-        # a guess, by the average row: what is too much is never touched, so it takes no memory
-        data = np.empty(int(count * (self._status[0] / max(1, len(self)) + 1)) + 4096, np.uint8)
-        filled = 0
+        data, filled = np.empty(0, np.uint8), 0
         self._check_unchanged()
         try:
             for start in range(0, count, CHUNK):
@@ -182,7 +180,9 @@ class MetaFile:
                 if allow is not None:
                     allow(size)
                 room = filled + size
-                if room > len(data):
+                if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
+                    data = np.empty(int(count * (self._status[0] / len(self) + 1)) + room, np.uint8)
+                elif room > len(data):
                     data.resize(room + room // 8, refcheck=False)
                 ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))
                 filled = int(ends[-1])

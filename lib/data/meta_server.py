@@ -272,8 +272,6 @@ def answer(server: _Listener, method: str, path: str, body: bytes | bytearray, a
         return _read(rows, _ids(body), allow) if path == "/rows" else _read(rows, [int(path[5:])], allow)[0]
     except RefusedError:
         raise
-    except MemoryError:
-        raise RefusedError(413, "there is no memory for so many rows; ask for fewer at once", "MemoryError") from None
     except Exception as error:  # the meta file is gone or changed: the client must hear of it
         raise RefusedError(500, str(error), type(error).__name__) from error
 
@@ -372,10 +370,12 @@ class MetaServer:
     meta_file: a path, or a MetaFile, which stays open afterwards; rows that `MetaFile.packed` has taken into memory are
     served faster. port 0 takes a free one: read it from `port`. A thread serves each connection; of more than 512, or
     `ulimit -n` less 64, who is idle for longest is hung up on. An answer may hold 16 MB of rows, and all answers
-    together take half a GB of memory. Where speed counts, give the server a process of its own: within a process that trains, the two share one GIL. There is no password and
-    no encryption, so a host other than the loopback shows the rows to whoever reaches that address: do that only in a
-    network that you trust. Raises OSError for a port that is taken or a host that is not this machine's, and what
-    MetaFile raises.
+    together take half a GB of memory.
+
+    Where speed counts, give the server a process of its own: within a process that trains, the two share one GIL. There
+    is no password and no encryption, so a host other than the loopback shows the rows to whoever reaches that address:
+    do that only in a network that you trust. Raises OSError for a port that is taken or a host that is not this
+    machine's, and what MetaFile raises.
     """
 
     def __init__(self, meta_file: str | os.PathLike[str] | Rows, host: str = "127.0.0.1", port: int = 0) -> None:

@@ -177,7 +177,7 @@ class ServerDataset(Dataset[Any]):
         if status == 200:
             return value
         match value:
-            case {"error": "IndexError", "message": str(text)} if status == 404 and largest >= self._served[0]:
+            case {"error": "IndexError", "message": str(text)} if status == 404 and largest >= max(0, self._served[0]):
                 raise IndexError(text)
             case {"message": str(text)} if status == 413 and largest >= 0:
                 raise TooMuchError(text)

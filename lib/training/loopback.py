@@ -12,6 +12,8 @@ torchrun has a place for this, the rendezvous backend: where agents meet. This i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -29,7 +31,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
+from lib.measure import import_psutil
+from lib.training.launch import PATIENCE
+
 HOST = "127.0.0.1"
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 class Loopback(StaticTCPRendezvous):
@@ -63,6 +69,24 @@ class Loopback(StaticTCPRendezvous):
         return RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
 
 
+def _adopt_orphans() -> None:
+    """Become the parent of processes below this one that lose theirs, where the system has that (Linux)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    """End what ranks that are gone have left behind."""
+    psutil, left, deadline = import_psutil("torchrun"), True, time.monotonic() + PATIENCE
+    while left and time.monotonic() < deadline:
+        left = False
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    left = True
+                    process.kill()
+
+
 def _end_with(parent: int) -> None:
     """Let torchrun end its ranks when the process that started it is gone: a notebook's kernel that was restarted."""
     while os.getppid() == parent:
@@ -73,6 +97,7 @@ def _end_with(parent: int) -> None:
 if __name__ == "__main__":
     from torch.distributed.run import main
 
+    _adopt_orphans()
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     rendezvous_handler_registry.register("loopback", Loopback)
     code = 0
@@ -81,6 +106,7 @@ if __name__ == "__main__":
     except Exception:  # as Python would, but for taking torch down, which takes half a second
         traceback.print_exc()
         code = 1
+    _end_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

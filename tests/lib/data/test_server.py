@@ -531,12 +531,12 @@ def says(start, body=b"", *headers):
 ERROR = b'{"error": "IndexError", "message": "row 0 is out of range"}'
 NONSENSE = [  # as the answer to whatever is asked
     *map(http_answer, (None, True, 3.7, -5, {}, {"rows": 3}, [], [1, 2, 3], ["only one"], [7, 7])),
-    *map(http_answer, ([True, "x"], [-1, "x"], [2**63, "x"], [1.0, "x"], [5, "x", 1], [5, 5], float("inf"), "abc")),
+    *map(http_answer, ([True, "x"], [-1, "x"], [2**63, "x"], [1.0, "x"], [5, "x", 1], [5, 5], float("inf"))),
     *(says(b"200 OK", body) for body in (b"", b"<html>", b"[1", b"1e400", b"\xff\xfe\x00", b"[" * 99_999, b"9" * 5000)),
     *(says(status, ERROR) for status in (b"404 Not Found", b"200 OK", b"400 Bad", b"201 OK", b"301 Moved", b"-1 x")),
     *(says(b"404 Not Found", body) for body in (b"{}", b"[]", b'{"error": "IndexError", "message": 3}', b"null")),
     *(says(status, b'{"error": 1, "message": 2}') for status in (b"500 Error", b"413 Large", b"503 Busy")),
-    says(b"two hundred OK"), says(b"200"), says(b"200 OK", b"5", b"Transfer-Encoding: chunked"), says(b"200", b"5", b"x"),
+    says(b"two hundred OK"), says(b"200"), says(b"200 OK", b"5", b"Transfer-Encoding: x"), says(b"200", b"5", b"x"),
     *(ask(b"HTTP/1.1 200 OK", LENGTH + length) for length in (b"-1", b"1000000000", b"9" * 30, b"five")),
     b"HTTP/2 200 OK\r\n\r\n", b"220 mail.example ESMTP\r\n\r\n", b"\x15\x03\x01\x00\x02" * 4000,
 ]  # fmt: skip

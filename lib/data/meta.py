@@ -28,7 +28,8 @@ FAR = 1 << 15  # bytes between two of them, on average, from which each is read 
 FEW = 8  # rows that are not worth an array, each is read by itself
 RETURN = ord("\r")
 Offsets: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
-Allow: TypeAlias = Callable[[int], object]
+Places: TypeAlias = npt.NDArray[np.uint32] | None
+Told: TypeAlias = Callable[[int], object]
 
 
 class Packed:
@@ -39,9 +40,7 @@ class Packed:
     workers that are forked share all of it, and reading changes nothing that they share. stamp: that of the MetaFile.
     """
 
-    def __init__(
-        self, data: Bytes, offsets: Offsets, places: npt.NDArray[np.uint32] | None = None, stamp: str = ""
-    ) -> None:
+    def __init__(self, data: Bytes, offsets: Offsets, places: Places = None, stamp: str = "") -> None:
         self.data, self.offsets, self.places, self.stamp = data, offsets, places, stamp
         # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
         self._data, self._offsets = data.data, offsets.data
@@ -59,7 +58,7 @@ class Packed:
         offsets = self._offsets
         return str(self._data[offsets[place] : offsets[place + 1]], "utf-8", "surrogateescape")
 
-    def rows(self, indices: Sequence[int] | Ids, allow: Allow | None = None) -> list[str]:
+    def rows(self, indices: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
         """Return many items, which is faster than one by one. allow: as in MetaFile.rows. Raises IndexError."""
         index = integers("indices", indices)
         try:
@@ -67,8 +66,7 @@ class Packed:
             begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
         except IndexError as error:
             raise IndexError(f"{error}: there are {len(self)} items") from None
-        if allow is not None:
-            allow(sum(end) - sum(begin))
+        allow(sum(end) - sum(begin))
         data = self._data
         return [str(data[a:b], "utf-8", "surrogateescape") for a, b in zip(begin, end, strict=True)]
 
@@ -117,7 +115,7 @@ class MetaFile:
     def __repr__(self) -> str:
         return f"MetaFile({str(self.path)!r}): {len(self)} rows"
 
-    def rows(self, ids: Sequence[int] | Ids, allow: Allow | None = None) -> list[str]:
+    def rows(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
         """Return rows as strings, in the order asked for; twice what is asked for twice.
 
         ids: a list, an integer array or a CPU tensor. allow: called with how many bytes of text will be read next, as
@@ -128,15 +126,14 @@ class MetaFile:
         packed = self.packed(ids, allow)
         return packed.rows(np.arange(len(packed)))
 
-    def _few(self, ids: list[int], allow: Allow | None) -> list[str]:
+    def _few(self, ids: list[int], allow: Told) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
         self._check_unchanged()
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
-                if allow is not None:
-                    allow(end - begin)
+                allow(end - begin)
                 text = memoryview(bytearray(end - begin))
                 length = copy_row(self._file, begin, end, self._index.gaps, text)
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
@@ -144,7 +141,7 @@ class MetaFile:
             self._check_unchanged()
         return rows
 
-    def packed(self, ids: Sequence[int] | Ids, allow: Allow | None = None) -> Packed:
+    def packed(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
         array = integers("ids", ids)
         if array.ndim != 1:
@@ -157,17 +154,12 @@ class MetaFile:
         return self.pack(len(array), blocks, allow=allow)
 
     def pack(
-        self,
-        count: int,
-        blocks: Iterable[npt.NDArray[Any]],
-        progress: Callable[[int], object] = lambda rows: None,
-        allow: Allow | None = None,
+        self, count: int, blocks: Iterable[Ids], progress: Told = lambda rows: None, allow: Told = lambda size: None
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
         The ids are not checked. progress: called with numbers of rows that add up to `count`; may raise to stop this.
-        allow: as in `rows`.
-        Takes 16 bytes a row at first, and then 4 bytes a row and about 10 MB beside the result.
+        allow: as in `rows`. Takes 16 bytes a row at first, and then 4 bytes a row and about 10 MB beside the result.
         """
         ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
         offsets: Offsets = np.zeros(count + 1, np.uint32)
@@ -177,8 +169,7 @@ class MetaFile:
             for start in range(0, count, CHUNK):
                 begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
                 size = int((end - begin).sum())
-                if allow is not None:
-                    allow(size)
+                allow(size)
                 room = filled + size
                 if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
                     data = np.empty(int(count * (self._status[0] / len(self) + 1)) + room, np.uint8)
@@ -231,9 +222,7 @@ def _status(file: int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _sorted_with_places(
-    count: int, blocks: Iterable[npt.NDArray[Any]], wide: bool
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32] | None]:
+def _sorted_with_places(count: int, blocks: Iterable[Ids], wide: bool) -> tuple[npt.NDArray[Any], Places]:
     """Return the ids sorted, and for each item where its id has got to (None: where it was).
 
     An id and its item go through the sort as one number, id · 2^bits + item: one fast sort, and no argsort.

@@ -52,10 +52,7 @@ PART = 256  # rows read before their size is looked at, of rows that can't say i
 
 
 class Rows(Protocol):
-    """What can be served: a MetaFile, or anything with its `len` and `rows`. `rows` is called from many threads.
-
-    If it has a `stamp`, a str as that of a MetaFile, a client notices when a restarted server has another one.
-    """
+    """What can be served: a MetaFile, or what has its `len`, `rows` (called from many threads) and, best, `stamp`."""
 
     def __len__(self) -> int: ...
 
@@ -129,19 +126,17 @@ class Wire:
         size = int(length)
         while len(unread) < size:
             self._need(deadline)
-        body, self._unread = unread, unread[size:]  # what is left is the beginning of the next message
-        del body[size:]  # not a copy of it: it may be large
-        return start, headers, body
+        self._unread = unread[size:]  # the beginning of the next message
+        del unread[size:]  # what is left is the body: no copy of it, it may be large
+        return start, headers, unread
 
     def send(self, start: str, body: bytes | bytearray, deadline: float, *headers: str) -> None:
         """Send one message; `body` is JSON."""
         lines = [start, *headers, "Content-Type: application/json", f"Content-Length: {len(body)}", "\r\n"]
         head = "\r\n".join(lines).encode("latin-1")
         self._socket.settimeout(seconds_left(deadline))
-        if len(body) > SMALL:  # else one write: see TCP_NODELAY
-            self._socket.sendall(head)
-            head = b""
-        self._socket.sendall(head + body if head else body)
+        for part in (head, body) if len(body) > SMALL else (head + body,):  # one write if it can be: see TCP_NODELAY
+            self._socket.sendall(part)
 
     def hang_up(self, seconds: float) -> None:
         """Say that nothing more will come, and give the peer some seconds to read it before the caller closes.
@@ -188,8 +183,8 @@ class _Connection(socketserver.BaseRequestHandler):
     held = 0  # bytes of memory for it
 
     def handle(self) -> None:
-        thread, self.since = threading.current_thread(), time.monotonic()
-        self.server.open[thread] = self
+        self.since = time.monotonic()  # from when on the client has let us wait; inf while it waits
+        self.server.open[thread := threading.current_thread()] = self
         try:
             wire = Wire(self.request)
             while not self.server.closing and wire.wait(IDLE_SECONDS):
@@ -207,7 +202,7 @@ class _Connection(socketserver.BaseRequestHandler):
         value: Any
         try:
             start, headers, body = wire.receive(time.monotonic() + MESSAGE_SECONDS, MAX_BODY)
-            self.since = math.inf  # now it waits for us
+            self.since = math.inf
             parts = start.split(" ")
             if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
                 raise RefusedError(400, f"no HTTP/1 request line: {start[:80]!r}")
@@ -244,16 +239,20 @@ class _Connection(socketserver.BaseRequestHandler):
             self.hold(GROWTH * self.size)
 
     def hold(self, size: int) -> None:
-        """Take memory, or give some back, until it is so much."""
-        if size != self.held:
-            self.server.take(size - self.held)
-            self.held = size
+        """Hold so much memory for the answer; raises RefusedError if others have it all and give too little back."""
+        server, more = self.server, size - self.held
+        if more:
+            with server.given_back:
+                if not server.given_back.wait_for(lambda: server.memory >= more, BUSY_SECONDS):
+                    raise RefusedError(503, "the answers to others take all memory just now; ask again", "MemoryError")
+                server.memory, self.held = server.memory - more, size
+                server.given_back.notify_all()
 
 
 def answer(server: _Listener, method: str, path: str, body: bytes | bytearray, allow: Callable[[int], None]) -> Any:
-    """Return what a request asks for, as a value to send; raises RefusedError, also for what reading the rows raises.
+    """Return what a request asks for, as a value to send; raises RefusedError, also for what reading raises.
 
-    allow: is called with bytes of rows before they are read, and may raise RefusedError.
+    allow: called with how many bytes of rows will be read next; may raise RefusedError.
     """
     allowed = "POST" if path == "/rows" else "GET"
     if path not in ("/len", "/stamp", "/rows") and not path.startswith("/get/"):
@@ -299,19 +298,20 @@ def _read(rows: Rows, ids: list[int], allow: Callable[[int], None]) -> Sequence[
     read: list[str] = []
     for start in range(0, len(ids), PART):  # how large these are is known only when they are there
         part = rows.rows(ids[start : start + PART])
-        allow(sum(map(len, part)))
+        allow(sum(len(row.encode("utf-8", "surrogatepass")) for row in part))
         read += part
     return read
 
 
 def connections() -> int:
-    """Return how many connections a server takes: MAX_CONNECTIONS, or what this process may open (`ulimit -n`)."""
-    try:
+    """Return how many connections a server takes: MAX_CONNECTIONS, or as many as `ulimit -n` leaves room for."""
+    with contextlib.suppress(ImportError):  # on Windows sockets are no files
         import resource
-    except ImportError:  # Windows, where sockets are no files
-        return MAX_CONNECTIONS
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
+
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files != resource.RLIM_INFINITY:
+            return max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
+    return MAX_CONNECTIONS
 
 
 class _Listener(socketserver.ThreadingTCPServer):
@@ -329,7 +329,7 @@ class _Listener(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], rows: Rows) -> None:
         self.rows, self.stamp, self.closing = rows, str(getattr(rows, "stamp", "")), False
         self.open: dict[threading.Thread, _Connection] = {}
-        self.limit, self.memory, self.changed = connections(), MAX_MEMORY, threading.Condition()
+        self.limit, self.memory, self.given_back = connections(), MAX_MEMORY, threading.Condition()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Connection, bind_and_activate=False)
 
@@ -354,14 +354,6 @@ class _Listener(socketserver.ThreadingTCPServer):
             self.open.pop(thread, None)
             with contextlib.suppress(OSError):
                 connection.request.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
-
-    def take(self, size: int) -> None:
-        """Take memory for an answer, negative to give it back; raises RefusedError if too little gets free in time."""
-        with self.changed:
-            if not self.changed.wait_for(lambda: self.memory >= size, BUSY_SECONDS):
-                raise RefusedError(503, "the answers to others take all memory just now; ask again", "MemoryError")
-            self.memory -= size
-            self.changed.notify_all()
 
 
 class MetaServer:

@@ -129,48 +129,45 @@ class ServerDataset(Dataset[Any]):
         # A connection in use is in no list, so no other thread finds it; and one whose exchange was interrupted never
         # returns there: it would give the answer to this request to whoever asks next.
         try:
-            wire = self._idle.pop()
+            wire, new = self._idle.pop(), False
         except IndexError:
-            wire = self._connect(deadline)
-        status, value = self._exchange(wire, request, body, deadline)
+            wire, new = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline))), True
+        try:
+            if new:
+                self._compare(self._value(*self._exchange(wire, "GET /stamp", b"", deadline), -1))
+            status, value = self._exchange(wire, request, body, deadline)
+        except BaseException:
+            wire.close()
+            raise
         self._idle.append(wire)
         return self._value(status, value, largest)
 
-    def _connect(self, deadline: float) -> Wire:
-        """Connect to the server, if it serves what it did at the first connection."""
-        wire = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline)))
-        served = self._value(*self._exchange(wire, "GET /stamp", b"", deadline), -1)
+    def _compare(self, served: Any) -> None:
+        """Raise RuntimeError if the server does not serve what it did at the first connection."""
         match served:
-            case [int(length), str(stamp)] if length is not True and 0 <= length <= sys.maxsize:
-                before, self._served = self._served, (length, stamp)
+            case [int(rows), str(stamp)] if rows is not True and 0 <= rows <= sys.maxsize:
+                had = self._served[0]
             case _:
                 raise self._stranger(served)
-        if before in ((-1, ""), self._served):
-            return wire
-        self._served = before
-        wire.close()
-        now = f"has {length} rows and had {before[0]}" if length != before[0] else f"serves other {length} rows"
-        raise RuntimeError(
-            f"the meta server at {self.host}:{self.port} now {now}: it was restarted with another file; make a new "
-            "ServerDataset (and sampler) for that one"
-        )
+        if had >= 0 and self._served != (rows, stamp):
+            raise RuntimeError(
+                f"the meta server at {self.host}:{self.port} now serves another file, of {rows} rows (it had {had}): make "
+                "a new ServerDataset (and sampler) for that one"
+            )
+        self._served = rows, stamp
 
     def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
-        """Return the status and value that a request is answered with; close the connection if that fails."""
+        """Return the status and value that a request is answered with; after an error, only closing is of use."""
         start = ""
         try:
             wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
             start, _, text = wire.receive(deadline, MAX_BYTES)
             version, status, _ = start.split(" ", 2)
-            if not version.startswith("HTTP/1."):
-                raise ValueError(version)
-            return int(status), json.loads(text)
+            if version.startswith("HTTP/1."):
+                return int(status), json.loads(text)
         except (RefusedError, ValueError, RecursionError) as error:  # the last one for [[[[…
-            wire.close()
-            raise self._stranger(start or error) from None
-        except BaseException:
-            wire.close()
-            raise
+            start = start or str(error)
+        raise self._stranger(start)
 
     def _value(self, status: int, value: Any, largest: int) -> Any:
         """Return what an answer says, or raise it; what a meta server would not say is that of a stranger."""

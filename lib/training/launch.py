@@ -166,8 +166,7 @@ def _watch(agent: subprocess.Popen[bytes], family: _Family, logs: RankLogs, dead
 class _Family:
     """The agent and every process below it: known by more than their ids, so that no other can be hit.
 
-    token: a variable of their environment. It finds whoever has lost its parent, and with it its place below the agent,
-    before we have looked.
+    token: a variable of their environment, by which those are found that lost their parent before we had looked.
     """
 
     def __init__(self, agent: subprocess.Popen[bytes], token: str) -> None:
@@ -318,11 +317,8 @@ class RankLogs:
         if returncode < 0:  # nobody is left who could say what the ranks did
             return Failure(None, returncode)
         attempts = sorted(self.folder.glob("ranks/*/attempt_*"), key=_attempt)
-        # who did not mind torchrun's SIGTERM for half a minute was ended by it all the same
-        forced = set(_FORCED.findall(text))
-        exitcodes = {
-            int(rank): -signal.SIGTERM if pid in forced else int(code) for rank, code, pid in _TABLE.findall(text)
-        }
+        table, forced = _TABLE.findall(text), _FORCED.findall(text)  # who minds no SIGTERM gets SIGKILL after 30 s
+        exitcodes = {int(rank): -signal.SIGTERM if pid in forced else int(code) for rank, code, pid in table}
         failures = []
         for folder in attempts[-1].iterdir() if attempts else ():
             rank = int(folder.name)

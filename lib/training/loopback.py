@@ -32,10 +32,9 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from lib.measure import import_psutil
-from lib.training.launch import PATIENCE
 
 HOST = "127.0.0.1"
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2): who loses its parent below this process becomes its child
 
 
 class Loopback(StaticTCPRendezvous):
@@ -69,22 +68,15 @@ class Loopback(StaticTCPRendezvous):
         return RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
 
 
-def _adopt_orphans() -> None:
-    """Become the parent of processes below this one that lose theirs, where the system has that (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def _end_orphans() -> None:
-    """End what ranks that are gone have left behind."""
-    psutil, left, deadline = import_psutil("torchrun"), True, time.monotonic() + PATIENCE
-    while left and time.monotonic() < deadline:
-        left = False
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    left = True
+    """End what ranks that are gone have left behind: they are our children now."""
+    psutil = import_psutil("torchrun")
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while True:
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
                     process.kill()
+            os.waitpid(-1, 0)
 
 
 def _end_with(parent: int) -> None:
@@ -97,7 +89,8 @@ def _end_with(parent: int) -> None:
 if __name__ == "__main__":
     from torch.distributed.run import main
 
-    _adopt_orphans()
+    if sys.platform == "linux":  # elsewhere, whoever has started us finds them by their environment
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     rendezvous_handler_registry.register("loopback", Loopback)
     code = 0
@@ -106,7 +99,8 @@ if __name__ == "__main__":
     except Exception:  # as Python would, but for taking torch down, which takes half a second
         traceback.print_exc()
         code = 1
-    _end_orphans()
+    if sys.platform == "linux":
+        _end_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -106,8 +106,7 @@ class MetaFile:
         self._index = open_index(self._file, self.path, self.index_path)
         self._close_index = weakref.finalize(self, os.close, self._index.file)
         self._status = _status(self._file)
-        # what tells this text from another, as for the index: size, date and a sample
-        self.stamp = "-".join(f"{part:x}" for part in astuple(Stamp.of(self._file)))
+        self.stamp = "-".join(f"{part:x}" for part in astuple(Stamp.of(self._file)))  # tells it from another text
 
     def __len__(self) -> int:
         return self._index.rows

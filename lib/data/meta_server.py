@@ -41,8 +41,7 @@ MAX_ANSWER = 1 << 24  # bytes of the rows in one answer
 MAX_MEMORY = 1 << 29  # bytes that all answers together may take, of those that are larger than SMALL
 SMALL = 1 << 14  # bytes of rows: 512 such answers are a few MB, and counting costs more than they
 GROWTH = 16  # bytes of memory for one of text: at worst a str of 2, its JSON of 6, as for \udc80, twice for a while
-MAX_CONNECTIONS = 512  # a thread and a file each; fewer where the process may open fewer files
-OTHER_FILES = 64  # that the process may have open beside its connections
+MAX_CONNECTIONS = 512  # a thread and a file each; `ulimit -n` less 64, for other files, if that is fewer
 IDLE_SECONDS = 60.0  # a connection that asks nothing for so long is closed; the client opens another
 MESSAGE_SECONDS = 10.0  # a request must arrive whole in so long, and its answer be taken
 GRACE_SECONDS = 2.0  # answers that are under way when the server closes get so long
@@ -179,8 +178,7 @@ class _Connection(socketserver.BaseRequestHandler):
     """One client's connection, in a thread of its own, for as many requests as it likes."""
 
     server: _Listener
-    size = 0  # bytes of rows in the answer that is being made
-    held = 0  # bytes of memory for it
+    size = held = 0  # bytes of rows in the answer that is being made; of memory for it
 
     def handle(self) -> None:
         self.since = time.monotonic()  # from when on the client has let us wait; inf while it waits
@@ -262,12 +260,10 @@ def answer(server: _Listener, method: str, path: str, body: bytes | bytearray, a
         raise RefusedError(405, f"{path[:80]} is asked with {allowed}, not {method[:20]}")
     if path.startswith("/get/") and not re.fullmatch(r"-?[0-9]{1,18}", path[5:]):
         raise RefusedError(400, f"a row is asked for by its number, not {path[5:85]!r}", "TypeError")
-    rows = server.rows
     try:
-        if path == "/len":
-            return len(rows)
-        if path == "/stamp":
-            return [len(rows), server.stamp]
+        rows = server.rows
+        if path in ("/len", "/stamp"):
+            return len(rows) if path == "/len" else [len(rows), server.stamp]
         return _read(rows, _ids(body), allow) if path == "/rows" else _read(rows, [int(path[5:])], allow)[0]
     except RefusedError:
         raise
@@ -303,23 +299,8 @@ def _read(rows: Rows, ids: list[int], allow: Callable[[int], None]) -> Sequence[
     return read
 
 
-def connections() -> int:
-    """Return how many connections a server takes: MAX_CONNECTIONS, or as many as `ulimit -n` leaves room for."""
-    with contextlib.suppress(ImportError):  # on Windows sockets are no files
-        import resource
-
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if files != resource.RLIM_INFINITY:
-            return max(1, min(MAX_CONNECTIONS, files - OTHER_FILES))
-    return MAX_CONNECTIONS
-
-
 class _Listener(socketserver.ThreadingTCPServer):
-    """The standard library's accept loop.
-
-    Where there is no room for one more connection, that one goes whose client has let us wait for longest: so nobody
-    is locked out by hundreds that are idle, and a `ServerDataset` connects anew when it asks again.
-    """
+    """The standard library's accept loop."""
 
     allow_reuse_address = os.name == "posix"  # restart on the same port; on Windows it would mean: steal it
     request_queue_size = 128  # all ranks and their workers connect at once
@@ -329,7 +310,14 @@ class _Listener(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], rows: Rows) -> None:
         self.rows, self.stamp, self.closing = rows, str(getattr(rows, "stamp", "")), False
         self.open: dict[threading.Thread, _Connection] = {}
-        self.limit, self.memory, self.given_back = connections(), MAX_MEMORY, threading.Condition()
+        self.memory, self.given_back = MAX_MEMORY, threading.Condition()
+        self.limit = MAX_CONNECTIONS
+        with contextlib.suppress(ImportError):  # on Windows sockets are no files
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if files != resource.RLIM_INFINITY:
+                self.limit = max(1, min(MAX_CONNECTIONS, files - 64))
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Connection, bind_and_activate=False)
 
@@ -347,10 +335,10 @@ class _Listener(socketserver.ThreadingTCPServer):
         return len(self.open) < self.limit
 
     def make_room(self) -> None:
-        """Hang up on who has let us wait for longest, if there is anyone."""
-        waiting = [item for item in list(self.open.items()) if item[1].since < math.inf]
-        if waiting:
-            thread, connection = min(waiting, key=lambda item: item[1].since)
+        """Hang up on who has let us wait for longest: hundreds that are idle lock nobody out, and may connect anew."""
+        clients = list(self.open.items())
+        thread, connection = min(clients, key=lambda item: item[1].since, default=(None, None))
+        if thread and connection and connection.since < math.inf:
             self.open.pop(thread, None)
             with contextlib.suppress(OSError):
                 connection.request.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
@@ -361,8 +349,7 @@ class MetaServer:
 
     meta_file: a path, or a MetaFile, which stays open afterwards; rows that `MetaFile.packed` has taken into memory are
     served faster. port 0 takes a free one: read it from `port`. A thread serves each connection; of more than 512, or
-    `ulimit -n` less 64, who is idle for longest is hung up on. An answer may hold 16 MB of rows, and all answers
-    together take half a GB of memory.
+    `ulimit -n` less 64, the longest idle is closed. An answer may hold 16 MB of rows, all together half a GB of memory.
 
     Where speed counts, give the server a process of its own: within a process that trains, the two share one GIL. There
     is no password and no encryption, so a host other than the loopback shows the rows to whoever reaches that address:

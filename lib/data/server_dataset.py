@@ -24,10 +24,6 @@ class StrangerError(ConnectionError):
     """Something answers, but it is no meta server; asking again would not help."""
 
 
-class TooMuchError(ValueError):
-    """The server sends no such amount in one answer; of one row, never."""
-
-
 class ServerDataset(Dataset[Any]):
     """The rows of a meta server as a map-style dataset: item i is row i, or transform(row).
 
@@ -49,14 +45,14 @@ class ServerDataset(Dataset[Any]):
         self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
         self.timeout, self.retries = seconds_above_zero("timeout", timeout), integer("retries", retries, at_least=0)
         self.transform = transform
-        self._served = (-1, "")  # length and stamp, from the first connection on
+        self._served: list[Any] = [-1, ""]  # length and stamp, from the first connection on
         self._idle: list[Wire] = []
         self._owner = os.getpid()
 
     def __len__(self) -> int:
         if self._served[0] < 0:
             self._ask("GET /len")
-        return self._served[0]
+        return int(self._served[0])
 
     def __getitem__(self, index: int) -> Any:
         number = _row(index)
@@ -84,9 +80,9 @@ class ServerDataset(Dataset[Any]):
     def _rows(self, ids: list[int]) -> list[str]:
         try:
             rows = self._ask("POST /rows", json.dumps(ids, separators=(",", ":")).encode(), max(ids))
-        except TooMuchError as error:
+        except ValueError as error:  # too much for one answer
             if len(ids) == 1:
-                raise TooMuchError(f"row {ids[0]} is too large for this server: {error}") from None
+                raise ValueError(f"row {ids[0]} is too large for this server: {error}") from None
             half = len(ids) // 2
             return self._rows(ids[:half]) + self._rows(ids[half:])
         if not isinstance(rows, list) or len(rows) != len(ids) or not set(map(type, rows)) <= {str}:
@@ -94,10 +90,7 @@ class ServerDataset(Dataset[Any]):
         return rows
 
     def _ask(self, request: str, body: bytes = b"", largest: int = -1) -> Any:
-        """Send a request, again if the connection fails, and return the value of the answer.
-
-        largest: the largest number of a row that is asked for; -1 if none is.
-        """
+        """Send a request, again if the connection fails; return the answer's value. largest: of the rows asked for."""
         began, tries, pause = time.monotonic(), 0, 0.0
         deadline = began + self.timeout
         problem: Exception = TimeoutError("timed out")
@@ -145,16 +138,15 @@ class ServerDataset(Dataset[Any]):
     def _compare(self, served: Any) -> None:
         """Raise RuntimeError if the server does not serve what it did at the first connection."""
         match served:
-            case [int(rows), str(stamp)] if rows is not True and 0 <= rows <= sys.maxsize:
-                had = self._served[0]
+            case [int(rows), str()] if rows is not True and 0 <= rows <= sys.maxsize:
+                if self._served not in ([-1, ""], served):
+                    raise RuntimeError(
+                        f"the meta server at {self.host}:{self.port} now serves another file, of {rows} rows (it had "
+                        f"{self._served[0]}): make a new ServerDataset (and sampler) for that one"
+                    )
+                self._served = served
             case _:
                 raise self._stranger(served)
-        if had >= 0 and self._served != (rows, stamp):
-            raise RuntimeError(
-                f"the meta server at {self.host}:{self.port} now serves another file, of {rows} rows (it had {had}): make "
-                "a new ServerDataset (and sampler) for that one"
-            )
-        self._served = rows, stamp
 
     def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
         """Return the status and value that a request is answered with; after an error, only closing is of use."""
@@ -177,7 +169,7 @@ class ServerDataset(Dataset[Any]):
             case {"error": "IndexError", "message": str(text)} if status == 404 and largest >= max(0, self._served[0]):
                 raise IndexError(text)
             case {"message": str(text)} if status == 413 and largest >= 0:
-                raise TooMuchError(text)
+                raise ValueError(text)
             case {"message": str(text)} if status in (408, 503):
                 raise ConnectionError(f"it answers {status}: {text}")
             case {"error": str(kind), "message": str(text)} if status == 500:

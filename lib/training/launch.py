@@ -29,7 +29,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -47,7 +46,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
-TOKEN = "LIB_TORCHRUN_"  # with a number of its own: the variable by which a process is known that nobody has seen start
+MARK = "TORCHRUN_FOLDER"  # names the run in the environment: so those are found that lost their parent before we looked
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
 _TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid: (\d+)\)")
 _FORCED = re.compile(r"Unable to shutdown process (\d+) via")
@@ -124,11 +123,11 @@ def torchrun(
         command += ["--monitor-interval", "0.1", "--local-addr", "127.0.0.1"]
         command += ["--log-dir", f"{folder}/ranks", "--redirects", "3"]
         command += [os.fspath(script), *map(str, arguments)]
-        logs, token = RankLogs(folder, show=not quiet), TOKEN + uuid.uuid4().hex
+        logs = RankLogs(folder, show=not quiet)
         with open(logs.agent_log, "wb") as own:
-            more: Any = {"env": _environment(environment) | {token: ""}, "stdin": subprocess.DEVNULL, "stdout": own}
+            more: Any = {"env": _environment(environment) | {MARK: folder}, "stdin": subprocess.DEVNULL, "stdout": own}
             agent = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
-        family = _Family(agent, token)
+        family = _Family(agent, folder)
         try:
             in_time = _watch(agent, family, logs, began + timeout)
         finally:
@@ -164,14 +163,11 @@ def _watch(agent: subprocess.Popen[bytes], family: _Family, logs: RankLogs, dead
 
 
 class _Family:
-    """The agent and every process below it: known by more than their ids, so that no other can be hit.
+    """The agent and every process below it: known by more than their ids, so that no other can be hit."""
 
-    token: a variable of their environment, by which those are found that lost their parent before we had looked.
-    """
-
-    def __init__(self, agent: subprocess.Popen[bytes], token: str) -> None:
+    def __init__(self, agent: subprocess.Popen[bytes], folder: str) -> None:
         self._psutil = import_psutil("torchrun")
-        self._agent, self._token = agent, token
+        self._agent, self._folder = agent, folder
         self._known: set[Any] = {self._psutil.Process(agent.pid)}
         self._next_call = 0.0
 
@@ -209,7 +205,7 @@ class _Family:
 
     def _marked(self) -> set[Any]:
         everyone = self._psutil.process_iter(["environ"])
-        return {process for process in everyone if self._token in (process.info["environ"] or ())}
+        return {process for process in everyone if (process.info["environ"] or {}).get(MARK) == self._folder}
 
     def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
         """Ask something of each process and return the answers of those that are still there."""

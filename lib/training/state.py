@@ -2,9 +2,8 @@
 
 state.npz     model/words.weight            every tensor of the model
               optimizer/0/exp_avg           every tensor of the optimizer, by number of parameter
-              json                          all else: where in the epoch, which step, learning rate, …
-
-What numpy has no numbers for, as bfloat16, is saved as integers of as many bytes, and json says which those are.
+              json                          all else: where in the epoch, which step, learning rate, …; and which
+                                            integers are the bits of a type that numpy has not, as bfloat16
 """
 
 from __future__ import annotations
@@ -18,25 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lib._values import whole_or_not_at_all
 
 FORMAT = 2
-AS_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def save_state(
-    path: str | os.PathLike[str],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    identity: Mapping[str, Any],
-    **more: Any,
+    path: str | os.PathLike[str], model: nn.Module, optimizer: Optimizer, identity: Mapping[str, Any], **more: Any
 ) -> None:
     """Write model, optimizer and whatever else JSON can hold. Written beside the file, then renamed onto it.
 
-    identity: by name, what must be equal where the state is loaded: seed, checksum of the data, …; the name of the
-    optimizer's class is one more.
-    Whoever is killed meanwhile leaves the old file as it was. One process may write at a time: rank 0.
+    identity: by name, what must be equal where the state is loaded: seed, checksum of the data, …; also the optimizer's
+    class. Whoever is killed meanwhile leaves the old file as it was. One process may write at a time: rank 0.
     """
     values = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
     moments, groups = optimizer.state_dict()["state"], optimizer.state_dict()["param_groups"]
@@ -48,7 +42,7 @@ def save_state(
         try:
             arrays[name] = tensor.numpy()
         except TypeError:
-            arrays[name] = tensor.view(AS_INTEGERS[tensor.itemsize]).numpy()
+            arrays[name] = tensor.view(getattr(torch, f"int{8 * tensor.itemsize}")).numpy()
             dtypes[name] = str(tensor.dtype).removeprefix("torch.")
     identity = {"optimizer": type(optimizer).__name__, **identity}
     text = json.dumps({"format": FORMAT, "identity": identity, "groups": groups, "more": more, "dtypes": dtypes})
@@ -59,7 +53,7 @@ def save_state(
 
 
 def load_state(
-    path: str | os.PathLike[str], model: nn.Module, optimizer: torch.optim.Optimizer, identity: Mapping[str, Any]
+    path: str | os.PathLike[str], model: nn.Module, optimizer: Optimizer, identity: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Read a state into model and optimizer, in place, and return the rest.
 

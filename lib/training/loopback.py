@@ -89,8 +89,7 @@ if __name__ == "__main__":
     except Exception:  # as Python would, but for taking torch down, which takes half a second
         traceback.print_exc()
         code = 1
-    if sys.platform == "linux":
-        _end_orphans()
+    _end_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -157,6 +157,10 @@ def test_a_dataloaders_batch_is_one_request_and_above_the_servers_limits_several
     monkeypatch.setattr(meta_server, "MAX_ANSWER", 3)
     with pytest.raises(ValueError, match="row 1 is too large for this server: one answer may hold 3 bytes"):
         dataset.__getitems__([1, 2])
+    with served(ListOfRows(["abc", "ab\u624b"])) as (_, chinese):
+        assert chinese[0] == "abc"
+        with pytest.raises(ValueError, match="may hold 3 bytes"):
+            _ = chinese[1]
 
 
 @pytest.mark.parametrize("index", [100, 10**17, -1, -100])
@@ -376,9 +380,9 @@ def test_what_is_too_much_is_refused_before_it_is_read(large, monkeypatch, in_me
         until(lambda: serving._listener.memory == meta_server.MAX_MEMORY)  # all of it was given back
 
 
-def test_all_answers_together_have_a_limit_and_who_finds_no_memory_waits_for_it(large, monkeypatch):
-    monkeypatch.setattr(meta_server, "MAX_MEMORY", limit := 20 * LARGE)
-    with served(large, retries=0) as (serving, dataset), ThreadPoolExecutor() as pool:
+def test_all_answers_together_have_a_limit(large, monkeypatch):
+    monkeypatch.setattr(meta_server, "MAX_MEMORY", limit := meta_server.GROWTH * LARGE)
+    with served(large, retries=0) as (serving, dataset):
         listener = serving._listener
         assert dataset.__getitems__([0]) == ["a" * LARGE]
         listener.memory = 1  # all the rest is held for others
@@ -386,22 +390,24 @@ def test_all_answers_together_have_a_limit_and_who_finds_no_memory_waits_for_it(
         with pytest.raises(ConnectionError, match="answers 503: the answers to others take all memory just now"):
             _ = dataset[0]
         assert len(dataset) == 3, "what is small is served all the same"
-        monkeypatch.setattr(meta_server, "BUSY_SECONDS", 10.0)
-        asked = pool.submit(lambda: dataset[2])
-        with listener.given_back:
-            listener.memory = limit
-            listener.given_back.notify_all()
-        assert asked.result(10) == "c" * LARGE
+        listener.memory = limit
+        assert dataset[2] == "c" * LARGE
         until(lambda: listener.memory == limit)
 
 
-def test_an_answer_that_nobody_takes_holds_its_json_and_no_more(tmp_path):
-    (tmp_path / "one.txt").write_text("x" * 15_000_000)
-    with MetaServer(tmp_path / "one.txt") as serving, socket.create_connection((HOST, serving.port)) as raw:
-        raw.sendall(get(b"/get/0"))
-        until(lambda: serving._listener.memory == meta_server.MAX_MEMORY - 15_000_002)
-        raw.close()
-        until(lambda: serving._listener.memory == meta_server.MAX_MEMORY)
+def test_an_answer_that_nobody_takes_holds_its_json_and_who_needs_that_memory_waits_for_it(tmp_path, monkeypatch):
+    size = 15_000_000
+    (tmp_path / "one.txt").write_text("x" * size)
+    monkeypatch.setattr(meta_server, "MAX_MEMORY", limit := meta_server.GROWTH * size)
+    monkeypatch.setattr(meta_server, "BUSY_SECONDS", 30.0)
+    with served(tmp_path / "one.txt", retries=0) as (serving, dataset), ThreadPoolExecutor() as pool:
+        with socket.create_connection((HOST, serving.port)) as raw:
+            raw.sendall(get(b"/get/0"))
+            until(lambda: serving._listener.memory == limit - size - 2)
+            asked = pool.submit(lambda: len(dataset[0]))
+            until(lambda: serving._listener.given_back._waiters)
+        assert asked.result(20) == size
+        until(lambda: serving._listener.memory == limit)
 
 
 # Threads and processes

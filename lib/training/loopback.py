@@ -62,11 +62,12 @@ def _end_orphans() -> None:
     """End what ranks that are gone have left behind: they are our children now."""
     psutil = import_psutil("torchrun")
     with contextlib.suppress(ChildProcessError):  # none is left
-        while True:
-            for process in psutil.Process().children(recursive=True):
+        while children := psutil.Process().children(recursive=True):
+            for process in children:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _end_with(parent: int) -> None:

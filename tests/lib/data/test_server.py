@@ -561,8 +561,9 @@ def test_what_is_no_meta_server_is_one_error_at_once_whatever_it_says(connects):
         return treat
 
     asks = [lambda rows: rows[0], lambda rows: rows.__getitems__([0, 1])] + [len] * (not connects)
-    with scripted_server(*(n if connects else always(n) for n in NONSENSE for _ in asks)) as port:
-        for nonsense in NONSENSE:
+    talk = NONSENSE if connects else [*NONSENSE, says(b"413 Large", b'{"error": "x", "message": "y"}')]  # of no row
+    with scripted_server(*(n if connects else always(n) for n in talk for _ in asks)) as port:
+        for nonsense in talk:
             for access in asks:
                 rows = ServerDataset(HOST, port)
                 with pytest.raises(ConnectionError, match=f"what listens at {HOST}:{port} is no meta server"):
@@ -606,11 +607,13 @@ def test_a_restart_on_the_same_port_goes_unnoticed_but_another_file_does_not(tmp
     for rows in (these, these.packed(range(100))):  # as --in-memory does
         with MetaServer(rows, port=port):
             assert [dataset[2] for dataset in (asked_len, asked_a_row, copy)] == ["these 2"] * 3
-    with MetaServer(other, port=port):
+    with MetaServer(other, port=port) as serving:
         for dataset in (asked_len, asked_a_row, copy):
             for access in (lambda: dataset[3], lambda: dataset.__getitems__([3])):  # noqa: B023
-                with pytest.raises(RuntimeError, match=r"now serves another file, of 100 rows \(it had 100\)"):
+                with pytest.raises(RuntimeError, match=r"another file, of 100 rows \(it had 100\)") as error:
                     access()
+                until(lambda: not serving._listener.open)
+                assert error, "which is still there, and the connection is not"
             assert len(dataset) == 100
     with MetaServer(these, port=port):
         assert asked_len[4] == "these 4", "the right one is back"

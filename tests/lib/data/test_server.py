@@ -154,6 +154,8 @@ def test_a_dataloaders_batch_is_one_request_and_above_the_servers_limits_several
         assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
     monkeypatch.setattr(meta_server, "MAX_ANSWER", 30)  # bytes: halved until it fits
     assert dataset.__getitems__(range(100)) == [f"row {i}" for i in range(100)]
+    monkeypatch.setattr(meta_server, "MAX_ANSWER", 5)
+    assert dataset.__getitems__([1, 2]) == ["row 1", "row 2"]
     monkeypatch.setattr(meta_server, "MAX_ANSWER", 3)
     with pytest.raises(ValueError, match="row 1 is too large for this server: one answer may hold 3 bytes"):
         dataset.__getitems__([1, 2])

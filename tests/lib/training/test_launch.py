@@ -22,15 +22,15 @@ import os, signal, subprocess, sys, time
 rank, word = int(os.environ["RANK"]), sys.argv[1]
 """
 CHILD = START + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word])\n'
-# Three that are nobody's child when the rank has ended: one is left, one has left by itself, one knows no environment.
-ORPHANS = CHILD + (
-    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', word], env={})\n"
-    "if os.fork() == 0:\n"
-    "    if os.fork() == 0:\n"
-    "        os.setsid()\n"
-    "        os.execvp(sys.executable, [sys.executable, '-c', 'import time; time.sleep(600)', word])\n"
-    "    os._exit(0)\n"
-)
+DETACHED = """
+if os.fork() == 0:
+    if os.fork() == 0: os.execvp(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", word])
+    os._exit(0)
+os.wait()
+"""
+# Three that are nobody's child when the rank has ended: one is left, one knows no environment, one has left by itself.
+NO_ENVIRONMENT = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', word], env={})\n"
+ORPHANS = CHILD + NO_ENVIRONMENT + DETACHED
 ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sleep(0.02)\n"
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
@@ -62,7 +62,7 @@ def tell_when_all_are_known(tmp_path, monkeypatch):
 
 # ---- all goes well
 @pytest.mark.ranks
-def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys):
+def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys, monkeypatch):
     """Of a run that ends well, after a restart; what its ranks have left behind in both attempts ends with it."""
     text = ORPHANS + (
         "import importlib.util\n"
@@ -75,6 +75,7 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
         "print('to stderr', file=sys.stderr)\n"
         "print('no newline', end='')\n"
     )
+    monkeypatch.setattr("lib.training.launch.ROLL_CALL", 600)  # none of them is seen before its parent has ended
     run = torchrun(script(tmp_path, text), tmp_path, max_restarts=1, timeout=60, environment={"MORE": "x"})
     assert commands_that_know(tmp_path) == []
     printed = capsys.readouterr().out.splitlines()
@@ -144,8 +145,9 @@ def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_oth
 @pytest.mark.ranks
 @pytest.mark.usefixtures("tell_when_all_are_known")
 def test_a_torchrun_that_is_killed_leaves_neither_ranks_nor_their_children(tmp_path):
-    """A rank that is killed: the test above, and in test_training."""
-    text = CHILD + ALL_KNOWN + "if rank == 1: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    """Nor what nobody had seen start. A rank that is killed: the test above, and in test_training."""
+    kill = "if rank == 1: os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    text = CHILD + ALL_KNOWN + DETACHED + kill
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert caught.value.rank is None and caught.value.exitcode == -signal.SIGKILL

@@ -167,9 +167,8 @@ class MetaFile:
         try:
             for start in range(0, count, CHUNK):
                 begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
-                size = int((end - begin).sum())
-                allow(size)
-                room = filled + size
+                room = filled + int((end - begin).sum())
+                allow(room - filled)
                 if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
                     data = np.empty(int(count * (self._status[0] / len(self) + 1)) + room, np.uint8)
                 elif room > len(data):

@@ -11,6 +11,7 @@ import os
 import stat
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lib._values import integers
-from lib.data.meta_index import NEWLINE, Bytes, open_index, read_into
+from lib.data.meta_index import NEWLINE, Bytes, Stamp, open_index, read_into
 from lib.data.permutation import Ids
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
@@ -27,6 +28,8 @@ FAR = 1 << 15  # bytes between two of them, on average, from which each is read 
 FEW = 8  # rows that are not worth an array, each is read by itself
 RETURN = ord("\r")
 Offsets: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.uint32] | None
+Told: TypeAlias = Callable[[int], object]
 
 
 class Packed:
@@ -34,11 +37,11 @@ class Packed:
 
     data: the rows' UTF-8, one after another, as they lie in the file. offsets: where each begins; one more than rows.
     places: item i is the row at places[i] of them; None if that is i. No array of them is an array of Python objects:
-    workers that are forked share all of it, and reading changes nothing that they share.
+    workers that are forked share all of it, and reading changes nothing that they share. stamp: that of the MetaFile.
     """
 
-    def __init__(self, data: Bytes, offsets: Offsets, places: npt.NDArray[np.uint32] | None = None) -> None:
-        self.data, self.offsets, self.places = data, offsets, places
+    def __init__(self, data: Bytes, offsets: Offsets, places: Places = None, stamp: str = "") -> None:
+        self.data, self.offsets, self.places, self.stamp = data, offsets, places, stamp
         # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
         self._data, self._offsets = data.data, offsets.data
         self._places: Sequence[int] | memoryview = range(len(offsets) - 1) if places is None else places.data
@@ -55,14 +58,15 @@ class Packed:
         offsets = self._offsets
         return str(self._data[offsets[place] : offsets[place + 1]], "utf-8", "surrogateescape")
 
-    def rows(self, indices: Sequence[int] | Ids) -> list[str]:
-        """Return many items, which is faster than one by one. Raises IndexError."""
+    def rows(self, indices: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
+        """Return many items, which is faster than one by one. allow: as in MetaFile.rows. Raises IndexError."""
         index = integers("indices", indices)
         try:
             place = index if self.places is None else self.places[index]
             begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
         except IndexError as error:
             raise IndexError(f"{error}: there are {len(self)} items") from None
+        allow(sum(end) - sum(begin))
         data = self._data
         return [str(data[a:b], "utf-8", "surrogateescape") for a, b in zip(begin, end, strict=True)]
 
@@ -72,7 +76,7 @@ class Packed:
         return self.data.nbytes + self.offsets.nbytes + (0 if self.places is None else self.places.nbytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Packed, (self.data, self.offsets, self.places)
+        return Packed, (self.data, self.offsets, self.places, self.stamp)
 
 
 class MetaFile:
@@ -103,6 +107,7 @@ class MetaFile:
         self._index = open_index(self._file, self.path, self.index_path)
         self._close_index = weakref.finalize(self, os.close, self._index.file)
         self._status = _status(self._file)
+        self.stamp = "-".join(f"{part:x}" for part in astuple(Stamp.of(self._file)))  # tells it from another text
 
     def __len__(self) -> int:
         return self._index.rows
@@ -110,22 +115,24 @@ class MetaFile:
     def __repr__(self) -> str:
         return f"MetaFile({str(self.path)!r}): {len(self)} rows"
 
-    def rows(self, ids: Sequence[int] | Ids) -> list[str]:
+    def rows(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> list[str]:
         """Return rows as strings, in the order asked for; twice what is asked for twice.
 
-        ids: a list, an integer array or a CPU tensor. Raises IndexError outside 0..len - 1, also for a negative one.
+        ids: a list, an integer array or a CPU tensor. allow: called with how many bytes of text will be read next, as
+        the index says; may raise to stop this. Raises IndexError outside 0..len - 1, also for a negative one.
         """
         if type(ids) is list and len(ids) <= FEW and all(type(i) is int and 0 <= i < len(self) for i in ids):
-            return self._few(ids)
-        packed = self.packed(ids)
+            return self._few(ids, allow)
+        packed = self.packed(ids, allow)
         return packed.rows(np.arange(len(packed)))
 
-    def _few(self, ids: list[int]) -> list[str]:
+    def _few(self, ids: list[int], allow: Told) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
         rows = []
         try:
             for i in ids:
                 begin, end = self._index.bounds_of(i)
+                allow(end - begin)
                 text = memoryview(bytearray(end - begin))
                 length = copy_row(self._file, begin, end, self._index.gaps, text)
                 rows.append(str(text[:length], "utf-8", "surrogateescape"))
@@ -135,7 +142,7 @@ class MetaFile:
             self._check_unchanged()
         return rows
 
-    def packed(self, ids: Sequence[int] | Ids) -> Packed:
+    def packed(self, ids: Sequence[int] | Ids, allow: Told = lambda size: None) -> Packed:
         """Return rows as one array of bytes, item i being row ids[i]. As `rows`, for many rows that stay."""
         array = integers("ids", ids)
         if array.ndim != 1:
@@ -144,27 +151,29 @@ class MetaFile:
         if low < 0 or high >= len(self):
             there = f"0..{len(self) - 1}" if len(self) else "none"
             raise IndexError(f"row {low if low < 0 else high} is out of range: {self.path} has {there}")
-        return self.pack(len(array), (array[start : start + CHUNK] for start in range(0, len(array), CHUNK)))
+        blocks = (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
+        return self.pack(len(array), blocks, allow=allow)
 
     def pack(
-        self, count: int, blocks: Iterable[npt.NDArray[Any]], progress: Callable[[int], object] = lambda rows: None
+        self, count: int, blocks: Iterable[Ids], progress: Told = lambda rows: None, allow: Told = lambda size: None
     ) -> Packed:
         """Return the `count` rows whose ids come in blocks, which are not kept: `packed` for who has no room for ids.
 
         The ids are not checked. progress: called with numbers of rows that add up to `count`; may raise to stop this.
-        Takes 16 bytes a row at first, and then 4 bytes a row and about 10 MB beside the result.
+        allow: as in `rows`. Takes 16 bytes a row at first, and then 4 bytes a row and about 10 MB beside the result.
         """
         ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
         offsets: Offsets = np.zeros(count + 1, np.uint32)
-        # a guess, by the average row: what is too much is never touched, so it takes no memory
-        data = np.empty(int(count * (self._status[0] / max(1, len(self)) + 1)) + 4096, np.uint8)
-        filled = 0
+        data, filled = np.empty(0, np.uint8), 0
         self._check_unchanged()
         try:
             for start in range(0, count, CHUNK):
                 begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
                 room = filled + int((end - begin).sum())
-                if room > len(data):
+                allow(room - filled)
+                if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
+                    data = np.empty(int(count * (self._status[0] / len(self) + 1)) + room, np.uint8)
+                elif room > len(data):
                     data.resize(room + room // 8, refcheck=False)
                 ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))
                 filled = int(ends[-1])
@@ -177,7 +186,7 @@ class MetaFile:
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
-        return Packed(data, offsets, places)
+        return Packed(data, offsets, places, self.stamp)
 
     def _check_unchanged(self) -> None:
         if not self._close.alive:
@@ -215,9 +224,7 @@ def _status(file: int) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _sorted_with_places(
-    count: int, blocks: Iterable[npt.NDArray[Any]], wide: bool
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32] | None]:
+def _sorted_with_places(count: int, blocks: Iterable[Ids], wide: bool) -> tuple[npt.NDArray[Any], Places]:
     """Return the ids sorted, and for each item where its id has got to (None: where it was).
 
     An id and its item go through the sort as one number, id · 2^bits + item: one fast sort, and no argsort.

@@ -4,46 +4,54 @@ r"""One process holds the meta file, everyone else asks it for rows: the "server
         ServerDataset(server.host, server.port)[17]    curl 127.0.0.1:8000/get/17
 
     GET  /len          400000000                            how many rows there are
+    GET  /stamp        [400000000, "57-17…-b2"]             that, and what tells this file from another of as many rows
     GET  /get/17       "img/0017.png \"a seven\""           one row
     POST /rows  [3,1]  ["img/0003.png …", "img/0001.png …"] many rows in one request, in the order asked
 
 Answers are JSON in plain ASCII: a byte of the file that is no UTF-8 travels as the escape of the surrogate that stands
 for it (\udc80 … \udcff), so every row arrives as `MetaFile.rows` gives it. An error is a 4xx or 5xx with
-{"error": kind, "message": text}. Threads and accept loop are the standard library's; its http.server and http.client
-are not used: they read a head line by line and with the e-mail parser, and gave 0.44 times as many single rows a
-second, measured side by side (in batches of 256: 0.84 times).
+{"error": kind, "message": text}: 413 for rows, or one row, of more than MAX_ANSWER, 503 while the answers to others
+take all memory. Threads and accept loop are the standard library's; its http.server and http.client are not used: they
+read a head line by line and with the e-mail parser, and gave 0.44 times as many single rows a second, measured side by
+side (in batches of 256: 0.84 times).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from lib._values import integer
-from lib.data.meta import MetaFile
+from lib.data.meta import MetaFile, Packed
 
 MAX_HEAD = 8192  # bytes that a start line and its headers may take
 MAX_BODY = 1 << 20  # bytes of a request's body: room for MAX_IDS ids of 15 digits
 MAX_IDS = 65_536  # rows that one request may ask for
-MAX_ANSWER = 1 << 26  # characters of the rows in one answer
-MAX_CONNECTIONS = 512  # a thread and a file each; past a process's 1024 files, accept() would fail in a loop
+MAX_ANSWER = 1 << 24  # bytes of the rows in one answer
+MAX_MEMORY = 1 << 29  # bytes that all answers together may take, of those that are larger than SMALL
+SMALL = 1 << 14  # bytes of rows: 512 such answers are a few MB, and counting costs more than they
+GROWTH = 16  # bytes of memory for one of text: at worst a str of 2, its JSON of 6, as for \udc80, twice for a while
+MAX_CONNECTIONS = 512  # a thread and a file each; `ulimit -n` less 64, for other files, if that is fewer
 IDLE_SECONDS = 60.0  # a connection that asks nothing for so long is closed; the client opens another
 MESSAGE_SECONDS = 10.0  # a request must arrive whole in so long, and its answer be taken
 GRACE_SECONDS = 2.0  # answers that are under way when the server closes get so long
-PART = 256  # rows read before MAX_ANSWER is looked at again
+BUSY_SECONDS = 2.0  # an answer waits so long for memory that others hold
+ACCEPT_SECONDS = 0.05  # between two tries to take a connection when there is no file left for it
+PART = 256  # rows read before their size is looked at, of rows that can't say it before
 
 
 class Rows(Protocol):
-    """What can be served: a MetaFile, or anything with its `len` and `rows`. `rows` is called from many threads."""
+    """What can be served: a MetaFile, or what has its `len`, `rows` (called from many threads) and, best, `stamp`."""
 
     def __len__(self) -> int: ...
 
@@ -87,7 +95,7 @@ class Wire:
         except TimeoutError:
             return False
 
-    def receive(self, deadline: float, max_body: int) -> tuple[str, dict[str, str], bytes]:
+    def receive(self, deadline: float, max_body: int) -> tuple[str, dict[str, str], bytearray]:
         """Return the next message's start line, headers (names in lower case) and body.
 
         Raises RefusedError for a message that is malformed or larger than we take.
@@ -113,18 +121,21 @@ class Wire:
             raise RefusedError(400, f"Content-Length must be a number of bytes, not {length[:80]!r}")
         if len(length) > 18 or int(length) > max_body:
             raise RefusedError(413, f"a body may take {max_body} bytes, not {length[:80]}")
-        begin, end = end + 4, end + 4 + int(length)
-        while len(unread) < end:
+        del unread[: end + 4]
+        size = int(length)
+        while len(unread) < size:
             self._need(deadline)
-        body = bytes(unread[begin:end])
-        del unread[:end]  # what is left is the beginning of the next message
-        return start, headers, body
+        self._unread = unread[size:]  # the beginning of the next message
+        del unread[size:]  # what is left is the body: no copy of it, it may be large
+        return start, headers, unread
 
-    def send(self, start: str, body: bytes, deadline: float, *headers: str) -> None:
+    def send(self, start: str, body: bytes | bytearray, deadline: float, *headers: str) -> None:
         """Send one message; `body` is JSON."""
-        head = [start, *headers, "Content-Type: application/json", f"Content-Length: {len(body)}", "\r\n"]
+        lines = [start, *headers, "Content-Type: application/json", f"Content-Length: {len(body)}", "\r\n"]
+        head = "\r\n".join(lines).encode("latin-1")
         self._socket.settimeout(seconds_left(deadline))
-        self._socket.sendall("\r\n".join(head).encode("latin-1") + body)  # one write: see TCP_NODELAY
+        for part in (head, body) if len(body) > SMALL else (head + body,):  # one write if it can be: see TCP_NODELAY
+            self._socket.sendall(part)
 
     def hang_up(self, seconds: float) -> None:
         """Say that nothing more will come, and give the peer some seconds to read it before the caller closes.
@@ -167,10 +178,11 @@ class _Connection(socketserver.BaseRequestHandler):
     """One client's connection, in a thread of its own, for as many requests as it likes."""
 
     server: _Listener
+    size = held = 0  # bytes of rows in the answer that is being made; of memory for it
 
     def handle(self) -> None:
-        thread = threading.current_thread()
-        self.server.open[thread] = self.request
+        self.since = time.monotonic()  # from when on the client has let us wait; inf while it waits
+        self.server.open[thread := threading.current_thread()] = self
         try:
             wire = Wire(self.request)
             while not self.server.closing and wire.wait(IDLE_SECONDS):
@@ -180,7 +192,7 @@ class _Connection(socketserver.BaseRequestHandler):
         except OSError:  # a peer that is gone or too slow: there is nobody to tell
             pass
         finally:
-            del self.server.open[thread]
+            self.server.open.pop(thread, None)
 
     def serve_one(self, wire: Wire) -> bool:
         """Serve one request; return False if the connection must end with it."""
@@ -188,6 +200,7 @@ class _Connection(socketserver.BaseRequestHandler):
         value: Any
         try:
             start, headers, body = wire.receive(time.monotonic() + MESSAGE_SECONDS, MAX_BODY)
+            self.since = math.inf
             parts = start.split(" ")
             if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
                 raise RefusedError(400, f"no HTTP/1 request line: {start[:80]!r}")
@@ -196,7 +209,7 @@ class _Connection(socketserver.BaseRequestHandler):
                 raise RefusedError(411, "a POST needs a Content-Length")
             keep = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
             keep = keep and method in ("GET", "POST")  # the answer to HEAD may have no body, for one
-            status, value = 200, answer(self.server.rows, method, path, body)
+            status, value = 200, answer(self.server, method, path, body, self.allow)
         except TimeoutError:
             text = f"a request must arrive whole within {MESSAGE_SECONDS:g} s"
             status, value = 408, {"error": "TimeoutError", "message": text}
@@ -204,14 +217,43 @@ class _Connection(socketserver.BaseRequestHandler):
             status, value = error.status, {"error": error.kind, "message": str(error)}
         closing = () if keep else ("Connection: close",)
         start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
-        wire.send(start, json.dumps(value).encode(), time.monotonic() + MESSAGE_SECONDS, *closing)
+        try:
+            sent = json.dumps(value).encode()
+            del value  # the rows: from here on the answer is its JSON
+            self.hold(min(self.held, len(sent)))
+            self.since = time.monotonic()
+            wire.send(start, sent, self.since + MESSAGE_SECONDS, *closing)
+        finally:
+            self.size = 0
+            self.hold(0)
         return keep
 
+    def allow(self, size: int) -> None:
+        """Allow that so many bytes of rows are read for an answer, if need be when others have given memory back."""
+        self.size += size
+        if self.size > MAX_ANSWER:
+            raise RefusedError(413, f"one answer may hold {MAX_ANSWER} bytes of rows; ask for fewer rows at once")
+        if self.size > SMALL:
+            self.hold(GROWTH * self.size)
 
-def answer(rows: Rows, method: str, path: str, body: bytes) -> Any:
-    """Return what a request asks for, as a value to send; raises RefusedError, also for what `rows` raises."""
+    def hold(self, size: int) -> None:
+        """Hold so much memory for the answer; raises RefusedError if others have it all and give too little back."""
+        server, more = self.server, size - self.held
+        if more:
+            with server.given_back:
+                if not server.given_back.wait_for(lambda: server.memory >= more, BUSY_SECONDS):
+                    raise RefusedError(503, "the answers to others take all memory just now; ask again", "MemoryError")
+                server.memory, self.held = server.memory - more, size
+                server.given_back.notify_all()
+
+
+def answer(server: _Listener, method: str, path: str, body: bytes | bytearray, allow: Callable[[int], None]) -> Any:
+    """Return what a request asks for, as a value to send; raises RefusedError, also for what reading raises.
+
+    allow: called with how many bytes of rows will be read next; may raise RefusedError.
+    """
     allowed = "POST" if path == "/rows" else "GET"
-    if path not in ("/rows", "/len") and not path.startswith("/get/"):
+    if path not in ("/len", "/stamp", "/rows") and not path.startswith("/get/"):
         text = f"nothing at {path[:80]!r}; ask GET /len, GET /get/17, or POST /rows with [3,1,4]"
         raise RefusedError(404, text, "LookupError")
     if method != allowed:
@@ -219,16 +261,17 @@ def answer(rows: Rows, method: str, path: str, body: bytes) -> Any:
     if path.startswith("/get/") and not re.fullmatch(r"-?[0-9]{1,18}", path[5:]):
         raise RefusedError(400, f"a row is asked for by its number, not {path[5:85]!r}", "TypeError")
     try:
-        if path == "/len":
-            return len(rows)
-        return _read(rows, _ids(body)) if path == "/rows" else _read(rows, [int(path[5:])])[0]
+        rows = server.rows
+        if path in ("/len", "/stamp"):
+            return len(rows) if path == "/len" else [len(rows), server.stamp]
+        return _read(rows, _ids(body), allow) if path == "/rows" else _read(rows, [int(path[5:])], allow)[0]
     except RefusedError:
         raise
     except Exception as error:  # the meta file is gone or changed: the client must hear of it
         raise RefusedError(500, str(error), type(error).__name__) from error
 
 
-def _ids(body: bytes) -> list[int]:
+def _ids(body: bytes | bytearray) -> list[int]:
     try:
         ids = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -240,19 +283,18 @@ def _ids(body: bytes) -> list[int]:
     return ids
 
 
-def _read(rows: Rows, ids: list[int]) -> list[str]:
+def _read(rows: Rows, ids: list[int], allow: Callable[[int], None]) -> Sequence[str]:
     size = len(rows)
     if ids and not 0 <= min(ids) <= max(ids) < size:
         wrong = next(i for i in ids if not 0 <= i < size)
         valid = f"rows are 0..{size - 1}" if size else "there are none"
         raise RefusedError(404, f"row {wrong} is out of range for {size} rows; {valid}", "IndexError")
+    if isinstance(rows, MetaFile | Packed):
+        return rows.rows(ids, allow)
     read: list[str] = []
-    characters = 0
-    for start in range(0, len(ids), PART):
+    for start in range(0, len(ids), PART):  # how large these are is known only when they are there
         part = rows.rows(ids[start : start + PART])
-        characters += sum(map(len, part))
-        if characters > MAX_ANSWER:
-            raise RefusedError(413, f"one answer may hold {MAX_ANSWER} characters; ask for fewer rows at once")
+        allow(sum(len(row.encode("utf-8", "surrogatepass")) for row in part))
         read += part
     return read
 
@@ -266,24 +308,53 @@ class _Listener(socketserver.ThreadingTCPServer):
     block_on_close = False  # MetaServer.close waits itself, and not for ever
 
     def __init__(self, address: tuple[str, int], rows: Rows) -> None:
-        self.rows, self.closing = rows, False
-        self.open: dict[threading.Thread, socket.socket] = {}
+        self.rows, self.stamp, self.closing = rows, str(getattr(rows, "stamp", "")), False
+        self.open: dict[threading.Thread, _Connection] = {}
+        self.memory, self.given_back = MAX_MEMORY, threading.Condition()
+        self.limit = MAX_CONNECTIONS
+        with contextlib.suppress(ImportError):  # on Windows sockets are no files
+            import resource
+
+            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if files != resource.RLIM_INFINITY:
+                self.limit = max(1, min(MAX_CONNECTIONS, files - 64))
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Connection, bind_and_activate=False)
 
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:  # mostly: no file is left for it. It stays in the queue, and would be tried again at once
+            self.make_room()
+            time.sleep(ACCEPT_SECONDS)
+            raise
+
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        return len(self.open) < MAX_CONNECTIONS
+        if len(self.open) >= self.limit:
+            self.make_room()
+        return len(self.open) < self.limit
+
+    def make_room(self) -> None:
+        """Hang up on who has let us wait for longest: hundreds that are idle lock nobody out, and may connect anew."""
+        clients = list(self.open.items())
+        thread, connection = min(clients, key=lambda item: item[1].since, default=(None, None))
+        if thread and connection and connection.since < math.inf:
+            self.open.pop(thread, None)
+            with contextlib.suppress(OSError):
+                connection.request.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
 
 
 class MetaServer:
     """Serve the rows of a meta file over HTTP: `with MetaServer(path) as server: print(server.url)`.
 
     meta_file: a path, or a MetaFile, which stays open afterwards; rows that `MetaFile.packed` has taken into memory are
-    served faster. port 0 takes a free one: read it from `port`. A thread serves each connection. Where speed counts,
-    give the server a process of its own: within a process that trains, the two share one GIL. There is no password and
-    no encryption, so a host other than the loopback shows the rows to whoever reaches that address: do that only in a
-    network that you trust. Raises OSError for a port that is taken or a host that is not this machine's, and what
-    MetaFile raises.
+    served faster. port 0 takes a free one: read it from `port`. A thread serves each connection; of more than 512, or
+    `ulimit -n` less 64, the longest idle is closed. An answer may hold 16 MB of rows, all together half a GB of memory.
+
+    Where speed counts, give the server a process of its own: within a process that trains, the two share one GIL. There
+    is no password and no encryption, so a host other than the loopback shows the rows to whoever reaches that address:
+    do that only in a network that you trust. Raises OSError for a port that is taken or a host that is not this
+    machine's, and what MetaFile raises.
     """
 
     def __init__(self, meta_file: str | os.PathLike[str] | Rows, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -338,7 +409,7 @@ class MetaServer:
             handlers = list(listener.open.items())
             for _, connection in handlers:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(how)
+                    connection.request.shutdown(how)
             for thread, _ in handlers:
                 thread.join(max(0.0, deadline - time.monotonic()))
         self._stack.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -12,33 +13,30 @@ from typing import Any, TypeAlias
 from torch.utils.data import Dataset
 
 from lib._values import integer, seconds_above_zero
-from lib.data.meta_server import MAX_IDS, RefusedError, Wire, seconds_left
+from lib.data.meta_server import MAX_ANSWER, MAX_IDS, RefusedError, Wire, seconds_left
 
-MAX_BYTES = 1 << 30  # of an answer: the server's limit in characters, at 12 bytes each
+MAX_BYTES = 6 * MAX_ANSWER + 4 * MAX_IDS  # of an answer: JSON of the rows that the server sends at most
 Transform: TypeAlias = Callable[[str], Any]
-PAUSE = 0.1  # seconds before the second retry; doubles with each further one
+PAUSE, MAX_PAUSE = 0.1, 2.0  # seconds before the second retry; doubles with each further one, up to there
 
 
 class StrangerError(ConnectionError):
     """Something answers, but it is no meta server; asking again would not help."""
 
 
-class TooMuchError(ValueError):
-    """The server sends no such amount in one answer."""
-
-
 class ServerDataset(Dataset[Any]):
     """The rows of a meta server as a map-style dataset: item i is row i, or transform(row).
 
     timeout: seconds that one access may take in all, retries included. retries: how many more times a request is sent
-    when the connection fails, after 0, 0.1, 0.3, 0.7, 1.5, 3.1, … seconds.
+    when the connection fails or the server is busy, after 0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1, … seconds.
     `__getitems__` makes one request of a DataLoader's batch. close() hangs up; an access after that connects anew.
 
     Connections are made when first needed, and kept. Each serves one thread at a time; a copy of the dataset in another
     process, forked or unpickled, makes its own: two that read one socket would take each other's answers.
 
-    Raises IndexError outside 0..len-1 (no counting from the end), ConnectionError when no answer came in time,
-    RuntimeError when the server cannot read its file or now serves another number of rows than before.
+    Raises IndexError outside 0..len-1 (no counting from the end), ConnectionError when no answer came in time or what
+    answers is no meta server, RuntimeError when the server cannot read its file or now serves another than at the first
+    connection, ValueError for a row that is larger than the server's MAX_ANSWER, 16 MB.
     """
 
     def __init__(
@@ -47,17 +45,18 @@ class ServerDataset(Dataset[Any]):
         self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
         self.timeout, self.retries = seconds_above_zero("timeout", timeout), integer("retries", retries, at_least=0)
         self.transform = transform
-        self._length: int | None = None
+        self._served: list[Any] = [-1, ""]  # length and stamp, from the first connection on
         self._idle: list[Wire] = []
         self._owner = os.getpid()
 
     def __len__(self) -> int:
-        if self._length is None:
-            self._length = int(self._ask("GET /len"))
-        return self._length
+        if self._served[0] < 0:
+            self._ask("GET /len")
+        return int(self._served[0])
 
     def __getitem__(self, index: int) -> Any:
-        row = self._ask(f"GET /get/{_row(index)}")
+        number = _row(index)
+        row = self._ask(f"GET /get/{number}", largest=number)
         if not isinstance(row, str):
             raise self._stranger(row)
         return row if self.transform is None else self.transform(row)
@@ -80,31 +79,32 @@ class ServerDataset(Dataset[Any]):
 
     def _rows(self, ids: list[int]) -> list[str]:
         try:
-            rows = self._ask("POST /rows", json.dumps(ids, separators=(",", ":")).encode())
-        except TooMuchError:
+            rows = self._ask("POST /rows", json.dumps(ids, separators=(",", ":")).encode(), max(ids))
+        except ValueError as error:  # too much for one answer
             if len(ids) == 1:
-                raise
+                raise ValueError(f"row {ids[0]} is too large for this server: {error}") from None
             half = len(ids) // 2
             return self._rows(ids[:half]) + self._rows(ids[half:])
         if not isinstance(rows, list) or len(rows) != len(ids) or not set(map(type, rows)) <= {str}:
             raise self._stranger(rows)
         return rows
 
-    def _ask(self, request: str, body: bytes = b"") -> Any:
-        """Send a request, again if the connection fails, and return the value of the answer."""
-        began, tries = time.monotonic(), 0
+    def _ask(self, request: str, body: bytes = b"", largest: int = -1) -> Any:
+        """Send a request, again if the connection fails; return the answer's value. largest: of the rows asked for."""
+        began, tries, pause = time.monotonic(), 0, 0.0
         deadline = began + self.timeout
         problem: Exception = TimeoutError("timed out")
         while tries <= self.retries and (left := deadline - time.monotonic()) > 0:
             # The first retry is at once: mostly, the server had closed a connection that lay idle.
             if tries > 1:
-                time.sleep(min(PAUSE * 2 ** (tries - 2), left))
+                pause = min(2 * pause or PAUSE, MAX_PAUSE)
+                time.sleep(min(pause, left))
             tries += 1
             try:
-                return self._try(request, body, deadline)
+                return self._try(request, body, largest, deadline)
             except StrangerError:
                 raise
-            except (OSError, RefusedError) as error:
+            except OSError as error:
                 problem = error
         way_out = f"is it running? Start it with: python -m lib.data.server META --port {self.port}"
         if isinstance(problem, TimeoutError):
@@ -115,57 +115,66 @@ class ServerDataset(Dataset[Any]):
             f"{time.monotonic() - began:.1f} s ({type(problem).__name__}: {problem}); {way_out}"
         ) from problem
 
-    def _try(self, request: str, body: bytes, deadline: float) -> Any:
+    def _try(self, request: str, body: bytes, largest: int, deadline: float) -> Any:
         if self._owner != os.getpid():  # forked: these sockets are the parent's
             self.close()
             self._owner = os.getpid()
         # A connection in use is in no list, so no other thread finds it; and one whose exchange was interrupted never
         # returns there: it would give the answer to this request to whoever asks next.
         try:
-            wire = self._idle.pop()
+            wire, new = self._idle.pop(), False
         except IndexError:
-            wire = self._connect(deadline)
-        status, value = self._exchange(wire, request, body, deadline)
-        self._idle.append(wire)
-        if status == 200:
-            return value
-        if not isinstance(value, dict) or not {"error", "message"} <= value.keys():
-            raise self._stranger(value)
-        kind, text = value["error"], value["message"]
-        if kind == "IndexError":
-            raise IndexError(text)
-        if status == 413:
-            raise TooMuchError(text)
-        raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")
-
-    def _connect(self, deadline: float) -> Wire:
-        wire = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline)))
-        if self._length is None:
-            return wire
-        status, length = self._exchange(wire, "GET /len", b"", deadline)
-        if status == 200 and length == self._length:
-            return wire
-        wire.close()
-        raise RuntimeError(
-            f"the meta server at {self.host}:{self.port} now has {length} rows and had {self._length}: "
-            "it was restarted with another file; make a new ServerDataset (and sampler) for that one"
-        )
-
-    def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
-        """Return the status and value that a request is answered with; close the connection if that fails."""
+            wire, new = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline))), True
         try:
-            wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
-            start, _, text = wire.receive(deadline, MAX_BYTES)
-            try:
-                version, status, _ = start.split(" ", 2)
-                if not version.startswith("HTTP/1."):
-                    raise ValueError(version)
-                return int(status), json.loads(text)
-            except ValueError:
-                raise self._stranger(start) from None
+            if new:
+                self._compare(self._value(*self._exchange(wire, "GET /stamp", b"", deadline), -1))
+            status, value = self._exchange(wire, request, body, deadline)
         except BaseException:
             wire.close()
             raise
+        self._idle.append(wire)
+        return self._value(status, value, largest)
+
+    def _compare(self, served: Any) -> None:
+        """Raise RuntimeError if the server does not serve what it did at the first connection."""
+        match served:
+            case [int(rows), str()] if rows is not True and 0 <= rows <= sys.maxsize:
+                if self._served not in ([-1, ""], served):
+                    raise RuntimeError(
+                        f"the meta server at {self.host}:{self.port} now serves another file, of {rows} rows (it had "
+                        f"{self._served[0]}): make a new ServerDataset (and sampler) for that one"
+                    )
+                self._served = served
+            case _:
+                raise self._stranger(served)
+
+    def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
+        """Return the status and value that a request is answered with; after an error, only closing is of use."""
+        start = ""
+        try:
+            wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
+            start, _, text = wire.receive(deadline, MAX_BYTES)
+            version, status, _ = start.split(" ", 2)
+            if version.startswith("HTTP/1."):
+                return int(status), json.loads(text)
+        except (RefusedError, ValueError, RecursionError) as error:  # the last one for [[[[…
+            start = start or str(error)
+        raise self._stranger(start)
+
+    def _value(self, status: int, value: Any, largest: int) -> Any:
+        """Return what an answer says, or raise it; what a meta server would not say is that of a stranger."""
+        if status == 200:
+            return value
+        match value:
+            case {"error": "IndexError", "message": str(text)} if status == 404 and largest >= max(0, self._served[0]):
+                raise IndexError(text)
+            case {"message": str(text)} if status == 413 and largest >= 0:
+                raise ValueError(text)
+            case {"message": str(text)} if status in (408, 503):
+                raise ConnectionError(f"it answers {status}: {text}")
+            case {"error": str(kind), "message": str(text)} if status == 500:
+                raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")
+        raise self._stranger(value)
 
     def _stranger(self, got: object) -> StrangerError:
         return StrangerError(

@@ -46,11 +46,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 POLL = 0.05  # seconds between two looks at the logs
 ROLL_CALL = 0.5  # seconds between two looks at which processes there are
+MARK = "TORCHRUN_FOLDER"  # names the run in the environment: so those are found that lost their parent before we looked
 PATIENCE = 10.0  # seconds for killed processes to be gone: one in a driver call takes its time
-_TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
-_RANK_PREFIX = re.compile(
-    r"^\[rank\d+\]: ?", re.MULTILINE
-)  # from torch, before a traceback, once there is a process group
+_TABLE = re.compile(r"rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+) \(pid: (\d+)\)")
+_FORCED = re.compile(r"Unable to shutdown process (\d+) via")
+# from torch, before a traceback, once there is a process group
+_RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:: |$)")
 _LOST_PEER = re.compile(
     r"Connection (?:closed|reset|refused)|Broken pipe|[Tt]imed out|connectFullMesh|gloo/transport|ncclRemoteError"
@@ -124,9 +125,9 @@ def torchrun(
         command += [os.fspath(script), *map(str, arguments)]
         logs = RankLogs(folder, show=not quiet)
         with open(logs.agent_log, "wb") as own:
-            more: Any = {"env": _environment(environment), "stdin": subprocess.DEVNULL, "stdout": own}
+            more: Any = {"env": _environment(environment) | {MARK: folder}, "stdin": subprocess.DEVNULL, "stdout": own}
             agent = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
-        family = _Family(agent)
+        family = _Family(agent, folder)
         try:
             in_time = _watch(agent, family, logs, began + timeout)
         finally:
@@ -164,14 +165,14 @@ def _watch(agent: subprocess.Popen[bytes], family: _Family, logs: RankLogs, dead
 class _Family:
     """The agent and every process below it: known by more than their ids, so that no other can be hit."""
 
-    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+    def __init__(self, agent: subprocess.Popen[bytes], folder: str) -> None:
         self._psutil = import_psutil("torchrun")
-        self._agent = agent
+        self._agent, self._folder = agent, folder
         self._known: set[Any] = {self._psutil.Process(agent.pid)}
         self._next_call = 0.0
 
     def call_the_roll(self) -> None:
-        """Note who is there, now and then: when its parent is dead, a process can't be found any more."""
+        """Note who is there, now and then: one that has cleared its environment has no token."""
         if time.monotonic() >= self._next_call:
             self._next_call = time.monotonic() + ROLL_CALL
             self._known |= self._children()
@@ -188,7 +189,7 @@ class _Family:
         # All are stopped before one is killed: whoever runs may start another while we look. Nor is the agent asked to
         # end its ranks: while it starts them, it would forget those that it has begun with.
         stopped: set[Any] = set()
-        while new := (self._known | self._children()) - stopped:
+        while new := (self._known | self._children() | self._marked()) - stopped:
             self._each(new, "suspend")
             stopped |= new
             self._known |= new
@@ -201,6 +202,10 @@ class _Family:
 
     def _children(self) -> set[Any]:
         return set().union(*self._each(self._known, "children", recursive=True))
+
+    def _marked(self) -> set[Any]:
+        everyone = self._psutil.process_iter(["environ"])
+        return {process for process in everyone if (process.info["environ"] or {}).get(MARK) == self._folder}
 
     def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
         """Ask something of each process and return the answers of those that are still there."""
@@ -308,7 +313,8 @@ class RankLogs:
         if returncode < 0:  # nobody is left who could say what the ranks did
             return Failure(None, returncode)
         attempts = sorted(self.folder.glob("ranks/*/attempt_*"), key=_attempt)
-        exitcodes = {int(rank): int(code) for rank, code in _TABLE.findall(text)}
+        table, forced = _TABLE.findall(text), _FORCED.findall(text)  # who minds no SIGTERM gets SIGKILL after 30 s
+        exitcodes = {int(rank): -signal.SIGTERM if pid in forced else int(code) for rank, code, pid in table}
         failures = []
         for folder in attempts[-1].iterdir() if attempts else ():
             rank = int(folder.name)

@@ -12,6 +12,8 @@ torchrun has a place for this, the rendezvous backend: where agents meet. This i
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -19,15 +21,13 @@ import sys
 import threading
 import time
 import traceback
+from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous import (
-    RendezvousInfo,
-    RendezvousParameters,
-    RendezvousStoreInfo,
-    rendezvous_handler_registry,
-)
+from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+from lib.measure import import_psutil
 
 HOST = "127.0.0.1"
 
@@ -35,7 +35,7 @@ HOST = "127.0.0.1"
 class Loopback(StaticTCPRendezvous):
     """Let one agent meet itself: rank 0 of 1, as in torch's static way, with a new store for each attempt."""
 
-    def __init__(self, parameters: RendezvousParameters) -> None:
+    def __init__(self, parameters: rendezvous.RendezvousParameters) -> None:
         if parameters.max_nodes != 1:
             raise ValueError(f"this rendezvous is for one machine, not {parameters.max_nodes}")
         super().__init__(HOST, 0, rank=0, world_size=1, run_id=parameters.run_id, timeout=60)
@@ -45,22 +45,29 @@ class Loopback(StaticTCPRendezvous):
         """Name this backend."""
         return "loopback"
 
-    def next_rendezvous(self) -> RendezvousInfo:
+    def next_rendezvous(self) -> rendezvous.RendezvousInfo:
         """Open a store on a free port and say where it is; called for the first attempt and for each restart."""
         with socket.create_server((HOST, 0)) as server:
             port = server.getsockname()[1]
-            store = TCPStore(
-                HOST,
-                port,
-                is_master=True,
-                timeout=self.timeout,
-                wait_for_workers=False,
-                master_listen_fd=server.fileno(),
-                use_libuv=False,  # that store takes no open socket before torch 2.7, and Windows has none
-            )
+            how: Any = {"is_master": True, "wait_for_workers": False, "master_listen_fd": server.fileno()}
+            # libuv's store takes no open socket before torch 2.7, and Windows has none
+            store = TCPStore(HOST, port, timeout=self.timeout, use_libuv=False, **how)
             server.detach()  # the store closes it
         self._stores.append(store)
-        return RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, RendezvousStoreInfo(HOST, port))
+        info = rendezvous.RendezvousStoreInfo(HOST, port)
+        return rendezvous.RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, info)
+
+
+def _end_orphans() -> None:
+    """End what ranks that are gone have left behind: they are our children now."""
+    psutil = import_psutil("torchrun")
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while children := psutil.Process().children(recursive=True):
+            for process in children:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _end_with(parent: int) -> None:
@@ -73,14 +80,17 @@ def _end_with(parent: int) -> None:
 if __name__ == "__main__":
     from torch.distributed.run import main
 
+    if sys.platform == "linux":  # PR_SET_CHILD_SUBREAPER: who loses its parent becomes a child of this process
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    rendezvous_handler_registry.register("loopback", Loopback)
+    rendezvous.rendezvous_handler_registry.register("loopback", Loopback)
     code = 0
     try:
         main()
     except Exception:  # as Python would, but for taking torch down, which takes half a second
         traceback.print_exc()
         code = 1
+    _end_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

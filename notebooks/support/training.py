@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,29 +170,51 @@ class Step:
 
 
 class StepLog:
-    """Append a rank's steps to FOLDER/rank{r}.jsonl, each as it is done: a kill later takes none of them away."""
+    """Append a rank's steps to FOLDER/rank{r}.jsonl, each as it is done: a kill later takes none of them away.
+
+    The folder is this run's until the process ends, however it does. Raises RuntimeError in a second one meanwhile:
+    two would mix their steps, and each go on from the other's state. (Not on Windows, which has no such lock.)
+    """
 
     def __init__(self, folder: str | os.PathLike[str], rank: int) -> None:
         self._path = Path(folder) / f"rank{rank}.jsonl"
+        lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        weakref.finalize(self, os.close, lock)
+        try:
+            import fcntl
+
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock(), not inherited by workers
+        except ImportError:
+            pass
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):  # another: a file system without locks
+                where = f"another run is writing to {os.fspath(folder)!r}"
+                raise RuntimeError(f"{where}; wait for its end, or choose another folder") from None
 
     def write(self, step: Step) -> None:
         """Append one line."""
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(step)) + "\n")
+        with open(self._path, "a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            # What a full disk or a loss of power has cut short stays a line of its own.
+            cut = file.read(1) not in (b"", b"\n")
+            file.write(b"\n" * cut + json.dumps(asdict(step)).encode() + b"\n")
 
 
 def read_steps(folder: str | os.PathLike[str]) -> list[Step]:
     """Return the steps of all ranks and attempts, in order of attempt, step and rank.
 
-    A last line that is cut short, by a kill, is left out. Raises FileNotFoundError for a folder that does not exist.
+    A line that is cut short, by a kill or a full disk, is left out. Raises FileNotFoundError for a folder that does not
+    exist.
     """
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"no folder {os.fspath(folder)!r}: nothing was trained there")
     steps = []
     for path in Path(folder).glob("rank*.jsonl"):
         if re.fullmatch(r"rank\d+\.jsonl", path.name):
-            lines = path.read_text(encoding="utf-8").split("\n")[:-1]  # complete ones end in a newline
-            steps += [Step(**{**line, "rows": tuple(line["rows"])}) for line in map(json.loads, lines)]
+            for text in path.read_bytes().split(b"\n"):
+                with contextlib.suppress(ValueError):  # no JSON
+                    line = json.loads(text)
+                    steps.append(Step(**{**line, "rows": tuple(line["rows"])}))
     return sorted(steps, key=lambda step: (step.attempt, step.step, step.rank))
 
 

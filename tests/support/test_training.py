@@ -1,5 +1,6 @@
 """The small CLIP that the rank scripts train, and the log of its steps (tests/lib/training: in real ranks)."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -106,3 +107,48 @@ def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path:
     assert next_attempt(tmp_path) == 3
     with pytest.raises(FileNotFoundError, match="nothing was trained there"):
         read_steps(tmp_path / "none")
+
+
+@pytest.mark.parametrize("cut", [1, 30, 10**6])
+def test_a_run_goes_on_after_a_line_that_was_cut_short_and_only_that_line_is_lost(tmp_path: Path, cut: int) -> None:
+    for attempt in range(3):
+        StepLog(tmp_path, 0).write(step(attempt, attempt, rows=(3, 4)))
+        log = tmp_path / "rank0.jsonl"
+        if attempt == 1:
+            first, second = log.read_bytes().splitlines(keepends=True)
+            log.write_bytes(first + second[:-cut])
+    # without its newline the line says all the same what was done
+    assert [s.step for s in read_steps(tmp_path)] == ([0, 1, 2] if cut == 1 else [0, 2])
+    assert next_attempt(tmp_path) == 3
+    log.write_bytes(log.read_bytes() + b"\0\0\0\xff\n")  # as after a loss of power
+    assert next_attempt(tmp_path) == 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_second_run_into_the_same_folder_is_refused_until_the_process_of_the_first_has_ended(tmp_path: Path) -> None:
+    """Also when a worker of the first one, which was forked, still lives."""
+    ready, end = os.pipe(), os.pipe()
+    rank = os.fork()
+    if rank == 0:  # no pytest in here
+        log = StepLog(tmp_path, 0)
+        log.write(step(0))
+        if os.fork():
+            os.write(ready[1], b"!")
+            os.read(end[0], 1)
+            os._exit(0)
+        os.read(end[0], 1)  # the worker
+        os._exit(0)
+    try:
+        assert os.read(ready[0], 1) == b"!"
+        with pytest.raises(RuntimeError, match=f"another run is writing to '{tmp_path}'; .*choose another folder"):
+            StepLog(tmp_path, 0)
+        assert len(read_steps(tmp_path)) == 1
+        StepLog(tmp_path, 1)  # of its own rank; in a run, rank 0 is always there
+        os.kill(rank, 9)
+        os.waitpid(rank, 0)
+        StepLog(tmp_path, 0).write(step(1, 1))
+        assert len(read_steps(tmp_path)) == 2
+    finally:
+        os.write(end[1], b"!!")
+        for descriptor in (*ready, *end):
+            os.close(descriptor)

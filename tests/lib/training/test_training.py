@@ -1,11 +1,11 @@
 """Training on real ranks: the same gradients, the same losses, every row once, also when a rank dies on the way.
 
 A rank that starts imports torch and makes its first DDP: four seconds of a core, the training itself takes less. So
-there are three launches, and the first two run several scripts, one after the other:
+there are two launches, each of several scripts, one after the other:
 
     2 ranks      the gradients; an epoch undisturbed; one with a kill, a restart and its end; one that ends in a kill
-    1 rank       the same epoch; what the last kill has left, gone on with; another seed; an error of its own
-    3 ranks      what the last kill has left, gone on with: notebook 06's script as it is
+    3 ranks      what the last kill has left, gone on with; at last, an error of its own
+      1 of them  the epoch undisturbed, alone; what the last kill has left, gone on with; another seed
 """
 
 import json
@@ -64,7 +64,7 @@ EVERY_ROW_ONCE = Counter(range(ROWS))
 
 # ---- the launches
 JOBS = """
-import json, os, runpy, sys
+import json, os, runpy, sys, time
 from pathlib import Path
 import torch.distributed as dist
 from lib.training import launch
@@ -74,10 +74,16 @@ def leave():  # launch.leave() ends the process; this one goes on
     dist.destroy_process_group()
 
 launch.leave = leave
-attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+attempt, ranks = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["WORLD_SIZE"]
 for number, (product, refusal, *command) in enumerate(json.loads(sys.argv[1])):
     if Path(product).exists():  # this job was done before the restart
         continue
+    alone = command[0] == "alone"
+    os.environ["WORLD_SIZE"] = "1" if alone else ranks
+    if alone and os.environ["RANK"] != "0":
+        while not (Path(product).exists() or refusal and Path(refusal).exists()): time.sleep(0.05)
+        continue
+    command = command[alone:]
     os.environ["TORCHELASTIC_RESTART_COUNT"] = f"{attempt}{number}"  # the ranks meet anew, under another name
     sys.argv = command
     try:
@@ -91,10 +97,13 @@ for number, (product, refusal, *command) in enumerate(json.loads(sys.argv[1])):
 Job: TypeAlias = list[object]
 
 
-def training(digits, out, *arguments, refusal=""):
-    """Let the script of notebook 06 train an epoch of 60 rows a step; refusal: where a ValueError is written."""
+def training(digits, out, *arguments, alone=False, refusal=""):
+    """Let the script of notebook 06 train an epoch of 60 rows a step, on all ranks or on rank 0 alone.
+
+    refusal: where a ValueError is written.
+    """
     settings = ("--data", digits, "--out", out, "--epochs", 1, "--batch-size", 60)
-    return [out / "result.json", refusal, SCRIPT, *settings, *arguments]
+    return [out / "result.json", refusal, *["alone"] * alone, SCRIPT, *settings, *arguments]
 
 
 def run_jobs(folder, jobs, ranks, max_restarts=0):
@@ -138,27 +147,20 @@ def killed(of_two):
 
 
 @pytest.fixture(scope="module")
-def of_one(digits, killed, tmp_path_factory):
-    """What one rank leaves; at last it raises."""
-    folder = tmp_path_factory.mktemp("of_one")
-    shutil.copytree(killed, folder / "1")
+def of_three(digits, killed, tmp_path_factory):
+    """What three ranks leave, and what one of them leaves alone; at last rank 0 raises."""
+    folder = tmp_path_factory.mktemp("of_three")
+    for ranks in ("1", "3"):
+        shutil.copytree(killed, folder / ranks)
+    fault = ("--fail-rank", 0, "--fail-at", 18)
     jobs = [
-        training(digits, folder / "one", "--dataset", "sampler"),
-        training(digits, folder / "1", "--fail-rank", 0, "--fail-at", 18),
-        training(digits, killed, "--seed", 1, refusal=folder / "refusal"),
+        training(digits, folder / "3", *fault),
+        training(digits, folder / "1", *fault, alone=True),
+        training(digits, folder / "one", "--dataset", "sampler", alone=True),
+        training(digits, killed, "--seed", 1, alone=True, refusal=folder / "refusal"),
         training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise"),
     ]
-    return folder, run_jobs(folder, jobs, ranks=1)
-
-
-@pytest.fixture(scope="module")
-def of_three(digits, killed, tmp_path_factory):
-    """What three ranks leave, as notebook 06 starts them."""
-    folder = tmp_path_factory.mktemp("of_three")
-    shutil.copytree(killed, folder / "3")
-    _, _, script, *arguments = training(digits, folder / "3", "--fail-rank", 0, "--fail-at", 18)
-    torchrun(str(script), *arguments, ranks=3, timeout=150, quiet=True)
-    return folder
+    return folder, run_jobs(folder, jobs, ranks=3)
 
 
 # ---- real ranks: gradients
@@ -230,8 +232,8 @@ def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_r
 
 # ---- real ranks: the script
 @pytest.mark.ranks
-def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_one, two_ranks):
-    one, two = result(of_one[0] / "one"), result(two_ranks)
+def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_three, two_ranks):
+    one, two = result(of_three[0] / "one"), result(two_ranks)
     assert len(one["losses"]) == -(-ROWS // 60)
     assert one["losses"] == pytest.approx(two["losses"], rel=1e-3)  # each step inherits the last one's rounding
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)
@@ -263,11 +265,10 @@ def test_a_rank_killed_in_mid_epoch_is_started_again_and_ends_where_an_undisturb
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_another_number_of_ranks_goes_on_from_the_state_of_two(request, killed, ranks):
+def test_another_number_of_ranks_goes_on_from_the_state_of_two(of_three, killed, ranks):
     before = read_steps(killed)
     assert {step.mini_epoch for step in before} == {0, 1} and not (killed / "result.json").exists()
-    # their own fault is for the first attempt only
-    out = request.getfixturevalue("of_one")[0] / "1" if ranks == 1 else request.getfixturevalue("of_three") / "3"
+    out = of_three[0] / str(ranks)  # their own fault is for the first attempt only
     steps = read_steps(out)
     assert {(step.attempt, step.world_size) for step in steps} == {(0, 2), (1, ranks)}
     assert min(step.step for step in steps if step.attempt == 1) == 15
@@ -276,11 +277,11 @@ def test_another_number_of_ranks_goes_on_from_the_state_of_two(request, killed, 
 
 
 @pytest.mark.ranks
-def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_own_error(of_one, of_two, killed):
+def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_own_error(of_three, of_two, killed):
     assert str(of_two[1]) == "rank 1 was killed by SIGKILL"
-    assert str(of_one[1]).startswith("rank 0 ended with ValueError: the planted error in step 0\n")
-    assert "06_train.py" in of_one[1].traceback
-    assert "saved with seed=0, this run has seed=1" in (of_one[0] / "refusal").read_text()
+    assert str(of_three[1]).startswith("rank 0 ended with ValueError: the planted error in step 0\n")
+    assert "06_train.py" in of_three[1].traceback
+    assert "saved with seed=0, this run has seed=1" in (of_three[0] / "refusal").read_text()
     assert not (killed / "result.json").exists()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -47,6 +47,7 @@ class Task:
                 self._finalize(batch)
 
 
+Answer = TypeVar("Answer")
 Result: TypeAlias = tuple[bool, Any]  # (True, (task, batch)), (False, exc_info), or at the end (False, None)
 InQueue: TypeAlias = "SimpleQueue[Task | None]"
 OutQueue: TypeAlias = "SimpleQueue[Result]"
@@ -75,7 +76,7 @@ def attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
-def next_answer(queue: OutQueue) -> Result:
+def next_answer(queue: SimpleQueue[Answer]) -> Answer:
     """Return what comes next. A signal just before a thread sleeps on a lock doesn't wake it: so no sleep is long."""
     while True:
         try:

@@ -28,6 +28,7 @@ from lib.pipeline.microbatch import Batch, TensorOrTensors, check, scatter
 from lib.pipeline.random_state import Seeds
 from lib.pipeline.recording import device_span, read
 from lib.pipeline.thread_state import Modes
+from lib.pipeline.worker import next_answer
 from lib.schedules.simulate import KINDS
 from lib.schedules.split_backward import Grads, backward_input
 from lib.schedules.table import Action, Schedule, validate
@@ -171,7 +172,7 @@ class Ranks:
             for thread in threads:
                 thread.start()
             for _ in threads:
-                if (error := self.ended.get()) is not None:
+                if (error := next_answer(self.ended)) is not None:
                     raise error
         finally:  # also when this thread is interrupted: no rank may go on, or wait for one that has ended
             del error  # its traceback holds this frame: no circle

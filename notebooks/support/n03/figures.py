@@ -300,20 +300,6 @@ def shade(index: int, size: int) -> str:
     return mixed("#deedfa", "#003866", index / max(1, size - 1))
 
 
-def _panels(
-    height: float, columns: int, rows: int, headings: Sequence[str], names: Sequence[str], *,
-    left: float = 3.2, top: float = 0.8, below: int = 0,
-) -> tuple[Figure, Any]:  # fmt: skip
-    """Make two panels of cells, each under its heading, with the names of the rows beside the first."""
-    figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(columns + left, columns))
-    for axes, heading, room in zip(panels, headings, (left, 0.0), strict=True):
-        cell_axes(axes, columns=columns, rows=rows + below, left=room, top=top)
-        write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
-    for row, name in enumerate(names):
-        write(panels[0], -0.8, row, name, ha="right")
-    return figure, panels
-
-
 @styled
 def draw_epochs(
     size: int = 12, world_size: int = 3, epochs: int = 6, kind: Any = DistributedSampler
@@ -321,11 +307,13 @@ def draw_epochs(
     """Draw epoch × position of the order for samplers that never hear of the epoch, and for those that do."""
     told = [deal(size, world_size, epoch=epoch, kind=kind).order for epoch in range(epochs)]
     untold = [deal(size, world_size, epoch=0, kind=kind).order] * epochs
+    left, top = 3.2, 1.5
     height = 0.6 + 8.8 * (epochs + 2.0) / (2 * size + 4)
+    figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(size + left, size))
     headings = "set_epoch forgotten", "set_epoch(e) before each epoch"
-    figure, panels = _panels(height, size, epochs, headings, [f"epoch {e}" for e in range(epochs)], top=1.5)
-    write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
-    for axes, orders in zip(panels, (untold, told), strict=True):
+    for axes, heading, orders, room in zip(panels, headings, (untold, told), (left, 0.0), strict=True):
+        cell_axes(axes, columns=size, rows=epochs, left=room, top=top)
+        write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
         for position in range(size):
             rank, ends = position % world_size, [position - 0.4, position + 0.4]
             axes.plot(ends, [-0.62, -0.62], color=rank_color(rank), linewidth=4, solid_capstyle="butt")
@@ -333,6 +321,9 @@ def draw_epochs(
         for epoch, order in enumerate(orders):
             for position, index in enumerate(order):
                 draw_cell(axes, position, epoch, Cell(index, color=shade(index, size)), size=0.92, font=9.5)
+    for epoch in range(epochs):
+        write(panels[0], -0.8, epoch, f"epoch {epoch}", ha="right")
+    write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
     orders_of = [len({tuple(order) for order in orders}) for orders in (untold, told)]
     finding = f"Forgotten: {orders_of[0]} order in {epochs} epochs, a column never changes. Told: {orders_of[1]} orders"
     headline(figure, finding)
@@ -366,38 +357,26 @@ def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> 
     fixed = [move(world, shuffle=False) for world in worlds]
     mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]
     low, high = map(min, mixed_up), map(max, mixed_up)
-    axes.vlines(
-        worlds,
-        [*low],
-        [*high],
-        color=SKY,
-        linewidth=5,
-        label=f"shuffled: from lowest to highest of {epochs} epochs",
+    names = (
+        f"shuffled: from lowest to highest of {epochs} epochs",
+        "not shuffled: the same in every evaluation",
     )
-    axes.scatter(
-        worlds,
-        fixed,
-        s=26,
-        color=ORANGE,
-        marker="s",
-        zorder=3,
-        label="not shuffled: the same in every evaluation",
-    )
+    axes.vlines(worlds, [*low], [*high], color=SKY, linewidth=5, label=names[0])
+    axes.scatter(worlds, fixed, s=26, color=ORANGE, marker="s", zorder=3, label=names[1])
     axes.axhline(0, color=INK, linewidth=1, zorder=2.5)
     axes.set(xlabel="W, ranks that share the evaluation", xlim=(0, most + 1))
     axes.set_ylabel("measured − exact accuracy\npercentage points")
     axes.legend(loc="upper center", ncols=2, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
-    worst = max(fixed, key=abs)
     exact = sum(len(marks) % world == 0 for world in worlds)
-    headline(
-        figure, f"Counting the padding moves the score of {len(marks)} images by up to {signed(worst)} points"
-    )
+    shown = [signed(max(moves, key=abs)) for moves in (fixed, [move for moves in mixed_up for move in moves])]
+    finding = f"Padding that is counted moves the score by up to {shown[0]} points, shuffled up to {shown[1]}"
+    headline(figure, finding)
     return describe(
         figure,
         f"Measured minus exact accuracy of {len(marks)} images for 1 to {most} ranks, padding counted. Not shuffled: "
-        f"up to {signed(worst)} points, 0 where W divides {len(marks)} ({exact} times). Shuffled, {epochs} epochs: "
-        f"between {signed(min(map(min, mixed_up)))} and {signed(max(map(max, mixed_up)))} points.",
-    )  # fmt: skip
+        f"up to {shown[0]} points, 0 where W divides {len(marks)} ({exact} times). Shuffled, {epochs} epochs: up to "
+        f"{shown[1]} points.",
+    )
 
 
 # --- what a forgotten set_epoch costs
@@ -411,7 +390,7 @@ def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str =
     """
     networks = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
     figure, panels = new_figure(9, 3.6, cols=len(networks), sharey=True)
-    told_of, said = [], []
+    higher, said = [], []
     for axes, network in zip(panels, networks, strict=True):
         pair = [found[f"{network}, {way}"][measure] for way in ("told", "forgotten")]
         worse = sum(after > before for before, after in zip(*pair, strict=True))
@@ -420,21 +399,16 @@ def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str =
         for place, (values, color, sign) in enumerate(zip(pair, (BLUE, RED), ("o", "X"), strict=True)):
             axes.scatter([place] * len(values), values, s=42, color=color, marker=sign, zorder=2)
             mean = sum(values) / len(values)
-            beside(
-                axes,
-                (place, mean),
-                f"mean\n{mean:.3f}",
-                (14 if place else -14, 0),
-                ha="left" if place else "right",
-            )
+            side, align = (14, "left") if place else (-14, "right")
+            beside(axes, (place, mean), f"mean\n{mean:.3f}", (side, 0), ha=align)
         axes.set(xlim=(-0.6, 1.6), title=network)
         axes.set_xticks((0, 1), ("set_epoch(e)", "forgotten"))
-        told_of.append(f"{worse} of {len(pair[0])}")
-        means = [f"{sum(values) / len(values):.3f}" for values in pair]
-        said.append(
-            f"{network}: {means[0]} with set_epoch, {means[1]} without, higher in {worse} of {len(pair[0])} seeds"
-        )
+        higher.append(f"{worse} of {len(pair[0])} ({network})")
+        told, forgotten = (f"{sum(values) / len(values):.3f}" for values in pair)
+        said.append(f"{network}: mean {told} with set_epoch, {forgotten} without")
     panels[0].set_ylabel(measure)
-    counts = "; ".join(f"{network}: {count} seeds" for network, count in zip(networks, told_of, strict=True))
-    headline(figure, f"Forgotten set_epoch, {measure} higher in … {counts}")
-    return describe(figure, f"{measure.capitalize()} of each seed. {'. '.join(said)}.")
+    where = " and ".join(higher)
+    headline(figure, f"Without set_epoch the {measure} is higher in so many seeds: {where}")
+    return describe(
+        figure, f"{measure.capitalize()} of each seed. {'. '.join(said)}. Higher without in {where}."
+    )

@@ -30,7 +30,8 @@ EPSILON, MOMENTUM = 1e-5, 0.1  # those of torch.nn.BatchNorm1d
 
 def digits(split: str) -> Data:
     """Return the images of "train" or "test" as float32 (images, 64), and their labels."""
-    images, labels = zip(*Digits(write_digits(), split), strict=True)
+    data = Digits(write_digits(), split)
+    images, labels = zip(*(data[index] for index in range(len(data))), strict=True)
     return torch.stack(images).flatten(1), torch.tensor(labels)
 
 
@@ -42,8 +43,8 @@ class Networks:
             generator = torch.Generator().manual_seed(seed)
             return torch.randn(rows, columns, generator=generator).mul((2 / rows) ** 0.5)
 
-        first = torch.stack([drawn(pixels, hidden, seed) for seed in range(seeds)])
-        second = torch.stack([drawn(hidden, 10, seeds + seed) for seed in range(seeds)])
+        first = torch.stack([drawn(pixels, hidden, 2 * seed) for seed in range(seeds)])
+        second = torch.stack([drawn(hidden, 10, 2 * seed + 1) for seed in range(seeds)])
         scale, shift = torch.ones(seeds, 1, hidden), torch.zeros(seeds, 1, hidden)
         self.weights = [first, scale, shift, second, torch.zeros(seeds, 1, 10)]
         for weight in self.weights:

@@ -67,8 +67,8 @@ class Beside:
 
     def page(self, live: bool) -> str:
         """Return the table as HTML; live: with the code."""
-        code = f"margin:0;white-space:pre-wrap;font-size:11.5px;line-height:1.4;color:{INK}"
-        cell = f"padding:4px 8px;vertical-align:top;text-align:left;border-top:1px solid {GREY};color:{INK}"
+        code = f"margin:0;white-space:pre-wrap;word-break:normal;font-size:11px;line-height:1.4;color:{INK}"
+        cell = f"padding:4px 8px;vertical-align:top;text-align:left;border-top:1px solid {GREY};color:{INK};line-height:1.4"
         rows = []
         for name in METHODS:
             rows.append(

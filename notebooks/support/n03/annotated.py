@@ -19,7 +19,7 @@ WORDS = {
     "get_rank": "The same for the rank. So in a job that has a group both may be left out.",
     "rank < 0": "A rank outside 0..W − 1 would quietly read another rank's share, or none.",
     "self.num_samples = math.ceil": "Cut and W does not divide N: round (N − W) / W up, which is N / W rounded down. "
-    "Otherwise round N / W up. Both happen once, here: a dataset that grows later is not noticed.",
+    "Otherwise round N / W up. This happens once, here: N must not change afterwards.",
     "self.total_size =": "Positions that are dealt, a multiple of W.",
     "self.epoch = epoch": "Only a note. The next __iter__ reads it; the one that runs does not.",
     "torch.randperm": "Shuffle: a generator of its own, seeded with seed + epoch, the same on every rank. "

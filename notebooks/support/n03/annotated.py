@@ -80,7 +80,7 @@ class Beside:
                 shown = f'<pre style="{code}">{html.escape(text)}</pre>' if live else "·"
                 words = html.escape(words or "Not in the torch for which this was written.")
                 rows.append(
-                    f'<tr><td style="{cell}">{shown}</td><td style="{cell};width:38%">{words}</td></tr>'
+                    f'<tr><td style="{cell}">{shown}</td><td style="{cell};width:{38 if live else 97}%">{words}</td></tr>'
                 )
         note = "torch's class on this machine, and what each statement does"
         note += (

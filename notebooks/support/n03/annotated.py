@@ -78,9 +78,10 @@ class Beside:
             )
             for text, words in statements(getattr(self.theirs, name)):
                 shown = f'<pre style="{code}">{html.escape(text)}</pre>' if live else "·"
-                words = html.escape(words or "Not in the torch for which this was written.")
+                told = html.escape(words or "Not in the torch for which this was written.")
+                wide = 38 if live else 97
                 rows.append(
-                    f'<tr><td style="{cell}">{shown}</td><td style="{cell};width:{38 if live else 97}%">{words}</td></tr>'
+                    f'<tr><td style="{cell}">{shown}</td><td style="{cell};width:{wide}%">{told}</td></tr>'
                 )
         note = "torch's class on this machine, and what each statement does"
         note += (

@@ -98,6 +98,12 @@ RESULTS = {
     "full shuffle": [{"accuracy": 0.90}, {"accuracy": 0.92}],
     "rank, E = 8": [{"accuracy": 0.89}, {"accuracy": 0.92}],
 }
+LOSSES = {
+    "A, told": {"test loss": [0.3, 0.31]},
+    "A, forgotten": {"test loss": [0.31, 0.3]},
+    "B, told": {"test loss": [0.3, 0.31]},
+    "B, forgotten": {"test loss": [0.4, 0.42]},
+}
 GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n00.guess_speedup": (2, 1, 2),
     "n00.guess_python_speedup": (1, 2),
@@ -110,14 +116,9 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n02.guess_handed_out": (10, 2),
     "n02.guess_loads": (0, 10),
     "n02.guess_streamed": (20, 10),
-    "n03.guess_share_length": (4, 3),
-    "n03.guess_holder": (1, 0),
-    "n03.guess_messages": (0, 3),
-    "n03.guess_first_index": (1, 2),
-    "n03.guess_epochs_until_all_seen": (4, 2),
-    "n03.guess_exact_gradient": ("A", "AB"),
-    "n03.guess_repeats": (4, 0),
+    "n03.guess_last_of_eight": ([1], [7]),
     "n03.guess_orders": (11, 36),
+    "n03.guess_harmed": ("b", "AB", LOSSES),
     "n03.guess_missed_percent": (34.4, 0),
     "n04.guess_page_reads": (229, 29),
     "n04.guess_last_shard": ((8, 9, 0, 1), range(4)),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._values import plural
 from lib.data.samplers import DistributedSampler
+from lib.show.charts import beside
 from lib.show.explore import switch, whole
 from lib.show.sheet import (
     EDGE,
@@ -22,7 +22,6 @@ from lib.show.sheet import (
     WIDTH,
     Cell,
     arrow,
-    box,
     cell_axes,
     draw_cell,
     draw_strip,
@@ -33,19 +32,16 @@ from lib.show.sheet import (
 )
 from lib.show.style import (
     BLUE,
-    GREEN,
     GREY,
-    HATCH,
     INK,
     MUTED,
     ORANGE,
     RED,
-    color_of,
+    SKY,
     describe,
     headline,
     mixed,
     new_figure,
-    pale,
     rank_color,
     styled,
     title,
@@ -104,16 +100,18 @@ class Deal:
         return f"{plural(self.size, 'sample')}{change} = {dealt}"
 
 
-def deal(size: int, world_size: int, *, seed: int = 0, epoch: int = 0, **arguments: Any) -> Deal:
-    """Ask one DistributedSampler a rank for its epoch; further arguments go to the samplers."""
+def deal(
+    size: int, world_size: int, *, seed: int = 0, epoch: int = 0, kind: Any = DistributedSampler, **arguments: Any
+) -> Deal:  # fmt: skip
+    """Ask one sampler of a kind a rank for its epoch; further arguments go to the samplers."""
 
     def taken(world: int, rank: int, **more: Any) -> list[int]:
-        sampler = DistributedSampler(range(size), world, rank, seed=seed, **more)
+        sampler = kind(range(size), world, rank, seed=seed, **more)
         sampler.set_epoch(epoch)
         return list(sampler)
 
     shares = [taken(world_size, rank, **arguments) for rank in range(world_size)]
-    whole_order = taken(1, 0, shuffle=arguments.get("shuffle", True), order=arguments.get("order", "torch"))
+    whole_order = taken(1, 0, shuffle=arguments.get("shuffle", True))
     return Deal(size, shares, whole_order[sum(map(len, shares)) :])
 
 
@@ -132,13 +130,14 @@ def listed(shares: Sequence[Sequence[int]]) -> str:
 
 @styled
 def draw_mechanism(
-    size: int = 10, world_size: int = 3, seed: int = 0, epoch: int = 0, shuffle: bool = True, drop_last: bool = False
+    size: int = 10, world_size: int = 3, seed: int = 0, epoch: int = 0, shuffle: bool = True, drop_last: bool = False,
+    kind: Any = DistributedSampler,
 ) -> Figure:  # fmt: skip
     """Draw the whole mechanism: length, shuffled order, padding or dropping, the slice of each rank, and its share.
 
-    Made for up to about 16 samples; the order is that of real samplers.
+    Made for up to about 16 samples; the order is that of real samplers, of the class `kind`.
     """
-    one = deal(size, world_size, seed=seed, epoch=epoch, shuffle=shuffle, drop_last=drop_last)
+    one = deal(size, world_size, seed=seed, epoch=epoch, kind=kind, shuffle=shuffle, drop_last=drop_last)
     order, cells, steps = one.order, one.cells, len(one.shares[0])
     start = max(size, len(cells)) + 1.1  # the column of the shares at the right
     side = min(0.42, (WIDTH - LEFT - 0.1) / (start + max(steps, 5)))
@@ -307,30 +306,20 @@ def shade(index: int, size: int) -> str:
     return mixed("#deedfa", "#003866", index / max(1, size - 1))
 
 
-def _panels(
-    height: float, columns: int, rows: int, headings: Sequence[str], names: Sequence[str], *,
-    left: float = 3.2, top: float = 0.8, below: int = 0,
-) -> tuple[Figure, Any]:  # fmt: skip
-    """Make two panels of cells, each under its heading, with the names of the rows beside the first."""
-    figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(columns + left, columns))
-    for axes, heading, room in zip(panels, headings, (left, 0.0), strict=True):
-        cell_axes(axes, columns=columns, rows=rows + below, left=room, top=top)
-        write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
-    for row, name in enumerate(names):
-        write(panels[0], -0.8, row, name, ha="right")
-    return figure, panels
-
-
 @styled
-def draw_epochs(size: int = 12, world_size: int = 3, epochs: int = 6) -> Figure:
+def draw_epochs(
+    size: int = 12, world_size: int = 3, epochs: int = 6, kind: Any = DistributedSampler
+) -> Figure:
     """Draw epoch × position of the order for samplers that never hear of the epoch, and for those that do."""
-    told = [deal(size, world_size, epoch=epoch).order for epoch in range(epochs)]
-    untold = [deal(size, world_size, epoch=0).order] * epochs
+    told = [deal(size, world_size, epoch=epoch, kind=kind).order for epoch in range(epochs)]
+    untold = [deal(size, world_size, epoch=0, kind=kind).order] * epochs
+    left, top = 3.2, 1.5
     height = 0.6 + 8.8 * (epochs + 2.0) / (2 * size + 4)
+    figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(size + left, size))
     headings = "set_epoch forgotten", "set_epoch(e) before each epoch"
-    figure, panels = _panels(height, size, epochs, headings, [f"epoch {e}" for e in range(epochs)], top=1.5)
-    write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
-    for axes, orders in zip(panels, (untold, told), strict=True):
+    for axes, heading, orders, room in zip(panels, headings, (untold, told), (left, 0.0), strict=True):
+        cell_axes(axes, columns=size, rows=epochs, left=room, top=top)
+        write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
         for position in range(size):
             rank, ends = position % world_size, [position - 0.4, position + 0.4]
             axes.plot(ends, [-0.62, -0.62], color=rank_color(rank), linewidth=4, solid_capstyle="butt")
@@ -338,6 +327,9 @@ def draw_epochs(size: int = 12, world_size: int = 3, epochs: int = 6) -> Figure:
         for epoch, order in enumerate(orders):
             for position, index in enumerate(order):
                 draw_cell(axes, position, epoch, Cell(index, color=shade(index, size)), size=0.92, font=9.5)
+    for epoch in range(epochs):
+        write(panels[0], -0.8, epoch, f"epoch {epoch}", ha="right")
+    write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
     orders_of = [len({tuple(order) for order in orders}) for orders in (untold, told)]
     finding = f"Forgotten: {orders_of[0]} order in {epochs} epochs, a column never changes. Told: {orders_of[1]} orders"
     headline(figure, finding)
@@ -348,152 +340,7 @@ def draw_epochs(size: int = 12, world_size: int = 3, epochs: int = 6) -> Figure:
     )
 
 
-@styled
-def draw_left_out(size: int = 11, world_size: int = 4, epochs: int = 6) -> Figure:
-    """Draw epoch × index under drop_last: who got it, or nobody; without shuffle and with it."""
-    height = 0.6 + 8.8 * (epochs + 2.3) / (2 * size + 4)
-    ways, names = (False, True), [f"epoch {e}" for e in range(epochs)]
-    figure, panels = _panels(height, size, epochs, [f"shuffle={way}" for way in ways], names, below=1)
-    write(panels[0], -0.8, epochs + 0.15, "times seen", color=MUTED, ha="right")
-    never = []
-    for axes, shuffle in zip(panels, ways, strict=True):
-        times: Counter[int] = Counter()
-        for epoch in range(epochs):
-            cells = deal(size, world_size, epoch=epoch, shuffle=shuffle, drop_last=True).cells
-            times.update(int(cell.index) for cell in cells if cell.mark == "plain")
-            for cell in cells:
-                draw_cell(axes, int(cell.index), epoch, cell, font=9.5)
-        never.append([index for index in range(size) if not times[index]])
-        for index in range(size):
-            look: Any = {} if times[index] else {"color": RED, "fontweight": "bold"}
-            write(axes, index, epochs + 0.15, str(times[index]), size=10.5, **look)
-    fixed, fresh = (plural(len(lost), "sample") if lost else "no samples" for lost in never)
-    headline(figure, f"Never seen in {epochs} epochs: {fixed} without shuffle, {fresh} with it")
-    return describe(
-        figure,
-        f"Epoch by index with drop_last, {size} samples, {world_size} ranks. Never seen in {epochs} epochs: "
-        f"without shuffle {words(never[0])}; with shuffle {words(never[1])}.",
-    )
-
-
-@styled
-def draw_coincidence(size: int = 10, seeds: int = 6, epochs: int = 6) -> Figure:
-    """Draw seed × epoch, each cell named after the order that it gives, for order="torch" and order="feistel".
-
-    A cell has a colour if its order is also that of another cell.
-    """
-    kinds, ways, names = [], ("torch", "feistel"), [f"seed {seed}" for seed in range(seeds)]
-    figure, panels = _panels(4.1, epochs, seeds, [f'order="{way}"' for way in ways], names, left=1.6, top=1.2)
-    for axes, way in zip(panels, ways, strict=True):
-        pairs = [(seed, epoch) for seed in range(seeds) for epoch in range(epochs)]
-        table = {(s, e): tuple(deal(size, 1, seed=s, epoch=e, order=way).order) for s, e in pairs}
-        letters = {one: number for number, one in enumerate(dict.fromkeys(table.values()))}
-        times = Counter(table.values())
-        for (seed, epoch), one in table.items():
-            color = shade(letters[one], len(letters)) if times[one] > 1 else None
-            draw_cell(axes, epoch, seed, Cell(_letters(letters[one]), color=color), size=0.92, font=11)
-        for epoch in range(epochs):
-            write(axes, epoch, -0.75, f"e = {epoch}", size=9.5, color=MUTED)
-        kinds.append(len(letters))
-    found = f"torch has {kinds[0]} different orders, feistel {kinds[1]}"
-    headline(figure, f"{seeds} seeds × {epochs} epochs: {found}")
-    return describe(
-        figure,
-        f"Seed by epoch, {size} samples. torch: {kinds[0]} different orders in {seeds * epochs} cells, the same along "
-        f"each diagonal of constant seed + epoch. feistel: {kinds[1]} different orders.",
-    )
-
-
-def _letters(number: int) -> str:
-    """Return A, B, … Z, AA, AB …"""
-    return ("" if number < 26 else chr(64 + number // 26)) + chr(65 + number % 26)
-
-
 # --- what the shares do to results
-
-
-def _work(axes: Axes, left: float, y: float, width: float, text: str, kind: str, height: float = 0.4) -> None:
-    """Draw a piece of work in the pale colour of its kind, from `left` on."""
-    look: Any = {"face": pale(color_of(kind), 0.3), "edge": color_of(kind), "line": 1.3, "radius": 0.07}
-    writing = {"linespacing": 1.4}
-    box(axes, left + width / 2, y, width, height, text, ink=INK, zorder=3, writing=writing, **look)
-
-
-@styled
-def draw_step(
-    size: int = 12, world_size: int = 3, batch_size: int = 2, seed: int = 0, epoch: int = 0
-) -> Figure:
-    """Draw the first gradient step of data-parallel training: what each rank does alone, and what all do together."""
-    one = deal(size, world_size, seed=seed, epoch=epoch)
-    batches = [share[:batch_size] for share in one.shares]
-    pitch, side, top = 0.62, 0.4, 0.3
-    alone = {"load": (0, 0.8), "forward": (0.85, 1.05), "backward": (1.95, 1.5), "step": (4.65, 0.75)}
-    figure, axes = inch_sheet(world_size * pitch + 0.45)
-    x = LEFT + batch_size * side + 0.25
-    for rank in range(world_size):
-        y = top + rank * pitch
-        name_rank(axes, y, rank)
-        draw_strip(axes, LEFT, y, one.row(rank)[:batch_size], side)
-        for name, (left, width) in alone.items():
-            _work(axes, x + left, y, width, name, name)
-        write(axes, x + 5.52, y, "w − η·ḡ", size=11, ha="left", zorder=4)
-        if rank:
-            write(axes, x + 5.8, y - pitch / 2, "=", size=13, color=MUTED, rotation=90)
-    tall = (world_size - 1) * pitch
-    # it begins while backward runs
-    _work(axes, x + 3.25, top + tall / 2, 1.35, "all-reduce\nḡ = mean of g", "transfer", tall + 0.4)
-    below, after = top + tall + 0.36, (x + 4.65, x + 6.1, "alone, but equal")
-    for left, right, text in ((LEFT, x + 3.2, "each rank alone"), (x + 3.25, x + 4.6, "together"), after):
-        axes.plot([left, right], [below, below], color=GREY, linewidth=1.5)
-        write(axes, (left + right) / 2, below + 0.17, text, size=9.5, color=MUTED)
-    count = sum(map(len, batches))
-    title(axes, f"One step: {world_size} ranks × {batch_size} samples act as one batch of {count}")
-    return describe(
-        figure,
-        f"The first step. {listed(batches)} Each rank loads its own samples and runs forward and backward alone; "
-        "one all-reduce takes the mean of the gradients; each makes the same step, so the parameters stay equal.",
-    )
-
-
-@styled
-def draw_graded(images: torch.Tensor, correct: Sequence[bool], world_size: int = 4, first: int = 0) -> Figure:
-    """Draw images dealt to ranks without shuffle, each answer right or wrong, with padding, and the scores.
-
-    images: (count, height, width), any range. correct: as many. `first` is the index of the first one, for the labels.
-    """
-    marks = [bool(mark) for mark in correct]
-    size, one = len(marks), deal(len(marks), world_size, shuffle=False)
-    side, pitch, half, height = 0.74, 1.25, 0.31, world_size * 0.74 + 0.15
-    figure, axes = inch_sheet(height)
-    for rank in range(world_size):
-        y = 0.4 + rank * side
-        name_rank(axes, y, rank)
-        for step, cell in enumerate(one.row(rank)):
-            x, index = LEFT + (step + 0.5) * pitch, int(cell.index)
-            place = (x - half, x + half, y + half, y - half)
-            axes.imshow(images[index].numpy(), cmap="gray_r", extent=place, aspect="auto", zorder=2)
-            look: Any = {"line": 2.2, "radius": 0.05, "zorder": 3, "hatch": HATCH.get(cell.mark)}
-            box(axes, x, y, 2 * half, 2 * half, face="none", edge=rank_color(rank), **look)
-            sign, color = ("✓", GREEN) if marks[index] else ("✗", RED)
-            write(axes, x + 0.47, y - 0.08, sign, size=15, color=color, fontweight="bold")
-            write(axes, x + 0.47, y + 0.2, str(first + index), size=9, color=MUTED)
-    axes.set(xlim=(EDGE, WIDTH), ylim=(height, 0))  # imshow moved them
-    counted = [marks[index] for index in one.order]
-    right = LEFT + len(one.shares[0]) * pitch + 0.35
-    for y, name, answers in ((0.4, "exact", marks), (1.02, "padded", counted)):
-        hits, total = sum(answers), len(answers)
-        write(axes, right, y, name, color=MUTED, ha="left")
-        score = f"{hits} / {total} = {hits / total:.1%}"
-        write(axes, right + 0.75, y, score, size=13, ha="left", fontweight="bold")
-    note(axes, right, 1.65, "hatched: an image that\nwas counted already")
-    move = signed(100 * (sum(counted) / len(counted) - sum(marks) / size))
-    repeats = plural(one.repeated, "image is", "images are")
-    title(axes, f"{repeats} counted twice: the score moves by {move} points")
-    return describe(
-        figure,
-        f"Test images {first} to {first + size - 1} on {world_size} ranks, numbered from 0. {listed(one.shares)} "
-        f"Exact {sum(marks)} of {size}, padded {sum(counted)} of {len(counted)}: {move} points.",
-    )
 
 
 def signed(number: float) -> str:
@@ -502,33 +349,72 @@ def signed(number: float) -> str:
 
 
 @styled
-def draw_evaluation(correct: torch.Tensor, sizes: Sequence[int] = (50, 360), most: int = 64) -> Figure:
-    """Draw measured minus exact accuracy against the world size 1..most, for the first `size` answers of each size.
+def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> Figure:
+    """Draw measured minus exact accuracy against the world size 1..most, where the padding is counted too.
 
-    correct: bool, one for each test sample. Shares without shuffle, as evaluations have them.
+    correct: bool, one for each test sample. Shares without shuffle, and with it (the range over so many epochs).
     """
     figure, axes = new_figure(9, 4.0)
     worlds, marks = range(1, most + 1), correct.numpy().astype(float)
 
-    def moves(size: int, pad: bool) -> Any:
-        scores = [marks[deal(size, world, shuffle=False, pad=pad).order].mean() for world in worlds]
-        return 100 * (np.array(scores) - marks[:size].mean())
+    def move(world: int, **order: Any) -> float:
+        return 100 * float(marks[deal(len(marks), world, **order).order].mean() - marks.mean())
 
-    largest = []
-    for size, (color, marker) in zip(sizes, ((ORANGE, "s"), (BLUE, "o")), strict=True):
-        padded = moves(size, True)
-        largest.append(f"{signed(padded[np.abs(padded).argmax()])} points (N = {size})")
-        axes.vlines(worlds, 0, padded, color=color, linewidth=1.0, alpha=0.45, zorder=2)
-        name = f"padded, {size} images"
-        axes.scatter(worlds, padded, s=28, color=color, marker=marker, label=name, zorder=3)
-    exact = max(float(np.abs(moves(size, False)).max()) for size in sizes)
-    axes.axhline(0, color=GREEN, linewidth=2.5, zorder=2.5, label=f"pad=False: {signed(exact)} for every W")
+    fixed = [move(world, shuffle=False) for world in worlds]
+    mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]
+    low, high = map(min, mixed_up), map(max, mixed_up)
+    names = (
+        f"shuffled: from lowest to highest of {epochs} epochs",
+        "not shuffled: the same in every evaluation",
+    )
+    axes.vlines(worlds, [*low], [*high], color=SKY, linewidth=5, label=names[0])
+    axes.scatter(worlds, fixed, s=26, color=ORANGE, marker="s", zorder=3, label=names[1])
+    axes.axhline(0, color=INK, linewidth=1, zorder=2.5)
     axes.set(xlabel="W, ranks that share the evaluation", xlim=(0, most + 1))
     axes.set_ylabel("measured − exact accuracy\npercentage points")
-    axes.legend(loc="upper center", ncols=3, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
-    headline(figure, f"Padding biases the score by up to {' and '.join(largest)}")
+    axes.legend(loc="upper center", ncols=2, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
+    exact = sum(len(marks) % world == 0 for world in worlds)
+    shown = [signed(max(moves, key=abs)) for moves in (fixed, [move for moves in mixed_up for move in moves])]
+    finding = f"Padding that is counted moves the score by up to {shown[0]} points, shuffled up to {shown[1]}"
+    headline(figure, finding)
     return describe(
         figure,
-        f"Measured minus exact accuracy for 1 to {most} ranks. Padded: up to {' and '.join(largest)}. "
-        f"pad=False: {signed(exact)} everywhere.",
+        f"Measured minus exact accuracy of {len(marks)} images for 1 to {most} ranks, padding counted. Not shuffled: "
+        f"up to {shown[0]} points, 0 where W divides {len(marks)} ({exact} times). Shuffled, {epochs} epochs: up to "
+        f"{shown[1]} points.",
+    )
+
+
+# --- what a forgotten set_epoch costs
+
+
+@styled
+def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str = "test loss") -> Figure:
+    """Draw for each network and seed the measure with set_epoch and without, joined by a line; the means beside.
+
+    found: by "NETWORK, told" and "NETWORK, forgotten", what `train` returned.
+    """
+    networks = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
+    figure, panels = new_figure(9, 3.6, cols=len(networks), sharey=True)
+    higher, said = [], []
+    for axes, network in zip(panels, networks, strict=True):
+        pair = [found[f"{network}, {way}"][measure] for way in ("told", "forgotten")]
+        worse = sum(after > before for before, after in zip(*pair, strict=True))
+        for before, after in zip(*pair, strict=True):
+            axes.plot((0, 1), (before, after), color=GREY, linewidth=1.2, zorder=1)
+        for place, (values, color, sign) in enumerate(zip(pair, (BLUE, RED), ("o", "X"), strict=True)):
+            axes.scatter([place] * len(values), values, s=42, color=color, marker=sign, zorder=2)
+            mean = sum(values) / len(values)
+            side, align = (14, "left") if place else (-14, "right")
+            beside(axes, (place, mean), f"mean\n{mean:.3f}", (side, 0), ha=align)
+        axes.set(xlim=(-0.6, 1.6), title=network)
+        axes.set_xticks((0, 1), ("set_epoch(e)", "forgotten"))
+        higher.append(f"{worse} of {len(pair[0])} ({network})")
+        told, forgotten = (f"{sum(values) / len(values):.3f}" for values in pair)
+        said.append(f"{network}: mean {told} with set_epoch, {forgotten} without")
+    panels[0].set_ylabel(measure)
+    where = " and ".join(higher)
+    headline(figure, f"Without set_epoch the {measure} is higher in so many seeds: {where}")
+    return describe(
+        figure, f"{measure.capitalize()} of each seed. {'. '.join(said)}. Higher without in {where}."
     )

@@ -1,46 +1,104 @@
 """What is particular about the checks of notebook 03; what all exercises have in common is in test_exercises."""
 
+import pytest
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
+from lib.data.samplers import DistributedSampler
 from support.n03 import checks as n03
 
 
-def mistake(start):
-    return next(wrong for why, wrong in n03.check_indices.mistakes.items() if why.startswith(start))
+def mistake(exercise, start):
+    return next(wrong for why, wrong in exercise.mistakes.items() if why.startswith(start))
 
 
-def test_right_answers_that_ask_no_sampler_pass():
-    def indices(size, num_replicas, rank, shuffle, seed, epoch, drop_last):
-        order = list(range(size))
-        if shuffle:
-            order = torch.randperm(size, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-        steps = size // num_replicas if drop_last else -(-size // num_replicas)
-        order *= -(-steps * num_replicas // size)
-        return order[: steps * num_replicas][rank::num_replicas]
-
-    def length(size, num_replicas, rank, drop_last, pad):
-        if drop_last:
-            return size // num_replicas
-        return -(-size // num_replicas) if pad else len(range(rank, size, num_replicas))
-
-    assert n03.check_indices(indices) and n03.check_length(length)
+def share(order, world_size, rank, drop_last):
+    steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
+    while len(order) < steps * world_size:
+        order = order + order
+    return order[: steps * world_size][rank::world_size]
 
 
-def test_the_first_counterexample_has_rank_and_position_and_the_check_covers_the_promised_grid():
-    message = n03.check_indices(mistake("You padded with 0, 1, 2")).message
-    assert "size = 10, num_replicas = 3, shuffle = True" in message
-    assert "rank = 1, position 3: expected 4, got 0" in message
-    cases = list(n03.check_indices.cases())
-    grid = {(case["size"], case["num_replicas"], case["rank"], case["drop_last"]) for case in cases}
-    assert grid >= {(n, w, r, d) for n in range(1, 41) for w in range(1, 9) for r in range(w) for d in (False, True)}
-    assert len({(case["seed"], case["epoch"]) for case in cases}) >= 4
+class Written:
+    """As a reader may write it: no torch sampler in it, not even its base class."""
+
+    def __init__(self, data, world_size, its_rank, shuffle=True, seed=0, drop_last=False):
+        self.size, self.drop_last = len(data), drop_last
+        self.world_size, self.rank, self.shuffle, self.seed, self.epoch = world_size, its_rank, shuffle, seed, 0
+
+    def __iter__(self):
+        order = list(range(self.size))
+        if self.shuffle:
+            order = torch.randperm(self.size, generator=torch.Generator().manual_seed(self.seed + self.epoch)).tolist()
+        return iter(share(order, self.world_size, self.rank, self.drop_last))
+
+    def __len__(self):
+        return len(share(list(range(self.size)), self.world_size, self.rank, self.drop_last))
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
 
 
-def test_the_reference_is_torchs_own_sampler_and_padding_once_is_wrong_only_where_it_is_too_short():
-    once, true = mistake("You appended the head once"), n03.check_indices.reference
-    short = [case for case in n03.check_indices.cases() if once(**case) != true(**case)]
-    assert short and all(case["num_replicas"] > 2 * case["size"] and not case["drop_last"] for case in short)
-    sampler = TorchSampler(range(10), 3, 1, True, 0, False)
-    case = dict(size=10, num_replicas=3, rank=1, shuffle=True, seed=0, epoch=0, drop_last=False)
-    assert n03.check_indices.reference(**case) == list(sampler) == [1, 3, 8, 4]
+def in_order(gathered, size):
+    return [answer for batch in gathered for step in zip(*batch, strict=True) for answer in step][:size]
+
+
+def test_right_answers_that_ask_no_sampler_pass_and_so_does_libs_class():
+    assert n03.check_share(share) and n03.check_sampler(Written) and n03.check_in_order(in_order)
+    assert n03.check_sampler(DistributedSampler)
+
+
+def test_the_first_counterexample_of_a_share_has_its_order_rank_and_position():
+    message = n03.check_share(mistake(n03.check_share, "You padded with 0, 1, 2")).message
+    assert "world_size = 3, rank = 1, drop_last = False, position 3: expected 7, got 0" in message
+    cases = {(len(c["order"]), c["world_size"], c["rank"], c["drop_last"]) for c in n03.check_share.cases()}
+    assert cases >= {(n, w, r, d) for n in range(1, 25) for w in range(1, 10) for r in range(w) for d in (False, True)}
+    assert all(c["order"] != sorted(c["order"]) for c in n03.check_share.cases() if len(c["order"]) > 5)
+
+
+def test_padding_once_is_wrong_only_where_it_is_too_short():
+    once, true = mistake(n03.check_share, "You appended the head once"), n03.check_share.reference
+    short = [case for case in n03.check_share.cases() if once(**case) != true(**case)]
+    assert short and all(case["world_size"] > 2 * len(case["order"]) and not case["drop_last"] for case in short)
+
+
+def test_a_sampler_that_decides_late_or_seeds_the_global_generator_is_told_what_was_asked_of_it():
+    asked = {"Your __iter__ is a generator": n03.LATE, "You seeded torch's global": n03.GLOBAL}
+    for start, ask in asked.items():
+        assert f"ask = {ask}" in n03.check_sampler(mistake(n03.check_sampler, start)).message
+    before = torch.get_rng_state()
+    n03.check_sampler(mistake(n03.check_sampler, "You seeded torch's global"))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_no_function_of_the_notebook_above_an_exercise_passes_it():
+    assert not n03.check_share(lambda order, world_size, rank, drop_last: order[rank : len(order) : world_size])
+    assert not n03.check_in_order(lambda gathered, size: [a for batch in gathered for share in batch for a in share])
+
+
+def test_use_goes_on_with_the_readers_answer_where_it_is_right_and_otherwise_with_ours(capsys):
+    assert n03.use(Written, n03.check_sampler) is Written
+    assert n03.use(mistake(n03.check_sampler, "len()"), n03.check_sampler) is DistributedSampler
+    assert n03.use(lambda order, world_size, rank, drop_last: ..., n03.check_share)([3, 1, 2], 2, 1, False) == [1, 3]
+    assert capsys.readouterr().out.split("\n")[:2] == [
+        "From here on: your MyDistributedSampler.",
+        "From here on: our MyDistributedSampler.",
+    ]
+
+
+@pytest.mark.parametrize("plain, normalised, truth", [(0.0, 0.1, "B"), (0.1, 0.1, "AB"), (0.0, 0.0, "NONE")])
+def test_who_is_harmed_is_read_off_the_measurement_and_can_be_the_opposite(plain, normalised, truth):
+    noise = [0.01, -0.02, 0.015, -0.005]
+    losses = {"A, plain": plain, "B, normalised": normalised}
+    found = {f"{name}, told": {"test loss": [0.3] * 4} for name in losses}
+    for name, rise in losses.items():
+        found[f"{name}, forgotten"] = {"test loss": [0.3 + rise + off for off in noise]}
+    assert n03.guess_harmed(truth.lower(), found).message.endswith(
+        f"that is it, the networks that lose by it = {truth}."
+    )
+
+
+def test_the_goldens_of_torchs_sampler():
+    shares = [n03.check_share.reference([4, 1, 7, 5, 3, 9, 0, 8, 6, 2], 3, rank, False) for rank in range(3)]
+    assert shares == [list(TorchSampler(range(10), 3, rank)) for rank in range(3)]
+    assert shares == [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]

@@ -97,40 +97,25 @@ def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torch
     assert headline(figure).startswith("Forgotten: 1 order in 6 epochs")
 
 
-def test_drop_last_leaves_out_the_same_tail_without_shuffle_only():
-    figure = n03.draw_left_out(11, 4, 6)
-    crossed = {axes: Counter() for axes in figure.axes}
-    for patch in drawn_cells(figure):
-        if patch.cell.mark == "dropped":
-            crossed[patch.axes][patch.cell.index] += 1
-    fixed, shuffled = crossed.values()
-    assert fixed == {8: 6, 9: 6, 10: 6}
-    assert sum(shuffled.values()) == 18 and max(shuffled.values()) < 6
-    assert headline(figure) == "Never seen in 6 epochs: 3 samples without shuffle, no samples with it"
-
-
-def test_torchs_orders_coincide_along_diagonals_and_feistels_do_not():
-    figure = n03.draw_coincidence(10, 6, 6)
-    named = {axes: {} for axes in figure.axes}
-    for patch in drawn_cells(figure):
-        named[patch.axes][patch.at] = patch.cell.index
-    torchs, feistels = named.values()
-    assert all(torchs[a] == torchs[b] for a in torchs for b in torchs if sum(a) == sum(b))
-    assert len(set(torchs.values())) == 11
-    assert len(set(feistels.values())) == 36
-    assert headline(figure).endswith("torch has 11 different orders, feistel 36")
-
-
-def test_the_bias_is_zero_where_w_divides_n_and_largest_where_the_title_says():
+def test_the_score_is_exact_where_w_divides_n_and_off_by_the_repeated_head_elsewhere():
     correct = torch.ones(20, dtype=torch.bool)
     correct[10:] = False
-    figure = n03.draw_evaluation(correct, sizes=(20, 12), most=8)
-    (worlds, biases), _ = (
-        zip(*scatter.get_offsets().tolist(), strict=True) for scatter in figure.axes[0].collections[1::2]
-    )
-    bias = dict(zip(worlds, biases, strict=True))
+    figure = n03.draw_evaluation(correct, most=8)
+    points = next(c for c in figure.axes[0].collections if "not shuffled" in c.get_label()).get_offsets()
+    bias = {int(world): float(move) for world, move in points}
     assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0] and bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
-    assert "+8.3 points (N = 20)" in headline(figure) and "pad=False: 0.0 everywhere" in alt_text(figure)
+    assert "up to +8.3 points" in headline(figure) and "0 where W divides 20 (4 times)" in alt_text(figure)
+    assert [n03.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]
+
+
+@pytest.mark.parametrize("rise, count", [(0.1, "3 of 3"), (-0.1, "0 of 3")])
+def test_the_cost_says_in_how_many_seeds_the_loss_is_higher_whichever_way_it_went(rise, count):
+    told = [0.3, 0.35, 0.4]
+    found = {"A, told": {"test loss": told}, "A, forgotten": {"test loss": told}}
+    found |= {"B, told": {"test loss": told}, "B, forgotten": {"test loss": [loss + rise for loss in told]}}
+    figure = n03.draw_cost(found)
+    assert headline(figure).replace("\n", " ").endswith(f"0 of 3 (A) and {count} (B)")
+    assert f"B: mean 0.350 with set_epoch, {0.35 + rise:.3f} without" in alt_text(figure)
 
 
 def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():
@@ -148,16 +133,6 @@ def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen()
         assert alt_text(figure).endswith(" ".join(map(str, texts(seen))) + ".")
 
 
-def test_the_slice_is_dealt_by_hops_and_a_step_takes_the_first_piece_of_the_order():
+def test_the_slice_is_dealt_by_hops():
     hops, blocks = ([cell.rank for cell in row] for row in rows_of(n03.draw_slice(15, 3)))
     assert (hops, blocks) == ([0, 1, 2] * 5, [0] * 5 + [1] * 5 + [2] * 5)
-    figure = n03.draw_step(12, 3, 2)
-    assert [texts(row) for row in rows_of(figure)] == [share[:2] for share in torch_shares(12, 3)]
-    assert headline(figure) == "One step: 3 ranks × 2 samples act as one batch of 6"
-
-
-def test_graded_images_count_the_padding_twice():
-    correct = [False] + [True] * 4 + [False] + [True] * 4
-    words = alt_text(n03.draw_graded(torch.zeros(10, 8, 8), correct, world_size=4))
-    assert "Exact 8 of 10, padded 9 of 12: −5.0 points" in words
-    assert [n03.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]

@@ -14,6 +14,7 @@ import linecache
 import multiprocessing
 import os
 import pickle
+import signal
 import tempfile
 import textwrap
 import threading
@@ -369,6 +370,7 @@ class Ranks:
 def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
     """Be a rank: run what comes over the line, until its other end is gone."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop button: the kernel then ends its ranks
     torch.set_num_threads(1)
     patience = timedelta(seconds=60)
     meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
@@ -377,9 +379,9 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
         "torch": torch,
         "nn": nn,
         "F": functional,
-        "DDP": DistributedDataParallel,
-        "dist": dist,
         "os": os,
+        "time": time,
+        "DDP": DistributedDataParallel,
     }
     with suppress(EOFError, OSError):
         while True:

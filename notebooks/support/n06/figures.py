@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -330,6 +330,11 @@ def statement(row: Comparison, seeds: int) -> str:
     return f"{row.name}: {interval}, {'better' if row.difference > 0 else 'worse'}"
 
 
+def statements(results: Results) -> list[str]:
+    """Return a statement for each deal but the first."""
+    return [statement(row, len(results[row.name])) for row in against_first(results)[1:]]
+
+
 @styled
 def draw_losses(results: Results, source: str) -> Figure:
     """Draw the mean paired difference to the first deal for each other one, with its 95 % interval, logarithmically.
@@ -366,3 +371,29 @@ def draw_losses(results: Results, source: str) -> Figure:
     )
     said = "; ".join(statement(row, seeds) for row in others)
     return describe(figure, f"Test accuracy against {first.name}, {first.mean:.2%}: {said}. {source}")
+
+
+def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Draw measured steps of one rank: when each layer's backward ended, what was sent meanwhile, and the end.
+
+    measured: by name of the way: "begin", "layers" as (number, when it ended), "sent" as (start, end), "end".
+    """
+    spans, lanes = [], []
+    for name, step in measured.items():
+        begin = before = step["begin"]
+        lanes += [f"{name}: computes", f"{name}: link"]
+        for number, end in step["layers"]:
+            spans.append(Span(lanes[-2], f"layer {number}", before - begin, end - begin, "backward"))
+            before = end
+        spans += [
+            Span(lanes[-1], f"bucket {k}", start - begin, end - begin, "transfer")
+            for k, (start, end) in enumerate(step["sent"])
+        ]
+    lengths = [step["end"] - step["begin"] for step in measured.values()]
+    (late, slow), (early, fast) = zip(measured, lengths, strict=True)
+    return draw_timeline(
+        Trace(spans, lanes),
+        title=f"Sent {late}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it",
+        unit="ms",
+        bubbles=True,
+    )

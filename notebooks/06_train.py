@@ -27,6 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from lib._values import plural
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.launch import leave, meet
@@ -74,20 +75,21 @@ def start_rank(wanted: str | None) -> tuple[int, int, torch.device]:
     Raises RuntimeError where GPUs are wanted (or torch sees some) and this machine has fewer than ranks: a job that
     went on with the CPU would be a hundred times slower, and nobody would be told.
     """
-    patience = timedelta(seconds=60)  # nobody waits for ever
-    store, rank, world_size = meet(patience)  # in a store that is new for each attempt
     local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     if wanted == "cpu" or (wanted is None and not gpus):
         backend, device = "gloo", torch.device("cpu")
     elif gpus < local_ranks:
         raise RuntimeError(
-            f"{local_ranks} ranks on this machine, but torch sees {gpus} GPUs: start {gpus}, or say --device cpu"
+            f"{plural(local_ranks, 'rank')} on this machine, but torch sees {plural(gpus, 'GPU')}: start no more than "
+            "there are, or say --device cpu"
         )
     else:
         # the number on this machine: rank 8 of two machines with 8 GPUs is GPU 0 of the second
         backend, device = "nccl", torch.device("cuda", local_rank)
         torch.cuda.set_device(device)  # else NCCL would guess
+    patience = timedelta(seconds=60)  # nobody waits for ever
+    store, rank, world_size = meet(patience)  # in a store that is new for each attempt
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
     return rank, world_size, device
 

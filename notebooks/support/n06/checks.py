@@ -121,7 +121,9 @@ def _fault_of_halves(pair: Any) -> str:
                     if seen[rank][half][chunk] != due[chunk]:
                         where = f"{plural(world, 'rank')}, a tensor of {size} values, after {name}"
                         got = f"chunk {chunk} of rank {rank} is {seen[rank][half][chunk]}"
-                        return f"{where}: {got}, it should be {due[chunk]}."
+                        owner = next((q for q in range(world) if seen[q][half][chunk] == due[chunk]), None)
+                        who = "no rank has that" if owner is None else f"that is on rank {owner}"
+                        return f"{where}: {got}, it should be {due[chunk]}; {who}."
         if any(counts.unwaited.values()):
             return f"{plural(world, 'rank')}: {next(filter(None, counts.unwaited.values()))[0]} is never waited for."
         if max(counts.sent.values(), default=0) > 2 * (world - 1) * -(-size // world):

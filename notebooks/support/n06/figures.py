@@ -238,12 +238,12 @@ def draw_memory(*, billions: float, world_size: int) -> Figure:
         sums.append(left)
         beside(axes, (left, row), f"{left:.3g} GB", (5, 0))
     axes.set(
-        ylim=(len(SHARDED) - 0.5, -0.5), xlim=(0, 1.12 * max(sums)), xlabel="GB held by each rank, float32"
+        ylim=(len(SHARDED) - 0.5, -0.5), xlim=(0, 1.12 * max(sums)), xlabel="GB held by each rank in float32"
     )
     axes.set_yticks(range(len(SHARDED)), list(SHARDED), color=INK)
     axes.legend(loc="lower right")
     name = f"{billions:g} billion parameters on {plural(world_size, 'rank')}"
-    title(axes, f"{name}: {sums[0]:.3g} GB each, or {sums[-1]:.3g} GB")
+    title(axes, f"{name}: {sums[0]:.3g} GB each, or {sums[-1]:.3g} GB shared out")
     said = "; ".join(f"{way} {size:.3g} GB" for way, size in zip(SHARDED, sums, strict=True))
     return describe(figure, f"Memory of a rank, {name}: {said}.")
 
@@ -360,15 +360,15 @@ def draw_losses(results: Results, source: str) -> Figure:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks([-30, -10, -3, -1, 0, 1], ["−30", "−10", "−3", "−1", "0", "1"])
     axes.set(
-        ylim=(len(others) - 0.5, -0.5), xlabel=f"points of test accuracy against {first.name}, same seed"
+        xlim=(-45, 1.3),
+        ylim=(len(others) - 0.5, -0.5),
+        xlabel=f"points of test accuracy against {first.name}, same seed",
     )
     axes.set_yticks(range(len(others)), [row.name for row in others], color=INK)
     source_note(figure, source, recorded=True)
-    worse = [row.name for row in others if row.settled and row.difference < 0]
-    seeds = len(results[first.name])
-    title(
-        axes, f"{seeds} seeds against {first.name}: a loss is shown for {' and for '.join(worse) or 'none'}"
-    )
+    worse = [points(row.difference)[1:] for row in others if row.settled and row.difference < 0]
+    seeds, span = len(results[first.name]), f", by {worse[0]} to {worse[-1]} points" if len(worse) > 1 else ""
+    title(axes, f"{seeds} seeds: {len(worse)} of {len(others)} ways to deal lose accuracy{span}")
     said = "; ".join(statement(row, seeds) for row in others)
     return describe(figure, f"Test accuracy against {first.name}, {first.mean:.2%}: {said}. {source}")
 

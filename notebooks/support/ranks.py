@@ -393,6 +393,10 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
             except Exception as error:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 said = textwrap.shorten(f"{type(error).__name__}: {error}", 400)
-                answer = "error", f"{said} (line {last.lineno}, in {last.name})"
+                knows = ", ".join(tools)
+                hint = (
+                    f"; a rank knows {knows} and what you send along" if isinstance(error, NameError) else ""
+                )
+                answer = "error", f"{said} (line {last.lineno}, in {last.name}){hint}"
             line.send_bytes(pickle.dumps(answer))
     os._exit(0)  # Python is not taken down: see lib.training.launch.leave

@@ -50,7 +50,7 @@ def test_calls_that_do_not_match_are_refused(call, words):
         in_threads(call, 2)
 
 
-def collectives(dist, blocking=True):
+def collectives(dist):
     rank, parts = dist.get_rank(), [torch.empty(2) for _ in range(dist.get_world_size())]
     own, given = torch.tensor([1.0, 10.0]) * (rank + 1), torch.full((2,), float(rank))
     dist.all_gather(parts, own)
@@ -67,6 +67,10 @@ def dies(dist):
     dist.barrier()
 
 
+def lacks(dist):
+    return absent  # noqa: F821
+
+
 def fails(dist):
     if dist.get_rank() == 1:
         raise ValueError("a parrot")
@@ -80,6 +84,8 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
         known = [process.pid for process in ranks._processes]
         with pytest.raises(RuntimeError, match=r"rank 1: ValueError: a parrot"):
             ranks.run(fails)
+        with pytest.raises(RuntimeError, match="'absent' is not defined .*; a rank knows torch, nn, F"):
+            ranks.run(lacks)
         assert ranks.run(collectives)[0][-2:] == [3, 30] and known == [p.pid for p in ranks._processes]
         with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"):
             ranks.run(dies)
@@ -89,7 +95,11 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
 
 
 def test_the_text_of_functions_and_classes_is_found(tmp_path):
-    assert source_of(fails).startswith("def fails(dist):")
+    assert source_of(fails).startswith("def lacks(dist):
+    return absent  # noqa: F821
+
+
+def fails(dist):")
     assert "staticmethod" in source_of(__import__("support.n06.solved", fromlist=["Gather"]).Gather)
     with pytest.raises(ValueError, match="no text of <lambda>"):
         source_of(lambda: 0)

@@ -1,6 +1,5 @@
 """What is particular about the checks of notebook 06; what all exercises have in common is in test_exercises."""
 
-import pytest
 import torch
 
 from support.n06 import checks as n06
@@ -42,12 +41,3 @@ def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
             sending.wait()
 
     assert n06.check_ring(left, lambda tensor, dist: left(tensor, dist, first=0, add=False))
-
-
-@pytest.mark.parametrize("old, new, told", [
-    ("async_op=True", "async_op=False", "AttributeError"),
-    ("zip(bucket, means, strict=True)", "zip(bucket, means[::-1])", "RuntimeError"),
-])  # fmt: skip
-def test_a_faulty_ddp_that_is_not_famous_is_told_its_error(old, new, told):
-    message = n06.check_ddp(n06._but(solved.MyDDP, (old, new))).message
-    assert message.startswith(f"MyDDP: on 1 rank your code raised {told}: ")

@@ -30,16 +30,9 @@ SEEN_FROM_OUTSIDE = {"n09.check_worker", "n09.check_run_clock"}
 # a missing `return` is told by what came of the None, in all others as "returned None"
 NONE_TOLD_OTHERWISE = SEEN_FROM_OUTSIDE | {
     *("n02.check_strided", "n04.check_shard_bounds", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
-    *(
-        "n05.check_rows_of_epochs",
-        "n06.check_ring",
-        "n06.check_ddp",
-        "n06.check_gather",
-        "n06.check_state",
-        "n07.check_backward_in_parts",
-        "n10.check_checkpoint",
-    ),
+    *("n05.check_rows_of_epochs", "n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
     *("n12.check_step", "n13.check_prefetch"),
+    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -26,6 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
+from lib._values import plural
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
 from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.launch import leave, meet
@@ -54,7 +56,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument("--learning-rate", type=float, default=0.005)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0, help="of each rank's DataLoader")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="GPUs, if torch sees any")
     parser.add_argument("--save-every", type=int, default=5, help="steps")
+    parser.add_argument("--state", type=Path, help="file with save and load of your own (notebook 06)")
     parser.add_argument("--fail-rank", type=int, default=-1, help="fails, in the first attempt")
     parser.add_argument("--fail-at", type=int, default=0, help="in this step")
     parser.add_argument(
@@ -64,14 +69,27 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def join() -> tuple[int, int, torch.device]:
-    """Meet the other ranks; return this rank, how many there are, and the device."""
+def start_rank(wanted: str | None) -> tuple[int, int, torch.device]:
+    """Meet the other ranks; return this rank, how many there are, and the device.
+
+    Raises RuntimeError where GPUs are wanted (or torch sees some) and this machine has fewer than ranks: a job that
+    went on with the CPU would be a hundred times slower, and nobody would be told.
+    """
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    if wanted == "cpu" or (wanted is None and not gpus):
+        backend, device = "gloo", torch.device("cpu")
+    elif gpus < local_ranks:
+        raise RuntimeError(
+            f"{plural(local_ranks, 'rank')} on this machine, but torch sees {plural(gpus, 'GPU')}: start no more than "
+            "there are, or say --device cpu"
+        )
+    else:
+        # the number on this machine: rank 8 of two machines with 8 GPUs is GPU 0 of the second
+        backend, device = "nccl", torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)  # else NCCL would guess
     patience = timedelta(seconds=60)  # nobody waits for ever
     store, rank, world_size = meet(patience)  # in a store that is new for each attempt
-    gpu = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
-    backend, device = ("nccl", torch.device("cuda", rank)) if gpu else ("gloo", torch.device("cpu"))
-    if gpu:
-        torch.cuda.set_device(device)  # else NCCL would guess
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
     return rank, world_size, device
 
@@ -87,11 +105,12 @@ def fail(how: str, step: int) -> None:
 def main() -> None:
     """Train, save, evaluate."""
     args, began = arguments(), time.time()
-    rank, world_size, device = join()
+    rank, world_size, device = start_rank(args.device)
     if args.batch_size % world_size:
         raise ValueError(f"a batch of {args.batch_size} can't be shared evenly by {world_size} ranks")
     args.out.mkdir(parents=True, exist_ok=True)
-    folder, state_file = write_digits(args.data), args.out / "state.npz"
+    own = runpy.run_path(str(args.state)) if args.state else {}
+    folder, state_file = write_digits(args.data), args.out / ("state.pt" if own else "state.npz")
     attempt = next_attempt(args.out)
 
     # 1. The data. Both ways deal places rank, rank + W, rank + 2 W, … of an order that all ranks agree on.
@@ -102,6 +121,7 @@ def main() -> None:
 
     meta = MetaFile(folder / "train.txt")
     share: dict[str, Any] = {"batch_size": args.batch_size // world_size, "collate_fn": collate}
+    share |= {"num_workers": args.workers}
     dealer: RankDataset | DistributedSampler
     if args.dataset == "rank":
         dealer = RankDataset(meta, world_size, rank, args.seed, mini_epochs=args.mini_epochs)
@@ -121,7 +141,8 @@ def main() -> None:
     step = first_epoch = consumed = 0
     identity = {"seed": args.seed, "text": zlib.crc32(meta.path.read_bytes())}
     if state_file.exists():
-        state = load_state(state_file, model, optimizer, identity)
+        into = (state_file, model, optimizer)
+        state = own["load"](*into) if own else load_state(*into, identity)
         dealer.load_state_dict(state["dealer"])
         step, first_epoch, consumed = state["step"], state["dealer"]["epoch"], state["dealer"]["consumed"]
     ddp, log = DistributedDataParallel(model), StepLog(args.out, rank)
@@ -146,8 +167,11 @@ def main() -> None:
                 log.write(Step(*where, tuple(rows[:mine]), loss, start, time.time()))
                 consumed, step = end, step + 1
                 if rank == 0 and step % args.save_every == 0:
-                    place = dealer.state_dict(consumed)
-                    save_state(state_file, model, optimizer, identity, step=step, dealer=place)
+                    more = {"step": step, "dealer": dealer.state_dict(consumed)}
+                    if own:
+                        own["save"](state_file, model, optimizer, more)
+                    else:
+                        save_state(state_file, model, optimizer, identity, **more)
         consumed = 0
 
     # 4. Evaluate: each test row once, so shares may differ by one. Hence no padding, and no collective in the loop.
@@ -160,7 +184,7 @@ def main() -> None:
         result |= {"world_size": world_size, "attempts": attempt + 1, "backend": dist.get_backend()}
         result |= {"losses": global_losses(surviving(read_steps(args.out))), "seconds": time.time() - began}
         (args.out / "result.json").write_text(json.dumps(result) + "\n")
-        print(f"{step} steps on {world_size} ranks, accuracy on {len(test)} test rows: {right:.3f}")
+        print(f"{step} steps on {world_size} ranks ({device}), accuracy {right:.3f} on {len(test)} test rows")
     leave()
 
 

@@ -51,10 +51,14 @@ def test_a_rank_with_a_gpu_trains_as_one_without_and_its_state_loads_on_a_cpu(
     assert more["step"] == len(result["losses"]) and not torch.equal(model.words.weight, before)
 
 
-def test_more_ranks_than_gpus_train_on_the_cpu(digits: Path, on_cpu: dict[str, Any], tmp_path: Path) -> None:
+def test_more_ranks_than_gpus_are_refused_unless_they_ask_for_the_cpu(
+    digits: Path, on_cpu: dict[str, Any], tmp_path: Path
+) -> None:
     if torch.cuda.device_count() > 3:
         pytest.skip(f"{torch.cuda.device_count()} GPUs are enough for four ranks")
-    result = train(digits, tmp_path, ranks=4)
+    with pytest.raises(RankError, match="4 ranks on this machine, but torch sees"):
+        train(digits, tmp_path, ranks=4)
+    result = train(digits, tmp_path, "--device", "cpu", ranks=4)
     assert result["backend"] == "gloo"
     assert result["losses"][:3] == pytest.approx(on_cpu["losses"][:3], rel=1e-4)
 

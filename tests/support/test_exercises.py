@@ -5,10 +5,8 @@ from importlib import import_module
 
 import pytest
 
-from lib.timeline import Span, Trace
 from support import checks as base
 from support.checks import Exercise
-from support.n06.figures import LANES
 
 ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n{number:02}" for number in range(16)]}
 
@@ -29,6 +27,7 @@ NONE_TOLD_OTHERWISE = SEEN_FROM_OUTSIDE | {
     *("n04.check_shard_bounds", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
     *("n05.check_rows_of_epochs", "n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
     *("n12.check_step", "n13.check_prefetch"),
+    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
 }
 
 
@@ -87,17 +86,6 @@ def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told
     assert verdict.status == "wrong" and ("returned None" in verdict.message) == (name not in NONE_TOLD_OTHERWISE)
 
 
-TRACE = Trace(
-    [
-        Span(f"rank 0 {LANES[0]}", "layer 1", 0, 1, "backward"),
-        Span(f"rank 0 {LANES[0]}", "layer 0", 1, 4, "backward"),
-        Span("rank 0 bucket 0", "bucket 0", 1, 2, "transfer"),
-    ]
-)
-RESULTS = {
-    "full shuffle": [{"accuracy": 0.90}, {"accuracy": 0.92}],
-    "rank, E = 8": [{"accuracy": 0.89}, {"accuracy": 0.92}],
-}
 LOSSES = {
     "A, told": {"test loss": [0.3, 0.31]},
     "A, forgotten": {"test loss": [0.31, 0.3]},
@@ -133,9 +121,8 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n05.guess_received": (0, 2),
     "n06.guess_lone": (3, 1),
     "n06.guess_ring": (1.75, 8),
-    "n06.guess_first_call": (25, 100, TRACE),
-    "n06.guess_redone": (4, 9),
-    "n06.guess_cost": (-0.5, 5, RESULTS),
+    "n06.guess_adam": (1, 8),
+    "n06.guess_first_bucket": (25, 100),
     "n06.guess_hang": ("b", "A"),
     "n07.guess_chunks": (3, 4),
     "n07.guess_lost": (2, 0),

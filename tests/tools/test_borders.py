@@ -17,6 +17,7 @@ SHARED = {
     "support.built",
     "support.checks",
     "lib.data.digits",
+    "support.ranks",
     "support.recordings",
     "support.runs",
     "support.setup",

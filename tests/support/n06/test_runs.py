@@ -1,8 +1,12 @@
-"""The comparison of a study with its first row, seed by seed."""
+"""The comparison of a study with its first row, seed by seed; and on which device a rank of 06_train.py computes."""
+
+import runpy
 
 import pytest
+import torch
 
 from support.n06.runs import against_first, t_975
+from tools.project import ROOT
 
 
 def test_a_difference_is_taken_seed_by_seed() -> None:
@@ -24,3 +28,13 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
 )
 def test_students_t_is_that_of_the_tables(freedom: int, expected: float) -> None:
     assert t_975(freedom) == pytest.approx(expected, abs=5e-4)
+
+
+@pytest.mark.parametrize("wanted, gpus", [("cuda", 0), (None, 1), ("cuda", 7)])
+def test_a_rank_without_a_gpu_of_its_own_is_refused_before_it_meets_the_others(wanted, gpus, monkeypatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    start_rank = runpy.run_path(str(ROOT / "notebooks" / "06_train.py"))["start_rank"]
+    with pytest.raises(RuntimeError, match=f"8 ranks on this machine, but torch sees {gpus} GPU.*--device cpu"):
+        start_rank(wanted)

@@ -1,0 +1,402 @@
+"""Ranks for a notebook's cells: imitated ones in threads, which a check can judge, and real ones in processes.
+
+in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates torch.distributed and notices what real
+                          ranks would only hang of: nobody can go on, calls that do not match, a wait forgotten
+Ranks(W)                  W processes with one gloo group, which stay: `run(function, …)` runs `function(dist)` on each;
+                          there `dist` is torch.distributed itself
+source_of, write_module   the text of what a cell defines: a new process can't import the cells of a notebook
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import multiprocessing
+import os
+import pickle
+import signal
+import tempfile
+import textwrap
+import threading
+import time
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from lib._values import integer
+from lib.training.launch import LOOPBACK, signal_name
+
+PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
+AFTER = 3.0  # seconds that the others may take when a real rank has failed
+
+
+class StuckError(RuntimeError):
+    """The ranks would wait for ever; the message says who waits for what."""
+
+
+class World:
+    """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
+
+    sent: values that each rank has sent. events: (rank, what) in the order in which it happened. unwaited: by rank,
+    what was begun and never waited for.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = integer("world_size", size, at_least=1)
+        self.changed = threading.Condition()
+        self.messages: dict[tuple[int, int], deque[Message]] = {}
+        self.calls: list[dict[int, tuple[str, Any, Tensor]]] = []
+        self.sent: Counter[int] = Counter()
+        self.events: list[tuple[int, str]] = []
+        self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
+        self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}
+        self._ended: set[int] = set()
+        self._stuck = ""
+
+    def wait(self, rank: int, what: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready`; raises StuckError as soon as no rank can go on any more. Called with the lock held."""
+        self._waiting[rank] = what, ready
+        self._look()
+        self.changed.wait_for(lambda: ready() or bool(self._stuck))
+        del self._waiting[rank]
+        if not ready():
+            raise StuckError(self._stuck)
+
+    def end(self, rank: int) -> None:
+        """Note that a rank has returned, or raised."""
+        with self.changed:
+            self._ended.add(rank)
+            self._look()
+
+    def _look(self) -> None:
+        waits = sorted(self._waiting.items())
+        if (
+            waits
+            and len(waits) + len(self._ended) == self.size
+            and not any(ready() for _, (_, ready) in waits)
+        ):
+            told = [f"rank {rank} waits in {what}" for rank, (what, _) in waits]
+            self._stuck = ", ".join(told + [f"rank {rank} has ended" for rank in sorted(self._ended)])
+        self.changed.notify_all()
+
+
+class Message:
+    """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.taken = tensor, False
+
+
+class Handle:
+    """What isend, irecv and async_op=True return."""
+
+    def __init__(self, owner: Imitation, what: str, finish: Callable[[], None]) -> None:
+        self._owner, self._what, self._finish = owner, what, finish
+        owner.world.unwaited[owner.get_rank()].append(what)
+
+    def wait(self) -> bool:
+        """Return when it is done."""
+        begun = self._owner.world.unwaited[self._owner.get_rank()]
+        if self._what in begun:
+            begun.remove(self._what)
+            self._finish()
+        return True
+
+
+class Imitation:
+    """Imitate what notebooks use of torch.distributed, for one rank. A send waits for its receive, as gloo's does."""
+
+    ReduceOp = dist.ReduceOp
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self._rank, self._count, self._begun = world, rank, 0, 0
+
+    def get_rank(self) -> int:
+        """Return this rank's number."""
+        return self._rank
+
+    def get_world_size(self) -> int:
+        """Return how many ranks there are."""
+        return self.world.size
+
+    def isend(self, tensor: Tensor, dst: int) -> Handle:
+        """Begin to send."""
+        return self._send(tensor, dst, "isend")
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        """Send, and return when it has been received."""
+        self._send(tensor, dst, "send").wait()
+
+    def irecv(self, tensor: Tensor, src: int) -> Handle:
+        """Begin to receive."""
+        self._peer(src)
+        return Handle(self, self._name(f"irecv from rank {src}"), lambda: self.recv(tensor, src))
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        """Receive into a tensor, and return when it is there. Raises ValueError for another size."""
+        self._peer(src)
+        with self.world.changed:
+            queue = self.world.messages.setdefault((src, self._rank), deque())
+            self.world.wait(self._rank, f"recv from rank {src}", lambda: bool(queue))
+            message = queue.popleft()
+            if message.tensor.numel() != tensor.numel():
+                sizes = f"{tensor.numel()} values of rank {src}, which sends {message.tensor.numel()}"
+                raise ValueError(f"rank {self._rank} receives {sizes}")
+            with torch.no_grad():
+                tensor.copy_(message.tensor.view_as(tensor))
+            message.taken = True
+            self.world.changed.notify_all()
+
+    def broadcast(self, tensor: Tensor, src: int) -> None:
+        """Give every rank the tensor of one."""
+        given = self._collective("broadcast", tensor.numel(), tensor, src)
+        with torch.no_grad():
+            tensor.copy_(given()[src])
+
+    def all_reduce(
+        self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
+    ) -> Handle | None:
+        """Give every rank the sum of all tensors; with async_op when the handle's `wait()` has returned."""
+        if op != dist.ReduceOp.SUM:
+            raise ValueError(f"gloo, which this imitates, can't average: sum, then divide; not {op}")
+        given = self._collective("all_reduce", tensor.numel(), tensor)
+
+        def finish() -> None:
+            with torch.no_grad():
+                tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
+
+        handle = Handle(self, self._name(f"all_reduce of {tensor.numel()} values"), finish)
+        return handle if async_op else (handle.wait(), None)[1]
+
+    def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
+        """Give every rank the tensors of all, into a list that it has made."""
+        if len(tensors) != self.world.size:
+            raise ValueError(f"all_gather needs a list of {self.world.size} tensors, not {len(tensors)}")
+        given = self._collective("all_gather", tensor.numel(), tensor)
+        with torch.no_grad():
+            for own, part in zip(tensors, given(), strict=True):
+                own.copy_(part)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._collective("barrier", 0, torch.zeros(0))()
+
+    def _peer(self, rank: int) -> None:
+        if not 0 <= rank < self.world.size or rank == self._rank:
+            raise ValueError(
+                f"rank {self._rank} has no peer {rank}: peers are 0..{self.world.size - 1} without itself"
+            )
+
+    def _name(self, what: str) -> str:
+        self._begun += 1
+        return f"{what} (its call {self._begun})"
+
+    def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
+        self._peer(dst)
+        world, message = self.world, Message(tensor.detach())
+        with world.changed:
+            world.messages.setdefault((self._rank, dst), deque()).append(message)
+            world.sent[self._rank] += tensor.numel()
+            world.changed.notify_all()
+
+        def finish() -> None:
+            with world.changed:
+                world.wait(self._rank, f"{what} to rank {dst}", lambda: message.taken)
+
+        return Handle(self, self._name(f"{what} to rank {dst}"), finish)
+
+    def _collective(
+        self, kind: str, size: int, tensor: Tensor, detail: Any = None
+    ) -> Callable[[], list[Tensor]]:
+        """Join the next collective; return what waits for the others and gives their tensors, by rank."""
+        world, number = self.world, self._count
+        with world.changed:
+            self._count += 1
+            world.events.append((self._rank, kind))
+            if number == len(world.calls):
+                world.calls.append({})
+            call = world.calls[number]
+            for other, (theirs, what, _) in call.items():
+                if (theirs, what) != (kind, (size, detail)):
+                    mine, said = f"{kind} of {size} values", f"{theirs} of {what[0]} values"
+                    raise ValueError(
+                        f"collective {number}: rank {self._rank} is in {mine}, rank {other} in {said}"
+                    )
+            call[self._rank] = kind, (size, detail), tensor.detach().clone()
+            world.changed.notify_all()
+
+        def given() -> list[Tensor]:
+            with world.changed:
+                world.wait(self._rank, f"{kind}, its collective {number}", lambda: len(call) == world.size)
+            return [call[rank][2] for rank in range(world.size)]
+
+        return given
+
+
+def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[Any], World]:
+    """Run `function(dist)` on so many imitated ranks; return their results, and the world with its counts.
+
+    Raises what a rank raised, its own errors before the StuckError of those that waited for it; TimeoutError.
+    """
+    world, results = World(world_size), [None] * world_size
+    errors: dict[int, Exception] = {}
+
+    def live(rank: int) -> None:
+        try:
+            results[rank] = function(Imitation(world, rank))
+        except Exception as error:
+            errors[rank] = error
+        finally:
+            world.end(rank)
+
+    threads = [threading.Thread(target=live, args=(rank,), daemon=True) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s")
+    if errors:
+        raise min(errors.values(), key=lambda error: isinstance(error, StuckError))
+    return results, world
+
+
+# ---- real ranks
+
+
+def source_of(thing: Any) -> str:
+    """Return the text of a function or class, of a cell or a module. Raises ValueError if there is none to be found."""
+    parts = (getattr(part, "__func__", part) for part in (thing, *vars(thing).values()))
+    codes = (part.__code__ for part in parts if hasattr(part, "__code__"))
+    text = "".join(linecache.getlines(next((code.co_filename for code in codes), "")))
+    for node in ast.parse(text).body:
+        if getattr(node, "name", "") == thing.__name__:
+            return ast.get_source_segment(text, node) or ""
+    raise ValueError(f"no text of {thing.__name__}: define it in a cell of its own")
+
+
+def write_module(path: str | os.PathLike[str], *things: Any) -> None:
+    """Write functions and classes into a module that a script can import; it imports os, torch and torch.nn first."""
+    text = ["import os\n\nimport torch\nfrom torch import nn", *map(source_of, things)]
+    Path(path).write_text("\n\n\n".join(text) + "\n", encoding="utf-8")
+
+
+class Ranks:
+    """Real ranks that stay: `world_size` processes, one gloo group, one thread each; they end with this process.
+
+    They start when they are first needed, and anew after a run in which one has died or hung.
+    """
+
+    def __init__(self, world_size: int = 2) -> None:
+        self.world_size = integer("world_size", world_size, at_least=1)
+        self._processes: list[Any] = []
+        self._lines: list[Connection] = []
+
+    def run(
+        self, function: Callable[..., Any], *definitions: Any, patience: float = 60.0, **given: Any
+    ) -> list[Any]:
+        """Run `function(dist, **given)` on every rank and return what each returned.
+
+        definitions: functions and classes of cells that it uses; `torch`, `nn`, `F`, `DDP`, `time` are there. Raises
+        RuntimeError with a rank's own error, or with the signal that killed it, TimeoutError after `patience` seconds.
+        """
+        if not self._processes:
+            self._start()
+        text = "\n\n\n".join(source_of(thing) for thing in (*definitions, function))
+        order = pickle.dumps((text, function.__name__, given))
+        for line in self._lines:
+            line.send_bytes(order)
+        answers: dict[int, tuple[str, Any]] = {}
+        try:
+            while len(answers) < self.world_size:
+                open_lines = {line: rank for rank, line in enumerate(self._lines) if rank not in answers}
+                failed = any(how == "error" for how, _ in answers.values())
+                there: list[Any] = wait(list(open_lines), min(patience, AFTER) if failed else patience)
+                if not there and failed:
+                    self.close()  # they wait for the one that has failed
+                    break
+                if not there:
+                    missing = ", ".join(f"rank {rank}" for rank in sorted(open_lines.values()))
+                    raise TimeoutError(f"{missing} not done after {patience:g} s; all ranks were ended")
+                for line in there:
+                    answers[open_lines[line]] = pickle.loads(line.recv_bytes())
+        except EOFError:
+            self._processes[open_lines[line]].join(5)
+            code = self._processes[open_lines[line]].exitcode or 0
+            how = f"was killed by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
+            self.close()
+            raise RuntimeError(f"rank {open_lines[line]} {how}; all ranks were ended") from None
+        except BaseException:
+            self.close()
+            raise
+        if errors := [
+            f"rank {rank}: {said}" for rank, (how, said) in sorted(answers.items()) if how == "error"
+        ]:
+            raise RuntimeError("\n".join(errors))
+        return [answers[rank][1] for rank in range(self.world_size)]
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(5)
+        self._processes, self._lines = [], []
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="ranks-")
+        for rank in range(self.world_size):
+            here, there = context.Pipe()
+            target = (rank, self.world_size, f"{self._folder.name}/store", there)
+            process = context.Process(target=_serve, args=target, daemon=True)
+            process.start()
+            there.close()  # the process has its own: if it ends, our line ends
+            self._processes.append(process)
+            self._lines.append(here)
+
+
+def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
+    """Be a rank: run what comes over the line, until its other end is gone."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's stop button: the kernel then ends its ranks
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=60)
+    meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size, timeout=patience)
+    tools = {
+        "torch": torch,
+        "nn": nn,
+        "F": functional,
+        "os": os,
+        "time": time,
+        "DDP": DistributedDataParallel,
+    }
+    with suppress(EOFError, OSError):
+        while True:
+            text, name, given = pickle.loads(line.recv_bytes())
+            try:
+                space: dict[str, Any] = dict(tools)
+                exec(compile(text, "<cell>", "exec"), space)
+                answer = "done", space[name](dist, **given)
+            except Exception as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                said = textwrap.shorten(f"{type(error).__name__}: {error}", 400)
+                knows = ", ".join(tools)
+                hint = (
+                    f"; a rank knows {knows} and what you send along" if isinstance(error, NameError) else ""
+                )
+                answer = "error", f"{said} (line {last.lineno}, in {last.name}){hint}"
+            line.send_bytes(pickle.dumps(answer))
+    os._exit(0)  # Python is not taken down: see lib.training.launch.leave

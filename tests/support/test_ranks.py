@@ -1,0 +1,105 @@
+"""Imitated ranks notice what real ones would hang of; real ranks stay, and end when one of them dies."""
+
+import os
+
+import pytest
+import torch
+
+from support.ranks import Ranks, StuckError, in_threads, source_of, write_module
+
+
+def shift(dist, send="isend"):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    sending, received = getattr(dist, send)(torch.full((2,), rank), (rank + 1) % world), torch.empty(2)
+    dist.recv(received, (rank - 1) % world)
+    if sending:
+        sending.wait()
+    return received[0].item()
+
+
+def test_messages_arrive_in_order_and_are_counted():
+    results, world = in_threads(shift, 3)
+    assert results == [2, 0, 1] and world.sent == {0: 2, 1: 2, 2: 2} and not any(world.unwaited.values())
+    for name in ("isend", "irecv"):
+        _, world = in_threads(lambda dist: getattr(dist, name)(torch.ones(1), 1 - dist.get_rank()), 2)  # noqa: B023
+        assert [begun[0].split(" (")[0] for begun in world.unwaited.values()] == [
+            f"{name} {'to' if name == 'isend' else 'from'} rank {other}" for other in (1, 0)
+        ]
+
+
+def test_nobody_waits_for_ever():
+    with pytest.raises(StuckError, match="rank 0 waits in send to rank 1, rank 1 waits in send to rank 0"):
+        in_threads(lambda dist: shift(dist, "send"), 2)
+    with pytest.raises(StuckError, match="rank 0 waits in recv from rank 1, rank 1 has ended"):
+        in_threads(lambda dist: dist.get_rank() == 1 or dist.recv(torch.empty(1), 1), 2)
+    with pytest.raises(KeyError):  # the error of a rank, before the wait of its peer
+        in_threads(lambda dist: {}["x"] if dist.get_rank() else dist.barrier(), 2)
+
+
+@pytest.mark.parametrize("call, words", [
+    (lambda dist: dist.all_reduce(torch.ones(2 + dist.get_rank())), "all_reduce of . values, rank . in all_reduce of"),
+    (lambda dist: dist.barrier() if dist.get_rank() else dist.all_reduce(torch.ones(2)), "collective 0: rank . is in"),
+    (lambda dist: dist.recv(torch.ones(1), 5), "rank . has no peer 5"),
+    (lambda dist: dist.all_gather([], torch.ones(1)), "needs a list of 2 tensors, not 0"),
+    (lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.AVG), "can't average"),
+    (lambda dist: dist.send(torch.ones(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(2), 0),
+     "receives 2 values of rank 0, which sends 3"),
+])  # fmt: skip
+def test_calls_that_do_not_match_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        in_threads(call, 2)
+
+
+def collectives(dist):
+    rank, parts = dist.get_rank(), [torch.empty(2) for _ in range(dist.get_world_size())]
+    own, given = torch.tensor([1.0, 10.0]) * (rank + 1), torch.full((2,), float(rank))
+    dist.all_gather(parts, own)
+    dist.broadcast(given, src=1)
+    handle = dist.all_reduce(own, async_op=True)
+    handle.wait()
+    dist.barrier()
+    return torch.cat([*parts, given, own]).tolist()
+
+
+def dies(dist):
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    dist.barrier()
+
+
+def lacks(dist):
+    return absent  # noqa: F821
+
+
+def fails(dist):
+    if dist.get_rank() == 1:
+        raise ValueError("a parrot")
+
+
+@pytest.mark.ranks
+def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death():
+    ranks = Ranks(2)
+    try:
+        assert ranks.run(collectives) == in_threads(collectives, 2)[0]
+        known = [process.pid for process in ranks._processes]
+        with pytest.raises(RuntimeError, match=r"rank 1: ValueError: a parrot"):
+            ranks.run(fails)
+        with pytest.raises(RuntimeError, match="'absent' is not defined .*; a rank knows torch, nn, F"):
+            ranks.run(lacks)
+        assert ranks.run(collectives)[0][-2:] == [3, 30] and known == [p.pid for p in ranks._processes]
+        with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"):
+            ranks.run(dies)
+        assert ranks._processes == []
+    finally:
+        ranks.close()
+
+
+def test_the_text_of_functions_and_classes_is_found(tmp_path):
+    assert source_of(fails).startswith("def fails(dist):")
+    assert "staticmethod" in source_of(__import__("support.n06.solved", fromlist=["Gather"]).Gather)
+    with pytest.raises(ValueError, match="no text of <lambda>"):
+        source_of(lambda: 0)
+    write_module(tmp_path / "state.py", fails, dies)
+    space = {}
+    exec((tmp_path / "state.py").read_text(), space)
+    assert callable(space["dies"])

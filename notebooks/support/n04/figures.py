@@ -224,7 +224,7 @@ class Use:
 
 
 def two_runs(
-    size: int, before: int, after: int, steps: int, batch_size: int, restart: bool = False, seed: int = 0
+    size: int, before: int, after: int, steps: int, batch_size: int = 2, restart: bool = False, seed: int = 0
 ) -> tuple[list[Use], int]:
     """Use an epoch with `before` ranks for some steps, then the rest of it with `after` ranks; return all uses.
 
@@ -252,14 +252,13 @@ CALENDAR_CONTROLS = {
     "before": whole(2, 6, 4, "W before"),
     "after": whole(2, 6, 3, "W after"),
     "steps": whole(0, 6, 3, "steps of run 1"),
-    "batch_size": whole(1, 3, 2, "batch size"),
     "restart": switch(False, "restart the epoch instead"),
 }
 
 
 @styled
 def draw_calendar(
-    *, size: int, before: int, after: int, steps: int, batch_size: int, restart: bool
+    *, size: int, before: int, after: int, steps: int, restart: bool, batch_size: int = 2
 ) -> Figure:
     """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
     uses, consumed = two_runs(size, before, after, steps, batch_size, restart)

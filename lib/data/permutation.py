@@ -1,4 +1,4 @@
-"""A random order of range(n) that is computed, never stored: a Feistel network with cycle walking.
+"""A random order of range(n), beyond n = 1024 computed and never stored: a Feistel network with cycle walking.
 
 An index of b bits is cut in two halves. A round scrambles one half by a keyed hash of the other:
 

@@ -24,7 +24,7 @@ SEEN_FROM_OUTSIDE = {"n09.check_worker", "n09.check_run_clock"}
 # a missing `return` is told by what came of the None, in all others as "returned None"
 NONE_TOLD_OTHERWISE = SEEN_FROM_OUTSIDE | {
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
-    *("n04.check_shard_bounds", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
+    *("n04.check_cursor", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
     *("n05.check_rows_of_epochs", "n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
     *("n12.check_step", "n13.check_prefetch"),
     *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
@@ -112,7 +112,6 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n04.guess_last_shard": ((8, 9, 0, 1), range(4)),
     "n04.guess_rest": (4, 12),
     "n04.guess_rounds": (5, 1),
-    "n04.guess_twice": (26.4, 0),
     "n05.guess_list_megabytes": (208, 88, 2_000_000),
     "n05.guess_peak_megabytes": (1248, 416, 2_000_000),
     "n05.guess_copied_percent": (93, 6, 500_000),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from lib.data.libtorch import DistributedSequentialSampler
+from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-from support.checks import Exercise, Guess, Verdict, cases
-from support.n04.figures import CHANCE, DECK, lag_surprise, readers
+from support.checks import Exercise, Guess, cases
+from support.n04.figures import CHANCE, lag_surprise
 
+Answer = TypeVar("Answer")
 DIGITS, ROW, PAGE = 1797, 64, 4096  # the file of section 1
+
+
+def use(exercise: Exercise, answer: Answer) -> Answer:
+    """Return the reader's answer if it is right, otherwise ours: what comes later runs in either case."""
+    return answer if exercise(answer) else exercise.reference
 
 
 # ---- predictions
@@ -35,11 +42,6 @@ def _fewest_rounds(size: int = 4096) -> int:
     raise AssertionError
 
 
-def _twice() -> int:
-    shares = [sum(count > 1 for count in readers(8, epoch, False)) / DECK for epoch in range(40)]
-    return round(100 * sum(shares) / len(shares))
-
-
 guess_page_reads = Guess("the page reads of 8 ranks", _page_reads, tolerance=0.02)
 """Section 1: pages that 8 ranks read by stride."""
 guess_last_shard = Guess(
@@ -52,164 +54,342 @@ guess_rest = Guess("what each of the 3 ranks still gets", lambda: (36 - 3 * 4 * 
 """Section 3: samples for each of 3 ranks after 3 steps of 4 ranks and 2 samples."""
 guess_rounds = Guess("the first number of rounds without a pattern", _fewest_rounds, unit="rounds")
 """Section 4: the fewest rounds that leave no pattern at any lag."""
-guess_twice = Guess("the share that several ranks read", _twice, unit="%", tolerance=0.1)
-"""Of "Break it": percent of the samples that two of 8 disagreeing ranks or more read."""
 
 
-# ---- exercise 1: shard_bounds
-
-Bounds: TypeAlias = Callable[[int, int, int], tuple[int, int]]
+# ---- exercise 1: libtorch's cursor
 
 
-def _all_ranks(bounds: Bounds) -> Callable[[int, int], list[tuple[int, int]]]:
-    return lambda size, world_size: [bounds(size, world_size, rank) for rank in range(world_size)]
+def std_shuffle(order: Sequence[int], epoch: int) -> list[int]:
+    """Return order as std::shuffle with std::mt19937(epoch) of libstdc++ leaves it."""
+    whole = DistributedRandomSampler(len(order))
+    whole.set_epoch(epoch)
+    return [order[place] for place in whole]
 
 
-def _bounds(size: int, world_size: int, rank: int) -> tuple[int, int]:
-    local, longer = divmod(size, world_size)
-    begin = rank * local + min(rank, longer)
-    return begin, begin + local + (rank < longer)
+class Cursor:
+    """libtorch's two distributed samplers in one, faults included: shuffle chooses its Random, else Sequential."""
+
+    def __init__(
+        self, size: int, num_replicas: int, rank: int, shuffle: bool = False, allow_duplicates: bool = True
+    ) -> None:
+        self.size, self.num_replicas, self.rank = size, num_replicas, rank
+        self.shuffle, self.allow_duplicates = shuffle, allow_duplicates
+        self.epoch = 0
+        self.reset()
+
+    def reset(self, new_size: int | None = None) -> None:
+        """Go back to the shard's start, in the order of the epoch set last; new_size cuts the shards anew."""
+        self.size = self.size if new_size is None else new_size
+        local = self.local()
+        self.begin = self.position = self.rank * local
+        self.end = self.begin + local
+        self.indices = self.dealt()[self.begin : self.end]
+
+    def local(self) -> int:
+        """Return how many positions each rank owns."""
+        return (self.size + (self.num_replicas - 1) * self.allow_duplicates) // self.num_replicas
+
+    def dealt(self) -> list[int]:
+        """Return the samples of all positions."""
+        total = self.local() * self.num_replicas
+        if self.shuffle:
+            return std_shuffle([p if p < self.size else p - self.size for p in range(total)], self.epoch)
+        return [p % self.size for p in range(total)]
+
+    def next(self, batch_size: int) -> list[int] | None:
+        """Return the next indices, `batch_size` of them or what is left; None at the end."""
+        if self.position == self.end:
+            return None
+        start = self.position - self.begin
+        self.position = min(self.position + batch_size, self.end)
+        return self.indices[start : self.position - self.begin]
 
 
-check_shard_bounds = Exercise(
-    "shard_bounds of all ranks",
-    name="shard_bounds",
-    reference=_bounds,
-    view=_all_ranks,
-    cases=cases("size world_size", product((11, *range(14)), (3, 1, 2, 4, 5))),
+def _ask(cursor: type[Cursor]) -> Callable[..., list[Any]]:
+    """Make the function of a case: what each call of `calls` gives, e.g. "next(3) epoch=1 reset() position"."""
+
+    def answers(
+        size: int, num_replicas: int, rank: int, shuffle: bool, allow_duplicates: bool, calls: str
+    ) -> list[Any]:
+        mine = cursor(size, num_replicas, rank, shuffle, allow_duplicates)
+        got: list[Any] = []
+        for call in calls.split():
+            number = int("".join(filter(str.isdigit, call)) or 0)
+            if call.startswith("next"):
+                got.append(mine.next(number))
+            elif call.startswith("epoch"):
+                mine.epoch = number
+            elif call.startswith("reset"):
+                mine.reset(number) if number else mine.reset()
+            else:
+                got.append(mine.position)
+        return got
+
+    return answers
+
+
+def _cursor_cases() -> Iterator[dict[str, Any]]:
+    names = "size num_replicas rank shuffle allow_duplicates calls"
+    whole, new_epoch = "position next(3) next(3) position next(3)", "next(2) epoch=1 next(1) reset() next(9)"
+    easy = [
+        *((12, 3, rank, False, True, whole) for rank in range(3)),
+        *((10, 3, rank, False, True, whole) for rank in range(3)),
+        *((10, 3, rank, False, False, whole) for rank in (1, 2)),
+        *((10, 3, rank, True, True, whole) for rank in range(3)),
+        *((10, 3, rank, True, False, whole) for rank in range(3)),
+        (10, 3, 0, True, True, new_epoch),
+        *((10, 3, 2, shuffle, True, "next(2) reset(20) next(9) position") for shuffle in (False, True)),
+    ]
+    # libtorch's own fault comes last: more padding than samples
+    grid = product((1, 7, 8), (1, 2, 4), (False, True), (True, False), (whole, new_epoch))
+    many = [(n, w, r, *case) for n, w, *case in grid if w <= max(n, 1) for r in range(w)]
+    return iter(cases(names, [*easy, *many, *((2, 5, r, True, True, "next(4)") for r in range(5))]))
+
+
+def _but(**methods: Any) -> type[Cursor]:
+    return type("Cursor", (Cursor,), methods)
+
+
+def _own_slice_only(self: Cursor, new_size: int | None = None) -> None:
+    Cursor.reset(self, new_size)
+    own = [p % self.size for p in range(self.begin, self.end)]
+    self.indices = std_shuffle(own, self.epoch) if self.shuffle else own
+
+
+def _lazily(self: Cursor, batch_size: int) -> list[int] | None:
+    self.indices = self.dealt()[self.begin : self.end]
+    return Cursor.next(self, batch_size)
+
+
+def _past_the_end(self: Cursor, batch_size: int) -> list[int] | None:
+    if self.position >= self.end:
+        return None
+    start, self.position = self.position, self.position + batch_size
+    return self.dealt()[start : self.position]
+
+
+check_cursor = Exercise(
+    "Cursor",
+    reference=Cursor,
+    view=_ask,
+    methods=("reset", "next"),
+    cases=_cursor_cases,
+    praise="the same as libtorch, call by call, in all {count} cases",
     mistakes={
-        "The floor for everyone leaves the last size % world_size samples to nobody.": lambda size, w, rank: (
-            size // w * rank,
-            size // w * (rank + 1),
+        "Each rank shuffles its own shard only: libtorch shuffles the whole list and then cuts it.": _but(
+            reset=_own_slice_only
         ),
-        "The ceiling for everyone runs past the end: those samples do not exist.": lambda size, w, rank: (
-            -(-size // w) * rank,
-            -(-size // w) * (rank + 1),
+        "Without allow_duplicates a shard has floor(size / num_replicas) positions.": _but(
+            local=lambda self: -(-self.size // self.num_replicas)
         ),
-        "The ceiling cut at the end covers all, but the last ranks get less, even nothing.": lambda size, w, rank: (
-            min(size, -(-size // w) * rank),
-            min(size, -(-size // w) * (rank + 1)),
-        ),
-        "The last rank gets the whole rest: up to world_size - 1 samples more than the others.": (
-            lambda size, w, rank: (size // w * rank, size // w * (rank + 1) if rank < w - 1 else size)
-        ),
-        "Even to one sample, but the first size % world_size ranks should be the longer ones.": (
-            lambda size, w, rank: (rank * size // w, (rank + 1) * size // w)
-        ),
-    },
-)
-"""Exercise 1: (begin, end) of contiguous shards, for size 0..13 and world_size 1..5, all ranks at once."""
-
-
-# ---- exercise 2: rest_for_rank
-
-
-check_rest_for_rank = Exercise(
-    "rest_for_rank",
-    reference=lambda order, steps, batch_size, old_world_size, world_size, rank: order[
-        steps * batch_size * old_world_size + rank :: world_size
-    ],
-    cases=cases(
-        "order steps batch_size old_world_size world_size rank",
-        (
-            ([int(i) for i in Permutation(size, seed=size)], steps, batch_size, old, new, rank)
-            for size in (24, 25)
-            for old, new in ((4, 3), (2, 5), (3, 3), (1, 2))
-            for steps, batch_size in ((2, 2), (1, 3), (0, 1))
-            for rank in range(new)
-        ),
-    ),
-    mistakes={
-        "This deals the whole epoch again: what run 1 has used comes twice.": (
-            lambda order, world_size, rank, **_: order[rank::world_size]
-        ),
-        "steps * batch_size is what one rank has used; all old ranks together have used more.": (
-            lambda order, steps, batch_size, world_size, rank, **_: order[
-                steps * batch_size + rank :: world_size
-            ]
-        ),
-        "The rest is dealt over the old number of ranks; there are other ranks now.": (
-            lambda order, steps, batch_size, old_world_size, rank, **_: order[
-                steps * batch_size * old_world_size + rank :: old_world_size
-            ]
-        ),
-        "Dealt anew, then skipped: that counts the used samples with the new number of ranks.": (
-            lambda order, steps, batch_size, world_size, rank, **_: order[rank::world_size][
-                steps * batch_size :
-            ]
-        ),
-    },
-)
-"""Exercise 2: one rank's share of what the first run left over, of 24 and 25 samples."""
-
-
-# ---- exercise 3: walk
-
-Walk: TypeAlias = Callable[[int, int, Callable[[int], int]], int]
-RUNS = [(size, seed) for seed in (0, 1) for size in (40, 1, 2, 33, 50, 63, 64)]
-
-
-class Shuffle64:
-    """A fixed shuffle of 0..63 for the check: callable, and it ends a walk that would never end."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self._calls = seed, 0
-        self._images = np.random.default_rng(seed).permutation(64).tolist()
-
-    def __call__(self, index: int) -> int:
-        """Return the image of index; raises RecursionError for a walk that goes nowhere."""
-        self._calls += 1
-        if self._calls > 2000:
-            raise RecursionError(
-                "mix was called 2,000 times: pass its last image to it, not the same index again"
+        "Past the end of the data a position wraps: it is no index yet.": _but(
+            dealt=lambda self: (
+                std_shuffle(range(self.local() * self.num_replicas), self.epoch)
+                if self.shuffle
+                else list(range(self.local() * self.num_replicas))
             )
-        if not 0 <= index < 64:
-            raise ValueError(f"mix takes 0..63, not {index}")
-        return int(self._images[index])
-
-    def __repr__(self) -> str:
-        return f"shuffle {self.seed} of 0..63"
-
-
-def _walked(index: int, size: int, mix: Callable[[int], int]) -> int:
-    while index >= size:
-        index = mix(index)
-    return index
-
-
-def _show_collision(exercise: Exercise, answer: Walk) -> Verdict:
-    """Compare; a wrong answer that maps two positions to one is shown both: a bijection has none."""
-    verdict = exercise.compare(answer)
-    for size, seed in RUNS if verdict.status == "wrong" else []:
-        seen: dict[int, int] = {}
-        for index in range(size):
-            try:
-                image = int(answer(index, size, Shuffle64(seed)))
-            except Exception:
-                return verdict
-            if image in seen:
-                both = f"positions {seen[image]} and {index} both become {image}"
-                collision = f"For size = {size}, {both}, so some other id never comes: no bijection."
-                return Verdict("wrong", f"{verdict.message} {collision}")
-            seen[image] = index
-    return verdict
-
-
-check_walk = Exercise(
-    "walk",
-    reference=lambda index, size, mix: _walked(mix(index), size, mix),
-    judge=_show_collision,
-    cases=lambda: cases(
-        "index size mix", ((index, size, Shuffle64(seed)) for size, seed in RUNS for index in range(size))
-    ),
-    mistakes={
-        "A remainder is no walk.": lambda index, size, mix: mix(index) % size,
-        "One pass can land outside range(size): go on while it does.": lambda index, size, mix: mix(index),
-        "A second pass can land outside as well: go on while it does.": lambda index, size, mix: (
-            mix(index) if mix(index) < size else mix(mix(index))
         ),
-        "Every index starts inside, so this loop never runs: mix once before you look.": _walked,
-        "Clipping is no walk.": lambda index, size, mix: min(mix(index), size - 1),
+        "At the end of the shard next gives None, not an empty list.": _but(
+            next=lambda self, batch_size: Cursor.next(self, batch_size) or []
+        ),
+        "The last call must stop at the end of this rank's shard.": _but(next=_past_the_end),
+        "A new epoch counts from the next reset() on, not at once.": _but(next=_lazily),
+        "reset(new_size) must cut the shards of the new size.": _but(
+            reset=lambda self, new_size=None: Cursor.reset(self)
+        ),
+        "You repaired a fault: libtorch's Random pads with position - size, though that index may not exist.": (
+            _but(
+                dealt=lambda self: (
+                    std_shuffle([p % self.size for p in range(self.local() * self.num_replicas)], self.epoch)
+                    if self.shuffle
+                    else Cursor.dealt(self)
+                )
+            )
+        ),
     },
 )
-"""Exercise 3: the first image of index that lies inside range(size), for several sizes and shuffles."""
+"""Exercise 1: reset and next of libtorch's two samplers, call by call."""
+
+
+# ---- exercise 2: the resume rule
+
+Run: TypeAlias = tuple[int, int, int]  # ranks, batch size, steps
+
+
+def _counted(size: int, runs: Sequence[Run]) -> tuple[int, int]:
+    epoch = consumed = 0
+    for ranks, batch_size, steps in runs:
+        for _ in range(steps):
+            consumed += ranks * batch_size
+            if consumed >= size:
+                epoch, consumed = epoch + 1, 0
+    return epoch, consumed
+
+
+def _resume(size: int, runs: Sequence[Run], world_size: int, rank: int) -> tuple[int, list[int]]:
+    epoch, consumed = _counted(size, runs)
+    return epoch, list(range(consumed + rank, size, world_size))
+
+
+def _total(runs: Sequence[Run]) -> int:
+    return sum(ranks * batch_size * steps for ranks, batch_size, steps in runs)
+
+
+def _resume_cases() -> list[dict[str, Any]]:
+    histories: list[tuple[int, list[Run]]] = [
+        (36, [(4, 2, 3)]),
+        (36, []),
+        (25, [(4, 2, 2)]),
+        (36, [(4, 2, 3), (3, 1, 2)]),  # the second restart
+        (24, [(4, 2, 3)]),  # at an epoch's end
+        (24, [(4, 2, 4)]),
+        (25, [(4, 2, 5)]),  # the last step of the epoch is shorter
+        (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
+        (10, [(2, 1, 3), (3, 1, 7)]),
+    ]
+    asked = [(size, runs, world, r) for size, runs in histories for world in (3, 4, 2) for r in range(world)]
+    return cases("size runs world_size rank", asked)
+
+
+check_resume = Exercise(
+    "resume",
+    reference=_resume,
+    cases=_resume_cases,
+    mistakes={
+        "This deals the whole epoch again: what the runs have used comes twice.": (
+            lambda size, runs, world_size, rank: (0, list(range(rank, size, world_size)))
+        ),
+        "steps * batch_size is what one rank has used; all ranks of that run together have used more.": (
+            lambda size, runs, world_size, rank: _resume(
+                size, [(1, b, s) for _, b, s in runs], world_size, rank
+            )
+        ),
+        "Each run had its own number of ranks: count with that, not with the new one.": (
+            lambda size, runs, world_size, rank: _resume(
+                size, [(world_size, b, s) for _, b, s in runs], world_size, rank
+            )
+        ),
+        "You count the last run only: the runs before it have used samples of this epoch, too.": (
+            lambda size, runs, world_size, rank: _resume(size, runs[-1:], world_size, rank)
+        ),
+        "The epoch has ended: the next one begins, with nothing consumed.": (
+            lambda size, runs, world_size, rank: (0, list(range(_total(runs) + rank, size, world_size)))
+        ),
+        "The last step of an epoch is shorter; what it lacks is not taken from the next epoch.": (
+            lambda size, runs, world_size, rank: (
+                _total(runs) // size,
+                list(range(_total(runs) % size + rank, size, world_size)),
+            )
+        ),
+        "The rest is dealt over the ranks that there are now.": (
+            lambda size, runs, world_size, rank: (
+                _counted(size, runs)[0],
+                list(range(_counted(size, runs)[1] + rank, size, runs[-1][0] if runs else world_size)),
+            )
+        ),
+    },
+)
+"""Exercise 2: the epoch and the positions that a rank still gets, after any history of runs."""
+
+
+# ---- exercise 3: the inverse of Permutation's network
+
+Key: TypeAlias = tuple[int, int]
+Inverse: TypeAlias = Callable[[int, int, Sequence[Key]], int]
+
+
+class Keys(list[Key]):
+    """The keys of a network's rounds, which end a walk that would never end: they count how often they are read."""
+
+    reads = 0
+
+    def _read(self) -> None:
+        self.reads += 1
+        if self.reads > 3000:
+            raise RecursionError(
+                "the walk never ends: send the last result through the rounds, not the first id"
+            )
+
+    def __iter__(self) -> Iterator[Key]:
+        self._read()
+        return super().__iter__()
+
+    def __reversed__(self) -> Iterator[Key]:
+        self._read()
+        return super().__reversed__()
+
+    def __getitem__(self, place: Any) -> Any:
+        self._read()
+        return super().__getitem__(place)
+
+    def __len__(self) -> int:
+        self._read()
+        return super().__len__()
+
+
+def round_keys(n: int, seed: int, rounds: int = 8) -> list[Key]:
+    """Return (factor, key) of each round of Permutation(n, seed)."""
+    text = f"Permutation n={n:x} seed={seed:x} epoch=0"
+    words = np.frombuffer(hashlib.shake_128(text.encode()).digest(8 * rounds), "<u4").tolist()
+    return [(words[2 * k] | 1, words[2 * k + 1]) for k in range(rounds)]
+
+
+def _scramble(half: int, factor: int, key: int, bits: int) -> int:
+    word = (half * factor + key) % 2**32
+    return ((word ^ word >> 16) * 0x9E3779B1 % 2**32) >> 32 - bits
+
+
+def passed(number: int, n: int, keys: Sequence[Key], *, order: int = 1) -> int:
+    """Send a number through the rounds once, forwards or (order -1) backwards."""
+    bits = (n - 1).bit_length()
+    low_bits, high_bits = bits - bits // 2, bits // 2
+    high, low = divmod(number, 1 << low_bits)
+    for k, (factor, key) in list(enumerate(keys))[::order]:
+        if k % 2 == 0:
+            high ^= _scramble(low, factor, key, high_bits)
+        else:
+            low ^= _scramble(high, factor, key, low_bits)
+    return high << low_bits | low
+
+
+def walked(number: int, n: int, keys: Sequence[Key], **how: int) -> int:
+    """Send a number through the rounds until it lands inside range(n)."""
+    number = passed(number, n, keys, **how)
+    while number >= n:
+        number = passed(number, n, keys, **how)
+    return number
+
+
+def _inverse(number: int, n: int, keys: Sequence[Key]) -> int:
+    return walked(number, n, keys, order=-1)
+
+
+def _positions(inverse: Inverse) -> Callable[[int, int], list[int] | None]:
+    def of_ids(n: int, seed: int) -> list[int] | None:
+        places = [inverse(number, n, Keys(round_keys(n, seed))) for number in range(min(n, 64))]
+        return None if None in places else places
+
+    return of_ids
+
+
+check_inverse = Exercise(
+    "the positions of the ids 0, 1, 2, …",
+    name="inverse",
+    reference=_inverse,
+    view=_positions,
+    cases=cases("n seed", [(4096, 0), (2048, 0), (5000, 0), (1500, 3), (1025, 1), (3000, 2), (70_000, 5)]),
+    praise="the same as Permutation.inverse in all {count} cases",
+    mistakes={
+        "These are the rounds as they were: what the last round did must be undone first.": walked,
+        "The right order of keys, but a round must change the half that it changed on the way there.": (
+            lambda number, n, keys: walked(number, n, list(keys)[::-1])
+        ),
+        "A remainder is no walk: two ids would share a position.": (
+            lambda number, n, keys: passed(number, n, keys, order=-1) % n
+        ),
+        "One pass can end outside range(n): go on, as the way there did.": (
+            lambda number, n, keys: passed(number, n, keys, order=-1)
+        ),
+    },
+)
+"""Exercise 3: the position of an id, by the rounds of Permutation's network in reverse."""

@@ -7,24 +7,31 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch.utils.data import DistributedSampler as TorchSampler
 
-from lib._values import format_share, plural
-from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
+from lib._values import plural
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-from lib.show.explore import choice, steps, switch, whole
-from lib.show.sheet import Cell, Mark, arrow, box, cell_axes, cell_sheet, draw_cell, draw_cells, label_row
+from lib.show.explore import switch, whole
+from lib.show.sheet import (
+    Cell,
+    Mark,
+    arrow,
+    box,
+    cell_axes,
+    cell_sheet,
+    draw_cell,
+    draw_cells,
+    label_row,
+    write,
+)
 from lib.show.style import (
     BLUE,
-    GREY,
     GRID,
     INK,
     MUTED,
@@ -50,53 +57,6 @@ def listed(samples: Sequence[int]) -> str:
     return text + (f" … ({len(samples)})" if len(samples) > 6 else "")
 
 
-def shares(size: int, world_size: int, cut: str, shuffle: bool) -> list[list[int]]:
-    """Return each rank's indices of epoch 0, cut by "stride" or "contiguous"."""
-    if cut == "stride":
-        return [list(DistributedSampler(range(size), world_size, r, shuffle)) for r in range(world_size)]
-    kind = DistributedRandomSampler if shuffle else DistributedSequentialSampler
-    return [list(kind(size, world_size, r)) for r in range(world_size)]
-
-
-PAGES_CONTROLS = {
-    "size": whole(16, 40, 32, "N · samples", step=4),
-    "world_size": whole(1, 8, 4, "W · ranks"),
-    "page": whole(2, 8, 4, "samples a page"),
-    "cut": choice(("stride", "contiguous"), "stride", "cut"),
-    "shuffle": switch(False, "shuffle"),
-}
-
-
-@styled
-def draw_pages(*, size: int, world_size: int, page: int, cut: str, shuffle: bool) -> Figure:
-    """Draw a file of `size` samples in pages, and for each rank the pages that hold its samples."""
-    dealt = shares(size, world_size, cut, shuffle)
-    owner = {sample: rank for rank in reversed(range(world_size)) for sample in dealt[rank]}
-    pages, gap = math.ceil(size / page), 0.4
-    reads = [len({sample // page for sample in own}) for own in dealt]
-    figure, axes = cell_sheet(size + gap * (pages - 1), world_size + 1.5)
-    label_row(axes, 0, "file")
-    for number in range(pages):
-        samples = range(number * page, min(size, (number + 1) * page))
-        left = number * (page + gap)
-        draw_cells(axes, [Cell(sample, owner[sample]) for sample in samples], x=left, font=9)
-        for rank, own in enumerate(dealt):
-            count, of = Counter(sample // page for sample in set(own))[number], len(samples)
-            text = f"{count} of {of}" if count and of > 2 else f"{count or ''}"
-            _page(axes, left, 1.5 + rank, of, text, rank_color(rank) if count else PAPER)
-    for rank in range(world_size):
-        label_row(axes, 1.5 + rank, f"rank {rank}")
-    each = f"{min(reads)}" if len(set(reads)) == 1 else f"{min(reads)} to {max(reads)}"
-    how = f"{'shuffled, ' if shuffle else ''}{cut}"
-    title(axes, f"{how.capitalize()}: a rank reads {each} of {pages} pages; together {sum(reads)} reads")
-    return describe(
-        figure,
-        f"A file of {size} samples in {pages} pages, cut for {world_size} ranks: {cut}"
-        f"{', shuffled' if shuffle else ''}. Pages read by rank: {', '.join(map(str, reads))} of {pages}; "
-        f"{sum(reads)} reads together.",
-    )
-
-
 def _page(axes: Axes, x: float, y: float, width: float, text: str, color: str) -> None:
     """Draw a page as a box `width` cells wide from column x on."""
     edge = GRID if color == PAPER else color
@@ -117,7 +77,7 @@ def draw_page_reads(ways: Mapping[str, Sequence[Sequence[int]]], pages: int) -> 
         axes.set_xticks([0, pages - 1], labels=["page 0", f"{pages - 1}"])
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        axes.set_title(f"{name}: {totals[name]} reads", fontsize=11)
+        axes.set_title(f"{name}: {totals[name]}", fontsize=11)
     grid[0][0].set_yticks(range(len(ranks)), labels=[f"rank {rank}" for rank in range(len(ranks))])
     most, least = max(totals, key=lambda name: totals[name]), min(totals, key=lambda name: totals[name])
     headline(
@@ -128,51 +88,61 @@ def draw_page_reads(ways: Mapping[str, Sequence[Sequence[int]]], pages: int) -> 
     return describe(figure, f"Pages that {len(ranks)} ranks read of {pages}, summed: {summed}.")
 
 
+BATCH = 3  # what each call of next asks for in draw_cursor
+
 CURSOR_CONTROLS = {
     "size": whole(1, 20, 10, "N · samples"),
     "world_size": whole(1, 8, 3, "W · ranks"),
     "rank": whole(0, 7, 2, "rank"),
-    "batch_size": whole(1, 4, 3, "next(b)"),
-    "calls": whole(0, 6, 1, "calls of next"),
+    "calls": whole(0, 4, 1, "calls of next(3)"),
     "duplicates": switch(True, "allow_duplicates"),
-    "random": switch(False, "random"),
+    "shuffle": switch(False, "shuffle"),
 }
 
 
 @styled
 def draw_cursor(
-    *, size: int, world_size: int, rank: int, batch_size: int, calls: int, duplicates: bool, random: bool
+    cursor: Callable[..., Any],
+    *,
+    size: int,
+    world_size: int,
+    rank: int,
+    calls: int,
+    duplicates: bool,
+    shuffle: bool,
 ) -> Figure:
-    """Draw all positions in their shards, what `calls` calls of next(batch_size) gave one rank, and its cursor."""
+    """Draw all positions in their shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
+
+    cursor: a class, called with (size, num_replicas, rank, shuffle, allow_duplicates); see checks.Cursor.
+    """
     asked, rank = rank, min(rank, world_size - 1)
-    kind = DistributedRandomSampler if random else DistributedSequentialSampler
-    shards = [list(kind(size, world_size, r, duplicates)) for r in range(world_size)]
+    shards = [
+        cursor(size, world_size, r, shuffle, duplicates).next(size + 1) or [] for r in range(world_size)
+    ]
     order, local = [sample for shard in shards for sample in shard], len(shards[0])
     missing = sorted(set(range(size)) - set(order))
-    mine = kind(size, world_size, rank, duplicates)
+    mine = cursor(size, world_size, rank, shuffle, duplicates)
     figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
     # call by call: a line above the positions that it gave, and its number
     got = None
     for number in range(1, calls + 1):
-        begin, got = mine.index(), mine.next(batch_size)
+        begin, got = mine.position, mine.next(BATCH)
         if got is not None:
             axes.plot([begin - 0.4, begin + len(got) - 0.6], [0.3, 0.3], color=INK, linewidth=1.5)
-            axes.text(
-                begin + len(got) / 2 - 0.5, 0, str(number), ha="center", va="center_baseline", color=INK
-            )
+            write(axes, begin + len(got) / 2 - 0.5, 0, str(number))
     for position, sample in enumerate(order):
-        # random shards pad with samples that came before, sequential ones past the end of the file
-        padding = sample in order[:position] if random else position >= size
+        # shuffled shards repeat samples that came before, sequential ones past the end of the file
+        padding = sample in order[:position] if shuffle else position >= size
         mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
         draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
-        axes.text(position, 1.75, str(position), ha="center", va="center_baseline", fontsize=9, color=MUTED)
+        write(axes, position, 1.75, str(position), size=9, color=MUTED)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
     # the cursor stands between two positions
     axes.annotate(
-        f"index() = {mine.index()}",
-        (mine.index() - 0.5, 1.5),
-        (mine.index() - 0.5, 2.9),
-        ha="center" if mine.index() else "left",
+        f"position = {mine.position}",
+        (mine.position - 0.5, 1.5),
+        (mine.position - 0.5, 2.9),
+        ha="center" if mine.position else "left",
         va="center",
         color=RED,
         arrowprops={"arrowstyle": "-|>", "color": RED},
@@ -180,25 +150,18 @@ def draw_cursor(
     for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
         label_row(axes, y, name, color=INK if y == 1 else MUTED)
     said = f"call {calls} gave {got}" if calls else "no call yet"
-    note = f" (W has no rank {asked})" if asked != rank else ""
+    owner = f"Rank {rank}" + (f" (W has no rank {asked})" if asked != rank else "")
     lost = f"; no shard holds {listed(missing)}" if missing else ""
-    owns = f"Rank {rank}{note} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
+    owns = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
     title(axes, (owns if local else f"{size} samples for {world_size} ranks: all shards are empty") + lost)
     return describe(
         figure,
-        f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. Rank {rank}: {said}, "
-        f"index() = {mine.index()}.{' In no shard: ' + listed(missing) + '.' if missing else ''}",
+        f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. {owner}: {said}, "
+        f"position = {mine.position}.{' In no shard: ' + listed(missing) + '.' if missing else ''}",
     )
 
 
 # ---- An epoch that is interrupted, and goes on with another number of ranks.
-
-REST_CONTROLS = {
-    "size": whole(12, 40, 32, "N · samples", step=4),
-    "world_size": whole(1, 8, 4, "W · ranks"),
-    "step": whole(0, 6, 2, "steps done"),
-    "batch_size": whole(1, 4, 2, "samples a rank and step"),
-}
 
 
 def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) -> list[tuple[int, int] | None]:
@@ -261,7 +224,7 @@ class Use:
 
 
 def two_runs(
-    size: int, before: int, after: int, steps: int, batch_size: int, restart: bool = False, seed: int = 0
+    size: int, before: int, after: int, steps: int, batch_size: int = 2, restart: bool = False, seed: int = 0
 ) -> tuple[list[Use], int]:
     """Use an epoch with `before` ranks for some steps, then the rest of it with `after` ranks; return all uses.
 
@@ -289,14 +252,13 @@ CALENDAR_CONTROLS = {
     "before": whole(2, 6, 4, "W before"),
     "after": whole(2, 6, 3, "W after"),
     "steps": whole(0, 6, 3, "steps of run 1"),
-    "batch_size": whole(1, 3, 2, "batch size"),
     "restart": switch(False, "restart the epoch instead"),
 }
 
 
 @styled
 def draw_calendar(
-    *, size: int, before: int, after: int, steps: int, batch_size: int, restart: bool
+    *, size: int, before: int, after: int, steps: int, restart: bool, batch_size: int = 2
 ) -> Figure:
     """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
     uses, consumed = two_runs(size, before, after, steps, batch_size, restart)
@@ -358,20 +320,11 @@ def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> N
 
 # ---- Samples that no rank reads.
 
-NEVER_SEEN_CONTROLS = {
-    "size": whole(4, 16, 10, "N · samples"),
-    "world_size": whole(2, 8, 4, "W · ranks"),
-    "epochs": whole(2, 10, 6, "epochs"),
-}
-
 
 @styled
-def draw_never_seen(*, size: int, world_size: int, epochs: int) -> Figure:
-    """Draw epoch × sample for two samplers that drop the rest of N / W: who is left out, and how often."""
-    ways = {
-        "libtorch: cuts, then shuffles": [_libtorch_epoch(size, world_size, e) for e in range(epochs)],
-        "torch, drop_last: shuffles, then cuts": [_torch_epoch(size, world_size, e) for e in range(epochs)],
-    }
+def draw_never_seen(ways: Mapping[str, Sequence[Sequence[int]]], size: int) -> Figure:
+    """Draw epoch × sample for each way: ways[name][epoch] lists what all ranks together have read."""
+    epochs = len(next(iter(ways.values())))
     figure, grid = new_figure(
         9, 1.1 + 4.0 * (epochs + 1.3) / (size + 3), cols=2, width_ratios=(size + 3, size)
     )
@@ -385,115 +338,18 @@ def draw_never_seen(*, size: int, world_size: int, epochs: int) -> Figure:
             if not never:
                 label_row(axes, e, f"epoch {e}")
         for sample, count in enumerate(times):
-            look = {"color": INK if count else RED, "fontweight": "normal" if count else "bold"}
-            axes.text(
-                sample, epochs + 0.3, str(count), ha="center", va="center_baseline", fontsize=10, **look
-            )
+            write(axes, sample, epochs + 0.3, str(count), color=INK if count else RED)
         axes.set_title(name, fontsize=11)
         never[name] = [sample for sample in range(size) if not times[sample]]
     label_row(grid[0], epochs + 0.3, "times seen")
-    lost, still = never.values()
-    headline(figure, _finding(size % world_size, lost, still))
-    return describe(
-        figure,
-        f"{epochs} epochs of {size} samples over {world_size} ranks without duplicates. Never seen: libtorch "
-        f"{listed(lost) or 'none'}; torch with drop_last {listed(still) or 'none'}.",
-    )
-
-
-def _finding(rest: int, lost: list[int], still: list[int]) -> str:
-    if not rest:
-        return "N is a multiple of W: nobody is left out"
-    torchs = f"torch not {listed(still)} so far" if still else "torch leaves out others each epoch"
-    return f"libtorch never shows {listed(lost)}; {torchs}"
-
-
-def _libtorch_epoch(size: int, world_size: int, epoch: int) -> set[int]:
-    seen: set[int] = set()
-    for rank in range(world_size):
-        sampler = DistributedRandomSampler(size, world_size, rank, allow_duplicates=False)
-        sampler.set_epoch(epoch)
-        seen.update(sampler)
-    return seen
-
-
-def _torch_epoch(size: int, world_size: int, epoch: int) -> set[int]:
-    seen: set[int] = set()
-    for rank in range(world_size):
-        sampler = TorchSampler(range(size), world_size, rank, drop_last=True)  # type: ignore[arg-type,var-annotated]
-        sampler.set_epoch(epoch)
-        seen.update(sampler)
-    return seen
-
-
-DECK = 240  # samples in draw_missed: a multiple of each W that its slider offers, so that shards are equal
-WORLDS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 40, 48, 60)
-
-MISSED_CONTROLS = {
-    "world_size": steps(WORLDS, 8, "W · ranks"),
-    "epoch": whole(0, 9, 0, "epoch"),
-    "agree": switch(False, "all ranks use the same seed"),
-}
-
-
-def readers(world_size: int, epoch: int, agree: bool) -> list[int]:
-    """Return for each sample how many ranks read it; each takes its contiguous slice of an order of its own seed."""
-    count, local = np.zeros(DECK, dtype=np.int64), DECK // world_size
-    for rank in range(world_size):
-        generator = np.random.default_rng((epoch, 0 if agree else rank + 1))
-        count[generator.permutation(DECK)[rank * local : (rank + 1) * local]] += 1
-    return count.tolist()
-
-
-@cache
-def missed_share(world_size: int, epochs: int = 40) -> float:
-    """Return the share of samples that no rank reads, over some epochs of ranks that do not agree."""
-    return sum(readers(world_size, epoch, False).count(0) for epoch in range(epochs)) / (DECK * epochs)
-
-
-@styled
-def draw_missed(*, world_size: int, epoch: int, agree: bool) -> Figure:
-    """Draw how many ranks read each sample in one epoch, and the share that none reads, measured over W."""
-    count = readers(world_size, epoch, agree)
-    missed, twice = count.count(0) / DECK, sum(c > 1 for c in count) / DECK
-    figure, (left, right) = new_figure(9, 4.2, cols=2, width_ratios=(1.15, 1))
-    columns = 20
-    cell_axes(left, columns=columns, rows=DECK // columns)
-    marks = [
-        Cell(times, mark="plain" if times else "dropped", color=SKY if times > 1 else BLUE) for times in count
-    ]
-    draw_cells(left, marks, columns=columns, font=9)
-    left.set_title(f"{DECK} samples: how many ranks read each", fontsize=11, fontweight="normal")
-    worlds = np.array(WORLDS)
-    right.plot(worlds, 100 * (1 - 1 / worlds) ** worlds, color=GREY, label="predicted (1 - 1/W)$^W$")
-    right.axhline(100 / np.e, color=MUTED, linewidth=1, linestyle=":")
-    right.text(WORLDS[-1] + 2, 100 / np.e, "1/e", va="center", color=MUTED, backgroundcolor=PAPER)
-    right.set_xlim(-1, WORLDS[-1] + 8)
-    right.plot(worlds, [100 * missed_share(w) for w in WORLDS], "o", color=RED, label="measured, 40 epochs")
-    right.plot([world_size], [100 * missed], "D", markersize=9, color=BLUE, label="the epoch on the left")
-    right.set_ylim(-3, 48)
-    right.set_xlabel("W, ranks")
-    right.set_ylabel("samples that nobody reads, %")
-    right.legend(loc="lower right")
-    many = plural(world_size, "rank")
-    if agree:
-        headline(figure, f"{many}, one order: every sample once")
-    else:
-        shares = (
-            f"nobody reads {format_share(missed)} of the samples, several ranks read {format_share(twice)}"
-        )
-        headline(figure, f"{many}, an order each: {shares}")
-    return describe(
-        figure,
-        f"Epoch {epoch}, {world_size} ranks, {'one shared' if agree else 'different'} orders of {DECK} samples: "
-        f"{count.count(0)} read by nobody, {count.count(1)} once, {sum(c > 1 for c in count)} more often. Curve "
-        f"(1 - 1/W)^W: {(1 - 1 / world_size) ** world_size:.3f}, measured {missed_share(world_size):.2f}.",
-    )
+    said = "; ".join(f"{name} never shows {listed(lost) or 'nobody'}" for name, lost in never.items())
+    said = said.replace("never shows nobody", "shows all")
+    headline(figure, f"In {epochs} epochs {said}")
+    told = "; ".join(f"{name} {listed(lost) or 'none'}" for name, lost in never.items())
+    return describe(figure, f"{epochs} epochs of {size} samples. Never seen: {told}.")
 
 
 # ---- A shuffle that is computed and never stored.
-
-ROUNDS_CONTROLS = {"follow": whole(0, 63, 17, "follow index")}
 
 
 @styled
@@ -509,7 +365,7 @@ def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
         for index, place in enumerate(places):
             color = INK if index == follow else pale(RANKS[index % side % len(RANKS)], 0.45)
             draw_cell(axes, place % side, place // side, Cell(index, color=color), font=9)
-        how = "columns shuffled" if number % 2 else "rows shuffled"
+        how = "up or down" if number % 2 else "sideways"
         axes.set_title(f"round {number}: {how}" if number else "start", fontsize=11, fontweight="normal")
     path = [places[follow] for places in rounds]
     headline(
@@ -523,7 +379,7 @@ def draw_rounds(rounds: Sequence[Sequence[int]], *, follow: int) -> Figure:
     )
 
 
-WALK_CONTROLS = {"index": whole(0, 39, 17, "i · position"), "size": whole(33, 64, 40, "n · samples")}
+WALK_CONTROLS = {"index": whole(0, 39, 12, "i · position"), "size": whole(33, 64, 40, "n · samples")}
 
 
 @styled
@@ -559,12 +415,6 @@ def walk_path(mix: Callable[[int], int], index: int, size: int) -> list[int]:
     return path
 
 
-SQUARES = (4096, 16_384, 65_536)  # powers of four: pictures are square, and halves are equal
-
-MIXING_CONTROLS = {
-    "rounds": steps((1, 2, 3, 4, 5, 8), 2, "rounds"),
-    "size": steps(SQUARES, 4096, "n · samples"),
-}
 CHANCE = 5  # standard deviations; a true shuffle stays below
 
 
@@ -582,36 +432,35 @@ def lag_surprise(order: npt.NDArray[np.int64], lag: int) -> float:
 
 
 @styled
-def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: int, size: int) -> Figure:
-    """Draw a picture whose pixels were shuffled, position against sample, and the lag test for each power of two."""
-    order = Permutation(size, seed=3, rounds=rounds)[np.arange(size)]
-    side = math.isqrt(size)
-    mixed = np.empty(size)
-    mixed[order] = np.kron(picture, np.ones((side // len(picture), side // len(picture)))).ravel()
+def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size: int = 4096) -> Figure:
+    """Draw for each number of rounds a picture whose pixels were shuffled, and the lag test at each power of two."""
     lags = [2**k for k in range((size - 1).bit_length())]
-    surprise = [lag_surprise(order, lag) for lag in lags]
-    worst = int(np.argmax(surprise))
-    figure, (left, middle, right) = new_figure(9, 3.4, cols=3, width_ratios=(1, 1.1, 1.1))
-    left.imshow(mixed.reshape(side, side), cmap="gray_r", interpolation="nearest")
-    left.set_axis_off()
-    left.set_title("a digit, pixels shuffled", fontsize=11, fontweight="normal")
-    middle.plot(order[:1024], ".", color=BLUE, markersize=2.5)
-    middle.set(xlabel="position i (the first 1,024)", xlim=(0, 1024), ylim=(0, size), xticks=(0, 512, 1024))
-    middle.set_yticks((0, size), labels=("0", f"{size:,}"))
-    middle.set_title("sample p[i]", fontsize=11, fontweight="normal")
-    right.bar(range(len(lags)), surprise, color=[RED if z > CHANCE else SKY for z in surprise])
-    right.axhline(CHANCE, color=INK, linewidth=1, linestyle=":")
-    right.set_yscale("symlog", linthresh=10)
-    right.set(ylim=(0, 2e6), yticks=(0, CHANCE, 100, 1e4, 1e6), xlabel="lag")
-    right.set_yticks((0, CHANCE, 100, 10_000, 1_000_000), labels=("0", "5", "100", "10⁴", "10⁶"))
-    right.set_xticks(range(0, len(lags), 3), labels=[f"{lag:,}" for lag in lags[::3]])
-    right.set_title("p[i] xor p[i + lag], z-score", fontsize=11, fontweight="normal")
-    said = f"a pattern at lag {lags[worst]:,}, z = {surprise[worst]:,.0f}"
-    headline(
-        figure, f"{plural(rounds, 'round')}: {said if surprise[worst] > CHANCE else 'no pattern at any lag'}"
-    )
-    return describe(
-        figure,
-        f"Permutation of {size} samples with {rounds} rounds. Worst lag {lags[worst]}: z-score "
-        f"{surprise[worst]:.1f}; lags beyond {CHANCE}: {sum(z > CHANCE for z in surprise)} of {len(lags)}.",
-    )
+    figure, grid = new_figure(9, 4.4, rows=2, cols=len(rounds), height_ratios=(1.3, 1))
+    side, told, clean = math.isqrt(size), [], []
+    for (above, below), count in zip(grid.T, rounds, strict=True):
+        order = Permutation(size, seed=3, rounds=count)[np.arange(size)]
+        mixed = np.empty(size)
+        mixed[order] = np.kron(picture, np.ones((side // len(picture),) * 2)).ravel()
+        above.imshow(mixed.reshape(side, side), cmap="gray_r", interpolation="nearest")
+        above.set_axis_off()
+        above.set_title(plural(count, "round"), fontsize=11)
+        surprise = [lag_surprise(order, lag) for lag in lags]
+        below.bar(range(len(lags)), surprise, color=[RED if z > CHANCE else SKY for z in surprise])
+        below.axhline(CHANCE, color=INK, linewidth=1, linestyle=":")
+        below.set_yscale("symlog", linthresh=10)
+        below.set(ylim=(0, 2e6), xlabel="lag")
+        below.set_yticks((0, CHANCE, 100, 10_000, 1_000_000), labels=("0", "5", "100", "10⁴", "10⁶"))
+        below.set_xticks(range(0, len(lags), 4), labels=[f"{lag:,}" for lag in lags[::4]])
+        beyond = sum(z > CHANCE for z in surprise)
+        clean += [count] * (not beyond)
+        told.append(
+            f"{plural(count, 'round')}: worst z {max(surprise):,.1f}, {beyond} of {len(lags)} lags beyond 5"
+        )
+    grid[1][0].set_ylabel("z-score")
+    dirty = [count for count in rounds if count not in clean]
+    if clean and dirty and max(dirty) < min(clean):
+        found = f"a pattern up to {plural(max(dirty), 'round')}, none from {min(clean)} on"
+    else:
+        found = f"a pattern after {listed(dirty) or 'no number of'} rounds"
+    headline(figure, f"Pixels of a digit, moved: {found}")
+    return describe(figure, f"Permutation of {size} samples, lag test. {'; '.join(told)}.")

@@ -1,17 +1,14 @@
 """The figures of notebook 04 say what the samplers do."""
 
-import math
 import re
 from functools import partial
 
 import numpy as np
-import pytest
-from torch.utils.data import DistributedSampler as TorchSampler
 
-from lib.data.permutation import Permutation
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from support.n04 import figures as n04
+from support.n04.checks import Cursor
 from tests.pictures import told
 
 
@@ -24,66 +21,37 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def test_a_rank_reads_the_pages_that_hold_its_samples_and_reads_are_summed_over_ranks():
-    for values, words in told(n04.draw_pages, n04.PAGES_CONTROLS, 24):
-        size, world_size, page = values["size"], values["world_size"], values["page"]
-        said = numbers(words.split("Pages read by rank: ")[1])[:world_size]
-        local = math.ceil(size / world_size)
-        if values["cut"] == "stride":
-            own = [list(TorchSampler(range(size), world_size, r, values["shuffle"])) for r in range(world_size)]
-            assert said == [len({i // page for i in each}) for each in own]
-        elif not values["shuffle"]:
-            own = [[p % size for p in range(r * local, (r + 1) * local)] for r in range(world_size)]
-            assert said == [len({i // page for i in each}) for each in own]
+def test_page_reads_are_summed_over_ranks():
     figure = n04.draw_page_reads({"stride": [[0, 1, 2], [0, 1, 2]], "contiguous": [[0, 1], [1, 2]]}, pages=3)
     assert "summed: stride 6; contiguous 4" in alt_text(figure)
 
 
 def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
-    for values, words in told(n04.draw_cursor, n04.CURSOR_CONTROLS, 40):
+    for values, words in told(partial(n04.draw_cursor, Cursor), n04.CURSOR_CONTROLS, 12):
         size, world_size = values["size"], values["world_size"]
         rank = min(values["rank"], world_size - 1)
         local = -(-size // world_size) if values["duplicates"] else size // world_size
         assert max(0, size - local * world_size) == len(numbers(words.partition("In no shard: ")[2]))
-        stands = min(rank * local + values["calls"] * values["batch_size"], (rank + 1) * local)
-        assert f"index() = {stands}." in words
+        stands = min(rank * local + values["calls"] * n04.BATCH, (rank + 1) * local)
+        assert f"position = {stands}." in words
+        assert ("has no rank" in words) == (values["rank"] >= world_size)
 
 
-def test_both_samplers_leave_out_the_same_number_but_only_libtorch_the_same_ones():
-    for values, words in told(n04.draw_never_seen, n04.NEVER_SEEN_CONTROLS, 12):
-        rest = values["size"] % values["world_size"]
-        tail = range(values["size"] - rest, values["size"])
-        assert words.split("libtorch ")[1].split(";")[0] == (n04.listed(list(tail)) if rest else "none")
-
-
-@pytest.mark.parametrize("world_size", n04.WORLDS)
-def test_ranks_that_disagree_miss_as_much_as_predicted_and_those_that_agree_read_everything_once(world_size):
-    predicted = (1 - 1 / world_size) ** world_size
-    assert n04.missed_share(world_size) == pytest.approx(predicted, abs=0.02)
-    for agree in (True, False):
-        controls = {name: control.value for name, control in n04.MISSED_CONTROLS.items()}
-        figure = n04.draw_missed(**{**controls, "world_size": world_size, "agree": agree})
-        reads = [patch.cell.index for patch in drawn_cells(figure)]
-        assert sum(reads) == n04.DECK and (set(reads) == {1}) == (agree or world_size == 1)
+def test_who_is_never_seen_is_named_for_each_way():
+    figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
+    assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
 
 def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
-    for values, words in told(n04.draw_rest, n04.REST_CONTROLS, 24):
-        size, world_size = values["size"], values["world_size"]
-        used = n04.used_at(size, world_size, values["step"], values["batch_size"], "stride")
-        done = values["step"] * values["batch_size"]
-        assert [who is not None for who in used] == [p < done * world_size for p in range(size)]
-        free = [
-            who is None for who in n04.used_at(size, world_size, values["step"], values["batch_size"], "contiguous")
-        ]
-        pieces = sum(now and not before for before, now in zip([False, *free], free, strict=False))
-        assert f"{pieces} with contiguous shards" in words
-        if size % world_size == 0 and 0 < done < size // world_size:
-            assert pieces == world_size
+    for size, world_size, step, batch_size in ((32, 4, 2, 2), (12, 3, 1, 2), (20, 5, 2, 1)):
+        words = alt_text(n04.draw_rest(size=size, world_size=world_size, step=step, batch_size=batch_size))
+        assert f"1 with stride, {world_size} with contiguous shards" in words
+        used = n04.used_at(size, world_size, step, batch_size, "stride")
+        assert [who is not None for who in used] == [p < step * batch_size * world_size for p in range(size)]
 
 
 def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names_its_step():
-    for values, _ in told(n04.draw_calendar, n04.CALENDAR_CONTROLS, 24):
+    for values, _ in told(n04.draw_calendar, n04.CALENDAR_CONTROLS, 8):
         uses, consumed = n04.two_runs(**values)
         size = values["size"]
         used = [use.sample for use in uses]
@@ -113,18 +81,16 @@ def test_every_walk_ends_inside_no_two_end_alike_and_the_words_tell_it():
         assert [path[0] for path in paths] == list(range(size))
         assert all(place >= size for path in paths for place in path[1:-1])
         assert sorted(path[-1] for path in paths) == list(range(size))
-    for values, words in told(partial(n04.draw_walk, mix), n04.WALK_CONTROLS):
+    for values, words in told(partial(n04.draw_walk, mix), n04.WALK_CONTROLS, 4):
         path = n04.walk_path(mix, min(values["index"], values["size"] - 1), values["size"])
         assert f"walks {' → '.join(map(str, path))}." in words
 
 
-def test_few_rounds_leave_a_pattern_that_figure_and_lag_test_show_and_eight_leave_none():
-    for values, words in told(partial(n04.draw_mixing, np.arange(64.0).reshape(8, 8)), n04.MIXING_CONTROLS):
-        beyond = numbers(words.split("lags beyond 5: ")[1])[0]
-        assert (beyond > 0) == (values["rounds"] <= 4), values
+def test_few_rounds_leave_a_pattern_that_the_lag_test_shows_and_eight_leave_none():
+    words = alt_text(n04.draw_mixing(np.arange(64.0).reshape(8, 8), rounds=(2, 8)))
+    few, many = (numbers(part.split(", ")[-1])[0] for part in words.split(" test. ")[1].split("; "))
+    assert few > 0 and many == 0
     lags = [2**k for k in range(12)]
     true = np.random.default_rng(5).permutation(4096)
     assert max(n04.lag_surprise(true, lag) for lag in lags) < n04.CHANCE
     assert min(n04.lag_surprise(np.arange(4096), lag) for lag in lags) > n04.CHANCE
-    weak = Permutation(4096, rounds=2)[np.arange(4096)]
-    assert max(n04.lag_surprise(weak, lag) for lag in lags) > 100

@@ -7,11 +7,13 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count, islice, product
+from operator import length_hint
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lib.data.samplers import RandomSampler
 from support.checks import Exercise, Guess, Verdict, cases
@@ -28,40 +30,44 @@ def use(answer: Any, exercise: Exercise) -> Any:
 # ---- predictions
 
 
-class Stream(IterableDataset[int]):
-    """The items 0, 1, … 9, from the beginning for whoever asks: in every worker."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(10))
-
-
 def _asker() -> str:
     messages = record_epoch(lambda dataset: RandomSampler(dataset, seed=0), size=5, batch_size=2)
     return next(message.receiver for message in messages if message.name == "length")
 
 
-def _handed_out() -> int:
-    handed: list[int] = []
-
-    def indices() -> Iterator[int]:
-        for index in range(12):
-            handed.append(index)
-            yield index
-
-    counts = [len(handed) for _ in DataLoader(IndexDataset(12), 2, sampler=indices(), num_workers=2)]
-    return counts[0]
+def _handed_out() -> str:
+    indices = iter(range(12))
+    loader = DataLoader(IndexDataset(12), 2, sampler=indices, num_workers=2)
+    counts = [12 - length_hint(indices) for _ in loader]
+    return str(counts[0])
 
 
-def _loads() -> int:
+def _signed(items: list[int]) -> tuple[int, int]:
+    info: Any = get_worker_info()
+    return info.id, info.dataset.loads
+
+
+def _loads() -> list[int]:
     dataset = IndexDataset(10)
-    list(DataLoader(dataset, num_workers=2))
-    return dataset.loads
+    copies = dict(DataLoader(dataset, 2, num_workers=2, collate_fn=_signed))  # a worker's last batch counts
+    return [dataset.loads, copies[0], copies[1]]
+
+
+def _listed(guess: Any) -> Any:
+    return [*map(_listed, guess)] if isinstance(guess, (list, tuple)) else guess
+
+
+def _exact(guess: Any) -> Any:
+    return str(guess) if isinstance(guess, int) else guess  # 8 and 12, the wrong ideas, are not close to 10
 
 
 guess_asker = Guess("who asks the Dataset for its length", _asker)
-guess_loads = Guess("dataset.loads in the main process", _loads)
-guess_handed_out = Guess("indices handed out when the first batch comes", _handed_out)
-guess_streamed = Guess("items in an epoch", lambda: sum(map(len, DataLoader(Stream(), 5, num_workers=2))))
+guess_loads = Guess("loads in [the main process, worker 0's copy, worker 1's copy]", _loads, read=_listed)
+guess_handed_out = Guess("indices handed out when the first batch comes", _handed_out, read=_exact)
+guess_streamed = Guess(
+    "items in an epoch", lambda: sum(map(len, DataLoader(IterableWrapper(range(10)), 5, num_workers=2)))
+)
+guess_table = Guess("different rows of 4", lambda table: _listed([*table.values()]), read=_listed)
 
 
 # ---- how the classes of the exercises are tried, and wrong ones made
@@ -153,16 +159,13 @@ check_loader = Exercise(
         "These are the indices; dataset[index] is the item.": _with(
             Loader, __iter__=lambda self: map(self.collate_fn, self.batch_sampler)
         ),
-        "An iterator that is kept is used up after one epoch: __iter__ must begin anew.": _with(
-            Loader, __iter__=_used_up
-        ),
+        "An iterator that is kept is used up: __iter__ begins anew.": _with(Loader, __iter__=_used_up),
         "All batches are loaded before the first one leaves: yield each as soon as it is there.": _with(
             Loader, __iter__=lambda self: iter(list(Loader.__iter__(self)))
         ),
         "len() counts batches, not items.": _with(Loader, __len__=lambda self: len(self.dataset)),
     },
 )
-"""Exercise 1: `__iter__` and `__len__` of `Loader(dataset, batch_sampler, collate_fn)`."""
 
 
 # ---- exercise 2: a batch sampler
@@ -193,9 +196,16 @@ def _one_order(self: Any) -> Iterator[list[int]]:
     return iter(pooled_batches(self.lengths, self.kept, self.batch_size, self.pool))
 
 
-def _made(batch_sampler: Any, size: int, batch_size: int, pool: int) -> Any:
+def _reads_again(self: Any) -> Iterator[list[int]]:
+    size = self.pool * self.batch_size
+    for k in range(0, len(self.sampler), size):
+        yield from pooled_batches(self.lengths, list(self.sampler)[k : k + size], self.batch_size, self.pool)
+
+
+def _made(answer: Any, size: int, batch_size: int, pool: int, fixed: bool = False) -> Any:
     lengths = sentence_lengths(size, seed=size)
-    return batch_sampler(RandomSampler(lengths, seed=size), lengths, batch_size, pool)
+    sampler = RandomSampler(lengths, seed=size)  # another shuffle each time it is read
+    return answer(list(sampler) if fixed else sampler, lengths, batch_size, pool)
 
 
 check_pooled = Exercise(
@@ -203,8 +213,9 @@ check_pooled = Exercise(
     name="PooledBatches",
     methods=("__iter__", "__len__"),
     reference=PooledBatches,
-    view=lambda answer: lambda **case: _pass(_made(answer, **case), 0),
+    view=lambda answer: lambda **case: _pass(_made(answer, fixed=True, **case), 0),
     judge=_in_turn(
+        shuffled_at_each_reading=lambda answer: lambda **case: _pass(_made(answer, **case), 0),
         second_epoch=lambda answer: lambda **case: _pass(_made(answer, **case), 1),
         len=lambda answer: lambda **case: len(_made(answer, **case)),
     ),
@@ -232,15 +243,13 @@ check_pooled = Exercise(
                 b for b in pooled_batches(lengths, order, size, pool) if size == len(b)
             ]
         ),
-        "Every epoch has the order of the first: ask the sampler anew in each __iter__.": _with(
-            PooledBatches, __iter__=_one_order
-        ),
+        "list(self.sampler) in the loop: read the sampler once.": _with(PooledBatches, __iter__=_reads_again),
+        "Every epoch has the order of the first: read it anew.": _with(PooledBatches, __iter__=_one_order),
         "len() counts the short batch at the end, too: round up.": _with(
             PooledBatches, __len__=lambda self: len(self.sampler) // self.batch_size
         ),
     },
 )
-"""Exercise 2: `__iter__` and `__len__` of `PooledBatches(sampler, lengths, batch_size, pool)`."""
 
 
 # ---- exercise 3: a stream, dealt over ranks and workers
@@ -303,21 +312,14 @@ check_dealt = Exercise(
         "size rank world_size worker workers", [(n, *share) for n, share in product((13, 12, 2), SHARES)]
     ),
     mistakes={
-        "The worker is missing: the workers of this rank all read the same.": _places(
-            lambda r, w, k, n: (r, w)
-        ),
+        "The worker is missing: this rank's workers all read the same.": _places(lambda r, w, k, n: (r, w)),
         "The rank is missing: all ranks read the same.": _places(lambda r, w, k, n: (k, n)),
         "Every item comes once, but some ranks get more than others, by up to the number of workers: deal to the "
         "ranks first, then each rank's share to its workers.": _places(lambda r, w, k, n: (r * n + k, w * n)),
-        "rank + worker is the same for several processes: some items come twice, others never.": _places(
-            lambda r, w, k, n: (r + k, w * n)
-        ),
-        "This is the whole stream: every process of every rank would read it.": _places(
-            lambda r, w, k, n: (0, 1)
-        ),
+        "rank + worker: some items come twice, others never.": _places(lambda r, w, k, n: (r + k, w * n)),
+        "This is the whole stream, in every process of every rank.": _places(lambda r, w, k, n: (0, 1)),
     },
 )
-"""Exercise 3: `__iter__` of `Dealt(read, rank, world_size)`: rank r gets items r, r + W, …, shared by its workers."""
 
 
 # ---- exercise 4: random numbers that depend on seed, epoch and index alone
@@ -326,8 +328,8 @@ check_dealt = Exercise(
 class EpochKeys(Sampler[Any]):
     """What exercise 4 asks of the sampler; `key` is where wrong answers differ."""
 
-    def __init__(self, sampler: Any) -> None:
-        self.sampler, self.epoch = sampler, 0
+    def __init__(self, sampler: Any, size: int) -> None:
+        self.sampler, self.size, self.epoch = sampler, size, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass."""
@@ -335,7 +337,7 @@ class EpochKeys(Sampler[Any]):
 
     def key(self, index: int) -> Any:
         """Return what stands for an index."""
-        return self.epoch, index
+        return self.epoch * self.size + index
 
     def __iter__(self) -> Iterator[Any]:
         return (self.key(index) for index in self.sampler)
@@ -346,7 +348,7 @@ class EpochKeys(Sampler[Any]):
 
 def _keys_of(answer: Any) -> Callable[..., Any]:
     def keys(size: int, epochs: list[int]) -> list[Any]:
-        sampler, passes = answer(RandomSampler(range(size), seed=size)), []
+        sampler, passes = answer(range(0, size, 2), size), []
         for epoch in epochs:
             sampler.set_epoch(epoch)
             passes.append(_pass(sampler, 0))
@@ -356,75 +358,73 @@ def _keys_of(answer: Any) -> Callable[..., Any]:
 
 
 check_epoch_keys = Exercise(
-    "keys of two epochs",
+    "keys of two epochs (here the sampler names only 0, 2, 4, …)",
     name="EpochKeys.__iter__",
     methods=("__iter__",),
     reference=EpochKeys,
     view=_keys_of,
     cases=cases("size epochs", [(3, [1, 2]), (4, [0, 5]), (1, [7, 7])]),
     mistakes={
-        "The epoch stands first, then the index.": _with(
-            EpochKeys, key=lambda self, index: (index, self.epoch)
+        "An epoch has `size` keys, whatever share of the items this sampler names.": _with(
+            EpochKeys, key=lambda self, index: self.epoch * len(self.sampler) + index
         ),
-        "The epoch is missing: these are the indices alone.": _with(EpochKeys, key=lambda self, index: index),
-        "A sum of epoch and index cannot be taken apart again: yield the pair.": _with(
-            EpochKeys, key=lambda self, index: self.epoch + index
-        ),
+        "The epoch is missing.": _with(EpochKeys, key=lambda self, index: index),
+        "The sum cannot be taken apart again.": _with(EpochKeys, key=lambda self, i: self.epoch + i),
+        "A key is one whole number, no pair.": _with(EpochKeys, key=lambda self, i: (self.epoch, i)),
     },
 )
-"""Exercise 4, first half: `EpochKeys(sampler)` yields (epoch, index)."""
 
 
-class Noisy(Dataset[Any]):
-    """Items with a random number, from a generator that the dataset owns; `source` is where answers differ."""
+class Repaired(Dataset[Any]):
+    """What exercise 4 asks of the dataset; `source`, what an item's generator is made of, is where answers differ."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
         self.size, self.seed = size, seed
-        self.generator = np.random.default_rng(seed)
 
     def __len__(self) -> int:
         return self.size
 
     def source(self, epoch: int, index: int) -> Any:
-        """Return the generator of an item."""
-        return self.generator
+        """Return what decides an item's numbers."""
+        return self.seed, epoch, index
 
-    def __getitem__(self, key: Any) -> Any:
-        return key[1], int(self.source(*key).integers(100))
-
-
-def _source(*parts: str) -> Any:
-    """Make an answer whose generator is made from some of seed, epoch and index."""
-
-    def source(self: Noisy, epoch: int, index: int) -> Any:
-        known = {"seed": self.seed, "epoch": epoch, "index": index}
-        return np.random.default_rng([known[part] for part in parts])
-
-    return _with(Noisy, source=source)
+    def __getitem__(self, key: int) -> Any:
+        epoch, index = divmod(key, self.size)
+        generator = np.random.default_rng(self.source(epoch, index))
+        return index, int(generator.integers(100)), int(generator.integers(2))
 
 
-def _worker_seed(self: Noisy, epoch: int, index: int) -> Any:
-    info = get_worker_info()
-    return np.random.default_rng((info.seed if info else 0, epoch, index))
+def _from(source: Callable[[Any, int, int], Any]) -> Any:
+    """Make a wrong answer from a function of (dataset, epoch, index) to what the item's generator is made of."""
+    return _with(Repaired, source=source)
 
 
-def _reseeds(self: Noisy, key: tuple[int, int]) -> Any:
-    np.random.seed(self.seed + 1000 * key[0] + key[1])  # noqa: NPY002 the mistake
-    return key[1], int(np.random.randint(100))  # noqa: NPY002
+def _reseeds(self: Repaired, key: int) -> Any:
+    np.random.seed(self.seed + 1000 * key)  # noqa: NPY002 the mistake
+    return key % self.size, int(np.random.randint(100)), int(np.random.randint(2))  # noqa: NPY002
 
 
-_SHAPE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED = (
-    "An item is the pair (index, number): the index of its key, and a number from 0 to 99.",
+def _twins(self: Repaired, key: int) -> Any:
+    return key % self.size, *(int(np.random.default_rng((self.seed, key)).integers(n)) for n in (100, 2))
+
+
+_SHAPE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED, _SEEDS, _TWINS = (
+    "An item is (index, crop, flip): the index that its key stands for, a number from 0 to 99, and 0 or 1.",
     "A global generator has been seeded or drawn from, and all others who use it notice: make one for the item.",
-    "All items of an epoch have the same number: the index is missing.",
-    "Asked for the same key, a copy that had loaded other items before gave another number: no generator may live "
-    "longer than an item.",
-    "For the same key, another worker gave another number: with another num_workers the run is another one.",
-    "Epoch 1 repeats epoch 0: the epoch must come out of the key. (An attribute of the dataset stays what it was when "
-    "the worker started.)",
-    "Epoch 1 is epoch 0, moved on by one item: the sum of the three is the same for (0, 1) and (1, 0). Give the "
-    "generator all three numbers.",
+    "All items of an epoch have the same numbers: the index is missing.",
+    "Asked again after other items, a key had other numbers: no generator may live longer than an item.",
+    "In another worker a key had other numbers: with another num_workers the run is another one.",
+    "Epoch 1 repeats epoch 0: the epoch must come out of the key; an attribute stays as it was in the worker.",
+    "Epoch 1 is epoch 0 moved on by one item: 0 + 1 and 1 + 0 are one sum. Give the generator all, unadded.",
     "Another seed changes nothing: runs with other seeds have the same noise.",
+    "Seed 1 gives item i what seed 0 gave item i + 1: do not add the seed to the rest, hand both over.",
+    "The crop tells the flip, or the flip never changes: draw both from one generator, one after the other. Two with "
+    "the same seed begin with the same bits.",
+)
+_RULES: tuple[Callable[[int], bool], ...] = (
+    lambda crop: True,
+    lambda crop: crop >= 50,
+    lambda crop: crop % 2 == 1,
 )
 
 
@@ -435,16 +435,16 @@ def _states() -> list[Any]:
 
 def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
     """Try all that may make numbers repeat, or depend on more than seed, epoch and index."""
-    keys = list(product((0, 1), range(20)))
+    keys = range(40)  # two epochs of 20 items
 
-    def numbers(dataset: Any, keys: Iterable[Any] = keys) -> list[int]:
-        return [int(dataset[key][1]) for key in keys]
+    def numbers(dataset: Any, keys: Iterable[int] = keys) -> list[tuple[int, int]]:
+        return [(int(crop), int(flip)) for _, crop, flip in map(dataset.__getitem__, keys)]
 
     try:
         before, dataset = _states(), answer(20, 0)
         items = [dataset[key] for key in keys]
-        shaped = all(len(item) == 2 and item[0] == key[1] for item, key in zip(items, keys, strict=True))
-        if not shaped or not all(0 <= item[1] < 100 for item in items):
+        shaped = all(len(item) == 3 and item[0] == key % 20 for item, key in zip(items, keys, strict=True))
+        if not shaped or not all(0 <= crop < 100 and flip in (0, 1) for _, crop, flip in items):
             return exercise.wrong(_SHAPE)
         touched = _states() != before
         straight, backwards = numbers(answer(20, 0)), numbers(answer(20, 0), reversed(keys))[::-1]
@@ -464,6 +464,8 @@ def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
         _REPEATS: first == second,
         _SHIFT: first[1:] == second[:-1],
         _SEED: straight == other_seed,
+        _SEEDS: first[1:] == other_seed[:19],
+        _TWINS: any(len({rule(crop) == flip for crop, flip in straight}) == 1 for rule in _RULES),
     }
     said = next((sentence for sentence, found in faults.items() if found), "")
     if said:
@@ -475,16 +477,18 @@ check_repaired = Exercise(
     "Repaired",
     name="Repaired.__getitem__",
     methods=("__getitem__",),
-    reference=_source("seed", "epoch", "index"),
+    reference=Repaired,
     judge=_judge_noise,
     mistakes={
-        _SHAPE: _with(Noisy, __getitem__=lambda self, key: Noisy.__getitem__(self, key)[1:]),
-        _GLOBAL: _with(Noisy, __getitem__=_reseeds),
-        _ALIKE: _source("seed", "epoch"),
-        _ASKED: Noisy,
-        _WORKER: _with(Noisy, source=_worker_seed),
-        _REPEATS: _source("seed", "index"),
-        _SHIFT: _with(Noisy, source=lambda self, e, i: np.random.default_rng(self.seed + e + i)),
-        _SEED: _source("epoch", "index"),
+        _SHAPE: _with(Repaired, __getitem__=lambda self, key: (key, *Repaired.__getitem__(self, key)[1:])),
+        _GLOBAL: _with(Repaired, __getitem__=_reseeds),
+        _ALIKE: _from(lambda self, epoch, index: (self.seed, epoch)),
+        _ASKED: _from(lambda self, *_: self.__dict__.setdefault("kept", np.random.default_rng(self.seed))),
+        _WORKER: _from(lambda self, *rest: (getattr(get_worker_info(), "seed", 0), *rest)),
+        _REPEATS: _from(lambda self, epoch, index: (self.seed, index)),
+        _SHIFT: _from(lambda self, epoch, index: self.seed + epoch + index),
+        _SEED: _from(lambda self, *rest: rest),
+        _SEEDS: _from(lambda self, epoch, index: self.seed + epoch * self.size + index),
+        _TWINS: _with(Repaired, __getitem__=_twins),
     },
 )

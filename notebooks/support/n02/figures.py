@@ -50,7 +50,7 @@ SAMPLERS: dict[str, Callable[[IndexDataset], Iterable[int]]] = {
 
 MESSAGES_CONTROLS = {
     "step": whole(1, 31, 6, "step"),
-    "N": whole(1, 10, 7, "N · samples"),
+    "N": whole(1, 10, 7, "N · items"),
     "batch_size": whole(1, 4, 2, "batch size"),
     "sampler": choice(tuple(SAMPLERS), "random", "sampler"),
     "drop_last": switch(False, "drop_last"),
@@ -327,7 +327,7 @@ def draw_padding(batch_size: int, pool: int, count: int = 32) -> Figure:
     _panel(right, lengths, pooled, f"sorted inside {pools}: {after}", pool)
     finding = f"Sorting inside pools cuts padding from {before} to {after}"
     if pool == 1:
-        finding = f"A pool of one batch changes no batch: {after} of the words are padding"
+        finding = f"A pool of one batch changes no batch: {after} padding"
     style.headline(figure, finding)
     said = "; ".join(f"{list(batch)} holds up to {max(lengths[i] for i in batch)} words" for batch in pooled)
     return describe(figure, f"{finding}. {count} sentences, batches of {batch_size}; sorted: {said}.")

@@ -2,7 +2,6 @@
 
 from itertools import islice
 
-import numpy as np
 import pytest
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
@@ -34,9 +33,14 @@ def test_use_takes_what_is_right_and_else_ours():
         (n02.check_loader, "An iterator that is kept", "collate_fn is sum), second epoch: for size = 5, "),
         (n02.check_loader, "All batches are loaded", "items loaded when the first batch comes: for size = 5, "),
         (n02.check_pooled, "Every epoch has the order", "batches of indices, second epoch: for size = 12, "),
+        (n02.check_pooled, "list(self.sampler) in the loop", "batches of indices, shuffled at each reading: for size"),
         (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 3, "),
         (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
-        (n02.check_repaired, "Asked for the same key", "Items 0 to 3 have [85, 63, 51, 26] in epoch 0"),
+        (
+            n02.check_repaired,
+            "Asked again after other items",
+            "Items 0 to 3 have [(85, 1), (51, 0), (30, 0), (7, 0)] in epoch 0",
+        ),
     ],
 )
 def test_a_fault_is_told_where_it_shows(exercise, mistake, said):
@@ -78,17 +82,31 @@ def test_whoever_forgets_that_there_may_be_no_workers_is_told_what_happened():
 
 
 def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_that_is_left_out_is_not():
-    class ByText(n02.Noisy):
-        def __getitem__(self, key):
-            number = hash((self.seed, *key))  # of whole numbers it is the same in every process
-            return key[1], int(np.random.default_rng(abs(number)).integers(100))
+    class ByText(n02.Repaired):
+        def source(self, *key):
+            return abs(hash((self.seed, *key)))  # of whole numbers it is the same in every process
 
-    class Text(n02.Noisy):
-        def __getitem__(self, key):
-            return key[1], hash(key) % 100
+    class Text(n02.Repaired):
+        def source(self, *key):
+            return abs(hash(key))
 
     assert n02.check_repaired(ByText)
     assert "Another seed changes nothing" in n02.check_repaired(Text).message
+
+
+@pytest.mark.parametrize("flip", [lambda crop: 0, lambda crop: crop // 50, lambda crop: 1 - crop % 2])
+def test_a_flip_that_follows_from_the_crop_is_found_out(flip):
+    class Tied(n02.Repaired):
+        def __getitem__(self, key):
+            index, crop, _ = super().__getitem__(key)
+            return index, crop, flip(crop)
+
+    assert "The crop tells the flip" in n02.check_repaired(Tied).message
+
+
+@pytest.mark.parametrize("near", [8, 12])
+def test_a_wrong_idea_of_the_indices_on_their_way_is_not_called_close(near):
+    assert "close" not in n02.guess_handed_out(near).message
 
 
 def test_who_plays_a_worker_is_one_only_inside_and_with_no_workers_not_even_there():

@@ -172,7 +172,7 @@ class MetaFile:
                 room = filled + int((end - begin).sum())
                 allow(room - filled)
                 if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
-                    data = np.empty(int(count * (self._status[0] / len(self) + 1)) + room, np.uint8)
+                    data = np.empty(max(room, int(count * (self._status[0] / len(self) + 1)) + 4096), np.uint8)
                 elif room > len(data):
                     data.resize(room + room // 8, refcheck=False)
                 ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))

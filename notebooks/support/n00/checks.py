@@ -81,7 +81,9 @@ def _weights_after(step: Step) -> Callable[..., list[list[list[float]]]]:
 
     def run(ranks: int, rows: int, steps: int) -> list[list[list[float]]]:
         generator = torch.Generator().manual_seed(ranks)
-        replicas = [nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double() for _ in range(ranks)]
+        replicas: list[nn.Module] = [
+            nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double() for _ in range(ranks)
+        ]
         with torch.no_grad():
             for weights in zip(*(replica.parameters() for replica in replicas), strict=True):
                 value = torch.randn(weights[0].shape, generator=generator, dtype=torch.float64)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from lib._values import integer
+from lib.measure import import_psutil
 from lib.timeline import Recorder, Trace
 
 PATIENCE = 60.0  # seconds for all processes to come up
@@ -29,10 +30,15 @@ _gate: Any = None  # of a process: where all of them meet before a round
 
 @dataclass(frozen=True)
 class Round:
-    """Hold one round: what ran when, and how many seconds of all processors it took."""
+    """Hold one round: what ran when, the seconds that processors worked for it, and how often a lane had to wait.
+
+    waits: how often a lane gave its processor away because it could not go on, as for a lock. A lane that is only
+    put aside because others want the processor is not counted, so that other work on the machine changes little.
+    """
 
     trace: Trace
     cpu_seconds: float
+    waits: int
 
     @property
     def cores(self) -> float:
@@ -40,14 +46,20 @@ class Round:
         return self.cpu_seconds / self.trace.makespan
 
 
-def lane(work: Callable[[], Any], k: int, lanes: int, tasks: int) -> tuple[Trace, float]:
-    """Be process k: do tasks k, k + lanes, …; return their spans and the seconds that a processor worked for them."""
+def used() -> tuple[float, int]:
+    """Return the seconds that processors have worked for this process so far, and how often it had to wait."""
+    return time.process_time(), import_psutil("counting waits").Process().num_ctx_switches().voluntary
+
+
+def lane(work: Callable[[], Any], k: int, lanes: int, tasks: int) -> Round:
+    """Be process k of so many lanes: do tasks k, k + lanes, …"""
     _gate.wait(PATIENCE)  # all processes begin together
-    recorder, cpu = Recorder(), time.process_time()
+    recorder, (cpu, waits) = Recorder(), used()
     for task in range(k, tasks, lanes):
         with recorder.span(f"process {k}", str(task)):
             work()
-    return recorder.trace(from_zero=False), time.process_time() - cpu
+    cpu_now, waits_now = used()
+    return Round(recorder.trace(from_zero=False), cpu_now - cpu, waits_now - waits)
 
 
 class Team:
@@ -78,8 +90,8 @@ class Team:
         tasks = integer("tasks", tasks, at_least=1)
         lanes = [self._pool.submit(lane, work, k, self.processes, tasks) for k in range(self.processes)]
         told = [one.result() for one in lanes]
-        trace = Trace().merge(*(trace for trace, _ in told))
-        return Round(trace.from_zero(), sum(cpu for _, cpu in told))
+        trace = Trace().merge(*(one.trace for one in told)).from_zero()
+        return Round(trace, sum(one.cpu_seconds for one in told), sum(one.waits for one in told))
 
 
 def _set_gate(gate: Any) -> None:
@@ -115,14 +127,13 @@ def rank_step(
         "gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE)
     )
     try:
-        own = copy.deepcopy(
-            model
-        )  # sent tensors lie in memory that all processes share: each would step on them
+        # a tensor that was sent lies in memory which all processes share: each would step on the same weights
+        own = copy.deepcopy(model)
         replica = DistributedDataParallel(own)
         optimizer = torch.optim.SGD(replica.parameters(), learning_rate)
         rows, labels = batch
-        loss = F.cross_entropy(replica(rows), labels)
-        loss.backward()  # type: ignore[no-untyped-call]  # the exchange of gradients is in here
+        loss: Any = F.cross_entropy(replica(rows), labels)
+        loss.backward()  # the exchange of gradients is in here
         optimizer.step()
         return [weight.tolist() for weight in own.parameters()]
     finally:

@@ -1,6 +1,7 @@
 """Rounds in processes leave every span and their processor's seconds; DDP's ranks take the step of the whole batch."""
 
 import os
+import threading
 
 import pytest
 import torch
@@ -8,12 +9,21 @@ from torch import nn
 
 from lib.timeline import Span, Trace
 from support.n00.checks import whole_batch_step
-from support.n00.runs import Round, Team, ddp_step
+from support.n00.runs import Round, Team, ddp_step, used
 from support.runs import count
 
 
 def test_cores_at_work_are_seconds_of_processors_for_each_second_of_the_clock():
     assert Round(Trace([Span("a", "", 1, 3)]), cpu_seconds=3.0, waits=0).cores == 1.5
+
+
+def test_a_wait_is_counted_and_so_are_the_processors_seconds():
+    cpu, waits = used()
+    for _ in range(20):
+        threading.Event().wait(1e-4)
+    count()
+    cpu_now, waits_now = used()
+    assert waits_now >= waits + 20 and cpu_now > cpu
 
 
 @pytest.mark.ranks

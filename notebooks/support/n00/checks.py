@@ -26,7 +26,7 @@ guess_weight = Guess("the weight of rank 0's gradient", lambda rows: rows[0] / s
 """Unequal shares: a gradient that is a mean over more rows weighs more."""
 guess_slow_rank = Guess("the whole step", lambda ranks, slow: shared_step(ranks, slow).makespan, unit="ticks")
 """All wait for the slowest."""
-guess_python_speedup = Guess("the speed-up that one lock for all threads allows", lambda: 1.0, unit="×")
+guess_python_speedup = Guess("the speed-up by two threads that count", lambda: 1.0, unit="×")
 """Threads that run Python: the interpreter's lock lets one of them run at a time."""
 
 # ---- exercise 1: one step that ranks share

@@ -23,6 +23,7 @@ SEEN_FROM_OUTSIDE = {"n09.check_worker", "n09.check_run_clock"}
 
 # a missing `return` is told by what came of the None, in all others as "returned None"
 NONE_TOLD_OTHERWISE = SEEN_FROM_OUTSIDE | {
+    "n00.check_step",
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
     *("n04.check_cursor", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
     *("n05.check_rows_of_epochs", "n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
@@ -93,7 +94,8 @@ LOSSES = {
     "B, forgotten": {"test loss": [0.4, 0.42]},
 }
 GUESSES = {  # right, wrong, and what the notebook tells beside the guess
-    "n00.guess_speedup": (2, 1, 2),
+    "n00.guess_weight": (0.75, 0.5, (6, 2)),
+    "n00.guess_slow_rank": (8, 5, 4, 2),
     "n00.guess_python_speedup": (1, 2),
     "n01.guess_pipeline": (43, 78, 6, [6, 1, 2, 4]),
     "n01.guess_faster_device": (1.43, 10, 0.02, 0.01, 10),

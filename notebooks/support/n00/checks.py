@@ -2,18 +2,150 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 from lib.timeline import Span, Trace
 from support.checks import Exercise, Guess, cases
+from support.n00.figures import shared_step
 
-guess_speedup = Guess(
-    "the speed-up that a model without friction predicts", lambda threads: float(threads), unit="×"
-)
-"""The ratio of two times; the truth is that of a model in which threads do not disturb."""
-guess_python_speedup = Guess("the speed-up that one lock for all threads allows", lambda: 1.0, unit="×")
+
+def use(answer: Any, exercise: Exercise, ours: Any = None) -> Any:
+    """Return the reader's answer if its check finds it right, ours otherwise (if not given: what it was judged by)."""
+    return answer if exercise(answer) else ours or exercise.reference
+
+
+# ---- predictions
+
+guess_weight = Guess("the weight of rank 0's gradient", lambda rows: rows[0] / sum(rows))
+"""Unequal shares: a gradient that is a mean over more rows weighs more."""
+guess_slow_rank = Guess("the whole step", lambda ranks, slow: shared_step(ranks, slow).makespan, unit="ticks")
+"""All wait for the slowest."""
+guess_python_speedup = Guess("the speed-up by two threads that count", lambda: 1.0, unit="×")
 """Threads that run Python: the interpreter's lock lets one of them run at a time."""
+
+# ---- exercise 1: one step that ranks share
+
+Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Step: TypeAlias = Callable[[list[nn.Module], list[Batch], float], Any]
+
+
+def whole_batch_step(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
+    """Step every replica by torch's gradient of all rows together: what the ranks' step has to equal."""
+    rows, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    F.cross_entropy(replicas[0](rows), labels).backward()  # type: ignore[no-untyped-call]
+    gradients = [weight.grad for weight in replicas[0].parameters()]
+    for replica in replicas:
+        for weight, gradient in zip(replica.parameters(), gradients, strict=True):
+            weight.grad = gradient
+        optimizer = torch.optim.SGD(replica.parameters(), learning_rate)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _mistaken(
+    *, combine: str = "mean", stepped: int | None = None, clear: bool = True, sign: float = -1.0
+) -> Step:
+    """Return the ranks' step with one thing wrong."""
+
+    def step(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
+        for replica, (rows, labels) in zip(replicas, batches, strict=True):
+            F.cross_entropy(replica(rows), labels).backward()  # type: ignore[no-untyped-call]
+        for weights in zip(*(replica.parameters() for replica in replicas), strict=True):
+            gradients = [weight.grad.clone() for weight in weights]
+            for rank, weight in enumerate(weights[:stepped]):
+                if combine == "own":
+                    gradient = gradients[rank]
+                elif combine == "overwritten":
+                    gradient = gradients[rank] = sum(gradients) / len(gradients)
+                else:
+                    gradient = sum(gradients) / (1 if combine == "sum" else len(gradients))
+                weight.data += sign * learning_rate * gradient
+            for weight in weights:
+                weight.grad = None if clear else weight.grad
+
+    return step
+
+
+our_step = _mistaken()
+"""The step with nothing wrong: forward and backward on each rank, then each moves by the mean."""
+
+
+def _weights_after(step: Step) -> Callable[..., list[list[list[float]]]]:
+    """Turn a step into the function of a case: the weights of each rank after each of some steps."""
+
+    def run(ranks: int, rows: int, steps: int) -> list[list[list[float]]]:
+        generator = torch.Generator().manual_seed(ranks)
+        replicas: list[nn.Module] = [
+            nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double() for _ in range(ranks)
+        ]
+        with torch.no_grad():
+            for weights in zip(*(replica.parameters() for replica in replicas), strict=True):
+                value = torch.randn(weights[0].shape, generator=generator, dtype=torch.float64)
+                for weight in weights:
+                    weight.copy_(value)
+        after = []
+        for _ in range(steps):
+            batches = [
+                (
+                    torch.randn(rows, 3, generator=generator, dtype=torch.float64),
+                    torch.randint(0, 3, (rows,), generator=generator),
+                )
+                for _ in range(ranks)
+            ]
+            step(replicas, batches, 0.5)
+            after.append([nn.utils.parameters_to_vector(r.parameters()).tolist() for r in replicas])
+        return after
+
+    return run
+
+
+def _first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
+    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True), start=1):
+        for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
+            for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
+                if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
+                    return (
+                        f"after step {number} weight {place} of rank {rank} is {weight:.6f}, but "
+                        f"{right:.6f} when torch steps on the whole batch"
+                    )
+    return ""
+
+
+check_step = Exercise(
+    "one step of all ranks",
+    reference=whole_batch_step,
+    cases=cases("ranks rows steps", [(2, 4, 1), (2, 4, 3), (1, 5, 2), (3, 2, 2), (8, 1, 2)]),
+    view=_weights_after,
+    fault=_first_difference,
+    praise="the same weights on every rank as torch on the whole batch, in all {count} cases",
+    mistakes={
+        "Each rank stepped by its own gradient: the replicas are different models now.": _mistaken(
+            combine="own"
+        ),
+        "You took the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _mistaken(
+            combine="sum"
+        ),
+        "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _mistaken(
+            stepped=1
+        ),
+        "The gradients were not cleared: backward adds to what is there from the step before.": _mistaken(
+            clear=False
+        ),
+        "You overwrote rank 0's gradient with the mean before the others had read it.": _mistaken(
+            combine="overwritten"
+        ),
+        "You went up the gradient: a step subtracts it.": _mistaken(sign=1.0),
+    },
+)
+"""Exercise 1: forward and backward on each rank, the mean of the gradients, the same step on all."""
+
+# ---- the verdicts' demonstration, and exercise 2
 
 Rows: TypeAlias = Sequence[tuple[str, float, float]]
 
@@ -41,7 +173,7 @@ check_makespan = Exercise(
         ),
     },
 )
-"""Exercise 1: the time from the first start to the last end."""
+"""Not an exercise: on it the notebook shows what a verdict looks like."""
 
 check_idle_share = Exercise(
     "idle share",

@@ -1,50 +1,61 @@
-"""Figures of notebook 00, start here: work shared between lanes, and the map of the course."""
+"""Figures of notebook 00, start here: a training step that ranks share, and the map of the course."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib._values import plural
-from lib.show.explore import switch, whole
+from lib.show.explore import steps, whole
 from lib.show.sheet import box, write
 from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
 from lib.show.timeline import draw_timeline
-from lib.timeline import Span, Trace
+from lib.timeline import Trace, Work, play
 
-# ---- Work shared between lanes, and what a lane that has run out of work looks like.
+# ---- One training step that several ranks share, in ticks, and what it costs when one of them is slow.
 
-SHARED_WORK_CONTROLS = dict(
-    tasks=whole(1, 16, 8, "tasks"),
-    workers=whole(1, 6, 3, "workers"),
-    longest=whole(1, 8, 4, "clocks of the longest task"),
-    longest_first=switch(False, "longest task first"),
+TICKS = {"load": 1.0, "forward": 1.0, "backward": 2.0, "mean": 0.5, "step": 0.5}
+"""What a rank does in a step, and for how long; backward is about two forwards."""
+
+SHARED_STEP_CONTROLS = dict(
+    ranks=whole(1, 8, 4, "ranks"),
+    slow=steps((1.0, 1.5, 2.0, 3.0, 4.0), 2.0, "the last rank computes … times as long"),
+    count=whole(1, 3, 1, "training steps"),
 )
 
 
-def share_work(tasks: int, workers: int, longest: int, longest_first: bool) -> Trace:
-    """Give each task to the worker that is free first; all tasks take one clock but one, which takes `longest`."""
-    lengths = [1] * (tasks - 1)
-    lengths = [longest, *lengths] if longest_first else [*lengths, longest]
-    free = [0] * workers
-    spans = []
-    for number, length in enumerate(lengths):
-        worker = free.index(min(free))
-        spans.append(Span(f"worker {worker}", str(number), free[worker], free[worker] + length, "compute"))
-        free[worker] += length
-    return Trace(spans, lanes=[f"worker {worker}" for worker in range(workers)])
+def shared_step(ranks: int, slow: float, count: int = 1) -> Trace:
+    """Predict `count` training steps of so many ranks, of which the last takes `slow` times as long to compute.
+
+    Forward and backward are slow, the rest is not. The mean begins when the last gradient is there. Data flow.
+    """
+    names = [f"rank {rank}" for rank in range(ranks)]
+    work = []
+    for number in range(count):
+        for part, ticks in TICKS.items():
+            for rank, name in enumerate(names):
+                slower = slow if rank == ranks - 1 and part in ("forward", "backward") else 1.0
+                after = [f"backward {number} of {name}" for name in names] if part == "mean" else []
+                kind = "transfer" if part == "mean" else part
+                work.append(Work(name, f"{part} {number} of {name}", ticks * slower, after, kind))
+    spans = (replace(span, label=" ".join(span.label.split()[:2])) for span in play(work, names))
+    return Trace(spans, names)
 
 
-def draw_shared_work(tasks: int, workers: int, longest: int, longest_first: bool) -> Figure:
-    """Draw `share_work` as a timeline with its idle time hatched."""
-    trace = share_work(tasks, workers, longest, longest_first)
-    alone = tasks - 1 + longest
-    finding = (
-        f"{tasks} tasks on {plural(workers, 'worker')}: {trace.makespan:g} clocks instead of {alone}, "
-        f"{trace.bubble:.0%} idle"
-    )
+def draw_shared_step(ranks: int, slow: float, count: int) -> Figure:
+    """Draw `shared_step` as a timeline with its idle time dotted."""
+    trace = shared_step(ranks, slow, count)
+    alike = shared_step(ranks, 1.0, count).makespan
+    taken = f"{plural(ranks, 'rank')}, {plural(count, 'step')}: {trace.makespan:g} ticks"
+    if slow == 1:
+        finding = f"{taken}; all are equally fast, and nobody waits"
+    elif ranks == 1:
+        finding = f"{taken} instead of {alike:g}; one rank waits for nobody"
+    else:
+        waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
+        finding = f"{taken} instead of {alike:g}: {waiting} for the slow one, {trace.bubble:.0%} idle"
     return draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)
 
 

@@ -1,9 +1,9 @@
-"""The figures of notebook 00: the map of the course, and work shared between lanes."""
+"""The figures of notebook 00: the map of the course, and a step that ranks share."""
 
 import pytest
 
 from lib.show.style import alt_text
-from support.n00.figures import COURSE, SHARED_WORK_CONTROLS, draw_course, draw_shared_work, share_work
+from support.n00.figures import COURSE, SHARED_STEP_CONTROLS, draw_course, draw_shared_step, shared_step
 from tests.pictures import told
 
 
@@ -14,18 +14,17 @@ def test_the_map_has_sixteen_stops_in_order_no_two_at_one_place_and_names_the_tr
 
 
 @pytest.mark.parametrize(
-    "tasks, workers, longest, longest_first, makespan",
-    [(8, 3, 4, False, 6), (8, 3, 4, True, 4), (1, 6, 8, False, 8), (6, 2, 1, False, 3)],
+    "ranks, slow, count, makespan, bubble",
+    [(4, 1, 1, 5, 0), (4, 2, 1, 8, 9 / 32), (8, 2, 1, 8, 21 / 64), (1, 4, 2, 28, 0), (2, 3, 2, 22, 12 / 44)],
 )
-def test_each_task_goes_to_the_worker_that_is_free_first(tasks, workers, longest, longest_first, makespan):
-    trace = share_work(tasks, workers, longest, longest_first)
-    assert (trace.makespan, len(trace), len(trace.lanes)) == (makespan, tasks, workers)
+def test_all_ranks_wait_for_the_slowest_in_each_step(ranks, slow, count, makespan, bubble):
+    trace = shared_step(ranks, slow, count)
+    assert trace.makespan == makespan and trace.bubble == pytest.approx(bubble)
+    ready = [span.end for span in trace if span.label == "backward 0"]
+    assert {span.start for span in trace if span.label == "mean 0"} == {max(ready)} and len(ready) == ranks
 
 
-def test_no_share_of_work_beats_the_longest_task_or_the_mean_and_the_words_state_it():
-    for values, alt in told(draw_shared_work, SHARED_WORK_CONTROLS, 50):
-        trace = share_work(**values)
-        work = values["tasks"] - 1 + values["longest"]
-        assert trace.makespan >= max(values["longest"], work / values["workers"])
-        assert sum(trace.busy(lane) for lane in trace.lanes) == pytest.approx(work)
-        assert f"{trace.makespan:g} clocks instead of" in alt and f"{trace.bubble:.0%} idle" in alt
+def test_the_title_says_who_waits_only_where_somebody_does():
+    for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
+        waits = values["ranks"] > 1 and values["slow"] > 1
+        assert ("for the slow one" in alt) == (shared_step(**values).bubble > 0) == waits

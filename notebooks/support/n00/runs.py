@@ -1,0 +1,140 @@
+"""What notebook 00 runs in processes of their own: rounds of tasks, and a step of torch's DDP."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from lib._values import integer
+from lib.measure import import_psutil
+from lib.timeline import Recorder, Trace
+
+PATIENCE = 60.0  # seconds for all processes to come up
+
+_gate: Any = None  # of a process: where all of them meet before a round
+
+
+@dataclass(frozen=True)
+class Round:
+    """Hold one round: what ran when, the seconds that processors worked for it, and how often a lane had to wait.
+
+    waits: how often a lane gave its processor away because it could not go on, as for a lock. A lane that is only
+    put aside because others want the processor is not counted, so that other work on the machine changes little.
+    """
+
+    trace: Trace
+    cpu_seconds: float
+    waits: int
+
+    @property
+    def cores(self) -> float:
+        """Return the cores that were at work: seconds of all processors for each second of the clock."""
+        return self.cpu_seconds / self.trace.makespan
+
+
+def used() -> tuple[float, int]:
+    """Return the seconds that processors have worked for this process so far, and how often it had to wait."""
+    return time.process_time(), import_psutil("counting waits").Process().num_ctx_switches().voluntary
+
+
+def lane(work: Callable[[], Any], k: int, lanes: int, tasks: int) -> Round:
+    """Be process k of so many lanes: do tasks k, k + lanes, …"""
+    _gate.wait(PATIENCE)  # all processes begin together
+    recorder, (cpu, waits) = Recorder(), used()
+    for task in range(k, tasks, lanes):
+        with recorder.span(f"process {k}", str(task)):
+            work()
+    cpu_now, waits_now = used()
+    return Round(recorder.trace(from_zero=False), cpu_now - cpu, waits_now - waits)
+
+
+class Team:
+    """New processes that wait for work; `run` gives them a round of tasks.
+
+        with Team(2) as team:
+            rounds = [team.run(count) for _ in range(5)]
+
+    Their start is in no round: `with` waits until all are up. Raises ValueError for counts below 1,
+    BrokenProcessPool if a process died.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self.processes = integer("processes", processes, at_least=1)
+        context = multiprocessing.get_context("spawn")
+        gate = context.Barrier(self.processes)  # a task waits there until each process has one
+        self._pool = ProcessPoolExecutor(self.processes, context, _set_gate, (gate,))
+
+    def __enter__(self) -> Team:
+        self.run(int, tasks=self.processes)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+
+    def run(self, work: Callable[[], Any], tasks: int = 8) -> Round:
+        """Do `work()` so many times, shared out in turns. work: a function that can be imported; what it raises."""
+        tasks = integer("tasks", tasks, at_least=1)
+        lanes = [self._pool.submit(lane, work, k, self.processes, tasks) for k in range(self.processes)]
+        told = [one.result() for one in lanes]
+        trace = Trace().merge(*(one.trace for one in told)).from_zero()
+        return Round(trace, sum(one.cpu_seconds for one in told), sum(one.waits for one in told))
+
+
+def _set_gate(gate: Any) -> None:
+    global _gate
+    _gate = gate
+
+
+# ---- The step of data-parallel training as torch does it, in real ranks.
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def ddp_step(model: nn.Module, batches: Sequence[Batch], learning_rate: float) -> list[list[torch.Tensor]]:
+    """Take one step in as many processes as there are batches; return the weights that each rank has afterwards."""
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(len(batches), context) as pool,
+    ):
+        meeting = (Path(folder) / "meeting").as_uri()
+        ranks = [
+            pool.submit(rank_step, rank, len(batches), meeting, model, batch, learning_rate)
+            for rank, batch in enumerate(batches)
+        ]
+        return [[torch.tensor(weight, dtype=torch.float64) for weight in rank.result()] for rank in ranks]
+
+
+def rank_step(
+    rank: int, world_size: int, meeting: str, model: nn.Module, batch: Batch, learning_rate: float
+) -> list[Any]:
+    """Be one rank: meet the others, take a step on this rank's rows, return the weights as lists."""
+    dist.init_process_group(
+        "gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE)
+    )
+    try:
+        # a tensor that was sent lies in memory which all processes share: each would step on the same weights
+        own = copy.deepcopy(model)
+        replica = DistributedDataParallel(own)
+        optimizer = torch.optim.SGD(replica.parameters(), learning_rate)
+        rows, labels = batch
+        loss: Any = F.cross_entropy(replica(rows), labels)
+        loss.backward()  # the exchange of gradients is in here
+        optimizer.step()
+        return [weight.tolist() for weight in own.parameters()]
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,57 @@
+"""Rounds in processes leave every span and their processor's seconds; DDP's ranks take the step of the whole batch."""
+
+import os
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from lib.timeline import Span, Trace
+from support.n00.checks import whole_batch_step
+from support.n00.runs import Round, Team, ddp_step, used
+from support.runs import count
+
+
+def test_cores_at_work_are_seconds_of_processors_for_each_second_of_the_clock():
+    assert Round(Trace([Span("a", "", 1, 3)]), cpu_seconds=3.0, waits=0).cores == 1.5
+
+
+def test_a_wait_is_counted_and_so_are_the_processors_seconds():
+    cpu, waits = used()
+    for _ in range(20):
+        threading.Event().wait(1e-4)
+    count()
+    cpu_now, waits_now = used()
+    assert waits_now >= waits + 20 and cpu_now > cpu
+
+
+@pytest.mark.ranks
+def test_every_round_has_all_tasks_and_a_process_that_dies_is_an_error():
+    with Team(2) as team:
+        for _ in range(2):
+            found = team.run(count, tasks=3)
+            dealt = [("process 0", "0"), ("process 0", "2"), ("process 1", "1")]
+            assert sorted((span.lane, span.label) for span in found.trace) == dealt
+            assert found.trace.start == 0 and found.cpu_seconds > 0 <= found.waits
+        with pytest.raises(ValueError, match="tasks must be at least 1, not 0"):
+            team.run(count, tasks=0)
+        with pytest.raises(RuntimeError, match="terminated abruptly"):
+            team.run(os.abort)
+
+
+@pytest.mark.ranks
+def test_ranks_of_ddp_take_the_step_of_the_whole_batch():
+    generator = torch.Generator().manual_seed(0)
+    model, alone = nn.Linear(3, 4).double(), nn.Linear(3, 4).double()
+    alone.load_state_dict(model.state_dict())
+    batches = [
+        (torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
+        for _ in range(2)
+    ]
+    before = [weight.tolist() for weight in model.parameters()]
+    ranks = ddp_step(model, batches, 0.5)
+    assert [weight.tolist() for weight in model.parameters()] == before, "the caller's model is left as it was"
+    whole_batch_step([alone], batches, 0.5)
+    for weights in ranks:
+        torch.testing.assert_close(weights, [w.detach() for w in alone.parameters()], rtol=1e-12, atol=1e-12)

@@ -48,8 +48,8 @@ class StuckError(RuntimeError):
 class World:
     """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
 
-    sent: values that each rank has sent. events: (rank, what) in the order in which it happened. unwaited: by rank,
-    what was begun and never waited for.
+    sent: values that each rank has sent. events: (rank, what) in the order in which it happened: collectives begun, and
+    "waited" when an all_reduce is waited for. unwaited: by rank, what was begun and never waited for.
     """
 
     def __init__(self, size: int) -> None:
@@ -173,6 +173,7 @@ class Imitation:
         given = self._collective("all_reduce", tensor.numel(), tensor)
 
         def finish() -> None:
+            self.world.events.append((self._rank, "waited"))
             with torch.no_grad():
                 tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
 

@@ -27,6 +27,17 @@ def test_messages_arrive_in_order_and_are_counted():
         ]
 
 
+def test_it_is_noted_when_a_sum_is_waited_for():
+    def early_and_late(dist):
+        dist.all_reduce(torch.ones(1))
+        handle = dist.all_reduce(torch.ones(1), async_op=True)
+        dist.barrier()
+        handle.wait()
+
+    _, world = in_threads(early_and_late, 1)
+    assert [what for _, what in world.events] == ["all_reduce", "waited", "all_reduce", "barrier", "waited"]
+
+
 def test_nobody_waits_for_ever():
     with pytest.raises(StuckError, match="rank 0 waits in send to rank 1, rank 1 waits in send to rank 0"):
         in_threads(lambda dist: shift(dist, "send"), 2)

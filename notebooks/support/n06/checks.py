@@ -113,6 +113,8 @@ def _fault_of_halves(pair: Any) -> str:
             seen, counts = in_threads(held, world)
         except Exception as error:
             return _on(world, error)
+        if counts.events:
+            return f"your code calls dist.{counts.events[0][1]}."
         total = world * torch.arange(size) + 100 * sum(range(world))
         due = [chunk.tolist() for chunk in total.tensor_split(world)]
         for half, name in enumerate(("reduce_scatter", "all_gather")):
@@ -170,6 +172,10 @@ check_ring = Exercise(
             _but(reduce_scatter, _WAIT),
             _but(all_gather, _WAIT),
         ),
+        "That is a finished collective; build it from send, isend and recv.": (
+            lambda tensor, dist: dist.all_reduce(tensor),
+            lambda tensor, dist: tensor.mul_(1),
+        ),
         "Right sums, but over a centre: rank 0 sends everything to everybody.": (
             _by_the_centre,
             _by_the_centre,
@@ -187,6 +193,7 @@ def _model(seed: int) -> nn.Sequential:
     model = nn.Sequential(*(nn.Linear(a, b, dtype=torch.float64) for a, b in pairwise(sizes)))
     for number, parameter in enumerate(model.parameters()):
         parameter.data = _random(*parameter.shape, seed=100 * seed + number)
+    model.register_buffer("mean", _random(2, seed=100 * seed + 99))
     return model
 
 
@@ -207,7 +214,8 @@ def _train(seed: int, wrap: Callable[[nn.Module], Any], rows: slice, note: Calla
         note("backward ended")
         getattr(wrapped, "finish", lambda: None)()
         gradients = [torch.zeros(0) if p.grad is None else p.grad.flatten() for p in model.parameters()]
-        seen.append({"weights": weights, "gradient": torch.cat(gradients)})
+        buffer = next(model.buffers()).clone()
+        seen.append({"weights": weights, "buffer": buffer, "gradient": torch.cat(gradients)})
         optimizer.step()
     return seen
 
@@ -238,8 +246,11 @@ def _fault_of_ddp(answer: Any) -> str:
         own = [what for r, what in counts.events if r == 0]
         if (calls := own.count("all_reduce")) != 2 * STEPS:
             return f"right gradients, but {calls} all-reduces in {STEPS} steps; two buckets make {2 * STEPS}."
-        if "gradient" not in own[own.index("all_reduce") : own.index("backward ended")]:
+        sent = own.index("all_reduce")
+        if "gradient" not in own[sent : own.index("backward ended")]:
             return "right gradients, but no bucket leaves before backward has computed the last: nothing overlaps."
+        if "gradient" not in own[sent : own.index("waited")]:
+            return "right gradients, but backward stands still until the first bucket's sum is there."
     return ""
 
 
@@ -261,15 +272,21 @@ def _difference(got: Tensor, due: Tensor, world: int) -> str:
 check_ddp = Exercise(
     "MyDDP",
     reference=MyDDP,
-    methods=("__init__", "finish"),
+    methods=("__init__",),  # whoever has written this has begun: a `finish` that is still `pass` is a mistake
     judge=_judged(
         _fault_of_ddp,
-        f"on 1, 2 and 3 ranks weights and gradients of {STEPS} steps are those of one process, to 1e-12, and the "
-        "first bucket leaves while backward still runs.",
+        f"on 1, 2 and 3 ranks weights, buffer and gradients of {STEPS} steps are those of one process, to 1e-12, and "
+        "backward goes on while the first bucket is on its way.",
     ),
     mistakes={
         "Every rank has begun with weights of its own, and equal gradients keep them different.": _but(
             MyDDP, ("dist.broadcast(tensor, src=0)", "pass")
+        ),
+        "Buffers are broadcast, too: module.state_dict() has both.": _but(
+            MyDDP, ("module.state_dict().values()", "[p.detach() for p in module.parameters()]")
+        ),
+        "A blocking all-reduce in the hook stops backward: async_op=True only begins.": _but(
+            MyDDP, (", async_op=True", ""), ("handle.wait()", "pass")
         ),
         "All-reduce makes the sum; what is needed is the mean.": _but(
             MyDDP, ("(flat / self.dist.get_world_size())", "flat")

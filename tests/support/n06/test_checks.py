@@ -41,3 +41,19 @@ def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
             sending.wait()
 
     assert n06.check_ring(left, lambda tensor, dist: left(tensor, dist, first=0, add=False))
+
+
+def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_one_does():
+    class Waits(solved.MyDDP):
+        def arrived(self, bucket):
+            super().arrived(bucket)
+            for _, _, handle in self.sent:
+                handle.wait()
+
+    blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
+    assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
+
+
+def test_who_has_written_the_hooks_and_not_yet_finish_has_begun():
+    begun = n06.check_ddp(type("MyDDP", (solved.MyDDP,), {"finish": lambda self: None}))
+    assert begun.status == "wrong" and "is never waited for" in begun.message

@@ -224,7 +224,7 @@ RANKS_CONTROLS = {
 def draw_ranks(
     *, size: int, world_size: int, epoch: int, seed: int, shuffle: bool, drop_last: bool
 ) -> Figure:
-    """Draw an epoch: the order, the grid of each rank's t-th sample, and how often each index came in epochs 0..epoch."""
+    """Draw an epoch: the order, the rank × t grid, and how often each index came in epochs 0..epoch."""
     arguments = dict(seed=seed, shuffle=shuffle, drop_last=drop_last)
     one = deal(size, world_size, epoch=epoch, **arguments)
     seen = Counter(i for e in range(epoch + 1) for i in deal(size, world_size, epoch=e, **arguments).order)

@@ -102,8 +102,8 @@ def _trained(
     networks = Networks(len(orders), batch_norm)
 
     def in_groups(epoch: Tensor) -> Tensor:
-        losses = [_losses(networks.logits(x[rows], ranks), y[rows]) for rows in epoch.split(step, dim=1)]
-        return torch.stack(losses).mean(0)
+        batches = ((x[rows], y[rows]) for rows in torch.split(epoch, step, dim=1))
+        return torch.stack([_losses(networks.logits(a, ranks), b) for a, b in batches]).mean(0)
 
     for epoch in orders.unbind(1):
         for rows in torch.split(epoch, step, dim=1):

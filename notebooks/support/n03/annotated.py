@@ -23,7 +23,7 @@ WORDS = {
     "self.total_size =": "Positions that are dealt, a multiple of W.",
     "self.epoch = epoch": "Only a note. The next __iter__ reads it; the one that runs does not.",
     "torch.randperm": "Shuffle: a generator of its own, seeded with seed + epoch, the same on every rank. "
-    "tolist() makes N Python ints on every rank, 32 bytes each.",
+    "tolist() makes N Python ints on every rank: 32 bytes each, plus 8 in the list and 8 in the tensor.",
     "padding_size": "Pad with the head of the order. The second branch is for more padding than samples, N < W / 2: "
     "the head, again and again. With drop_last: cut the tail.",
     "does not match total_size": "A check of itself: padding or cutting came out right.",

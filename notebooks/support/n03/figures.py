@@ -59,7 +59,7 @@ def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK
 
 @dataclass(frozen=True)
 class Deal:
-    """What the samplers of all ranks give out in one epoch: shares[r][t] is rank r's index in step t."""
+    """What the samplers of all ranks give out in one epoch: shares[r][t] is rank r's t-th index."""
 
     size: int
     shares: list[list[int]]
@@ -67,7 +67,7 @@ class Deal:
 
     @property
     def order(self) -> list[int]:
-        """The order that all ranks share, padding included: its position p belongs to rank p % W, step p // W."""
+        """The order that all ranks share, padding included: its position p is the p // W-th of rank p % W."""
         steps = max(map(len, self.shares))
         return [share[t] for t in range(steps) for share in self.shares if t < len(share)]
 
@@ -92,11 +92,11 @@ class Deal:
 
     @property
     def words(self) -> str:
-        """What padding or dropping did, as a sum: 10 samples + 2 repeated = 3 ranks × 4 steps."""
+        """What padding or dropping did, as a sum: 10 samples + 2 repeated = 3 ranks × 4 each."""
         change = f" + {self.repeated} repeated" if self.repeated else ""
         if self.dropped:
             change = f" − {len(self.dropped)} dropped"
-        dealt = f"{plural(len(self.shares), 'rank')} × {plural(len(self.shares[0]), 'step')}"
+        dealt = f"{plural(len(self.shares), 'rank')} × {len(self.shares[0])} each"
         return f"{plural(self.size, 'sample')}{change} = {dealt}"
 
 
@@ -224,7 +224,7 @@ RANKS_CONTROLS = {
 def draw_ranks(
     *, size: int, world_size: int, epoch: int, seed: int, shuffle: bool, drop_last: bool
 ) -> Figure:
-    """Draw an epoch: the order, the rank × step grid, and how often each index came in epochs 0..epoch."""
+    """Draw an epoch: the order, the rank × t grid, and how often each index came in epochs 0..epoch."""
     arguments = dict(seed=seed, shuffle=shuffle, drop_last=drop_last)
     one = deal(size, world_size, epoch=epoch, **arguments)
     seen = Counter(i for e in range(epoch + 1) for i in deal(size, world_size, epoch=e, **arguments).order)
@@ -236,7 +236,7 @@ def draw_ranks(
     figure, axes = inch_sheet(seen_y + 0.25)
     name_row(axes, order_y, "order", f"seed + epoch = {seed + epoch}" if shuffle else "not shuffled")
     draw_strip(axes, LEFT, order_y, one.cells, side)
-    write(axes, EDGE, steps_y, "step", size=9, color=MUTED, ha="left")
+    write(axes, EDGE, steps_y, "t-th sample", size=9, color=MUTED, ha="left")
     for step in range(steps):
         write(axes, LEFT + (step + 0.5) * grid, steps_y, str(step), size=9, color=MUTED)
     for rank in range(world_size):

@@ -79,8 +79,8 @@ def train(
     One thread: the tensors are small, and threads that share their core with others wait more than they work.
 
     orders: int64 (seeds, epochs, positions); position p is rank p % ranks. Returns a number for each seed: "test loss",
-    "accuracy" (of the test set, 0..1), "as trained" and "as evaluated": the loss of the last epoch's own batches,
-    normalised by themselves and by the running averages. Raises ValueError where a step would be short.
+    "accuracy" (of the test set, 0..1), and losses of the last epoch's images, normalised by its own batches ("as
+    trained"), by new ones ("in other groups") and by the averages ("as evaluated"). ValueError: a step would be short.
     """
     step = ranks * batch_size
     if orders.shape[2] % step:
@@ -100,6 +100,11 @@ def _trained(
 ) -> dict[str, list[float]]:
     (x, y), (test_x, test_y) = train_set, test_set
     networks = Networks(len(orders), batch_norm)
+
+    def in_groups(epoch: Tensor) -> Tensor:
+        batches = ((x[rows], y[rows]) for rows in torch.split(epoch, step, dim=1))
+        return torch.stack([_losses(networks.logits(a, ranks), b) for a, b in batches]).mean(0)
+
     for epoch in orders.unbind(1):
         for rows in torch.split(epoch, step, dim=1):
             loss = _losses(networks.logits(x[rows], ranks), y[rows]).sum()
@@ -109,14 +114,13 @@ def _trained(
                     weight.sub_(gradient, alpha=rate)
     with torch.no_grad():
         logits, target = networks.logits(test_x.expand(len(orders), -1, -1)), test_y.expand(len(orders), -1)
-        last = orders[:, -1]
+        last, mixing = orders[:, -1], torch.Generator().manual_seed(0)
         found = {
             "test loss": _losses(logits, target),
             "accuracy": (logits.argmax(2) == target).double().mean(1),
             "as evaluated": _losses(networks.logits(x[last]), y[last]),
-            "as trained": torch.stack(
-                [_losses(networks.logits(x[rows], ranks), y[rows]) for rows in torch.split(last, step, dim=1)]
-            ).mean(0),
+            "as trained": in_groups(last),
+            "in other groups": in_groups(last[:, torch.randperm(last.shape[1], generator=mixing)]),
         }
     return {name: values.tolist() for name, values in found.items()}
 

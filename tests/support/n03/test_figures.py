@@ -67,11 +67,11 @@ def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_las
 
 def test_the_mechanism_states_the_sum_and_the_formulas():
     figure = n03.draw_mechanism(10, 3)
-    assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 steps"
+    assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 each"
     notes = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "num_samples = ⌈10 / 3⌉ = 4" in notes and "total_size = 4 × 3 = 12" in notes
-    assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 steps"
-    assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 steps"
+    assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 each"
+    assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 each"
 
 
 def test_equal_seeds_cover_the_data_and_different_seeds_do_not():

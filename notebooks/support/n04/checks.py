@@ -42,7 +42,7 @@ def _fewest_rounds(size: int = 4096) -> int:
     raise AssertionError
 
 
-guess_page_reads = Guess("the page reads of 8 ranks", _page_reads, tolerance=0.02)
+guess_page_reads = Guess("the page reads of 8 ranks", _page_reads)
 """Section 1: pages that 8 ranks read by stride."""
 guess_last_shard = Guess(
     "the last rank's shard",

@@ -120,7 +120,7 @@ def draw_cursor(
         cursor(size, world_size, r, shuffle, duplicates).next(size + 1) or [] for r in range(world_size)
     ]
     order, local = [sample for shard in shards for sample in shard], len(shards[0])
-    missing = sorted(set(range(size)) - set(order))
+    missing, ghosts = sorted(set(range(size)) - set(order)), sorted({i for i in order if i >= size})
     mine = cursor(size, world_size, rank, shuffle, duplicates)
     figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
     # call by call: a line above the positions that it gave, and its number
@@ -134,6 +134,7 @@ def draw_cursor(
         # shuffled shards repeat samples that came before, sequential ones past the end of the file
         padding = sample in order[:position] if shuffle else position >= size
         mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
+        mark = "dropped" if sample >= size else mark  # a fault of libtorch's: it does not exist
         draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
         write(axes, position, 1.75, str(position), size=9, color=MUTED)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
@@ -152,12 +153,14 @@ def draw_cursor(
     said = f"call {calls} gave {got}" if calls else "no call yet"
     owner = f"Rank {rank}" + (f" (W has no rank {asked})" if asked != rank else "")
     lost = f"; no shard holds {listed(missing)}" if missing else ""
+    lost += f"; there is no sample {listed(ghosts)}" if ghosts else ""
     owns = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
     title(axes, (owns if local else f"{size} samples for {world_size} ranks: all shards are empty") + lost)
     return describe(
         figure,
         f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. {owner}: {said}, "
-        f"position = {mine.position}.{' In no shard: ' + listed(missing) + '.' if missing else ''}",
+        f"position = {mine.position}.{' Does not exist: ' + listed(ghosts) + '.' if ghosts else ''}"
+        f"{' In no shard: ' + listed(missing) + '.' if missing else ''}",
     )
 
 

@@ -56,6 +56,10 @@ def test_a_walk_that_never_ends_is_ended_and_told_why():
     assert verdict.status == "wrong" and "send the last result" in verdict.message
 
 
+def test_232_pages_are_close_and_229_are_it():
+    assert "close" in n04.guess_page_reads(232).message and "that is it" in n04.guess_page_reads(229).message
+
+
 def test_only_a_right_answer_is_used_later():
     def wrong(size, runs, world_size, rank):
         return 0, []

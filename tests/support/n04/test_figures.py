@@ -37,6 +37,12 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         assert ("has no rank" in words) == (values["rank"] >= world_size)
 
 
+def test_a_sample_that_does_not_exist_is_named():
+    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
+    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
+    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
+
+
 def test_who_is_never_seen_is_named_for_each_way():
     figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
     assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")

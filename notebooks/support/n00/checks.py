@@ -37,8 +37,14 @@ Step: TypeAlias = Callable[[list[nn.Module], list[Batch], float], Any]
 
 def whole_batch_step(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
     """Step every replica by torch's gradient of all rows together: what the ranks' step has to equal."""
+    _gathered(replicas, batches, learning_rate, replicas[0].forward)  # the method: no hook sees it
+
+
+def _gathered(
+    replicas: list[nn.Module], batches: list[Batch], learning_rate: float, forward: Callable[..., Any]
+) -> None:
     rows, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    F.cross_entropy(replicas[0](rows), labels).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(forward(rows), labels).backward()  # type: ignore[no-untyped-call]
     gradients = [weight.grad for weight in replicas[0].parameters()]
     for replica in replicas:
         for weight, gradient in zip(replica.parameters(), gradients, strict=True):
@@ -64,7 +70,7 @@ def _mistaken(
                 elif combine == "overwritten":
                     gradient = gradients[rank] = sum(gradients) / len(gradients)
                 else:
-                    gradient = sum(gradients) / (1 if combine == "sum" else len(gradients))
+                    gradient = sum(gradients) / {"sum": 1, "half": 2}.get(combine, len(gradients))
                 weight.data += sign * learning_rate * gradient
             for weight in weights:
                 weight.grad = None if clear else weight.grad
@@ -76,10 +82,12 @@ our_step = _mistaken()
 """The step with nothing wrong: forward and backward on each rank, then each moves by the mean."""
 
 
-def _weights_after(step: Step) -> Callable[..., list[list[list[float]]]]:
-    """Turn a step into the function of a case: the weights of each rank after each of some steps."""
+def _weights_after(step: Step) -> Callable[..., list[Any]]:
+    """Turn a step into the function of a case: after each of some steps the weights of each rank, and whether a
+    forward got more rows than a rank has.
+    """
 
-    def run(ranks: int, rows: int, steps: int) -> list[list[list[float]]]:
+    def run(ranks: int, rows: int, steps: int) -> list[Any]:
         generator = torch.Generator().manual_seed(ranks)
         replicas: list[nn.Module] = [
             nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double() for _ in range(ranks)
@@ -89,7 +97,10 @@ def _weights_after(step: Step) -> Callable[..., list[list[list[float]]]]:
                 value = torch.randn(weights[0].shape, generator=generator, dtype=torch.float64)
                 for weight in weights:
                     weight.copy_(value)
-        after = []
+        seen: list[int] = []
+        for replica in replicas:
+            replica.register_forward_pre_hook(lambda _, got: seen.append(len(got[0])))
+        after: list[Any] = []
         for _ in range(steps):
             batches = [
                 (
@@ -99,14 +110,15 @@ def _weights_after(step: Step) -> Callable[..., list[list[list[float]]]]:
                 for _ in range(ranks)
             ]
             step(replicas, batches, 0.5)
-            after.append([nn.utils.parameters_to_vector(r.parameters()).tolist() for r in replicas])
+            flat = [nn.utils.parameters_to_vector(r.parameters()).tolist() for r in replicas]
+            after.append((flat, any(count > rows for count in seen)))
         return after
 
     return run
 
 
 def _first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
-    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True), start=1):
+    for number, ((mine, together), (theirs, _)) in enumerate(zip(got, expected, strict=True), start=1):
         for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
             for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
                 if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
@@ -114,6 +126,8 @@ def _first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
                         f"after step {number} weight {place} of rank {rank} is {weight:.6f}, but "
                         f"{right:.6f} when torch steps on the whole batch"
                     )
+        if together:
+            return f"the weights are right, but a forward got more than the {case['rows']} rows of one rank"
     return ""
 
 
@@ -130,6 +144,10 @@ check_step = Exercise(
         ),
         "You took the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _mistaken(
             combine="sum"
+        ),
+        "You divided by 2, but the mean over the ranks divides by their number.": _mistaken(combine="half"),
+        "You put the rows of all ranks together: real ranks have no place where all rows are.": (
+            lambda replicas, batches, learning_rate: _gathered(replicas, batches, learning_rate, replicas[0])
         ),
         "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _mistaken(
             stepped=1
@@ -173,7 +191,7 @@ check_makespan = Exercise(
         ),
     },
 )
-"""Not an exercise: on it the notebook shows what a verdict looks like."""
+"""Not an exercise: on it the notebook shows what a check says to a wrong answer."""
 
 check_idle_share = Exercise(
     "idle share",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import torch
@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from lib._values import integer
-from lib.measure import import_psutil
 from lib.timeline import Recorder, Trace
 
 PATIENCE = 60.0  # seconds for all processes to come up
@@ -30,15 +29,10 @@ _gate: Any = None  # of a process: where all of them meet before a round
 
 @dataclass(frozen=True)
 class Round:
-    """Hold one round: what ran when, the seconds that processors worked for it, and how often a lane had to wait.
-
-    waits: how often a lane gave its processor away because it could not go on, as for a lock. A lane that is only
-    put aside because others want the processor is not counted, so that other work on the machine changes little.
-    """
+    """Hold one round: what ran when, and the seconds that processors worked for it."""
 
     trace: Trace
     cpu_seconds: float
-    waits: int
 
     @property
     def cores(self) -> float:
@@ -46,20 +40,14 @@ class Round:
         return self.cpu_seconds / self.trace.makespan
 
 
-def used() -> tuple[float, int]:
-    """Return the seconds that processors have worked for this process so far, and how often it had to wait."""
-    return time.process_time(), import_psutil("counting waits").Process().num_ctx_switches().voluntary
-
-
 def lane(work: Callable[[], Any], k: int, lanes: int, tasks: int) -> Round:
     """Be process k of so many lanes: do tasks k, k + lanes, …"""
     _gate.wait(PATIENCE)  # all processes begin together
-    recorder, (cpu, waits) = Recorder(), used()
+    recorder, before = Recorder(), process_time()
     for task in range(k, tasks, lanes):
         with recorder.span(f"process {k}", str(task)):
             work()
-    cpu_now, waits_now = used()
-    return Round(recorder.trace(from_zero=False), cpu_now - cpu, waits_now - waits)
+    return Round(recorder.trace(from_zero=False), process_time() - before)
 
 
 class Team:
@@ -91,7 +79,7 @@ class Team:
         lanes = [self._pool.submit(lane, work, k, self.processes, tasks) for k in range(self.processes)]
         told = [one.result() for one in lanes]
         trace = Trace().merge(*(one.trace for one in told)).from_zero()
-        return Round(trace, sum(one.cpu_seconds for one in told), sum(one.waits for one in told))
+        return Round(trace, sum(one.cpu_seconds for one in told))
 
 
 def _set_gate(gate: Any) -> None:
@@ -127,7 +115,8 @@ def rank_step(
         "gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=timedelta(seconds=PATIENCE)
     )
     try:
-        # a tensor that was sent lies in memory which all processes share: each would step on the same weights
+        # torch sends a tensor as memory that all processes share: without a copy every rank would step on the
+        # weights of all the others
         own = copy.deepcopy(model)
         replica = DistributedDataParallel(own)
         optimizer = torch.optim.SGD(replica.parameters(), learning_rate)

@@ -11,6 +11,7 @@ A few notebooks run alone, one after another, because what they say about their 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -27,9 +28,10 @@ from tools.kept import MEASURED
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
-BOTH_CORES = ["-n", "3", "--dist", "loadfile"]
+#: Files in the order given: few tests may take long, and who starts last is waited for alone.
+BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 #: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
-ALONE = ("00", "01", "02", "05", "06", "10")
+ALONE = ("01", "05", "10")
 SLOWEST = 10
 RUN = ("save", "export")  # these tests of tools run notebooks
 
@@ -69,7 +71,9 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
         planned.append(Step("paired benchmarks", ["tests/bench"], 10))
     alone = [path for path in chosen if path.name.startswith(ALONE) and measures(path)]
+    seconds = json.loads((ROOT / "notebooks" / "recorded" / "seconds.json").read_text(encoding="utf-8"))["seconds"]
     together = [path for path in chosen if path not in alone]
+    together.sort(key=lambda path: 0 if path.parent.name == "solutions" else -seconds.get(path.name, 0))
     compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
     compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
     for how, paths, more in (("alone", alone, []), ("together", together, BOTH_CORES)):

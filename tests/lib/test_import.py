@@ -46,9 +46,9 @@ print('fine')
 
 def test_importing_is_quick_where_torch_is_imported_already():
     timed = "import time{}; start = time.process_time(); import {}; print(time.process_time() - start)"
-    runs = [float(fresh(timed.format(", torch", "lib"))) for _ in range(5)]  # the quickest counts
     whole = float(fresh(timed.format("", "torch")))
-    assert min(runs) < 0.1 * whole, f"import lib took {min(runs):.3f} s, import torch {whole:.3f} s"
+    tries = (float(fresh(timed.format(", torch", "lib"))) for _ in range(5))  # a busy machine may need more than one
+    assert any(seconds < 0.1 * whole for seconds in tries), f"import lib takes over a tenth of torch's {whole:.3f} s"
 
 
 def test_an_unknown_name_is_an_attribute_error_and_the_known_ones_are_listed():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from support.checks import Exercise, Guess, Verdict, cases, check_function, check_value, guess, letter, untouched
+from support.checks import Exercise, Guess, Verdict, cases, check_function, check_value, guess, letter, untouched, use
 
 
 def squares(n):
@@ -167,3 +167,14 @@ def test_a_guess_reads_what_is_meant_and_gets_what_the_notebook_knows():
     fastest = Guess(lambda ways: f"the best of {ways}", lambda ways: "AB"[ways - 1], read=letter)
     assert fastest(" b", ways=2).message == "You said B: that is it, the best of 2 = B."
     assert fastest(None, 2).message.startswith("No guess yet for the best of 2.")
+
+
+def test_later_cells_run_on_a_right_answer_and_on_ours_while_it_is_a_stub_or_wrong():
+    exercise = Exercise("double", reference=lambda x: 2 * x, cases=[{"x": 3}])
+    right, wrong, other = (lambda x: x + x), (lambda x: x**2), (lambda x: x * 2)
+
+    def stub(x): ...
+
+    assert use(right, exercise) is right
+    assert use(stub, exercise) is use(wrong, exercise) is exercise.reference
+    assert use(wrong, exercise, other) is other

@@ -12,13 +12,8 @@ from torch.nn import functional as F
 
 from lib.timeline import Span, Trace
 from support.checks import Exercise, Guess, cases
+from support.checks import use as use
 from support.n00.figures import shared_step
-
-
-def use(answer: Any, exercise: Exercise, ours: Any = None) -> Any:
-    """Return the reader's answer if its check finds it right, ours otherwise (if not given: what it was judged by)."""
-    return answer if exercise(answer) else ours or exercise.reference
-
 
 # ---- predictions
 

@@ -2,9 +2,9 @@
 
     print(headspace(loader, step))        step: what training does with one batch
 
-Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster than
-that), the loader with nobody to use its batches, and both together as in training. Workers that run beside the step
-give max(step, loader), no workers give step + loader, and what is above that is what the two take from each other.
+Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster), the
+loader with nobody to use its batches, and both together as in training. Beside workers a batch takes max(step, loader),
+without any it takes step + loader, and what is above that is what the two take from each other.
 
 Pattern: the headspace analysis of SPDL's guide to the performance of data loading.
 """
@@ -48,6 +48,11 @@ class Headspace:
         return max(1.0, self.both / self.step)
 
     @property
+    def undisturbed(self) -> float:
+        """Seconds a batch as in training if step and loader took nothing from each other."""
+        return max(self.step, self.loader) if self.workers else self.step + self.loader
+
+    @property
     def limits(self) -> Literal["step", "loader", "sharing"]:
         """What to work on. "sharing": the loader would keep up by itself, but the two slow each other down."""
         if self.gain <= SLACK:
@@ -67,29 +72,30 @@ class Headspace:
 
     @property
     def workers_that_fit(self) -> int:
-        """How many of these have a core of their own: each rank has cores / ranks, and its step takes one of them."""
+        """How many of these get a core each: a rank has cores / ranks of them, and its step takes one."""
         return max(0, min(self.workers_needed, self.cores // self.ranks - 1))
 
     @property
     def within_reach(self) -> float:
-        """Seconds a batch with the workers that fit, if they don't slow each other down."""
-        one_worker = max(1, self.workers) * self.loader
-        fit = self.workers_that_fit
+        """Seconds a batch with the workers that fit, if they compute: those that wait, for a disk, share cores."""
+        one_worker, fit = max(1, self.workers) * self.loader, self.workers_that_fit
         return max(self.step, one_worker / fit) if fit else self.step + one_worker
 
     def __str__(self) -> str:
-        times = (self.step, self.loader, self.both, self.within_reach)
-        step, loader, both, reach = (format_time(seconds, unit_for(self.both)) for seconds in times)
-        both_slow = "neither alone: they share cores, memory or disk, and more workers don't help"
-        limit = both_slow if self.limits == "sharing" else f"the {self.limits}"
-        gain = f"{self.gain:.2f} times as fast at most, if batches cost nothing"
+        times = (self.step, self.loader, self.both, self.undisturbed, self.within_reach)
+        step, loader, both, undisturbed, reach = (format_time(seconds, unit_for(self.both)) for seconds in times)
+        sharing = "neither alone: they share cores, memory or disk, and more workers don't help"
+        limit = sharing if self.limits == "sharing" else f"the {self.limits}"
         rows = [("step", f"{step} a batch, on batches that are kept"), ("loader", f"{loader} a batch, alone")]
-        rows += [("both", f"{both} a batch, as in training"), ("limit", f"{limit}; {gain}")]
+        rows += [("both", f"{both} a batch, as in training; {undisturbed} if they took nothing from each other")]
+        rows += [("limit", f"{limit}; {self.gain:.2f} times as fast at most, if batches cost nothing")]
         if self.workers_needed:
             there = self.workers or "none: step and loader take turns, so their times add up"
             asked = f"{max(1, self.workers)} · {loader} / {step} asks for {self.workers_needed}, the loader has {there}"
-            node = f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}, one a rank for the step: "
-            node += f"{self.workers_that_fit} of {self.workers_needed} workers a rank fit, {reach} a batch at best"
+            node = (
+                f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}: beside its step a rank has cores for "
+            )
+            node += f"{self.workers_that_fit} of {self.workers_needed}; {reach} a batch if these compute all the time"
             rows += [("workers", asked), ("node", node)]
         return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
@@ -137,9 +143,7 @@ def headspace(
         done = step(batch)
         if inspect.isgenerator(done) or inspect.iscoroutine(done):
             done.close()
-            raise TypeError(
-                f"step returned a {type(done).__name__}, so it has not run; write it without yield or async"
-            )
+            raise TypeError(f"step returned a {type(done).__name__}: it hasn't run; write it without yield or async")
 
     def seconds(source: Any, use: Callable[[Any], None]) -> float:
         warm, seen, start = max(1, workers), 0, 0.0  # the first batches of all workers come at once
@@ -173,9 +177,8 @@ def _now(clock: Callable[[], float]) -> float:
 
 def _close(loader: Any, iterator: Any) -> None:
     """End an iterator now: torch ends workers when it is collected, and persistent ones never."""
-    for end in ("_shutdown_workers", "close"):
-        if hasattr(iterator, end):
-            getattr(iterator, end)()
-            break
+    end = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
+    if end:
+        end()
     if getattr(loader, "_iterator", None) is iterator:
         loader._iterator = None

@@ -80,12 +80,14 @@ def test_three_times_say_what_limits_what_there_is_to_win_and_how_many_workers(
 ):
     found = measured(step, loader, workers)
     assert times(found) == (step, loader, both), "neither the 100 s of a start nor anything else is in them"
+    assert found.undisturbed == pytest.approx(both)
     assert (found.limits, found.workers_needed) == (limits, needed) and found.gain == pytest.approx(gain)
 
 
 def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_workers():
     found = measured(0.1, 0.08, 2, friction=0.05)
     assert times(found) == (0.1, 0.08, 0.15) and found.limits == "sharing" and found.workers_needed == 2
+    assert "150 ms a batch, as in training; 100 ms if they took nothing from each other" in str(found)
     assert "more workers don't help; 1.50 times as fast at most" in str(found)
 
 
@@ -94,7 +96,7 @@ def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_w
     [(1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9)],
 )
 def test_ranks_of_a_node_divide_its_cores_and_each_step_takes_one(ranks, cores, fit, within_reach):
-    """8 workers are asked for. On a core they have not got, they would be as fast as the core."""
+    """8 workers are asked for, each of which makes a batch in 0.8 s on a core of its own."""
     found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores)
     assert found.workers_that_fit == fit and found.within_reach == pytest.approx(within_reach)
 
@@ -103,10 +105,11 @@ def test_what_is_printed_says_it_all_in_aligned_lines():
     assert str(measured(0.1, 0.4, 2, ranks=2)).splitlines() == [
         "step     100 ms a batch, on batches that are kept",
         "loader   400 ms a batch, alone",
-        "both     400 ms a batch, as in training",
+        "both     400 ms a batch, as in training; 400 ms if they took nothing from each other",
         "limit    the loader; 4.00 times as fast at most, if batches cost nothing",
         "workers  2 · 400 ms / 100 ms asks for 8, the loader has 2",
-        "node     2 ranks on 8 cores, one a rank for the step: 3 of 8 workers a rank fit, 267 ms a batch at best",
+        "node     2 ranks on 8 cores: beside its step a rank has cores for 3 of 8; 267 ms a batch if these compute all "
+        "the time",
     ]
     assert "asks for 3, the loader has none: step and loader take turns, so their times add" in str(measured(0.1, 0.25))
     assert str(measured(0.1, 0.005)).splitlines()[-1].startswith("limit    the step; 1.05 times")
@@ -168,7 +171,7 @@ def test_a_step_that_only_makes_a_generator_has_not_run():
         return batch
 
     for step in (generator, coroutine):
-        with pytest.raises(TypeError, match=f"returned a {step.__name__}, so it has not run; write it without yield"):
+        with pytest.raises(TypeError, match=f"returned a {step.__name__}: it hasn't run; write it without yield"):
             headspace([1, 2, 3], step)
 
 

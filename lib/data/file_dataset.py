@@ -18,13 +18,13 @@ class FileDataset(Dataset[Any]):
     (all processes of a machine share that, and give it back when others need it), else on the disk.
 
     `__getitems__`, which torch's DataLoader calls, reads a batch at once: sorted, and rows that lie close together in
-    one read. transform: applied to a row (a str) when it is taken.
+    one read. transform: applied to a row (a str) when it is taken. Close `meta_file` when done.
 
     Reads never move a position in the file, so forked workers and threads may share it; a pickled copy, as a spawned
-    worker gets, is a path, and opens the files again. Close `meta_file` when done.
+    worker gets, is a path, and opens the files again.
 
     Raises IndexError outside -N..N-1 (a negative index counts from the end, as in a list), and what MetaFile raises:
-    RuntimeError if the text has changed since it was opened, also between two processes.
+    RuntimeError if the text has changed since it was opened, also by the time a copy opens it.
     """
 
     def __init__(self, meta_file: MetaFile, *, transform: Callable[[str], Any] | None = None) -> None:

@@ -66,8 +66,7 @@ class Headspace:
         A loader without workers counts as one, whose batches come for nothing: what it takes to send them isn't known.
         Where the step limits, no more than there are: they are enough.
         """
-        # rounded first: 2 · 0.3 / 0.1 is a little more than 6
-        asked = max(1, math.ceil(round(max(1, self.workers) * self.loader / self.step, 6)))
+        asked = max(1, math.ceil(round(max(1, self.workers) * self.loader / self.step, 6)))  # 2 · 0.3 / 0.1 > 6
         return min(asked, self.workers) if self.limits == "step" else asked
 
     @property

@@ -4,9 +4,8 @@
 
 Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster), the
 loader with nobody to use its batches, and both together as in training. Beside workers a batch takes max(step, loader),
-without any it takes step + loader, and what is above that is what the two take from each other.
-
-Pattern: the headspace analysis of SPDL's guide to the performance of data loading.
+without any it takes step + loader, and what is above that is what the two take from each other. Pattern: SPDL's guide
+to the performance of data loading, whose headspace analysis asks the same.
 """
 
 from __future__ import annotations
@@ -144,6 +143,11 @@ def headspace(
             done.close()
             raise TypeError(f"step returned a {type(done).__name__}: it hasn't run; write it without yield or async")
 
+    def now() -> float:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # steps return before the GPU has done them
+            torch.cuda.synchronize()
+        return clock()
+
     def seconds(source: Any, use: Callable[[Any], None]) -> float:
         warm, seen, start = max(1, workers), 0, 0.0  # the first batches of all workers come at once
         iterator = iter(source)
@@ -152,10 +156,14 @@ def headspace(
                 use(batch)
                 seen += 1
                 if seen == warm:
-                    start = _now(clock)
-            end = _now(clock)
-        finally:
-            _close(source, iterator)
+                    start = now()
+            end = now()
+        finally:  # now: torch ends workers when an iterator is collected, and persistent ones never
+            close = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
+            if close:
+                close()
+            if getattr(source, "_iterator", None) is iterator:
+                source._iterator = None
         if seen <= warm:
             raise ValueError(
                 f"the loader gives {plural(seen, 'batch', 'batches')}, and {warm + 1} are needed, the first {warm} to "
@@ -166,18 +174,3 @@ def headspace(
     alone = seconds(loader, keep)
     trained = seconds_above_zero("the time of a step", seconds(itertools.cycle(kept), train))
     return Headspace(trained, alone, seconds(loader, train), workers, ranks, cores)
-
-
-def _now(clock: Callable[[], float]) -> float:
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # steps return before the GPU has done them
-        torch.cuda.synchronize()
-    return clock()
-
-
-def _close(loader: Any, iterator: Any) -> None:
-    """End an iterator now: torch ends workers when it is collected, and persistent ones never."""
-    end = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
-    if end:
-        end()
-    if getattr(loader, "_iterator", None) is iterator:
-        loader._iterator = None

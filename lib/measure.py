@@ -66,7 +66,7 @@ def machine_card() -> MachineCard:
         gpu = dict(gpu=found.name, gpu_memory=found.total_memory, driver=_driver(), cuda=torch.version.cuda)
     return MachineCard(
         cpu=_cpu_name(),
-        cores_usable=_usable_cores(),
+        cores_usable=usable_cores(),
         cores_logical=os.cpu_count() or 1,
         cores_physical=physical,
         memory=total,
@@ -86,7 +86,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown CPU"
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """Return how many cores this process may use: a container or taskset may allow fewer than there are."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):  # "200000 100000" is a quota of two cores, "max 100000" is none

@@ -1,5 +1,7 @@
-"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files and what reads them, the digits."""
+"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files, their datasets, headspace, the digits."""
 
+from lib.data.file_dataset import FileDataset
+from lib.data.headspace import Headspace, headspace
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.meta import MetaFile
 from lib.data.meta_server import MetaServer
@@ -10,7 +12,7 @@ from lib.data.server_dataset import ServerDataset
 
 # fmt: off
 __all__ = [
-    "DistributedRandomSampler", "DistributedSampler", "DistributedSequentialSampler", "MetaFile", "MetaServer",
-    "NaiveDataset", "Permutation", "RandomSampler", "RankDataset", "SequentialSampler", "ServerDataset",
-    "mini_epoch_loaders",
+    "DistributedRandomSampler", "DistributedSampler", "DistributedSequentialSampler", "FileDataset", "Headspace",
+    "MetaFile", "MetaServer", "NaiveDataset", "Permutation", "RandomSampler", "RankDataset", "SequentialSampler",
+    "ServerDataset", "headspace", "mini_epoch_loaders",
 ]

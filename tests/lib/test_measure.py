@@ -219,7 +219,7 @@ def test_a_gpu_that_torch_sees_is_on_the_card(monkeypatch):
 def test_a_container_that_may_use_fewer_cores_says_so(monkeypatch):
     def quota(text):
         monkeypatch.setattr(Path, "read_text", lambda self: text)
-        return MODULE._usable_cores()
+        return MODULE.usable_cores()
 
     free = quota("max 100000")
     assert free == quota("not what we expect") and quota("100000 100000") == 1

@@ -1,0 +1,176 @@
+"""Is the loader the bottleneck at all? `headspace` measures how much faster training could be if batches cost nothing.
+
+    print(headspace(loader, step))        step: what training does with one batch
+
+Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster), the
+loader with nobody to use its batches, and both together as in training. Beside workers a batch takes max(step, loader),
+without any it takes step + loader, and what is above that is what the two take from each other. Pattern: SPDL's guide
+to the performance of data loading, whose headspace analysis asks the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from lib._values import format_time, integer, plural, seconds_above_zero, unit_for
+from lib.measure import usable_cores
+
+SLACK = 1.1  # a gain below this factor is within what two measurements of the same thing differ by
+
+
+@dataclass(frozen=True)
+class Headspace:
+    """Hold seconds a batch of the `step`, the `loader` and `both`, and say what follows; `print` it.
+
+    workers: those of the loader that was measured; 0 if it loads in the process of the step.
+    ranks, cores: how many such processes share a node, and how many cores it has in all.
+    """
+
+    step: float
+    loader: float
+    both: float
+    workers: int
+    ranks: int
+    cores: int
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast training would be if batches cost nothing."""
+        return max(1.0, self.both / self.step)
+
+    @property
+    def undisturbed(self) -> float:
+        """Seconds a batch as in training if step and loader took nothing from each other."""
+        return max(self.step, self.loader) if self.workers else self.step + self.loader
+
+    @property
+    def limits(self) -> Literal["step", "loader", "sharing"]:
+        """What to work on. "sharing": the loader would keep up by itself, but the two slow each other down."""
+        if self.gain <= SLACK:
+            return "step"
+        return "loader" if self.workers == 0 or self.loader > self.step else "sharing"
+
+    @property
+    def workers_needed(self) -> int:
+        """How many workers make batches as fast as the step takes them: ceil(workers · loader / step).
+
+        A loader without workers counts as one, whose batches come for nothing: what it takes to send them isn't known.
+        Where the step limits, no more than there are: they are enough.
+        """
+        asked = max(1, math.ceil(round(max(1, self.workers) * self.loader / self.step, 6)))  # 2 · 0.3 / 0.1 > 6
+        return min(asked, self.workers) if self.limits == "step" else asked
+
+    @property
+    def workers_that_fit(self) -> int:
+        """How many of these get a core each: a rank has cores / ranks of them, and its step takes one."""
+        return max(0, min(self.workers_needed, self.cores // self.ranks - 1))
+
+    @property
+    def within_reach(self) -> float:
+        """Seconds a batch with the workers that fit, if they compute: those that wait, for a disk, share cores."""
+        one_worker, fit = max(1, self.workers) * self.loader, self.workers_that_fit
+        return max(self.step, one_worker / fit) if fit else self.step + one_worker
+
+    def __str__(self) -> str:
+        times = (self.step, self.loader, self.both, self.undisturbed, self.within_reach)
+        step, loader, both, undisturbed, reach = (format_time(seconds, unit_for(self.both)) for seconds in times)
+        sharing = "neither alone: they share cores, memory or disk, and more workers don't help"
+        limit = sharing if self.limits == "sharing" else f"the {self.limits}"
+        rows = [("step", f"{step} a batch, on batches that are kept"), ("loader", f"{loader} a batch, alone")]
+        rows += [("both", f"{both} a batch, as in training; {undisturbed} if they took nothing from each other")]
+        rows += [("limit", f"{limit}; {self.gain:.2f} times as fast at most, if batches cost nothing")]
+        if self.workers_needed:
+            there = self.workers or "none: step and loader take turns, so their times add up"
+            asked = f"{max(1, self.workers)} · {loader} / {step} asks for {self.workers_needed}, the loader has {there}"
+            node = (
+                f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}: beside its step a rank has cores for "
+            )
+            node += f"{self.workers_that_fit} of {self.workers_needed}; {reach} a batch if these compute all the time"
+            rows += [("workers", asked), ("node", node)]
+        return "\n".join(f"{name:<8} {text}" for name, text in rows)
+
+
+def headspace(
+    loader: Iterable[Any],
+    step: Callable[[Any], object],
+    *,
+    batches: int = 50,
+    cached: int = 8,
+    ranks: int = 1,
+    cores: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Headspace:
+    """Measure the step on cached batches, the loader alone, and both; the result says what limits.
+
+    step: called with one batch. It really trains, about 2 · batches times: measure before training, or on a copy of the
+    model. It must leave the batch as it is. Work on a GPU is waited for where a time is taken, if CUDA is in use.
+    batches: how many each of the three times is the mean of; fewer where an epoch has fewer. One a worker goes before
+    and isn't counted, so neither are the start of workers and what the first steps set up. cached: how many are kept.
+    ranks, cores: for the arithmetic of a node; cores are those of all ranks, by default the ones this process may use.
+    That ranks slow each other down is in the times only if all of them measure at once.
+
+    The loader is iterated twice: files that fit in memory are in the page cache the second time. Iterators are closed
+    and workers ended, also persistent ones and when the step raises.
+
+    Raises TypeError for a step that can't be called or hasn't run (a generator) and for an iterator in the loader's
+    place, ValueError for an epoch too short to measure; what the step raises passes through.
+    """
+    batches, cached = integer("batches", batches, at_least=1), integer("cached", cached, at_least=1)
+    ranks = integer("ranks", ranks, at_least=1)
+    cores = integer("cores", usable_cores() if cores is None else cores, at_least=1)
+    if not callable(step):
+        raise TypeError(f"step must be a function of one batch, not {step!r}")
+    if isinstance(loader, Iterator):
+        raise TypeError(f"loader is iterated twice, so it can't be an iterator ({loader!r}); pass the loader itself")
+    workers = int(getattr(loader, "num_workers", 0))
+    kept: list[Any] = []
+
+    def keep(batch: Any) -> None:
+        if len(kept) < cached:
+            kept.append(batch)
+
+    def train(batch: Any) -> None:
+        done = step(batch)
+        if inspect.isgenerator(done) or inspect.iscoroutine(done):
+            done.close()
+            raise TypeError(f"step returned a {type(done).__name__}: it hasn't run; write it without yield or async")
+
+    def now() -> float:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # steps return before the GPU has done them
+            torch.cuda.synchronize()
+        return clock()
+
+    def seconds(source: Any, use: Callable[[Any], None]) -> float:
+        warm, seen, start = max(1, workers), 0, 0.0  # the first batches of all workers come at once
+        iterator = iter(source)
+        try:
+            for batch in itertools.islice(iterator, warm + batches):
+                use(batch)
+                seen += 1
+                if seen == warm:
+                    start = now()
+            end = now()
+        finally:  # now: torch ends workers when an iterator is collected, and persistent ones never
+            close = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
+            if close:
+                close()
+            if getattr(source, "_iterator", None) is iterator:
+                source._iterator = None
+        if seen <= warm:
+            raise ValueError(
+                f"the loader gives {plural(seen, 'batch', 'batches')}, and {warm + 1} are needed, the first {warm} to "
+                "warm up: pass one with a longer epoch (drop_last=True leaves none of a dataset smaller than a batch)"
+            )
+        return (end - start) / (seen - warm)
+
+    alone = seconds(loader, keep)
+    trained = seconds_above_zero("the time of a step", seconds(itertools.cycle(kept), train))
+    return Headspace(trained, alone, seconds(loader, train), workers, ranks, cores)

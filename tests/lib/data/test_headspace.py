@@ -1,0 +1,226 @@
+"""headspace: whether step or loader limits, by how much, and how many workers the arithmetic asks for."""
+
+import multiprocessing
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from lib.data.headspace import Headspace, headspace
+
+
+class Clock:
+    """A clock that moves when something says that it takes time."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    def step(self, seconds):
+        def step(batch):
+            self.now += seconds
+
+        return step
+
+
+class Loader:
+    """A loader that takes `seconds` a batch: between the steps, or with workers beside them. Starting takes 100 s."""
+
+    def __init__(self, clock, seconds, num_workers=0, length=1000, friction=0.0):
+        self.clock, self.seconds, self.num_workers, self.length = clock, seconds, num_workers, length
+        self.friction, self.opened, self.closed = friction, 0, 0
+
+    def __iter__(self):
+        self.opened += 1
+        ready = self.clock.now + 100
+        self.clock.now = ready
+        try:
+            for i in range(self.length):
+                if self.num_workers == 0:
+                    self.clock.now += self.seconds
+                else:
+                    ready += self.seconds
+                    self.clock.now = max(self.clock.now, ready)
+                yield i
+                self.clock.now += self.friction * (self.opened == 2)  # a step beside workers is slower
+        finally:
+            self.closed += 1
+
+
+def measured(step, loader, num_workers=0, friction=0.0, **arguments):
+    clock = Clock()
+    return headspace(
+        Loader(clock, loader, num_workers, friction=friction), clock.step(step), clock=clock, cores=8, **arguments
+    )
+
+
+def times(found):
+    return pytest.approx((found.step, found.loader, found.both))
+
+
+# --- what limits, and what it asks for
+@pytest.mark.parametrize(
+    "step, loader, workers, both, limits, gain, needed",
+    [
+        (0.1, 0.4, 2, 0.4, "loader", 4.0, 8),  # loader-bound: 2 workers give a batch in 0.4 s, so one needs 0.8 s
+        (0.1, 0.3, 2, 0.3, "loader", 3.0, 6),  # 2 · 0.3 / 0.1 is 6.000000000000001 in floats, and no seventh worker
+        (0.1, 0.01, 4, 0.1, "step", 1.0, 1),  # step-bound: one of the four would do
+        (0.1, 0.1, 2, 0.1, "step", 1.0, 2),  # balanced
+        (0.1, 0.105, 2, 0.105, "step", 1.05, 2),  # within the noise: no third worker for 5 %
+        (0.1, 0.1, 0, 0.2, "loader", 2.0, 1),  # one process: the times add up, one worker hides the loader
+        (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
+        (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
+    ],
+)
+def test_three_times_say_what_limits_what_there_is_to_win_and_how_many_workers(
+    step, loader, workers, both, limits, gain, needed
+):
+    found = measured(step, loader, workers)
+    assert times(found) == (step, loader, both), "neither the 100 s of a start nor anything else is in them"
+    assert found.undisturbed == pytest.approx(both)
+    assert (found.limits, found.workers_needed) == (limits, needed) and found.gain == pytest.approx(gain)
+
+
+def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_workers():
+    found = measured(0.1, 0.08, 2, friction=0.05)
+    assert times(found) == (0.1, 0.08, 0.15) and found.limits == "sharing" and found.workers_needed == 2
+    assert "150 ms a batch, as in training; 100 ms if they took nothing from each other" in str(found)
+    assert "more workers don't help; 1.50 times as fast at most" in str(found)
+
+
+@pytest.mark.parametrize(
+    "ranks, cores, fit, within_reach",
+    [(1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9)],
+)
+def test_ranks_of_a_node_divide_its_cores_and_each_step_takes_one(ranks, cores, fit, within_reach):
+    """8 workers are asked for, each of which makes a batch in 0.8 s on a core of its own."""
+    found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores)
+    assert found.workers_that_fit == fit and found.within_reach == pytest.approx(within_reach)
+
+
+def test_what_is_printed_says_it_all_in_aligned_lines():
+    assert str(measured(0.1, 0.4, 2, ranks=2)).splitlines() == [
+        "step     100 ms a batch, on batches that are kept",
+        "loader   400 ms a batch, alone",
+        "both     400 ms a batch, as in training; 400 ms if they took nothing from each other",
+        "limit    the loader; 4.00 times as fast at most, if batches cost nothing",
+        "workers  2 · 400 ms / 100 ms asks for 8, the loader has 2",
+        "node     2 ranks on 8 cores: beside its step a rank has cores for 3 of 8; 267 ms a batch if these compute all "
+        "the time",
+    ]
+    assert "asks for 3, the loader has none: step and loader take turns, so their times add" in str(measured(0.1, 0.25))
+    assert str(measured(0.1, 0.005)).splitlines()[-1].startswith("limit    the step; 1.05 times")
+
+
+# --- how it is measured
+def test_the_step_gets_kept_batches_first_then_those_of_the_loader_and_warm_up_is_not_counted():
+    clock, got = Clock(), []
+
+    def step(batch):
+        got.append(batch)
+        clock.now += 7.0 if len(got) == 1 else 0.1  # the first one sets things up
+
+    loader = Loader(clock, 0.4, num_workers=2)
+    found = headspace(loader, step, batches=5, cached=3, clock=clock)
+    assert got == [0, 1, 2, 0, 1, 2, 0, *range(7)], "two to warm up, one for each worker, and five"
+    assert times(found) == (0.1, 0.4, 0.4) and (loader.opened, loader.closed) == (2, 2)
+    assert found.cores >= 1 == found.ranks
+
+
+def test_a_short_epoch_is_measured_as_far_as_it_goes_and_an_empty_one_is_refused():
+    clock = Clock()
+    found = headspace(Loader(clock, 0.2, length=2), clock.step(0.1), clock=clock)
+    assert times(found) == (0.1, 0.2, 0.3)
+    for length, workers, message in (
+        (0, 0, "0 batches, and 2 are"),
+        (1, 0, "1 batch, and 2"),
+        (4, 4, "4 batches, and 5"),
+    ):
+        loader = Loader(clock, 0.2, workers, length)
+        with pytest.raises(ValueError, match=f"the loader gives {message} .* pass one with a longer epoch .*drop_last"):
+            headspace(loader, clock.step(0.1), clock=clock)
+        assert loader.closed == loader.opened == 1
+    dropped = DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)
+    with pytest.raises(ValueError, match="0 batches"):
+        headspace(dropped, len)
+
+
+def test_arguments_that_measure_nothing_are_refused_before_anything_runs():
+    clock = Clock()
+    loader = Loader(clock, 0.1)
+    for wrong in ({"batches": 0}, {"cached": 0}, {"ranks": 0}, {"cores": 0}, {"batches": 2.5}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            headspace(loader, clock.step(0.1), **wrong)
+    with pytest.raises(TypeError, match="a function of one batch, not None"):
+        headspace(loader, None)
+    with pytest.raises(TypeError, match=r"can't be an iterator .* pass the loader itself"):
+        headspace(iter([1, 2]), clock.step(0.1))
+    assert loader.opened == 0
+    with pytest.raises(ValueError, match=r"the time of a step must be .* above 0, not 0\.0"):
+        headspace(loader, clock.step(0.0), clock=clock)
+
+
+def test_a_step_that_only_makes_a_generator_has_not_run():
+    def generator(batch):
+        yield batch
+
+    async def coroutine(batch):
+        return batch
+
+    for step in (generator, coroutine):
+        with pytest.raises(TypeError, match=f"returned a {step.__name__}: it hasn't run; write it without yield"):
+            headspace([1, 2, 3], step)
+
+
+def test_work_on_a_gpu_is_waited_for_where_a_time_is_taken_and_only_there(monkeypatch):
+    clock, queued = Clock(), []
+
+    def synchronize():
+        clock.now += sum(queued)
+        queued.clear()
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    found = headspace(Loader(clock, 0.4, num_workers=1), lambda batch: queued.append(0.3), batches=20, clock=clock)
+    assert found.step == pytest.approx(0.3), "the step returns at once, the GPU is done after 0.3 s"
+
+
+# --- real loaders
+class Slow(Dataset):
+    """64 items, each of which takes a while."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return index
+
+
+def test_a_real_loader_is_measured_its_workers_ended_and_it_is_whole_again():
+    loader = DataLoader(Slow(0.005), batch_size=2, num_workers=1, persistent_workers=True)
+    found = headspace(loader, lambda batch: batch + 1, batches=10)
+    assert found.limits == "loader" and found.workers == 1
+    assert found.gain > 2 and found.workers_needed > 2, "10 ms for a batch, microseconds for a step"
+    assert not multiprocessing.active_children()
+    assert torch.cat([*loader]).tolist() == [*range(64)]
+    loader._iterator._shutdown_workers()
+
+
+def test_a_step_that_raises_is_told_as_it_is_and_leaves_no_worker():
+    loader, seen = DataLoader(Slow(0.0), num_workers=1), []
+
+    def step(batch):
+        seen.append(batch)
+        if len(seen) > 8:  # in the third pass
+            raise FloatingPointError("the loss is nan")
+
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        headspace(loader, step, batches=5)
+    assert len(seen) == 9 and not multiprocessing.active_children()

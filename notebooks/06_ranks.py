@@ -22,9 +22,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
 from lib.training.launch import leave
+from support.digits import Digits, write_digits
 from support.training import TinyClip, caption_loss, contrastive_loss
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -27,9 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
-from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.launch import leave, meet
 from lib.training.state import load_state, save_state
+from support.digits import decode_image, parse_row, write_digits
 from support.training import (
     Step,
     StepLog,

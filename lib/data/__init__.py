@@ -1,4 +1,4 @@
-"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files and what reads them, the digits."""
+"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files and what reads them."""
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.meta import MetaFile

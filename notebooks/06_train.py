@@ -29,9 +29,9 @@ from torch.utils.data import DataLoader
 
 from lib._values import plural
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
-from lib.data.digits import decode_image, parse_row, write_digits
 from lib.training.launch import leave, meet
 from lib.training.state import load_state, save_state
+from support.digits import decode_image, parse_row, write_digits
 from support.training import (
     Step,
     StepLog,

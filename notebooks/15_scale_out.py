@@ -26,10 +26,10 @@ from torch.nn.functional import cross_entropy
 
 from lib import schedules as makers
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
-from lib.data.digits import decode_image, digit_of, parse_row, write_digits
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
 from lib.training.launch import leave, meet
+from support.digits import decode_image, digit_of, parse_row, write_digits
 from support.n15.runs import even_balance, tower
 from support.training import Step, StepLog
 

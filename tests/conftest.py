@@ -19,7 +19,7 @@ GPU = Path(__file__).parent / "gpu"
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from lib.data.digits import write_digits
+    from support.digits import write_digits
 
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 

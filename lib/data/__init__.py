@@ -1,4 +1,4 @@
-"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files, their datasets, headspace, the digits."""
+"""How data reaches many ranks: samplers, an O(1)-memory shuffle, meta files and what reads them, headspace."""
 
 from lib.data.file_dataset import FileDataset
 from lib.data.headspace import Headspace, headspace

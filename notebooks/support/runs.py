@@ -17,13 +17,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib._values import integer
-from lib.data.digits import Digits
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 from lib.measure import compare, measure
 from lib.pipeline.microbatch import gather, scatter
 from lib.timeline import Recorder, Trace, Work, play
+from support.digits import Digits
 from support.recordings import measured_or_recorded, origin_of
 from support.training import CAPTIONS, TinyClip
 

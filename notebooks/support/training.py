@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.data.digits import WORDS, digit_of
+from support.digits import WORDS, digit_of
 
 # ---- A CLIP that trains in seconds: an image and its caption should meet at the same point .
 #

@@ -12,8 +12,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from lib.data.digits import write_digits
 from support import recordings
+from support.digits import write_digits
 from support.n06.runs import against_first
 from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
 from tests.bench.common import arguments

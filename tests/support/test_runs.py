@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lib.data.digits import Digits
+from support.digits import Digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
 from support.runs import (

@@ -16,7 +16,7 @@ DRAWING = {"matplotlib", "ipywidgets", "IPython"}
 SHARED = {
     "support.built",
     "support.checks",
-    "lib.data.digits",
+    "support.digits",
     "support.ranks",
     "support.recordings",
     "support.runs",

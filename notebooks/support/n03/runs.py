@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lib.data.digits import Digits, write_digits
 from lib.training.launch import torchrun
+from support.digits import Digits, write_digits
 
 # ---- Does the order matter? One small network for each seed, all of them trained in one tensor program.
 #

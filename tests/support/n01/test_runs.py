@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lib.data.digits import Digits, write_digits
 from lib.timeline import Recorder
+from support.digits import Digits, write_digits
 from support.n01 import runs as n01
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores: on purpose

@@ -37,7 +37,9 @@ def write_digits(folder: str | Path = "data/digits") -> Path:
     if _complete(folder):
         return folder
     if folder.exists():
-        raise FileExistsError(f"{folder} exists and is not the digits data; remove it or choose another folder")
+        raise FileExistsError(
+            f"{folder} exists and is not the digits data; remove it or choose another folder"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -120,7 +122,9 @@ class Digits(Dataset[tuple[Any, int]]):
             raise ValueError(f"split must be 'train', 'test' or 'meta', not {split!r}")
         self.folder = Path(folder)
         if not _complete(self.folder):
-            raise FileNotFoundError(f"no digits in {self.folder}; call write_digits({str(self.folder)!r}) first")
+            raise FileNotFoundError(
+                f"no digits in {self.folder}; call write_digits({str(self.folder)!r}) first"
+            )
         self.rows = [parse_row(row) for row in read_rows(self.folder / f"{split}.txt")]
         self.transform = transform
 

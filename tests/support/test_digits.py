@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from lib.data import digits
-from lib.data.digits import Digits, decode_image, digit_of, parse_row, read_rows, write_digits
+from support import digits
+from support.digits import Digits, decode_image, digit_of, parse_row, read_rows, write_digits
 
 
 @pytest.fixture(scope="module")

@@ -168,8 +168,13 @@ class Exercise:
         """Say what an answer is worth: open if a part of it is still a stub, otherwise right or wrong."""
         if len(answers) != self.answers:
             raise TypeError(f"{self.what}: {self.answers} answer(s) expected, not {len(answers)}")
+        if any(answer is None or answer is ... for answer in answers):
+            return not_attempted(self.name or self.what)
+        for name in self.methods:
+            if lacking := next((answer for answer in answers if not hasattr(answer, name)), None):
+                return self.wrong(f"{getattr(lacking, '__name__', lacking)} has no {name}.")
         parts = [getattr(answer, name) for answer in answers for name in self.methods] or answers
-        if any(part is None or part is ... or untouched(part) for part in parts):
+        if any(untouched(part) for part in parts):
             return not_attempted(self.name or self.what)
         answer = answers if self.answers > 1 else answers[0]
         return self.judge(self, answer) if self.judge else self.compare(answer)

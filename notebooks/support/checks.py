@@ -203,9 +203,17 @@ class Exercise:
         )
 
 
+OURS = "ours, until yours passes its check"
+
+
 def use(answer: Any, exercise: Exercise, ours: Any = None) -> Any:
-    """Return the reader's answer if its check finds it right, otherwise ours (the reference): later cells run on it."""
-    return answer if exercise(answer) else ours or exercise.reference
+    """Return the reader's answer if its check finds it right, otherwise ours, and say which: later cells run on it.
+
+    answer: a tuple, and a tuple is returned, where the exercise asks for several; ours: if not the reference.
+    """
+    right = bool(exercise(*answer) if exercise.answers > 1 else exercise(answer))
+    print(f"{exercise.name or exercise.what}: from here on {'yours' if right else OURS}")
+    return answer if right else exercise.reference if ours is None else ours
 
 
 def check_value(

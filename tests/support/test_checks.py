@@ -178,3 +178,25 @@ def test_later_cells_run_on_a_right_answer_and_on_ours_while_it_is_a_stub_or_wro
     assert use(right, exercise) is right
     assert use(stub, exercise) is use(wrong, exercise) is exercise.reference
     assert use(wrong, exercise, other) is other
+
+
+def test_a_class_without_a_method_that_it_should_have_is_wrong_and_told_so():
+    exercise = Exercise("the rows", reference=list, methods=("__iter__", "__len__"), judge=lambda *_: 1 / 0)
+    assert exercise(None).status == "open"
+    assert exercise(type("Rows", (), {"__len__": len})).message == "the rows: Rows has no __iter__."
+
+
+def test_later_cells_run_on_what_is_right_and_say_whose_it_is(capsys):
+    one = Exercise("a word", reference="yes", name="my_word")
+    two = Exercise(
+        "two words", reference=("a", "b"), answers=2, judge=lambda self, got: check_value(got, self.reference, what="")
+    )
+    right = "".join(["y", "es"])
+    assert use(right, one) is right and use("no", one) == "yes" and use(None, one, ours="YES") == "YES"
+    assert use((None, None), two) == ("a", "b") and use(("a", "b"), two) == ("a", "b")
+    assert capsys.readouterr().out.splitlines() == [
+        "my_word: from here on yours",
+        *["my_word: from here on ours, until yours passes its check"] * 2,
+        "two words: from here on ours, until yours passes its check",
+        "two words: from here on yours",
+    ]

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from support import built
 from support.ranks import Ranks, StuckError, in_threads, source_of, write_module
 
 
@@ -107,7 +108,7 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
 
 def test_the_text_of_functions_and_classes_is_found(tmp_path):
     assert source_of(fails).startswith("def fails(dist):")
-    assert "staticmethod" in source_of(__import__("support.n06.solved", fromlist=["Gather"]).Gather)
+    assert "staticmethod" in source_of(built.Gather)
     with pytest.raises(ValueError, match="no text of <lambda>"):
         source_of(lambda: 0)
     write_module(tmp_path / "state.py", fails, dies)

@@ -73,10 +73,6 @@ def _mistaken(
     return step
 
 
-our_step = _mistaken()
-"""The step with nothing wrong: forward and backward on each rank, then each moves by the mean."""
-
-
 def _weights_after(step: Step) -> Callable[..., list[Any]]:
     """Turn a step into the function of a case: after each of some steps the weights of each rank, and whether a
     forward got more rows than a rank has.

@@ -82,6 +82,19 @@ class Team:
         return Round(trace, sum(one.cpu_seconds for one in told))
 
 
+def gain(in_threads: Sequence[Round], in_processes: Sequence[Round], witness: Sequence[Round]) -> bool | None:
+    """Say whether processes use more cores than threads and less time, each in its best round; None: not testable.
+
+    witness: rounds in turns with those, of threads that need no lock. Where fewer than a third of them found 1.6 cores
+    to work on, no second core was free, and processes had nothing to gain.
+    """
+    if sum(one.cores > 1.6 for one in witness) < len(witness) / 3:
+        return None
+    cores = [max(one.cores for one in rounds) for rounds in (in_threads, in_processes)]
+    seconds = [min(one.trace.makespan for one in rounds) for rounds in (in_threads, in_processes)]
+    return cores[1] > 1.3 * cores[0] and seconds[1] < 0.8 * seconds[0]
+
+
 def _set_gate(gate: Any) -> None:
     global _gate
     _gate = gate

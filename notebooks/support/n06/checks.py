@@ -1,4 +1,4 @@
-"""Predictions and exercises of notebook 06, data parallel. What is not solved there, the notebook takes from here."""
+"""Predictions and exercises of notebook 06, data parallel."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from lib._values import plural
+from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
 from support.checks import Exercise, Guess, Verdict, letter
-from support.n06.solved import Gather, MyDDP, all_gather, load, reduce_scatter, save
+from support.checks import use as use
 from support.ranks import in_threads, source_of
 
 # ---- predictions
@@ -37,15 +38,6 @@ guess_hang = Guess("what rank 0 does", lambda: "B", read=letter)
 
 Fault: TypeAlias = Callable[[Any], str]
 """Says what is wrong with an answer, "" if nothing."""
-
-
-def use(exercise: Exercise, *answers: Any) -> Any:
-    """Return the reader's answer, or ours if the exercise does not accept it, and print which."""
-    right = bool(exercise(*answers))
-    print(f"{exercise.what}: from here on {'yours' if right else 'ours'}")
-    if exercise.answers > 1:
-        return answers if right else exercise.reference
-    return answers[0] if right else exercise.reference
 
 
 def _judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:

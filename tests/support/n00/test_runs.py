@@ -8,12 +8,25 @@ from torch import nn
 
 from lib.timeline import Span, Trace
 from support.n00.checks import whole_batch_step
-from support.n00.runs import Round, Team, ddp_step
+from support.n00.runs import Round, Team, ddp_step, gain
 from support.runs import count
 
 
 def test_cores_at_work_are_seconds_of_processors_for_each_second_of_the_clock():
     assert Round(Trace([Span("a", "", 1, 3)]), cpu_seconds=3.0).cores == 1.5
+
+
+def rounds(cores, seconds):
+    return [Round(Trace([Span("a", "", 0, seconds + k)]), cores * (seconds + k)) for k in range(6)]
+
+
+def test_processes_gain_where_a_second_core_is_free_and_otherwise_nothing_is_said():
+    threads, processes, free, taken = rounds(1.0, 34), rounds(1.9, 17), rounds(2.0, 20), rounds(0.9, 40)
+    assert gain(threads, processes, free) is True
+    for broken in (threads, rounds(1.9, 34), rounds(1.0, 17)):  # threads after all; busy in vain; less work done
+        assert gain(threads, broken, free) is False
+    assert gain(threads, rounds(0.9, 40), taken) is None
+    assert gain(threads, threads, taken[:5] + free[:1]) is None, "one free moment is no free core"
 
 
 @pytest.mark.ranks

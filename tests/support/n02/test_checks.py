@@ -3,7 +3,7 @@
 from itertools import islice
 
 import pytest
-from torch.utils.data import IterableDataset, default_collate, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
 from support.n02 import checks as n02
 from support.n02.runs import as_worker
@@ -17,14 +17,6 @@ class Loader(n02.Loader):
 
     def load(self, indices):
         return self.collate_fn([self.dataset[index] for index in indices])
-
-
-def test_use_takes_what_is_right_and_else_ours():
-    assert n02.use(Loader, n02.check_loader) is Loader
-    stub = type("Loader", (n02.Loader,), {"__iter__": lambda self: ..., "__len__": lambda self: None})
-    for other in (stub, n02.check_loader.mistakes["len() counts batches, not items."]):
-        assert n02.use(other, n02.check_loader) is n02.Loader
-    assert [batch.tolist() for batch in n02.Loader([5, 6, 7], [[0, 2]], default_collate)] == [[5, 7]]
 
 
 @pytest.mark.parametrize(

@@ -76,16 +76,6 @@ def test_no_function_of_the_notebook_above_an_exercise_passes_it():
     assert not n03.check_in_order(lambda gathered, size: [a for batch in gathered for share in batch for a in share])
 
 
-def test_use_goes_on_with_the_readers_answer_where_it_is_right_and_otherwise_with_ours(capsys):
-    assert n03.use(Written, n03.check_sampler) is Written
-    assert n03.use(mistake(n03.check_sampler, "len()"), n03.check_sampler) is DistributedSampler
-    assert n03.use(lambda order, world_size, rank, drop_last: ..., n03.check_share)([3, 1, 2], 2, 1, False) == [1, 3]
-    assert capsys.readouterr().out.split("\n")[:2] == [
-        "From here on: your MyDistributedSampler.",
-        "From here on: our MyDistributedSampler.",
-    ]
-
-
 @pytest.mark.parametrize("plain, normalised, truth", [(0.0, 0.1, "B"), (0.1, 0.1, "AB"), (0.0, 0.0, "NONE")])
 def test_who_is_harmed_is_read_off_the_measurement_and_can_be_the_opposite(plain, normalised, truth):
     noise = [0.01, -0.02, 0.015, -0.005]

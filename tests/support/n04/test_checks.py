@@ -60,13 +60,5 @@ def test_232_pages_are_close_and_229_are_it():
     assert "close" in n04.guess_page_reads(232).message and "that is it" in n04.guess_page_reads(229).message
 
 
-def test_only_a_right_answer_is_used_later():
-    def wrong(size, runs, world_size, rank):
-        return 0, []
-
-    def right(*arguments, **named):
-        return n04._resume(*arguments, **named)
-
-    assert n04.use(n04.check_resume, right) is right
-    assert n04.use(n04.check_resume, wrong) is n04.check_resume.reference
+def test_the_last_shard_may_be_any_sequence():
     assert "that is it" in n04.guess_last_shard(range(4)).message or "[8, 9, 0, 1]" in n04.guess_last_shard([0]).message

@@ -2,20 +2,8 @@
 
 import torch
 
+from support import built
 from support.n06 import checks as n06
-from support.n06 import solved
-
-
-def test_what_is_right_is_used_and_what_is_wrong_or_open_is_replaced(capsys):
-    assert n06.use(n06.check_ring, None, None) == (solved.reduce_scatter, solved.all_gather)
-    assert n06.use(n06.check_gather, mine := type("Gather", (solved.Gather,), {})) is mine
-    stub = type("Gather", (), {"forward": lambda *_: None, "backward": lambda *_: None})
-    assert n06.use(n06.check_gather, stub) is solved.Gather
-    assert capsys.readouterr().out.splitlines() == [
-        "reduce_scatter and all_gather: from here on ours",
-        "Gather: from here on yours",
-        "Gather: from here on ours",
-    ]
 
 
 def test_a_mistake_is_recognised_by_what_it_does_not_by_who_it_is():
@@ -44,7 +32,7 @@ def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
 
 
 def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_one_does():
-    class Waits(solved.MyDDP):
+    class Waits(built.MyDDP):
         def arrived(self, bucket):
             super().arrived(bucket)
             for _, _, handle in self.sent:
@@ -55,5 +43,5 @@ def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_on
 
 
 def test_who_has_written_the_hooks_and_not_yet_finish_has_begun():
-    begun = n06.check_ddp(type("MyDDP", (solved.MyDDP,), {"finish": lambda self: None}))
+    begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
     assert begun.status == "wrong" and "is never waited for" in begun.message

@@ -1,0 +1,64 @@
+"""What later notebooks go on from is, word for word, what the solutions of the earlier ones have."""
+
+import ast
+import json
+import re
+
+import pytest
+
+from support import built
+from tools.hygiene import joined
+from tools.project import ROOT, notebooks
+
+SOLUTIONS = {path.name[:2]: path for path in notebooks() if path.parent.name == "solutions"}
+TEXT = (ROOT / "notebooks" / "support" / "built.py").read_text(encoding="utf-8")
+
+
+def sections(text):
+    """Return the statements below each line `# ---- 06: …`; above the first stand imports only."""
+    head, *parts = re.split(r"(?m)^# ---- (\d\d): .*$", text)
+    assert not [part for part in ast.parse(head).body[1:] if not isinstance(part, (ast.Import, ast.ImportFrom))]
+    return {number: ast.parse(part).body for number, part in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def name_of(part):
+    return part.name if isinstance(part, (ast.FunctionDef, ast.ClassDef)) else ast.unparse(part.targets[0])
+
+
+def solved(number):
+    """Return the syntax tree, as text, of every statement of a solution's cells."""
+    cells = json.loads(SOLUTIONS[number].read_text(encoding="utf-8"))["cells"]
+    code = [joined(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    own = [text for text in code if "from support.setup import setup" not in text]  # it has a shell's command
+    return {ast.dump(part) for text in own for part in ast.parse(text).body}
+
+
+def invented(text):
+    """Return the names of what stands below a notebook's number and is not so in its solution."""
+    found = []
+    for number, parts in sections(text).items():
+        right = solved(number)
+        found += [name_of(part) for part in parts if ast.dump(part) not in right]
+    return found
+
+
+def test_every_part_is_as_its_solution_has_it_and_stands_there_once():
+    assert invented(TEXT) == []
+    names = [name_of(part) for parts in sections(TEXT).values() for part in parts]
+    assert len(names) == len(set(names)) and all(hasattr(built, name) for name in names)
+    assert list(sections(TEXT)) == sorted(sections(TEXT)) and len(TEXT.splitlines()) <= 350
+
+
+@pytest.mark.parametrize(
+    "old, new, culprit",
+    [
+        ("half = len(last_first) // 2", "half = len(last_first) // 3", "MyDDP"),
+        ("def my_step(replicas, batches", "def my_step(batches, replicas", "my_step"),
+        ("share = my_share", "share = sorted", "share"),
+        ("def reduce_scatter(tensor, dist):\n", 'def reduce_scatter(tensor, dist):\n    """Add."""\n', "reduce_scatter"),
+        ("# ---- 06: ", "# ---- 04: ", "save"),
+        ("# ---- 06: ", "def more(): ...\n\n\n# ---- 06: ", "more"),
+    ],
+)  # fmt: skip
+def test_any_difference_is_found(old, new, culprit):
+    assert old in TEXT and culprit in invented(TEXT.replace(old, new, 1))

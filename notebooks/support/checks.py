@@ -3,7 +3,7 @@
 Verdict        what a check says; a cell that ends in a check shows it as a coloured line
 Guess          a prediction of a notebook with its truth; `guess` comments on one and never fails
 Exercise       an exercise of a notebook: its reference, its cases, and famous wrong answers, each known by a sentence
-use            the reader's answer where it is right, otherwise ours: what the cells below an exercise run on
+use            the reader's answer where it is right, otherwise ours, and which: what the cells below run on
 check_value    compares a number or a word with the answer
 check_function compares a function with the reference over many cases
 """

@@ -127,14 +127,19 @@ def stubs_of(cell, name):
     return []
 
 
-def ways_to_ask(candidate, stub):
-    """Yield a candidate as it is, and with the stub's names for its arguments: whoever copies it renames them."""
-    yield candidate
-    if inspect.isfunction(stub) and not inspect.isclass(candidate):
-        wanted = inspect.signature(stub)
-        with suppress(TypeError, ValueError):
-            inspect.signature(candidate).bind(*wanted.parameters)
-            yield lambda *given, **named: candidate(*wanted.bind(*given, **named).args)
+def as_answer(candidate, stub):
+    """Return a candidate with the stub's names for its arguments, as whoever copies it writes it; None: no fit."""
+    if inspect.isclass(candidate) or not inspect.isfunction(stub):
+        return candidate
+    wanted = inspect.signature(stub)
+    try:
+        own = inspect.signature(candidate)
+        own.bind(*wanted.parameters)
+    except TypeError:  # it takes another number of arguments
+        return None
+    if [*own.parameters] == [*wanted.parameters]:
+        return candidate
+    return lambda *given, **named: candidate(*wanted.bind(*given, **named).args)
 
 
 def given_away(cells, name, exercise, patience=PATIENCE):
@@ -152,14 +157,12 @@ def given_away(cells, name, exercise, patience=PATIENCE):
     for place, stub in enumerate(right):
         own = shown.space.get(stubs[place]) if place < len(stubs) else None
         for candidate in shown.candidates:
-            if inspect.isclass(candidate) == inspect.isclass(stub):
-                for answer in ways_to_ask(candidate, own):
-                    try:
-                        with at_most(patience):
-                            if exercise(*right[:place], answer, *right[place + 1 :]).status == "right":
-                                found.add(candidate.__name__)
-                    except TookTooLong:
-                        continue
+            answer = as_answer(candidate, own)
+            if answer is None or inspect.isclass(candidate) != inspect.isclass(stub):
+                continue
+            with suppress(TookTooLong), at_most(patience):
+                if exercise(*right[:place], answer, *right[place + 1 :]).status == "right":
+                    found.add(candidate.__name__)
     return found
 
 

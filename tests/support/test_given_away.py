@@ -158,8 +158,8 @@ def given_away(cells, name, exercise, patience=PATIENCE):
         own = shown.space.get(stubs[place]) if place < len(stubs) else None
         for candidate in shown.candidates:
             answer = as_answer(candidate, own)
-            if answer is None or inspect.isclass(candidate) != inspect.isclass(stub):
-                continue
+            if answer is None or not callable(stub) or inspect.isclass(candidate) != inspect.isclass(stub):
+                continue  # another kind of thing is asked for
             with suppress(TookTooLong), at_most(patience):
                 if exercise(*right[:place], answer, *right[place + 1 :]).status == "right":
                     found.add(candidate.__name__)

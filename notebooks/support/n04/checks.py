@@ -115,7 +115,7 @@ def _ask(cursor: type[Cursor]) -> Callable[..., list[Any]]:
             elif call.startswith("epoch"):
                 mine.epoch = number
             elif call.startswith("reset"):
-                mine.reset(number) if number else mine.reset()
+                mine.reset() if call == "reset()" else mine.reset(number)
             else:
                 got.append(mine.position)
         return got
@@ -134,6 +134,9 @@ def _cursor_cases() -> Iterator[dict[str, Any]]:
         *((10, 3, rank, True, False, whole) for rank in range(3)),
         (10, 3, 0, True, True, new_epoch),
         *((10, 3, 2, shuffle, True, "next(2) reset(20) next(9) position") for shuffle in (False, True)),
+        (10, 3, 1, False, True, "reset(20) next(2) reset() position next(9)"),
+        (10, 3, 1, False, True, "reset(0) next(3) position"),
+        *((2, 5, r, False, True, "next(4)") for r in range(5)),  # more padding than samples: the remainder
     ]
     # libtorch's own fault comes last: more padding than samples
     grid = product((1, 7, 8), (1, 2, 4), (False, True), (True, False), (whole, new_epoch))
@@ -154,6 +157,49 @@ def _own_slice_only(self: Cursor, new_size: int | None = None) -> None:
 def _lazily(self: Cursor, batch_size: int) -> list[int] | None:
     self.indices = self.dealt()[self.begin : self.end]
     return Cursor.next(self, batch_size)
+
+
+def _padded_later(self: Cursor, new_size: int | None = None) -> None:
+    Cursor.reset(self, new_size)
+    order = std_shuffle(range(self.size), self.epoch) if self.shuffle else list(range(self.size))
+    self.indices = [order[p % self.size] for p in range(self.begin, self.end)]
+
+
+def _seeded_by_rank(self: Cursor, new_size: int | None = None) -> None:
+    Cursor.reset(self, new_size)
+    if self.shuffle:
+        positions = range(self.local() * self.num_replicas)
+        order = [p if p < self.size else p - self.size for p in positions]
+        self.indices = std_shuffle(order, self.epoch + self.rank)[self.begin : self.end]
+
+
+def _keeping_the_cursor(self: Cursor, new_size: int | None = None) -> None:
+    stood = getattr(self, "position", None)
+    Cursor.reset(self, new_size)
+    self.position = self.position if stood is None else min(stood, self.end)
+
+
+def _first_size_again(self: Cursor, new_size: int | None = None) -> None:
+    self.first = getattr(self, "first", self.size)  # type: ignore[attr-defined]
+    Cursor.reset(self, self.first if new_size is None else new_size)  # type: ignore[attr-defined]
+
+
+def _whole_batches(self: Cursor, batch_size: int) -> list[int] | None:
+    return None if self.position + batch_size > self.end else Cursor.next(self, batch_size)
+
+
+class _FromZero(Cursor):
+    """A cursor that counts from the start of its shard."""
+
+    def reset(self, new_size: int | None = None) -> None:
+        Cursor.reset(self, new_size)
+        self.begin, self.position, self.end = 0, 0, self.end - self.begin
+
+    def next(self, batch_size: int) -> list[int] | None:
+        if self.position == self.end:
+            return None
+        start, self.position = self.position, min(self.position + batch_size, self.end)
+        return self.indices[start : self.position]
 
 
 def _past_the_end(self: Cursor, batch_size: int) -> list[int] | None:
@@ -192,6 +238,30 @@ check_cursor = Exercise(
         "reset(new_size) must cut the shards of the new size.": _but(
             reset=lambda self, new_size=None: Cursor.reset(self)
         ),
+        "reset() without a number keeps the size that the last reset(new_size) has set.": _but(
+            reset=_first_size_again
+        ),
+        "0 is a number, too: reset(0) cuts the shards of an empty dataset.": _but(
+            reset=lambda self, new_size=None: Cursor.reset(self, new_size or None)
+        ),
+        "reset puts the cursor back to the start of the shard.": _but(reset=_keeping_the_cursor),
+        "position counts from the start of the epoch, so that it begins at begin, not at 0.": _FromZero,
+        "The last call gives what the shard still has, also where that is less than a batch.": _but(
+            next=_whole_batches
+        ),
+        "libtorch pads first and shuffles then: you shuffle the N samples and pad afterwards.": _but(
+            reset=_padded_later
+        ),
+        "The seed is the epoch alone: with a seed of its own each rank cuts another order.": _but(
+            reset=_seeded_by_rank
+        ),
+        "Sequential takes the remainder, p % size; only Random subtracts.": _but(
+            dealt=lambda self: (
+                Cursor.dealt(self)
+                if self.shuffle
+                else [p if p < self.size else p - self.size for p in range(self.local() * self.num_replicas)]
+            )
+        ),
         "You repaired a fault: libtorch's Random pads with position - size, though that index may not exist.": (
             _but(
                 dealt=lambda self: (
@@ -224,6 +294,11 @@ def _counted(size: int, runs: Sequence[Run]) -> tuple[int, int]:
 def _resume(size: int, runs: Sequence[Run], world_size: int, rank: int) -> tuple[int, list[int]]:
     epoch, consumed = _counted(size, runs)
     return epoch, list(range(consumed + rank, size, world_size))
+
+
+def _rest(size: int, runs: Sequence[Run], own: Callable[[list[int]], list[int]]) -> tuple[int, list[int]]:
+    epoch, consumed = _counted(size, runs)
+    return epoch, own(list(range(consumed, size)))
 
 
 def _total(runs: Sequence[Run]) -> int:
@@ -276,6 +351,40 @@ check_resume = Exercise(
                 list(range(_total(runs) % size + rank, size, world_size)),
             )
         ),
+        "The rest is dealt by stride, as the positions before it were: every world_size-th, not a piece.": (
+            lambda size, runs, world_size, rank: _rest(
+                size,
+                runs,
+                lambda rest: rest[-(-len(rest) // world_size) * rank :][: -(-len(rest) // world_size)],
+            )
+        ),
+        "Nothing is repeated to make the ranks equal here: a rank may get one sample less.": (
+            lambda size, runs, world_size, rank: _rest(
+                size,
+                runs,
+                lambda rest: (rest + rest[: -len(rest) % world_size])[rank::world_size],
+            )
+        ),
+        "The stride begins at the first position that is left, not at a multiple of world_size.": (
+            lambda size, runs, world_size, rank: _rest(
+                size, runs, lambda rest: [p for p in rest if p % world_size == rank]
+            )
+        ),
+        "Nothing is dropped to make the ranks equal here: every position that is left is somebody's.": (
+            lambda size, runs, world_size, rank: _rest(
+                size,
+                runs,
+                lambda rest: rest[: len(rest) // world_size * world_size][rank::world_size],
+            )
+        ),
+        "An epoch can end within an earlier run: look for it after every step, not after the last run only.": (
+            lambda size, runs, world_size, rank: (
+                (0, list(range(_total(runs) + rank, size, world_size)))
+                if _total(runs) < size
+                else (1, list(range(rank, size, world_size)))
+            )
+        ),
+        "Return two things, the epoch and the list of positions.": (lambda **case: _resume(**case)[1]),
         "The rest is dealt over the ranks that there are now.": (
             lambda size, runs, world_size, rank: (
                 _counted(size, runs)[0],
@@ -302,7 +411,8 @@ class Keys(list[Key]):
         self.reads += 1
         if self.reads > 3000:
             raise RecursionError(
-                "the walk never ends: send the last result through the rounds, not the first id"
+                "more passes than any walk back needs: send the last result through the rounds again, not the "
+                "first id, and walk back from the id instead of trying the positions one by one"
             )
 
     def __iter__(self) -> Iterator[Key]:
@@ -334,10 +444,10 @@ def _scramble(half: int, factor: int, key: int, bits: int) -> int:
     return ((word ^ word >> 16) * 0x9E3779B1 % 2**32) >> 32 - bits
 
 
-def passed(number: int, n: int, keys: Sequence[Key], *, order: int = 1) -> int:
+def passed(number: int, n: int, keys: Sequence[Key], *, order: int = 1, swapped: bool = False) -> int:
     """Send a number through the rounds once, forwards or (order -1) backwards."""
     bits = (n - 1).bit_length()
-    low_bits, high_bits = bits - bits // 2, bits // 2
+    low_bits, high_bits = (bits - bits // 2, bits // 2)[:: -1 if swapped else 1]
     high, low = divmod(number, 1 << low_bits)
     for k, (factor, key) in list(enumerate(keys))[::order]:
         if k % 2 == 0:
@@ -347,7 +457,7 @@ def passed(number: int, n: int, keys: Sequence[Key], *, order: int = 1) -> int:
     return high << low_bits | low
 
 
-def walked(number: int, n: int, keys: Sequence[Key], **how: int) -> int:
+def walked(number: int, n: int, keys: Sequence[Key], **how: Any) -> int:
     """Send a number through the rounds until it lands inside range(n)."""
     number = passed(number, n, keys, **how)
     while number >= n:
@@ -378,6 +488,10 @@ check_inverse = Exercise(
         "These are the rounds as they were: what the last round did must be undone first.": walked,
         "The right order of keys, but a round must change the half that it changed on the way there.": (
             lambda number, n, keys: walked(number, n, list(keys)[::-1])
+        ),
+        "This is the id itself: nothing has been undone.": lambda number, n, keys: number,
+        "For an odd number of bits the low half is the longer one: halves(n) gives low first, then high.": (
+            lambda number, n, keys: walked(number, n, keys, order=-1, swapped=True)
         ),
         "A remainder is no walk: two ids would share a position.": (
             lambda number, n, keys: passed(number, n, keys, order=-1) % n

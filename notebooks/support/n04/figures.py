@@ -79,11 +79,8 @@ def draw_page_reads(ways: Mapping[str, Sequence[Sequence[int]]], pages: int) -> 
         axes.tick_params(length=0)
         axes.set_title(f"{name}: {totals[name]}", fontsize=11)
     grid[0][0].set_yticks(range(len(ranks)), labels=[f"rank {rank}" for rank in range(len(ranks))])
-    most, least = max(totals, key=lambda name: totals[name]), min(totals, key=lambda name: totals[name])
-    headline(
-        figure,
-        f"The same {pages} pages: read {totals[most]} times with {most}, {totals[least]} times with {least}",
-    )
+    found = "; ".join(f"{name} {total}" for name, total in totals.items())
+    headline(figure, f"Pages read by {len(ranks)} ranks: {found}")
     summed = "; ".join(f"{name} {total}" for name, total in totals.items())
     return describe(figure, f"Pages that {len(ranks)} ranks read of {pages}, summed: {summed}.")
 
@@ -133,10 +130,13 @@ def draw_cursor(
     for position, sample in enumerate(order):
         # shuffled shards repeat samples that came before, sequential ones past the end of the file
         padding = sample in order[:position] if shuffle else position >= size
-        mark: Mark = "padding" if padding else "plain" if position // local == rank else "faded"
+        own = position // local == rank
+        mark: Mark = "padding" if padding else "plain" if own else "faded"
         mark = "dropped" if sample >= size else mark  # a fault of libtorch's: it does not exist
         draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
-        write(axes, position, 1.75, str(position), size=9, color=MUTED)
+        write(axes, position, 1.75, str(position), size=9, color=INK if own else MUTED)
+        if own:  # also where all cells of the shard are padding
+            axes.plot([position - 0.46, position + 0.46], [2.1, 2.1], color=rank_color(rank), linewidth=3)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
     # the cursor stands between two positions
     axes.annotate(
@@ -266,7 +266,7 @@ def draw_calendar(
     """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
     uses, consumed = two_runs(size, before, after, steps, batch_size, restart)
     uses.sort(key=lambda use: (use.run, use.turn, use.rank))
-    times = Counter(use.sample for use in uses)
+    times, done = Counter(use.sample for use in uses), max((u.step for u in uses if u.run == 1), default=0)
     ranks, per_row = max(before, after), 18
     wide = {
         run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
@@ -301,14 +301,16 @@ def draw_calendar(
         label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
     twice, lost = sum(count > 1 for count in times.values()), size - len(times)
     who = "Restarted" if restart else f"{before} ranks, then {after}"
+    if done < steps:  # run 1 was asked for more than an epoch has
+        who += f", run 1 ends after {done} steps"
     padding = " (padding)" if twice and not restart else ""
-    again = f"{twice or 'none'} of {size} twice{padding}"
+    again = f"{twice or 'none'} of {size} more than once{padding}"
     title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
     return describe(
         figure,
         f"{size} samples, {before} ranks for {steps} steps of {batch_size} samples, then {after} ranks"
         f"{' from the beginning again' if restart else ''}: {consumed} uses in run 1, {len(uses) - consumed} in run 2, "
-        f"{twice} samples twice, {lost} never.",
+        f"{twice} samples more than once, {lost} never.",
     )
 
 
@@ -451,8 +453,8 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size
         below.bar(range(len(lags)), surprise, color=[RED if z > CHANCE else SKY for z in surprise])
         below.axhline(CHANCE, color=INK, linewidth=1, linestyle=":")
         below.set_yscale("symlog", linthresh=10)
-        below.set(ylim=(0, 2e6), xlabel="lag")
-        below.set_yticks((0, CHANCE, 100, 10_000, 1_000_000), labels=("0", "5", "100", "10⁴", "10⁶"))
+        below.set(ylim=(0, 4e4), xlabel="lag")
+        below.set_yticks((0, CHANCE, 100, 1000, 10_000), labels=("0", "5", "100", "10³", "10⁴"))
         below.set_xticks(range(0, len(lags), 4), labels=[f"{lag:,}" for lag in lags[::4]])
         beyond = sum(z > CHANCE for z in surprise)
         clean += [count] * (not beyond)

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from lib._values import format_share, format_time, plural
+from lib.schedules import Action
+from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
 from lib.show.explore import steps, whole
 from lib.show.schedules import draw_ranks, stuck
@@ -47,10 +49,7 @@ THREE_WAYS_CONTROLS = {
 
 
 def three_ways(micro_batches: int, partitions: int) -> dict[str, Trace]:
-    """Return the forward pass of one batch as a Trace for each way; a micro-batch takes a tick in a partition.
-
-    A span's label is the micro-batch (or "all") and the partition: "all 0", "3 1".
-    """
+    """Return the forward pass of one batch for each way; labels are micro-batch (or "all") and partition: "3 1"."""
     m, pieces = micro_batches, range(partitions)
     devices = [f"device {j}" for j in pieces]
     alone = [Work("device 0", f"all {j}", m) for j in pieces]
@@ -69,9 +68,8 @@ def draw_three_ways(micro_batches: int, partitions: int) -> Figure:
     ways = three_ways(micro_batches, partitions)
     ticks = micro_batches * partitions
     lanes = [len(trace.lanes) for trace in ways.values()]
-    figure, panels = new_figure(
-        9, 1.7 + 0.34 * sum(lanes), rows=3, sharex=True, height_ratios=[n + 0.9 for n in lanes]
-    )
+    shape: Any = {"rows": 3, "sharex": True, "height_ratios": [n + 0.9 for n in lanes]}
+    figure, panels = new_figure(9, 1.7 + 0.34 * sum(lanes), **shape)
     said = []
     for axes, (way, trace) in zip(panels, ways.items(), strict=True):
         _draw_way(axes, trace, ticks)
@@ -257,16 +255,10 @@ def _draw_shares(axes: Axes, m: int, n: int, share: Callable[[int, int], float])
 
 @styled
 def draw_runs(
-    orders: Mapping[str, Orders],
-    simulate: Simulate,
-    live: Live | None = None,
-    *,
-    forward: float | Sequence[float] = 1,
-    backward: float | Sequence[float] = 2,
-    message: float = 0,
-    arrows: bool = False,
-    title: str = "",
-) -> Figure:
+    orders: Mapping[str, Orders], simulate: Simulate, live: Live | None = None, *,
+    forward: float | Sequence[float] = 1, backward: float | Sequence[float] = 2, message: float = 0,
+    arrows: bool = False, title: str = "",
+) -> Figure:  # fmt: skip
     """Draw runs on one time axis, by name, and what ranks hold by `live`; costs of all ranks, or a list of them.
 
     arrows: from the end of the task that is waited for to the end of the idle time. title: the finding, if it is not
@@ -275,11 +267,8 @@ def draw_runs(
     runs = {name: run_of(each, simulate, forward, backward, message) for name, each in orders.items()}
     ends = {name: run.trace.end for name, run in runs.items()}
     held = {name: list(live(each)) if live else [] for name, each in orders.items()}
-    counts, end, most = (
-        [len(each) for each in orders.values()],
-        max(ends.values()),
-        max(max(peaks, default=1) for peaks in held.values()),
-    )
+    counts, end = [len(each) for each in orders.values()], max(ends.values())
+    most = max(max(peaks, default=1) for peaks in held.values())
     shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
     height = 1.6 + 0.38 * sum(counts) + 0.42 * (len(counts) > 1) * len(counts)
     figure, grid = new_figure(9, height, rows=len(runs), cols=2, squeeze=False, sharex="col", **shape)
@@ -289,9 +278,8 @@ def draw_runs(
         row_bars(memory, held[name], [str(peak) for peak in held[name]], color=GREY)
         memory.set(ylim=(len(run.trace.lanes) - 0.5, -0.5), xlim=(0, most * 1.62))
         ticks = plural(round(ends[name], 2), "tick")
-        said.append(
-            f"{name}: {ticks}, {format_share(run.trace.bubble)} idle, holds {', '.join(map(str, held[name]))}"
-        )
+        peaks = f", holds {', '.join(map(str, held[name]))}" if live else ""
+        said.append(f"{name}: {ticks}, {format_share(run.trace.bubble)} idle{peaks}")
         if runs.keys() - {name}:
             axes.set_title(said[-1], fontsize=11, pad=5)
         for wait in run.waits if arrows else ():
@@ -300,12 +288,10 @@ def draw_runs(
                 place = span.end, run.trace.lanes.index(span.lane)
                 arrow(axes, place, (wait.end, wait.rank), color=RED, gap=(0, 3), head=15, width=2, zorder=6)
     grid[-1][0].set_xlabel("time (ticks)")
-    words = "activations\nheld" if live else ""
-    grid[0][1].set_title(words, fontsize=10, fontweight="normal", color=MUTED, pad=4)
-    kinds = [
-        Patch(facecolor=color_of(kind), label=f"{kind[0].upper()} {kind}") for kind in ("forward", "backward")
-    ]
-    figure.legend(handles=[*kinds, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=4)
+    heading: Any = {"fontsize": 10, "fontweight": "normal", "color": MUTED, "pad": 4}
+    grid[0][1].set_title("activations\nheld" if live else "", **heading)
+    kinds = [Patch(facecolor=color_of(kind), label=f"{kind[0].upper()} {kind}") for kind in KINDS.values()]
+    figure.legend(handles=[*kinds[:2], Patch(**IDLE, label="idle")], loc="outside lower left", ncols=4)
     finding = title or _finding(ends, {name: max(peaks, default=0) for name, peaks in held.items()})
     headline(figure, finding)
     return describe(figure, f"{finding}. {'. '.join(said)}.")
@@ -313,10 +299,8 @@ def draw_runs(
 
 def _finding(ends: Mapping[str, float], held: Mapping[str, int]) -> str:
     (first, end), *others = sorted(ends.items(), key=lambda pair: round(pair[1], 9))
-    alike = all(abs(other - end) < 1e-9 for _, other in others)
-    ticks = ", ".join(f"{name} {round(ends[name], 2):g}" for name in ends)
-    speed = "All take equally long" if alike else f"{first} ends first (ticks: {ticks})"
-    return f"{speed}; a rank holds at most: {', '.join(f'{name} {peak}' for name, peak in held.items())}"
+    speed = "Equally long" if others and others[-1][1] - end < 1e-9 else f"{first} ends first"
+    return f"{speed}; most activations held: {', '.join(f'{name} {peak}' for name, peak in held.items())}"
 
 
 PAIR_CONTROLS = {
@@ -363,12 +347,8 @@ def draw_two_laws(
             idle(axes, j, [(0, end)])
         for i, j, stop in tasks:
             bar(axes, j, stop - seconds[j], seconds[j], color_of("forward"), f"F{i}", linewidth=1.5, zorder=2)
-        lane_rows(
-            axes,
-            [f"rank {j}: {plural(cost, 'tick')}" for j, cost in enumerate(seconds)],
-            0,
-            max(ends.values()),
-        )
+        names = [f"rank {j}: {plural(cost, 'tick')}" for j, cost in enumerate(seconds)]
+        lane_rows(axes, names, 0, max(ends.values()))
         axes.set_title(f"{law}: {plural(end, 'tick')}", fontsize=11, pad=5)
     for border in borders[1:-1]:
         panels[0].axvline(border, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
@@ -390,10 +370,8 @@ def draw_steps(predicted: Mapping[int, float], measured: Mapping[int, float]) ->
     """Draw seconds of a step over m: predicted as a line with open marks, measured filled; each with its least."""
     figure, axes = new_figure(9, 3.9)
     best = {}
-    for name, times, look in (
-        ("predicted", predicted, {"ls": "--", "mfc": "none", "color": INK}),
-        ("measured", measured, {"ls": "-", "color": BLUE}),
-    ):
+    looks: Any = {"predicted": {"ls": "--", "mfc": "none", "color": INK}, "measured": {"color": BLUE}}
+    for (name, look), times in zip(looks.items(), (predicted, measured), strict=True):
         m = best[name] = min(times, key=lambda m: times[m])
         axes.plot(list(times), [1e3 * t for t in times.values()], marker="o", label=name, **look)
         axes.plot([m], [1e3 * times[m]], "o", ms=14, mfc="none", mec=look["color"], mew=2)
@@ -413,51 +391,36 @@ def draw_steps(predicted: Mapping[int, float], measured: Mapping[int, float]) ->
 
 @styled
 def draw_ring(orders: Orders) -> Figure:
-    """Draw orders as they are written; where ranks are stuck, an arrow for each reason: needs, or stands behind."""
-    schedule = as_schedule(orders)
+    """Draw orders as they are written; where ranks are stuck, an arrow leads to what each task there waits for."""
+    schedule, high = as_schedule(orders), 1.9
     waiting = stuck(schedule)
-    heads = {action.stage: action for action, _ in waiting}
+    heads, needed = {action.stage: action for action, _ in waiting}, {need for _, need in waiting}
     rows = [schedule.actions(rank) for rank in range(len(orders))]
-    figure, axes = new_figure(9, 1.7 + 0.75 * len(rows))
-    cell_axes(axes, columns=max(8, *map(len, rows)), rows=len(rows) + 0.4, left=1.6, top=0.2)
+    figure, axes = new_figure(9, 1.4 + 1.3 * len(rows))
+    cell_axes(axes, columns=max(8, *map(len, rows)), rows=high * len(rows), left=1.6, top=0.3)
     axes.set_anchor("W")
-    needed = {need for _, need in waiting}
+    place = {action: (slot, high * rank) for rank, row in enumerate(rows) for slot, action in enumerate(row)}
     for rank, row in enumerate(rows):
-        label_row(axes, rank, f"rank {rank}")
-        place = row.index(heads[rank]) if rank in heads else len(row)
+        label_row(axes, high * rank, f"rank {rank}")
+        done = row.index(heads[rank]) if rank in heads else len(row)
         for slot, action in enumerate(row):
-            at_fault = action in needed or action == heads.get(rank)
-            look: Any = (
-                {"color": RED}
-                if at_fault
-                else {"color": color_of("forward" if action.op == "F" else "backward")}
-            )
-            text = f"{action.op}{action.micro_batch}"
-            draw_cell(
-                axes, slot, rank, Cell(text, **look, mark="plain" if at_fault or slot < place else "faded")
-            )
+            mark: Any = "plain" if slot < done or action in needed or slot == done else "faded"
+            color = color_of(KINDS[action.op]) if slot < done or mark == "faded" else RED
+            draw_cell(axes, *place[action], Cell(f"{action.op}{action.micro_batch}", color=color, mark=mark))
     edges = []
     for head, need in waiting:
-        start, end = (rows[need.stage].index(need), need.stage), (rows[head.stage].index(head), head.stage)
-        arrow(axes, start, end, gap=15, bend=0.15, width=1.8, zorder=5)
-        edges.append(f"{_name(head)} needs {_name(need)}")
-        if heads.get(need.stage, need) != need:
-            front = rows[need.stage].index(heads[need.stage]), need.stage
-            bend = -0.5 if need.stage else 0.5
-            arrow(axes, front, start, gap=15, bend=bend, width=1.8, zorder=5, linestyle=(0, (3, 1.5)))
+        arrow(axes, place[head], place[need], gap=17, width=2, zorder=5)
+        edges.append(f"{_name(head)} waits for {_name(need)}")
+        if heads.get(need.stage, need) != need:  # it stands behind the task at which its rank is stuck
+            bend = 0.6 if need.stage else -0.6
+            look: Any = {"gap": 17, "width": 2, "zorder": 5, "linestyle": (0, (3, 1.5))}
+            arrow(axes, place[need], place[heads[need.stage]], bend=bend, **look)
             edges.append(f"{_name(need)} stands behind {_name(heads[need.stage])}")
-    write(
-        axes,
-        -0.44,
-        len(rows) - 0.1,
-        "full: is needed by · dashed: stands in front of · pale: never done",
-        ha="left",
-    )
-    finding = "; ".join(edges) if edges else "Nobody waits for ever"
-    headline(figure, f"{len(edges)} arrows close the ring" if edges else finding)
-    table = "; ".join(" ".join(map(_name, row)) for row in rows)
-    return describe(figure, f"{finding}. The orders: {table}.")
+    words = "full: waits for its input · dashed: stands behind in its rank's order · pale: never done, too"
+    write(axes, -0.44, high * len(rows) - 0.7, words, ha="left", color=MUTED)
+    headline(figure, f"A ring of {len(edges)} arrows: each task waits for the next one, for ever")
+    return describe(figure, f"A ring of {len(edges)} arrows: {'; '.join(edges)}.")
 
 
-def _name(action: Any) -> str:
+def _name(action: Action) -> str:
     return f"{action.op}{action.micro_batch} on rank {action.stage}"

@@ -71,8 +71,8 @@ def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> li
     while left:
         able = []
         for kind, i, j in left:
-            need = (kind, i, j - 1) if kind == "F" else ("F", i, j) if j == n - 1 else (kind, i, j + 1)
-            if need in ends or (kind == "F" and j == 0):
+            need = ("F", i, j) if kind == "B" and j == n - 1 else (kind, i, j - 1 if kind == "F" else j + 1)
+            if need in ends or need == ("F", i, -1):
                 able.append((max(free[j], ends.get(need, 0.0)), kind, i, j))
         start, kind, i, j = min(able)
         left.remove((kind, i, j))

@@ -181,9 +181,8 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
         for i, j in clock:
             is_early = (k, i, j) in wrong
             draw_cell(axes, k, j, Cell(f"{i}!" if is_early else i, color=RED if is_early else rank_color(j)))
-    late = f"{len(wrong)} of them run before their input is there"
-    order = late if wrong else "each runs after its input is there"
-    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {order}"
+    when = f"{len(wrong)} of them run before" if wrong else "each runs after"
+    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {when} its input is there"
     title(axes, finding)
     said = "; ".join(f"clock {k}: {_written(clock)}" for k, clock in enumerate(table))
     return describe(figure, f"{finding}. Pairs (micro-batch, partition) by clock: {said}.")

@@ -31,18 +31,13 @@ def as_schedule(orders: Orders, name: str = "orders") -> Schedule:
 
 
 def run_of(
-    orders: Orders,
-    simulate: Simulate,
-    forward: float | Sequence[float] = 1,
-    backward: float | Sequence[float] = 2,
-    message: float = 0,
-) -> Run:
+    orders: Orders, simulate: Simulate, forward: float | Sequence[float] = 1,
+    backward: float | Sequence[float] = 2, message: float = 0,
+) -> Run:  # fmt: skip
     """Run orders with one cost for all ranks or one for each. Raises what `simulate` raises."""
     n = len(orders)
-    costs = {
-        kind: list(cost) if isinstance(cost, Sequence) else [cost] * n
-        for kind, cost in (("F", forward), ("B", backward))
-    }
+    given = {"F": forward, "B": backward}
+    costs = {kind: list(c) if isinstance(c, Sequence) else [c] * n for kind, c in given.items()}
     ends = simulate(orders, costs, message)
     spans = [
         Span(f"rank {j}", f"{j}{kind}{i}", end - costs[kind][j], end, KINDS[kind])

@@ -181,8 +181,8 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
         for i, j in clock:
             is_early = (k, i, j) in wrong
             draw_cell(axes, k, j, Cell(f"{i}!" if is_early else i, color=RED if is_early else rank_color(j)))
-    when = f"{len(wrong)} of them run before" if wrong else "each runs after"
-    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {when} its input is there"
+    when = f"{len(wrong)} of them run before their" if wrong else "each runs after its"
+    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {when} input is there"
     title(axes, finding)
     said = "; ".join(f"clock {k}: {_written(clock)}" for k, clock in enumerate(table))
     return describe(figure, f"{finding}. Pairs (micro-batch, partition) by clock: {said}.")
@@ -411,7 +411,7 @@ def draw_ring(orders: Orders) -> Figure:
         arrow(axes, place[head], place[need], gap=17, width=2, zorder=5)
         edges.append(f"{_name(head)} waits for {_name(need)}")
         if heads.get(need.stage, need) != need:  # it stands behind the task at which its rank is stuck
-            bend = 0.6 if need.stage else -0.6
+            bend = -0.6 if need.stage else 0.6
             look: Any = {"gap": 17, "width": 2, "zorder": 5, "linestyle": (0, (3, 1.5))}
             arrow(axes, place[need], place[heads[need.stage]], bend=bend, **look)
             edges.append(f"{_name(need)} stands behind {_name(heads[need.stage])}")

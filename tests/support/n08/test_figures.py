@@ -42,7 +42,7 @@ def test_the_bubble_of_another_clock_table_is_another():
 def test_what_runs_before_its_input_is_there_is_red():
     at_once = [[(k, j) for j in range(3)] for k in range(4)]
     assert n08.early(at_once) == {(k, k, j) for k in range(4) for j in (1, 2)}
-    assert "8 of them run before its input is there" in alt_text(n08.draw_clocks(at_once))
+    assert "8 of them run before their input is there" in alt_text(n08.draw_clocks(at_once))
     for m, n in itertools.product((1, 4, 7), (1, 3, 5)):
         assert not n08.early(clock_cycles(m, n))
     assert "each runs after its input is there" in alt_text(n08.draw_clocks(clock_cycles(4, 3)))

@@ -1,7 +1,6 @@
 """What is particular about the checks of notebook 08; what all exercises have in common is in test_exercises."""
 
 import itertools
-import json
 
 import pytest
 
@@ -11,7 +10,6 @@ from lib.schedules import ScheduleError, validate
 from support.n08 import checks as n08
 from support.n08 import solved
 from support.n08.runs import as_schedule, never_waiting, run_of
-from tools.project import ROOT
 
 SIZES = list(itertools.product(range(1, 8), range(1, 6)))
 
@@ -109,18 +107,3 @@ def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
         solved.simulate(n08.TABLES["D"], {"F": [1, 1], "B": [2, 2]})
     assert n08.check_illegal("d ", ("B0", "F1"))
     assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message
-
-
-def test_no_function_that_the_notebook_defines_or_prints_above_an_exercise_passes_its_check():
-    cells = json.loads((ROOT / "notebooks" / "08_pipeline_clock.ipynb").read_text())["cells"]
-    above = {"clock_cycles": solved.clock_cycles}
-    text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    space = {}
-    for name in ("earliest", "gpipe", "equal", "written", "all_at_once"):
-        start = text.index(f"def {name}(")
-        exec(text[start : text.index("\n\n", start)], space)
-        above[name] = space[name]
-    for name, check in vars(n08).items():
-        if name.startswith("check_") and check.answers == 1:
-            for defined, function in above.items():
-                assert function is check.reference or not check(function), f"{defined} passes {name}"

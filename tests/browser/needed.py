@@ -12,8 +12,8 @@ from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-#: The calls that show an interactive figure; the last one has a test of its own and must only appear here.
-SHOWS = {"explore", "explore_hover", "place_it"}
+#: The calls that show an interactive figure.
+SHOWS = {"explore"}
 
 
 def statements(source: str) -> list[str]:

@@ -27,7 +27,7 @@ SHOWS = "explore(draw, **CONTROLS)"
         (["n = 2", "a = [n for n in range(3)]", "explore(a)"], ["", "a = [n for n in range(3)]", "explore(a)"]),
         (["n = write_rows(f)", "m = rows(f)", "explore(f)"], ["n = write_rows(f)", "", "explore(f)"]),
         (["explore(f)", "f = 2"], ["explore(f)", ""]),
-        (["!ls", "%matplotlib inline", "place_it(4)"], ["", "", "place_it(4)"]),
+        (["!ls", "%matplotlib inline", "explore(4)"], ["", "", "explore(4)"]),
         (["x = 1", "print(x)"], ["", ""]),
     ],
 )
@@ -37,7 +37,7 @@ def test_what_an_interactive_figure_needs(cells: list[str], kept: list[str]) -> 
 
 def test_only_a_call_shows_a_figure() -> None:
     assert shows("# explore(x)\ntext = 'explore(y)'\nfrom lib import explore") == []
-    assert shows("explore(a)\nexplore_hover(b)") == ["explore", "explore_hover"]
+    assert shows("explore(a)\nplay(b)\nexplore(c)") == ["explore", "explore"]
 
 
 def test_the_set_up_cell_stays_and_nothing_is_stored() -> None:

@@ -1,7 +1,7 @@
 """Every interactive figure of every notebook, built from the cells that its call needs: its start and its corners draw.
 
 Here lies all that can be asked of any explorer; whether its live controls work is tried in a browser, and what a figure
-says is for the tests of its room. `place_it` of notebook 08 has buttons and no corners: see n08/test_figures.py.
+says is for the tests of its room.
 """
 
 import ast
@@ -61,7 +61,7 @@ def all_shown() -> Iterator[Shown]:
         code = code_of(path)
         for k, statement in enumerate(code):
             for node in ast.walk(ast.parse(statement)) if shows(statement) else ():
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("explore", "explore_hover"):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "explore":
                     yield Shown(path.name[:2], tuple(code[:k]), ast.unparse(node))
 
 
@@ -152,7 +152,7 @@ def test_each_fault_of_an_explorer_is_found(what: str) -> None:
 
 def test_every_call_is_found_and_what_stands_in_for_a_name_is_still_needed() -> None:
     code = {path.name[:2]: code_of(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-    calls = [call for each in code.values() for call in shows("\n".join(each)) if call != "place_it"]
+    calls = [call for each in code.values() for call in shows("\n".join(each))]
     assert len(list(all_shown())) == len(calls) > 0
     for number, given in stand_ins().items():
         assert {name for part in code[number] for name in gives_and_reads(part)[0]} >= set(given)

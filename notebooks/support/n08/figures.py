@@ -1,46 +1,44 @@
-"""Figures of notebook 08: why micro-batches, the clock table, its bubble, the best m, a table placed by hand."""
+"""Figures of notebook 08: why micro-batches, the clock table and its bubble, two laws of time, GPipe beside 1F1B."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 
 from lib._values import format_share, format_time, plural
-from lib.pipeline import clock_cycles
-from lib.schedules import Action, Schedule, gpipe, simulate, waits_for
+from lib.schedules import Action
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
-from lib.show.explore import bundle, choice, steps, whole
-from lib.show.schedules import MAKERS, draw_ranks, draw_schedules, facts, held, make
+from lib.show.explore import steps, whole
+from lib.show.schedules import draw_ranks, stuck
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     BLUE,
-    GREEN,
     GREY,
+    IDLE,
     INK,
     MUTED,
-    PAPER,
     RED,
     color_of,
     describe,
     headline,
     new_figure,
     rank_color,
-    source_note,
     styled,
     title,
 )
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
-from support.n08.hover import hovering
-from support.n08.runs import Board
+from support.n08.runs import Simulate, as_schedule, run_of
+from support.n08.solved import Orders
+
+Clocks: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
+Live: TypeAlias = Callable[[Orders], Sequence[int]]
 
 # --- one device, model parallelism and micro-batches on one time axis
 
@@ -51,10 +49,7 @@ THREE_WAYS_CONTROLS = {
 
 
 def three_ways(micro_batches: int, partitions: int) -> dict[str, Trace]:
-    """Return the forward pass of one batch as a Trace for each way; a micro-batch takes a tick in a partition.
-
-    A span's label is the micro-batch (or "all") and the partition: "all 0", "3 1".
-    """
+    """Return the forward pass of one batch for each way; labels are micro-batch (or "all") and partition: "3 1"."""
     m, pieces = micro_batches, range(partitions)
     devices = [f"device {j}" for j in pieces]
     alone = [Work("device 0", f"all {j}", m) for j in pieces]
@@ -73,9 +68,8 @@ def draw_three_ways(micro_batches: int, partitions: int) -> Figure:
     ways = three_ways(micro_batches, partitions)
     ticks = micro_batches * partitions
     lanes = [len(trace.lanes) for trace in ways.values()]
-    figure, panels = new_figure(
-        9, 1.7 + 0.34 * sum(lanes), rows=3, sharex=True, height_ratios=[n + 0.9 for n in lanes]
-    )
+    shape: Any = {"rows": 3, "sharex": True, "height_ratios": [n + 0.9 for n in lanes]}
+    figure, panels = new_figure(9, 1.7 + 0.34 * sum(lanes), **shape)
     said = []
     for axes, (way, trace) in zip(panels, ways.items(), strict=True):
         _draw_way(axes, trace, ticks)
@@ -113,20 +107,21 @@ DIAGONALS_CONTROLS = {
 
 
 @styled
-def draw_diagonals(micro_batches: int, partitions: int, clock: int) -> Figure:
-    """Draw all pairs with their earliest clock, and the table by clock; `clock` stands out (at most the last)."""
-    m, n, clocks = micro_batches, partitions, micro_batches + partitions - 1
+def draw_diagonals(clock_cycles: Clocks, micro_batches: int, partitions: int, clock: int) -> Figure:
+    """Draw all pairs with their clock, and the table by clock; `clock` stands out (at most the last)."""
+    m, n = micro_batches, partitions
+    table = [list(pairs) for pairs in clock_cycles(m, n)]
+    clocks = len(table)
     clock = min(clock, clocks - 1)
-    now = [(clock - j, j) for j in range(n) if 0 <= clock - j < m]
-    rows = max(m, n)
+    now, rows = sorted(table[clock], reverse=True), max(m, n)
     figure, (left, right) = new_figure(9, 1.75 + 0.5 * rows, cols=2, width_ratios=[n + 1.4, clocks + 1.7])
     _number_grid(left, n, m, rows, "partition j", "micro-batch i")
     _number_grid(right, clocks, n, rows, "clock k", "partition j")
-    for i in range(m):
-        for j in range(n):
-            look: Any = {"color": rank_color(j), "mark": "plain" if (i, j) in now else "faded"}
-            draw_cell(left, j, i, Cell(i + j, **look))
-            draw_cell(right, i + j, j, Cell(i, **look))
+    for k, pairs in enumerate(table):
+        for i, j in pairs:
+            look: Any = {"color": rank_color(j), "mark": "plain" if k == clock else "faded"}
+            draw_cell(left, j, i, Cell(k, **look))
+            draw_cell(right, k, j, Cell(i, **look))
     for i, j in now:
         for di, dj in ((0, -1), (-1, 0)):  # the input; the device, which is busy with the one before
             if i + di >= 0 and j + dj >= 0:
@@ -178,7 +173,7 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
     figure, axes = new_figure(9, 1.25 + 0.5 * partitions)
     cell_axes(axes, columns=max(len(table), 8), rows=partitions, left=2.2, top=0.6)
     axes.set_anchor("W")
-    write(axes, -0.75, -0.75, "clock", color=MUTED, ha="right")
+    write(axes, -0.75, -0.75, "clock k", color=MUTED, ha="right")
     for j in range(partitions):
         label_row(axes, j, f"partition {j}")
     for k, clock in enumerate(table):
@@ -186,9 +181,8 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
         for i, j in clock:
             is_early = (k, i, j) in wrong
             draw_cell(axes, k, j, Cell(f"{i}!" if is_early else i, color=RED if is_early else rank_color(j)))
-    late = f"{len(wrong)} of them run before their input is there"
-    order = late if wrong else "each runs after its input is there"
-    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {order}"
+    when = f"{len(wrong)} of them run before their" if wrong else "each runs after its"
+    finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {when} input is there"
     title(axes, finding)
     said = "; ".join(f"clock {k}: {_written(clock)}" for k, clock in enumerate(table))
     return describe(figure, f"{finding}. Pairs (micro-batch, partition) by clock: {said}.")
@@ -202,22 +196,24 @@ BUBBLE_CONTROLS = {
 }
 
 
-def idle_share(micro_batches: int, partitions: int) -> float:
+def idle_share(clock_cycles: Clocks, micro_batches: int, partitions: int) -> float:
     """Count the share of idle cells in the clock table."""
-    clocks = [len(clock) for clock in clock_cycles(micro_batches, partitions)]
+    clocks = [len(list(clock)) for clock in clock_cycles(micro_batches, partitions)]
     return 1 - sum(clocks) / (len(clocks) * partitions)
 
 
 @styled
-def draw_bubble(micro_batches: int, partitions: int) -> Figure:
+def draw_bubble(clock_cycles: Clocks, micro_batches: int, partitions: int) -> Figure:
     """Draw the clock table with its idle cells hatched, and the idle share over m for several n."""
-    m, n, clocks = micro_batches, partitions, micro_batches + partitions - 1
+    m, n = micro_batches, partitions
+    busy = [{j: i for i, j in pairs} for pairs in clock_cycles(m, n)]
+    clocks, share = len(busy), partial(idle_share, clock_cycles)
     figure, (table, plot) = new_figure(9, 4.1, cols=2, width_ratios=[1.15, 1])
     cell_axes(table, columns=clocks, rows=max(n, 3) + 0.6, left=1.0, top=0.6)
-    for k in range(clocks):
+    for k, done in enumerate(busy):
         for j in range(n):
-            if 0 <= k - j < m:
-                draw_cell(table, k, j, Cell(k - j, color=rank_color(j)), font=11 if clocks < 12 else 9)
+            if j in done:
+                draw_cell(table, k, j, Cell(done[j], color=rank_color(j)), font=11 if clocks < 12 else 9)
             else:
                 idle(table, j, [(k - 0.44, 0.88)], height=0.88)
     write(table, (clocks - 1) / 2, -0.95, "clock", color=MUTED)
@@ -226,8 +222,10 @@ def draw_bubble(micro_batches: int, partitions: int) -> Figure:
         write(table, -0.75, j, str(j), color=MUTED)
     formula = f"idle: (n − 1) / (m + n − 1) = {n - 1} / {clocks}"
     write(table, (clocks - 1) / 2, max(n, 3) - 0.1, formula, size=11)
-    _draw_shares(plot, m, n)
-    idle_cells = f"{n * (n - 1)} of {n * clocks} cells are idle, {format_share(idle_share(m, n))}"
+    _draw_shares(plot, m, n, share)
+    idle_cells = (
+        f"{n * clocks - sum(map(len, busy))} of {n * clocks} cells are idle, {format_share(share(m, n))}"
+    )
     finding = f"m = {m}, n = {n}: {idle_cells}"
     headline(figure, finding)
     return describe(
@@ -238,257 +236,190 @@ def draw_bubble(micro_batches: int, partitions: int) -> Figure:
     )
 
 
-def _draw_shares(axes: Axes, m: int, n: int) -> None:
+def _draw_shares(axes: Axes, m: int, n: int, share: Callable[[int, int], float]) -> None:
     several = [2**k for k in range(7)]
     for partitions in sorted({2, 4, 8, 16, n}):
         color, ink, width, weight = (INK, INK, 2.2, "bold") if partitions == n else (GREY, MUTED, 1.2, None)
-        shares = [100 * idle_share(count, partitions) for count in several]
+        shares = [100 * share(count, partitions) for count in several]
         axes.plot(several, shares, "o-", color=color, lw=width, ms=3.5)
         look: Any = {"ha": "right", "fontsize": 9.5, "color": ink, "weight": weight}
         beside(axes, (1, shares[0]), f"n = {partitions}", (-9, 0), **look)
-    axes.plot([m], [100 * idle_share(m, n)], "o", color=rank_color(5), ms=10, zorder=5)
+    axes.plot([m], [100 * share(m, n)], "o", color=rank_color(5), ms=10, zorder=5)
     log2_axis(axes, several)
     axes.set(ylim=(-3, 100), xlim=(0.42, 75), xlabel="m · micro-batches", ylabel="idle, %")
 
 
-# --- the best number of micro-batches: the bubble wants many, operators want large ones; from a measured speed
-
-BEST_M_CONTROLS = {"partitions": steps((2, 4, 8, 16, 32), 4, "n · partitions")}
-
-
-def task_seconds(record: Mapping[str, Any]) -> dict[int, float]:
-    """Return the seconds of one micro-batch by its number of rows; record as `chunk_speed` returns it."""
-    return {size: size / speed for size, speed in zip(record["size"], record["rows_per_second"], strict=True)}
-
-
-def step_seconds(record: Mapping[str, Any], partitions: int) -> dict[int, float]:
-    """Return the seconds of a step by m: m + n - 1 clocks, each as long as a micro-batch of rows / m took.
-
-    A partition is taken to be as large as the model that was measured.
-    """
-    rows = record["rows"]
-    times = {rows // size: seconds for size, seconds in task_seconds(record).items()}
-    return {m: (m + partitions - 1) * seconds for m, seconds in sorted(times.items())}
-
-
-def best_m(record: Mapping[str, Any], partitions: int) -> int:
-    """Return the m whose step is shortest."""
-    times = step_seconds(record, partitions)
-    return min(times, key=lambda m: times[m])
+# --- orders, run by the reader's simulate
 
 
 @styled
-def draw_best_m(record: Mapping[str, Any], partitions: int, note: str = "") -> Figure:
-    """Draw a step over m as the measured task times predict it, and as it would be if small operators were free."""
-    times, best = step_seconds(record, partitions), best_m(record, partitions)
-    alone, most = task_seconds(record)[record["rows"]], max(times)
-    taken = {m: 1e3 * seconds for m, seconds in times.items()}  # ms
-    free = {m: 1e3 * (m + partitions - 1) * alone / m for m in times}
-    over, lower, upper = list(times), list(free.values()), list(taken.values())
-    figure, axes = new_figure(9, 3.9 + 0.3 * bool(note))
-    axes.plot(over, lower, "--", color=GREY, label="if small operators cost nothing more")
-    axes.fill_between(over, lower, upper, color=RED, alpha=0.13, lw=0, label="what small operators cost")
-    axes.plot(over, upper, "o-", color=BLUE, label="with the measured times")
-    axes.plot([best], [taken[best]], "o", ms=13, mfc="none", mec=INK, mew=2)
-    bold: Any = {"ha": "center", "va": "baseline", "fontsize": 11, "weight": "bold"}
-    beside(axes, (best, taken[best]), f"m = {best}", (0, 14), **bold)
-    log2_axis(axes, times)
-    axes.set_yscale("log")
-    axes.set_ylim(min(*lower, taken[best]) / 1.6, None)
-    marks = [digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5)]
-    marks = [value for value in marks if min(lower) / 1.6 <= value <= max(upper)]
-    axes.set_yticks(marks, [f"{value:g}" for value in marks])
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
-    axes.set(xlabel=f"m · micro-batches of a batch of {record['rows']} rows", ylabel="one step, ms")
-    axes.legend(loc="upper center")
-    ends = f"m = 1 takes {times[1] / times[best]:.1f} × as long, m = {most} {times[most] / times[best]:.0f} ×"
-    headline(figure, f"{partitions} partitions: m = {best} is best here; {ends}")
-    if note:
-        source_note(figure, note)
-    return describe(
-        figure,
-        f"Time of a step over m from 1 to {most}, predicted from measured task times, for {partitions} partitions: it "
-        f"falls while the bubble shrinks, and rises where operators become too small. Best: m = {best}, "
-        f"{format_time(times[best])}.",
-    )
+def draw_runs(
+    orders: Mapping[str, Orders], simulate: Simulate, live: Live | None = None, *,
+    forward: float | Sequence[float] = 1, backward: float | Sequence[float] = 2, message: float = 0,
+    arrows: bool = False, title: str = "",
+) -> Figure:  # fmt: skip
+    """Draw runs on one time axis, by name, and what ranks hold by `live`; costs of all ranks, or a list of them.
+
+    arrows: from the end of the task that is waited for to the end of the idle time. title: the finding, if it is not
+    who ends first and what is held.
+    """
+    runs = {name: run_of(each, simulate, forward, backward, message) for name, each in orders.items()}
+    ends = {name: run.trace.end for name, run in runs.items()}
+    held = {name: list(live(each)) if live else [] for name, each in orders.items()}
+    counts, end = [len(each) for each in orders.values()], max(ends.values())
+    most = max(max(peaks, default=1) for peaks in held.values())
+    shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
+    height = 1.6 + 0.38 * sum(counts) + 0.42 * (len(counts) > 1) * len(counts)
+    figure, grid = new_figure(9, height, rows=len(runs), cols=2, squeeze=False, sharex="col", **shape)
+    said = []
+    for (axes, memory), (name, run) in zip(grid, runs.items(), strict=True):
+        draw_ranks(axes, run.schedule, run.trace, run.waits, end, 0.38)
+        row_bars(memory, held[name], [str(peak) for peak in held[name]], color=GREY)
+        memory.set(ylim=(len(run.trace.lanes) - 0.5, -0.5), xlim=(0, most * 1.62))
+        ticks = plural(round(ends[name], 2), "tick")
+        peaks = f", holds {', '.join(map(str, held[name]))}" if live else ""
+        said.append(f"{name}: {ticks}, {format_share(run.trace.bubble)} idle{peaks}")
+        if runs.keys() - {name}:
+            axes.set_title(said[-1], fontsize=11, pad=5)
+        for wait in run.waits if arrows else ():
+            span = next((span for span in run.trace if wait.needed and span.label == str(wait.needed)), None)
+            if span:
+                place = span.end, run.trace.lanes.index(span.lane)
+                arrow(axes, place, (wait.end, wait.rank), color=RED, gap=(0, 3), head=15, width=2, zorder=6)
+    grid[-1][0].set_xlabel("time (ticks)")
+    heading: Any = {"fontsize": 10, "fontweight": "normal", "color": MUTED, "pad": 4}
+    grid[0][1].set_title("activations\nheld" if live else "", **heading)
+    kinds = [Patch(facecolor=color_of(kind), label=f"{kind[0].upper()} {kind}") for kind in KINDS.values()]
+    figure.legend(handles=[*kinds[:2], Patch(**IDLE, label="idle")], loc="outside lower left", ncols=4)
+    finding = title or _finding(ends, {name: max(peaks, default=0) for name, peaks in held.items()})
+    headline(figure, finding)
+    return describe(figure, f"{finding}. {'. '.join(said)}.")
 
 
-# --- any schedule, any size, any costs
+def _finding(ends: Mapping[str, float], held: Mapping[str, int]) -> str:
+    (first, end), *others = sorted(ends.items(), key=lambda pair: round(pair[1], 9))
+    speed = "Equally long" if others and others[-1][1] - end < 1e-9 else f"{first} ends first"
+    return f"{speed}; most activations held: {', '.join(f'{name} {peak}' for name, peak in held.items())}"
 
-SCHEDULE_CONTROLS = {
-    "maker": choice(tuple(MAKERS), "interleaved 1F1B", "schedule"),
+
+PAIR_CONTROLS = {
     "micro_batches": whole(1, 12, 8, "m · micro-batches"),
     "partitions": whole(1, 6, 4, "n · ranks"),
-    "stages": whole(1, 3, 2, "v · stages per rank"),
-    "backward": steps((1, 1.5, 2, 3), 2, "backward : forward"),
-    "communicate": steps((0, 0.25, 0.5, 1), 0, "communication, ticks"),
-    "slow": steps((1, 1.25, 1.5, 2), 1, "slowest rank, ×"),
+    "backward": steps((1, 1.5, 2, 3), 2, "backward, ticks"),
+    "message": steps((0, 0.1, 0.25, 0.5, 1), 0.1, "message, ticks"),
+    "slow": steps((1, 1.25, 1.5, 2), 1, "rank 0, × as slow"),
 }
 
 
+def draw_pair(
+    makers: Mapping[str, Callable[[int, int], Orders]], simulate: Simulate, live: Live, /,
+    micro_batches: int, partitions: int, backward: float, message: float, slow: float,
+) -> Figure:  # fmt: skip
+    """Draw the orders of several makers with the same costs; rank 0 takes `slow` times as long for each task."""
+    orders = {name: make(micro_batches, partitions) for name, make in makers.items()}
+    factor = [slow] + [1.0] * (partitions - 1)
+    costs: Any = {"forward": factor, "backward": [backward * each for each in factor], "message": message}
+    figure = draw_runs(orders, simulate, live, **costs)
+    with_costs = f"backward {backward:g}, message {message:g}, rank 0 {slow:g} times as slow"
+    return describe(figure, f"{figure.get_label()} (m = {micro_batches}, n = {partitions}, {with_costs}.)")
+
+
+# --- the two laws of time
+
+
 @styled
-def draw_schedule_explorer(
-    maker: str,
-    micro_batches: int,
-    partitions: int,
-    stages: int,
-    backward: float,
-    communicate: float,
-    slow: float,
+def draw_two_laws(
+    seconds: Sequence[float], micro_batches: int, clock_cycles: Clocks, simulate: Simulate
 ) -> Figure:
-    """Draw a schedule; a rank's forward of a micro-batch takes one tick, whatever the number of its stages.
-
-    The rank in the middle is `slow` times as slow. A dashed line says when GPipe would end, with the same costs.
-    """
-
-    def costs(table: Schedule) -> dict[str, Any]:
-        v = max(1, table.stages // partitions)
-        ranks = [table.rank_of[stage] for stage in range(table.stages)]
-        each = [(slow if rank == partitions // 2 else 1.0) / v for rank in ranks]
-        return {"forward": each, "backward": [backward * cost for cost in each], "communicate": communicate}
-
-    schedule, changed = make(maker, micro_batches, partitions, stages)
-    batches = 2 if maker == "PipeDream" else 1
-    m, v = schedule.micro_batches // batches, schedule.stages // partitions
-    baseline = gpipe(m, partitions)
-    gpipe_end = batches * simulate(baseline, **costs(baseline)).makespan
-    sizes = (
-        f"m = {m}, n = {partitions}" + (f", v = {v}" if v > 1 else "") + (f" ({changed})" if changed else "")
+    """Draw the forward pass of unequal partitions by both laws, one below the other on one time axis."""
+    n, waves = len(seconds), [list(clock) for clock in clock_cycles(micro_batches, len(seconds))]
+    borders, by_clock = [0.0], []
+    for clock in waves:
+        by_clock += [(i, j, borders[-1] + seconds[j]) for i, j in clock]
+        borders.append(borders[-1] + max(seconds[j] for _, j in clock))
+    orders = [[("F", i) for i in range(micro_batches)] for _ in seconds]
+    flow = [(i, j, end) for (_, i, j), end in simulate(orders, {"F": seconds}, 0).items()]
+    ends = {"Clock by clock": borders[-1], "Data flow": max(end for *_, end in flow)}
+    figure, panels = new_figure(9, 1.9 + 0.76 * n, rows=2, sharex=True)
+    for axes, tasks, (law, end) in zip(panels, (by_clock, flow), ends.items(), strict=True):
+        for j in range(n):
+            idle(axes, j, [(0, end)])
+        for i, j, stop in tasks:
+            bar(axes, j, stop - seconds[j], seconds[j], color_of("forward"), f"F{i}", linewidth=1.5, zorder=2)
+        names = [f"rank {j}: {plural(cost, 'tick')}" for j, cost in enumerate(seconds)]
+        lane_rows(axes, names, 0, max(ends.values()))
+        axes.set_title(f"{law}: {plural(end, 'tick')}", fontsize=11, pad=5)
+    for border in borders[1:-1]:
+        panels[0].axvline(border, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
+    panels[1].set_xlabel("time (ticks) · dashed: the end of a clock")
+    late = ends["Clock by clock"] - ends["Data flow"]
+    finding = f"A clock ends with its slowest task, and that costs {plural(round(late, 9), 'tick')} here"
+    headline(figure, finding)
+    told = ", ".join(f"{law} {plural(end, 'tick')}" for law, end in ends.items())
+    return describe(
+        figure, f"{finding}. Ranks take {', '.join(f'{c:g}' for c in seconds)} ticks a task. {told}."
     )
-    finding = f"{maker}, {sizes}: {facts(schedule, simulate(schedule, **costs(schedule)))}"
-    figure = draw_schedules([schedule], title=finding, until=gpipe_end, **costs(schedule))
-    axes = figure.axes[0]
-    axes.axvline(gpipe_end, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
-    axes.set_xlabel(f"time (ticks) · dashed: the end of GPipe, {round(gpipe_end, 2):g}")
-    held_by = ", ".join(f"{peak:g}" for peak in held(schedule))
-    how = f"Backward {backward:g} ticks, communication {communicate:g}, slowest rank {slow:g} times"
-    text = f"{finding}. {how}. GPipe takes {round(gpipe_end, 2):g} ticks. Held by rank: {held_by}."
-    return describe(figure, text)
 
 
-# --- a schedule table that is filled action by action, and the buttons for it: place a schedule yourself
+# --- a step over m, predicted and measured
 
 
 @styled
-def draw_board(board: Board) -> Figure:
-    """Draw the table so far, and ticks and held activations beside those of GPipe and 1F1B."""
-    scores, verdict = board.scores(), board.verdict()
-    end = max(board.trace.end, 1.08 * max(score.ticks for score in scores[1:]))
-    figure, (upper, lower) = new_figure(
-        9, 2.9 + 0.42 * board.partitions, rows=2, height_ratios=[board.partitions, 2.4]
+def draw_steps(predicted: Mapping[int, float], measured: Mapping[int, float]) -> Figure:
+    """Draw seconds of a step over m: predicted as a line with open marks, measured filled; each with its least."""
+    figure, axes = new_figure(9, 3.9)
+    best = {}
+    looks: Any = {"predicted": {"ls": "--", "mfc": "none", "color": INK}, "measured": {"color": BLUE}}
+    for (name, look), times in zip(looks.items(), (predicted, measured), strict=True):
+        m = best[name] = min(times, key=lambda m: times[m])
+        axes.plot(list(times), [1e3 * t for t in times.values()], marker="o", label=name, **look)
+        axes.plot([m], [1e3 * times[m]], "o", ms=14, mfc="none", mec=look["color"], mew=2)
+    log2_axis(axes, predicted)
+    axes.set(xlabel="m · micro-batches", ylabel="one step, ms", ylim=(0, None))
+    axes.legend(loc="upper center")
+    finding = (
+        f"One step on two ranks is shortest at m = {best['measured']}; predicted: m = {best['predicted']}"
     )
-    waits = waits_for(board.schedule, board.forward, board.backward) if board.moves else []
-    gaps = [wait for wait in waits if wait.needed or not board.left]  # the rest may still be filled
-    draw_ranks(upper, board.schedule, board.trace, gaps, end, 0.42)
-    upper.set_xlabel("time (ticks)")
-    lower.axis("off")
-    columns = lower.get_subplotspec().subgridspec(1, 3, wspace=0.1)
-    names = ["yours so far" if board.left else "yours", "GPipe", "1F1B"]
-    numbers: tuple[tuple[str, list[tuple[float, str]]], ...] = (
-        ("ticks", [(score.ticks, f"{score.ticks:g}") for score in scores]),
-        ("idle", [(100 * score.idle, format_share(score.idle)) for score in scores]),
-        ("activations held", [(score.held, str(score.held)) for score in scores]),
-    )
-    for column, (what, pairs) in enumerate(numbers):
-        axes = figure.add_subplot(columns[column])
-        values, words = zip(*pairs, strict=True)
-        bars = row_bars(axes, values, words, () if column else names, [INK, GREY, GREY])
-        if board.left:
-            bars[0].set(facecolor=PAPER, edgecolor=INK, linewidth=1.4)  # not yet final: an outline
-        axes.set_xlim(0, 1.25 * max(*values, 1))
-        axes.set_title(what, fontsize=10, fontweight="normal", color=MUTED, pad=3)
-    headline(figure, verdict)
-    table = "; ".join(board.schedule.to_text().splitlines())
-    return describe(figure, f"{verdict}. {'; '.join(map(str, scores))}. The table: {table}.")
+    headline(figure, finding)
+    pairs = "; ".join(f"m = {m}: {format_time(predicted[m])}, {format_time(measured[m])}" for m in predicted)
+    return describe(figure, f"{finding}. Predicted and measured: {pairs}.")
 
 
-class PlaceIt:
-    """Hold a Board and show it: `press` is a click on an action, `undo` and `clear` go back.
-
-    `board` is the table so far, `message` the answer to the last move. A still page shows the picture as it is now.
-    """
-
-    def __init__(self, board: Board) -> None:
-        self.board, self.figure = board, draw_board(board)
-        self.message, self.refused = "Click on an action: it goes to the end of its rank's row.", False
-        self._show: Callable[[bool], None] = lambda changed: None  # until there is a widget
-
-    def press(self, action: Action | str) -> None:
-        """Place an action at the end of its rank's row, or say why that can't be."""
-        if reason := self.board.refusal(action):
-            self._answer(self.board, f"Refused: {reason}.", refused=True)
-        else:
-            board = self.board.place(action)
-            self._answer(board, f"Placed {action}." + ("" if board.left else f" {board.verdict()}."))
-
-    def undo(self) -> None:
-        """Take the last move back."""
-        said = f"Took back {self.board.moves[-1]}." if self.board.moves else "There is nothing to take back."
-        self._answer(self.board.undo(), said)
-
-    def clear(self) -> None:
-        """Take all moves back."""
-        self._answer(replace(self.board, moves=()), "Empty.")
-
-    def _answer(self, board: Board, message: str, refused: bool = False) -> None:
-        changed, self.board, self.message, self.refused = board is not self.board, board, message, refused
-        if changed:
-            self.figure = draw_board(board)
-        self._show(changed)
-
-    def _said(self) -> str:
-        look = f"border-left:5px solid {RED if self.refused else GREEN};padding:4px 12px;background:#f6f8fa;color:{INK}"
-        return (
-            f'<div class="idt-answer" role="status" style="{look};font-size:14px;line-height:1.5">'
-            f"{html.escape(self.message)}</div>"
-        )
-
-    @cached_property
-    def widget(self) -> Any:
-        """The ipywidgets box: a row of buttons for each rank, the answer, the picture. Made once."""
-        import ipywidgets
-
-        def button(text: str, width: str, click: Callable[[], None], **layout: str) -> Any:
-            made = ipywidgets.Button(description=text, layout=ipywidgets.Layout(width=width, **layout))
-            made.on_click(lambda _: click())
-            return made
-
-        frame, answer = ipywidgets.HTML(hovering(self.figure)), ipywidgets.HTML(self._said())
-        buttons: dict[Action, Any] = {}
-        rows = []
-        for rank in range(self.board.partitions):
-            mine = {
-                a: button(str(a), "52px", partial(self.press, a), margin="1px")
-                for a in self.board.actions(rank)
-            }
-            name = ipywidgets.HTML(f"<b>rank {rank}</b>", layout=ipywidgets.Layout(width="60px"))
-            rows.append(
-                ipywidgets.HBox([name, *mine.values()], layout=ipywidgets.Layout(flex_flow="row wrap"))
-            )
-            buttons |= mine
-
-        def show(changed: bool) -> None:
-            if changed:
-                frame.value = hovering(self.figure)
-            answer.value = self._said()  # last: who reads it, may look at the picture
-            for action, made in buttons.items():  # the colour of its kind, until the action is placed
-                placed = action in self.board.moves
-                made.style.button_color = "#e3e6ea" if placed else color_of(KINDS[action.op])
-                made.style.text_color = MUTED if placed else PAPER
-
-        self._show = show
-        show(changed=False)
-        back = ipywidgets.HBox([button("Undo", "80px", self.undo), button("Clear", "80px", self.clear)])
-        box = ipywidgets.VBox([*rows, back, answer, frame])
-        box.add_class("idt-place")
-        return box
-
-    def _repr_mimebundle_(
-        self, include: Any = None, exclude: Any = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        return bundle(self.figure, self.widget)
+# --- ranks that wait for each other
 
 
-def place_it(micro_batches: int = 4, partitions: int = 3, moves: Sequence[str] = ()) -> PlaceIt:
-    """Show a table to be filled by clicks, with some moves made. Raises IllegalMoveError for a wrong one."""
-    return PlaceIt(Board(micro_batches, partitions).place(*moves))
+@styled
+def draw_ring(orders: Orders) -> Figure:
+    """Draw orders as they are written; where ranks are stuck, an arrow leads to what each task there waits for."""
+    schedule, high = as_schedule(orders), 1.9
+    waiting = stuck(schedule)
+    heads, needed = {action.stage: action for action, _ in waiting}, {need for _, need in waiting}
+    rows = [schedule.actions(rank) for rank in range(len(orders))]
+    figure, axes = new_figure(9, 1.4 + 1.3 * len(rows))
+    cell_axes(axes, columns=max(8, *map(len, rows)), rows=high * len(rows), left=1.6, top=0.3)
+    axes.set_anchor("W")
+    place = {action: (slot, high * rank) for rank, row in enumerate(rows) for slot, action in enumerate(row)}
+    for rank, row in enumerate(rows):
+        label_row(axes, high * rank, f"rank {rank}")
+        done = row.index(heads[rank]) if rank in heads else len(row)
+        for slot, action in enumerate(row):
+            mark: Any = "plain" if slot < done or action in needed or slot == done else "faded"
+            color = color_of(KINDS[action.op]) if slot < done or mark == "faded" else RED
+            draw_cell(axes, *place[action], Cell(f"{action.op}{action.micro_batch}", color=color, mark=mark))
+    edges = []
+    for head, need in waiting:
+        arrow(axes, place[head], place[need], gap=17, width=2, zorder=5)
+        edges.append(f"{_name(head)} waits for {_name(need)}")
+        if heads.get(need.stage, need) != need:  # it stands behind the task at which its rank is stuck
+            bend = -0.6 if need.stage else 0.6
+            look: Any = {"gap": 17, "width": 2, "zorder": 5, "linestyle": (0, (3, 1.5))}
+            arrow(axes, place[need], place[heads[need.stage]], bend=bend, **look)
+            edges.append(f"{_name(need)} stands behind {_name(heads[need.stage])}")
+    words = "full: waits for its input · dashed: stands behind in its rank's order · pale: never done, too"
+    write(axes, -0.44, high * len(rows) - 0.7, words, ha="left", color=MUTED)
+    headline(figure, f"A ring of {len(edges)} arrows: each task waits for the next one, for ever")
+    return describe(figure, f"A ring of {len(edges)} arrows: {'; '.join(edges)}.")
+
+
+def _name(action: Action) -> str:
+    return f"{action.op}{action.micro_batch} on rank {action.stage}"

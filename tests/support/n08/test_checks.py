@@ -1,58 +1,109 @@
 """What is particular about the checks of notebook 08; what all exercises have in common is in test_exercises."""
 
+import itertools
+
 import pytest
 
+from lib import schedules
+from lib.pipeline import clock_cycles
 from lib.schedules import ScheduleError, validate
 from support.n08 import checks as n08
+from support.n08 import solved
+from support.n08.runs import as_schedule, never_waiting, run_of
+
+SIZES = list(itertools.product(range(1, 8), range(1, 6)))
 
 
-def test_another_way_to_write_it_passes_lists_and_any_order_within_a_clock_too():
+def test_what_the_reader_writes_equals_lib_in_all_small_sizes_costs_and_messages():
+    for m, n in SIZES:
+        assert [sorted(c) for c in clock_cycles(m, n)] == [sorted(c) for c in solved.clock_cycles(m, n)]
+        theirs, ours = schedules.one_f_one_b(m, n), solved.one_f_one_b(m, n)
+        assert as_schedule(ours).ranks == theirs.compact().ranks
+        assert solved.live_activations(ours) == schedules.live_activations(theirs)
+        costs = {"F": [1 + j % 3 for j in range(n)], "B": [2.5 - j % 2 for j in range(n)]}
+        for orders, message in itertools.product((ours, solved.gpipe(m, n)), (0, 0.25)):
+            ends = solved.simulate(orders, costs, message)
+            trace = schedules.simulate(as_schedule(orders), costs["F"], costs["B"], communicate=message)
+            assert {f"{j}{kind}{i}": end for (kind, i, j), end in ends.items()} == pytest.approx(
+                {span.label: span.end for span in trace}
+            )
+
+
+def test_a_run_waits_where_lib_says_and_for_what():
+    for m, n in ((8, 4), (3, 2), (1, 1)):
+        orders = solved.one_f_one_b(m, n)
+        run = run_of(orders, solved.simulate, message=0.5)
+        assert run.waits == schedules.waits_for(as_schedule(orders), communicate=0.5)
+
+
+def test_ranks_that_never_wait_end_no_earlier_and_hold_more():
+    orders = never_waiting(8, 4)
+    validate(as_schedule(orders))
+    assert max(solved.simulate(orders, {"F": [1] * 4, "B": [2] * 4}).values()) == 33
+    assert solved.live_activations(orders) == [8, 7, 4, 1]
+
+
+def test_another_way_to_write_clock_cycles_passes_and_an_endless_one_gets_an_answer():
     def by_sum(m, n):
-        return [[[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1)]
+        return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
     assert n08.check_clock_cycles(by_sum)
+    assert "position 1" in n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None)).message
 
 
-def test_the_naive_pipeline_is_not_taken_for_one_and_what_is_no_list_gets_an_answer():
-    """One device busy at a time computes the right values; it is still no pipeline."""
-    verdict = n08.check_clock_cycles(lambda m, n: ([(i, j)] for i in range(m) for j in range(n)))
-    assert "position 1: expected [[1, 0], [0, 1]], got [[0, 1]]" in verdict.message
-    assert "model parallelism" in verdict.message
-    numbers = n08.check_clock_cycles(lambda m, n: [[0, 1]])
-    assert "a clock is a list of pairs (i, j), but it holds 0" in numbers.message
-    endless = n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None))
-    assert "position 1" in endless.message
+def recursive(orders, costs, message=0):
+    """Another way to write it: each end is asked of the ends that it needs; a ring is found by being asked twice."""
+    ends, asked, last = {}, set(), len(orders) - 1
+
+    def end(kind, i, j):
+        if (kind, i, j) not in ends:
+            if (kind, i, j) in asked or (kind, i) not in orders[j]:
+                raise RuntimeError(f"deadlock at {kind}{i} on rank {j}")
+            asked.add((kind, i, j))
+            place = orders[j].index((kind, i))
+            free = end(*orders[j][place - 1], j) if place else 0
+            if kind == "F":
+                there = end("F", i, j - 1) + message if j else 0
+            else:
+                there = end("F", i, j) if j == last else end("B", i, j + 1) + message
+            ends[kind, i, j] = max(free, there) + costs[kind][j]
+        return ends[kind, i, j]
+
+    for j, order in enumerate(orders):
+        for task in order:
+            end(*task, j)
+    return ends
 
 
-def test_the_fewest_micro_batches_and_the_famous_wrong_numbers():
-    assert n08.check_fewest.reference == 64  # 7 / 71 < 1 / 10 = 7 / 70
-    assert list(n08.check_fewest.mistakes.values()) == [63, 71, 73, 81, 7]
-    assert n08.check_fewest(65).message.endswith("is not 65.")
-
-
-def test_exactly_one_table_is_illegal_and_any_rank_that_is_stuck_passes():
-    refused = []
-    for letter, table in n08.TABLES.items():
-        try:
-            validate(table)
-        except ScheduleError:
-            refused.append(letter)
-    assert refused == ["D"]
-    assert len({frozenset(action for _, action in table) for table in n08.TABLES.values()}) == 1
-    assert n08.check_illegal("d ", "1F1") and n08.check_illegal("D", None).status == "open"
+def test_simulate_may_be_written_otherwise():
+    assert n08.check_simulate(recursive)
 
 
 @pytest.mark.parametrize(
-    ("letter", "action", "says"),
+    ("wrong", "says"),
     [
-        ("E", "0B0", "none of A, B, C, D"),
-        ("D", "1B0", "1B0 is what 0B0 waits for"),
-        ("D", "0F0", "it is done before anything is stuck"),
-        ("D", "0B2", "its rank does not even come to it"),
-        ("D", "0X9", "'0X9' is no action of it"),
-        (4, "0B0", "4 is none of"),
+        (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+        (n08._but(solved.simulate, ("if stuck:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (lambda orders, costs, message=0: [], "not a dictionary"),
+        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
+        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
     ],
 )
-def test_a_wrong_answer_about_the_tables_is_told_why(letter, action, says):
-    verdict = n08.check_illegal(letter, action)
+def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
+    verdict = n08.check_simulate(wrong)
     assert verdict.status == "wrong" and says in verdict.message
+
+
+def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
+    refused = []
+    for letter, orders in n08.TABLES.items():
+        try:
+            validate(as_schedule(orders))
+        except ScheduleError:
+            refused.append(letter)
+    assert refused == ["D"]
+    assert len({tuple(sorted(order)) for orders in n08.TABLES.values() for order in orders}) == 1
+    with pytest.raises(RuntimeError, match="rank 0 waits with B0, rank 1 waits with F1"):
+        solved.simulate(n08.TABLES["D"], {"F": [1, 1], "B": [2, 2]})
+    assert n08.check_illegal("d ", ("B0", "F1"))
+    assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message

@@ -1,0 +1,88 @@
+"""What the reader of notebook 08 writes, and GPipe's order: its figures run on them where an answer is missing.
+
+orders   a list for each rank: its tasks ("F", i) and ("B", i) in the order in which it does them
+costs    {"F": [ticks on each rank], "B": [ticks on each rank]}
+ends     {(kind, i, rank): when that task has ended}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+Task: TypeAlias = tuple[Any, int]
+Orders: TypeAlias = Sequence[Sequence[Task]]
+Costs: TypeAlias = Mapping[str, Sequence[float]]
+Ends: TypeAlias = dict[tuple[str, int, int], float]
+
+
+def clock_cycles(m: int, n: int) -> list[list[tuple[int, int]]]:
+    """Return for each clock its pairs (micro-batch, partition): those with i + j = k that exist."""
+    clocks = []
+    for k in range(m + n - 1):
+        clocks.append([(k - j, j) for j in range(n) if 0 <= k - j < m])
+    return clocks
+
+
+def simulate(orders: Orders, costs: Costs, message: float = 0) -> Ends:
+    """Return when each task ends by the data-flow law. Raises RuntimeError if no rank can go on with tasks left."""
+    n = len(orders)
+    ends: Ends = {}
+    free, left = [0.0] * n, [list(order) for order in orders]
+    while any(left):
+        stuck = True
+        for j in range(n):
+            while left[j]:
+                kind, i = left[j][0]
+                if kind == "B" and j == n - 1:
+                    needed, travel = ("F", i, j), 0.0
+                else:
+                    needed, travel = (kind, i, j - 1 if kind == "F" else j + 1), message
+                first = kind == "F" and j == 0
+                if not first and needed not in ends:
+                    break
+                there = 0.0 if first else ends[needed] + travel
+                free[j] = ends[kind, i, j] = max(free[j], there) + costs[kind][j]
+                left[j].pop(0)
+                stuck = False
+        if stuck:
+            waiting = [f"rank {j} waits with {left[j][0][0]}{left[j][0][1]}" for j in range(n) if left[j]]
+            raise RuntimeError("deadlock: " + ", ".join(waiting))
+    return ends
+
+
+def gpipe(m: int, n: int) -> list[list[Task]]:
+    """Return GPipe's orders: all forwards, then all backwards, the last micro-batch first."""
+    forwards, backwards = [("F", i) for i in range(m)], [("B", i) for i in reversed(range(m))]
+    return [forwards + backwards for _ in range(n)]
+
+
+def live_activations(orders: Orders) -> list[int]:
+    """Return the most activations that each rank holds at once."""
+    peaks = []
+    for order in orders:
+        live = peak = 0
+        for kind, _ in order:
+            live += 1 if kind == "F" else -1
+            peak = max(peak, live)
+        peaks.append(peak)
+    return peaks
+
+
+def one_f_one_b(m: int, n: int) -> list[list[Task]]:
+    """Return 1F1B's orders: rank j goes n - j forwards ahead, then does one backward and one forward in turn."""
+    orders = []
+    for j in range(n):
+        ahead = min(n - j, m)
+        order = [("F", i) for i in range(ahead)]
+        for i in range(m):
+            order.append(("B", i))
+            if i + ahead < m:
+                order.append(("F", i + ahead))
+        orders.append(order)
+    return orders
+
+
+def best_m(seconds: Mapping[int, float], n: int) -> int:
+    """Return the m of the shortest step; seconds[m]: a forward and a backward of one of m micro-batches."""
+    return min(seconds, key=lambda m: (m + n - 1) * seconds[m])

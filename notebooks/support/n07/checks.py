@@ -1,5 +1,7 @@
 """Predictions and exercises of notebook 07, micro-batches."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

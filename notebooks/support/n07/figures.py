@@ -345,9 +345,9 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         axes.set_title(f"{name}\ndepends on {plural(counts[name], 'row')}", fontsize=11)
     grid[0].set_ylabel("output row")
     others = [name for name, count in counts.items() if count > 1]
-    finding = f"{chunks} micro-batch{'es' * (chunks > 1)}: an output row depends on its own input row only"
+    finding = f"{chunks} micro-batch{'es' * (chunks > 1)}: an output row depends on its own row only"
     if others:
-        finding += f", but in {' and '.join(others)} on {max(counts.values())}"
+        finding += f"; in {' and '.join(others)} on {max(counts.values())}"
     headline(figure, finding)
     said = "; ".join(f"{name} {count}" for name, count in counts.items())
     return describe(
@@ -400,11 +400,10 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     (_, right), (_, cut), (_, joined) = (states[-1].tolist() for states in lines.values())
     same = bool(torch.allclose(lines[WAYS[2]], lines[WAYS[0]], rtol=1e-6))
     means = [float(lines[way][BATCHES // 2 :, 0].mean()) for way in WAYS[:2]]
-    found = f"running_var ends at {cut:.1f}, with whole batches at {right:.1f}"
+    found = f"running_var ends at {cut:.1f}, of whole batches at {right:.1f}"
     headline(
         figure,
-        f"{plural(chunks, 'micro-batch', 'micro-batches')}: {found}; "
-        f"deferred {'equals them' if same else f'differs, {joined:.1f}'}",
+        f"{found}; deferred {'is the same' if same else f'differs, {joined:.1f}'}",
     )
     return describe(
         figure,

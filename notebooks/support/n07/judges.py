@@ -34,6 +34,7 @@ def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any]
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return normally distributed numbers, the same on every call with the same seed."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 

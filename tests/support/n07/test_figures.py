@@ -21,7 +21,7 @@ def title_of(figure) -> str:
 
 
 def test_sizes_say_where_torch_chunk_gives_too_few():
-    for values, words in told(n07.draw_sizes, n07.SIZES_CONTROLS, 10):
+    for values, words in told(n07.draw_sizes, n07.SIZES_CONTROLS, 2):
         rows = values["rows"]
         short = [m for m in range(1, rows + 1) if len(torch.arange(rows).chunk(m)) < m]
         assert f"for m = {', '.join(map(str, short)) or 'none'};" in words
@@ -83,7 +83,7 @@ class Deferred(DeferredBatchNorm):
 
 
 def test_deferred_statistics_are_those_of_whole_batches_and_plain_ones_are_not():
-    for values, words in told(partial(n07.draw_running, Deferred), n07.RUNNING_CONTROLS, 9):
+    for values, words in told(partial(n07.draw_running, Deferred), n07.RUNNING_CONTROLS, 3):
         assert "Deferred equals whole batches" in words
         cut, whole = (float(x) for x in re.search(r"ends at ([\d.]+), of whole batches at ([\d.]+)", words).groups())
         if values["ordered"]:

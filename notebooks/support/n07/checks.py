@@ -218,6 +218,7 @@ _LOSS = 'F.cross_entropy(model(x), y, ignore_index=-100, reduction="sum") / coun
 _MEAN = "F.cross_entropy(model(x), y, ignore_index=-100)"
 _COUNT = "sum((y != -100).sum().item() for _, y in parts)"
 _EACH = ("    for x, y in parts:\n", "    for x, y in parts:\n        model.zero_grad()\n")
+_JOINED = "    for x, y in [tuple(torch.cat(each) for each in zip(*parts, strict=True))]:\n"
 _LATE = (
     ("loss.backward()", ""),
     ("loss.item()", "loss"),
@@ -250,6 +251,9 @@ check_accumulate = Exercise(
         ".grad is cleared in the loop: only the last micro-batch is left in it.": _but(accumulate, _EACH),
         "The gradient of the step before was still in .grad.": _but(accumulate, ("model.zero_grad()", "")),
         "Call backward() before the next forward: so only one graph is alive.": _but(accumulate, *_LATE),
+        "Joined again before the model: that needs the memory of the whole mini-batch.": (
+            _but(accumulate, (_EACH[0], _JOINED))
+        ),
         "That is the loss of the last part alone.": _but(accumulate, ("total +=", "total =")),
         "It keeps every graph alive for as long as you keep the loss.": (
             _but(accumulate, ("loss.item()", "loss"))

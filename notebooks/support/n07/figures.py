@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from matplotlib.axes import Axes
@@ -389,7 +389,8 @@ def running(norm: nn.Module, chunks: int, ordered: bool) -> Tensor:
 @styled
 def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ordered: bool) -> Figure:
     """Draw both running statistics after each mini-batch: of whole batches, in micro-batches, and deferred."""
-    kinds = zip(WAYS, (nn.BatchNorm1d, nn.BatchNorm1d, deferred), (1, chunks, chunks), strict=True)
+    makes: list[Any] = [nn.BatchNorm1d, nn.BatchNorm1d, deferred]
+    kinds = zip(WAYS, makes, (1, chunks, chunks), strict=True)
     lines = {way: running(kind(1, momentum=momentum).double(), m, ordered) for way, kind, m in kinds}
     figure, grid = new_figure(9, 4.0, cols=2)
     looks = {WAYS[0]: ("-", INK, 6, 0.35), WAYS[1]: ("--", RED, 2, 1.0), WAYS[2]: ("-", SKY, 1.6, 1.0)}

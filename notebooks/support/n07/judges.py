@@ -74,6 +74,9 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
             return f"{where}the loss you return still has its graph; return a number (`.item()`)."
         if not abs(float(got) - loss.item()) < 1e-9:
             return f"{where}right gradient, but the loss is {float(got):.4f}, the whole batch's {loss.item():.4f}."
+        if not len(parts) - tokens.count(0) <= events.count("F") <= len(parts):
+            calls = "once" if events.count("F") == 1 else f"{events.count('F')} times"
+            return f"{where}right gradient, but the model was called {calls} for {len(parts)} micro-batches."
         if "FF" in "".join(events) and 0 not in tokens:
             return (
                 f"{where}right gradient, but the order is {' '.join(events)}: forwards wait for a backward."

@@ -3,54 +3,99 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
 
 from lib.pipeline.microbatch import Batch, gather, scatter
 from support.n07 import checks as n07
 
 
-def test_lib_and_another_right_way_to_cut_pass():
-    assert n07.check_scatter_by_hand(scatter)
-    assert n07.check_gather_by_hand(lambda parts: gather([Batch(tuple(part)) for part in parts]))
+def even(tensors, chunks):
+    """Cut by tensor_split, which is even and puts the longer parts first."""
+    if len({len(tensor) for tensor in tensors}) > 1:
+        raise ValueError("unequal")
+    return list(zip(*(x.tensor_split(min(chunks, len(x))) for x in tensors), strict=True))
 
-    def with_divmod(tensors, chunks):
-        rows = len(tensors[0])
-        m = min(rows, chunks)
-        size, longer = divmod(rows, m)
-        sizes = [size + (i < longer) for i in range(m)]
-        return list(zip(*(x.split(sizes) for x in tensors), strict=True))
 
-    assert n07.check_scatter_by_hand(with_divmod)
+def test_lib_and_another_right_way_to_cut_and_to_join_pass():
+    assert n07.check_scatter(scatter) and n07.check_scatter(even)
+    assert n07.check_gather(lambda parts: gather([Batch(tuple(part)) for part in parts]))
+
+
+def by_means(model, parts):
+    """Weigh the mean loss of each part that has a token by its share of them."""
+    model.zero_grad()
+    counts, total = [int((y != -100).sum()) for _, y in parts], 0.0
+    for (x, y), count in zip(parts, counts, strict=True):
+        if count:
+            loss = F.cross_entropy(model(x), y) * count / sum(counts)
+            loss.backward()
+            total += float(loss.detach())
+    return total
+
+
+def in_a_list(forward, parameters):
+    """Collect first, sort out afterwards."""
+    held = []
+    with saved_tensors_hooks(lambda x: held.append(x.detach()) or x.detach(), lambda x: x):
+        forward()
+    known = {parameter.data_ptr() for parameter in parameters}
+    return sum({x.data_ptr(): x.nbytes for x in held if x.data_ptr() not in known}.values())
+
+
+def from_first_row(sizes, means, variances):
+    """Join one after another, as Chan's update does, in the channel's own precision."""
+    count, mean, squares = 0, torch.zeros_like(means[0]), torch.zeros_like(means[0])
+    for n, mu, variance in zip(sizes, means, variances, strict=True):
+        apart = mu - mean if count else torch.zeros_like(mu)
+        squares = squares + (n - 1) * variance + apart**2 * count * n / (count + n)
+        mean, count = mean + (mu - mean) * n / (count + n), count + n
+    return mean, squares / (count - 1)
+
+
+@pytest.mark.parametrize(
+    "check, answer",
+    [(n07.check_accumulate, by_means), (n07.check_saved_bytes, in_a_list), (n07.check_join, from_first_row)],
+)
+def test_another_right_answer_passes(check, answer):
+    verdict = check(answer)
+    assert verdict, verdict.message
 
 
 def doubled(tensors, chunks):
-    return [tuple(2 * x for x in part) for part in n07.check_scatter_by_hand.reference(tensors, chunks)]
+    return [tuple(2 * x for x in part) for part in n07.check_scatter.reference(tensors, chunks)]
+
+
+def only_outputs(forward, parameters):
+    """Count what comes out, not what is kept."""
+    result = forward()
+    return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
+
+
+def twice(forward, parameters):
+    forward()
+    return n07.check_saved_bytes.reference(forward, parameters)
 
 
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (n07.check_scatter_by_hand, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
-        (n07.check_scatter_by_hand, doubled, "changed"),
-        (n07.check_gather_by_hand, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
-        (n07.check_backward_in_parts, lambda model, parts: 1, "was backward() called"),
+        (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
+        (n07.check_scatter, doubled, "changed"),
+        (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
+        (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
+        (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
+        (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
+        (n07.check_saved_bytes, twice, "called 2 times"),
+        (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
     ],
 )
-def test_any_other_wrong_answer_is_shown_by_its_rows(check, wrong, says):
+def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     verdict = check(wrong)
-    assert verdict.status == "wrong" and says in verdict.message
+    assert verdict.status == "wrong" and says in verdict.message, verdict.message
 
 
 def test_the_first_counterexample_of_a_wrong_cut():
-    (chunk,) = [cut for why, cut in n07.check_scatter_by_hand.mistakes.items() if "torch.chunk" in why]
-    message = n07.check_scatter_by_hand(chunk).message
-    assert message.startswith("scatter_by_hand: for rows = 6, ") and "chunks = 4" in message
+    (chunk,) = [cut for why, cut in n07.check_scatter.mistakes.items() if "torch.chunk" in why]
+    message = n07.check_scatter(chunk).message
+    assert message.startswith("scatter: for rows = 6, ") and "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
-
-
-def test_the_reference_gradient_is_that_of_one_batch():
-    model = torch.nn.Linear(2, 3).double()
-    x = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    y = torch.tensor([0, 1, -100, -100, 2, 0, 1, -100])
-    (whole,) = torch.autograd.grad(F.cross_entropy(model(x), y, ignore_index=-100), [model.weight])
-    n07.check_backward_in_parts.reference(model, list(zip(x.tensor_split(3), y.tensor_split(3), strict=True)))
-    torch.testing.assert_close(model.weight.grad, whole)

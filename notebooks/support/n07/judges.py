@@ -1,0 +1,174 @@
+"""What the answers of notebook 07 are judged by where comparing results is not enough."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from support.checks import Exercise, Verdict
+
+NONE = "your function returned None (is a `return` missing?)."
+
+
+def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge of what says a fault, "" if there is none: a mistake is recognised by its fault."""
+
+    def told(answer: Any) -> str:
+        try:
+            return fault(answer)
+        except Exception as error:
+            return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        found = told(answer)
+        reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if told(wrong) == found)
+        return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
+
+    return judge
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return normally distributed numbers, the same on every call with the same seed."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+PADDING = -100
+Labelled: TypeAlias = list[tuple[Tensor, Tensor]]
+
+
+def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
+    """Compare gradient, loss and order of work with the whole batch; tokens[i] labels of part i count."""
+    for tokens in ((4, 1, 2), (4, 4), (5, 4), (3,), (1, 2, 3, 4), (4, 0, 1), (2, 2, 2)):
+        model = nn.Linear(2, 3, bias=False).double()
+        model.weight.data = random(3, 2, seed=7)
+        parts = []
+        for i, number in enumerate(tokens):
+            rows = 5 if i == 0 else 4
+            y = torch.arange(rows) % 3
+            y[number:] = PADDING
+            parts.append((random(rows, 2, seed=10 + i), y))
+        xs, ys = (torch.cat(each) for each in zip(*parts, strict=True))
+        loss = F.cross_entropy(model(xs), ys, ignore_index=PADDING)
+        (due,) = torch.autograd.grad(loss, [model.weight])
+        model.weight.grad = torch.ones_like(due)  # of the step before
+        events: list[str] = []
+        model.register_forward_hook(lambda *_, events=events: events.append("F"))
+        model.weight.register_hook(lambda _, events=events: events.append("B"))  # type: ignore[no-untyped-call]
+        where = f"micro-batches of {', '.join(map(str, tokens))} tokens: "
+        if (got := answer(model, parts)) is None:
+            return NONE
+        found = model.weight.grad
+        if found is None:
+            return f"{where}nothing is in .grad; was backward() called?"
+        off, times = float((found - due).norm() / due.norm()), float(found.norm() / due.norm())
+        if not off < 1e-9:
+            length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
+            return f"{where}the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
+        if isinstance(got, Tensor) and got.requires_grad:
+            return f"{where}the loss you return still has its graph; return a number (`.item()`)."
+        if not abs(float(got) - loss.item()) < 1e-9:
+            return f"{where}right gradient, but the loss is {float(got):.4f}, the whole batch's {loss.item():.4f}."
+        if not len(parts) - tokens.count(0) <= events.count("F") <= len(parts):
+            calls = "once" if events.count("F") == 1 else f"{events.count('F')} times"
+            return f"{where}right gradient, but the model was called {calls} for {len(parts)} micro-batches."
+        if "FF" in "".join(events) and 0 not in tokens:
+            return (
+                f"{where}right gradient, but the order is {' '.join(events)}: forwards wait for a backward."
+            )
+    return ""
+
+
+def fault_of_saved(answer: Any) -> str:
+    """Let it count networks whose saved tensors are known; backward must work, and the graph must die with its loss."""
+
+    def network(layers: int, dtype: torch.dtype) -> nn.Sequential:
+        model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(6, 6), nn.ReLU()))).to(
+            dtype
+        )
+        for number, parameter in enumerate(model.parameters()):
+            parameter.data = random(*parameter.shape, seed=number, dtype=dtype)
+        return model
+
+    for layers, dtype, chunks in (
+        (1, torch.float32, 1),
+        (3, torch.float32, 1),
+        (2, torch.float64, 1),
+        (2, torch.float32, 4),
+    ):
+        model, x = network(layers, dtype), random(8, 6, dtype=dtype)
+        due = (1 + layers) * x.nbytes
+        weights = [next(model.parameters())]
+        (right,) = torch.autograd.grad(model(x).sum(), weights)
+        held: list[Any] = []
+        alive: list[Any] = []
+        inner = model[1].register_forward_hook(lambda *seen, to=alive: to.append(weakref.ref(seen[2])))
+
+        def forward() -> Any:
+            held.append(sum(model(part).sum() for part in x.tensor_split(chunks)))  # noqa: B023
+            return held[0]  # noqa: B023
+
+        got = answer(forward, model.parameters())
+        inner.remove()
+        parts = "" if chunks == 1 else f", in {chunks} parts"
+        kind = str(dtype).removeprefix("torch.")
+        where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
+        if got is None:
+            return NONE
+        if got != due:
+            return f"{where}expected {due} bytes (the input, and each ReLU's output), got {got}."
+        if len(held) != 1:
+            return f"{where}forward() was called {len(held)} times; once is enough."
+        try:
+            (gradient,) = torch.autograd.grad(held[0], weights, retain_graph=True)
+        except Exception as error:
+            said = str(error).splitlines()[0]
+            return f"{where}right count, but backward() no longer works: {type(error).__name__}: {said}."
+        if not torch.allclose(gradient, right):
+            return f"{where}right count, but backward() now gives another gradient."
+        held.clear()
+        if any(ref() is not None for ref in alive):
+            gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
+        if any(ref() is not None for ref in alive):
+            return f"{where}right count, but the saved tensors never die, even when the loss is deleted."
+    a = random(3, 3).requires_grad_()
+    if (got := answer(lambda: (a * a, a.exp()), [])) != 2 * a.nbytes:
+        return f"a * a and a.exp(): expected {2 * a.nbytes} bytes (a, and the result of exp), got {got}."
+    return ""
+
+
+def fault_of_join(answer: Any) -> str:
+    """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels in float32."""
+    for sizes, offset in (
+        ((3, 2, 2), 3.0),
+        ((4, 4), 0.0),
+        ((5,), 1.0),
+        ((2, 7, 3), -2.0),
+        ((2, 2, 2, 2), 1e4),
+    ):
+        x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
+        parts = torch.split(x.float(), list(sizes))
+        got = answer(sizes, tuple(p.mean(0) for p in parts), tuple(p.var(0) for p in parts))
+        norm = nn.BatchNorm1d(2, momentum=1.0).double()
+        norm(x)
+        where = f"micro-batches of {', '.join(map(str, sizes))} rows, values near {offset:g}: "
+        if got is None:
+            return NONE
+        if not isinstance(got, (tuple, list)) or len(got) != 2:
+            return f"{where}expected two tensors, mean and variance, got {type(got).__name__}."
+        for name, found, due in zip(
+            ("mean", "variance"), got, (norm.running_mean, norm.running_var), strict=True
+        ):
+            assert due is not None
+            near = torch.as_tensor(found).double().reshape(-1)
+            if near.shape != due.shape or not torch.allclose(
+                near, due, rtol=1e-2 if name == "variance" else 1e-6, atol=1e-6
+            ):
+                shown = ", ".join(f"{value:.3f}" for value in near.tolist())
+                return f"{where}the {name} is {shown}, nn.BatchNorm has {due[0]:.3f}, {due[1]:.3f}."
+    return ""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-from lib._values import format_share, format_time, plural
+from lib._values import format_time, plural
+from lib.pipeline import clock_cycles
 from lib.show.charts import beside, row_bars
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
@@ -30,14 +32,13 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import bar, draw_timeline
+from lib.show.timeline import bar
 from lib.timeline import Span, Trace, Work, play
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
 NAMES = ("spawn", "queues", "hand back", "put", "run", "result", "take")
-Pair = tuple[int, int]
 
 
 @dataclass
@@ -51,24 +52,18 @@ class Scene:
     running: dict[int, int] = field(default_factory=dict)
     answered: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
-    done: set[Pair] = field(default_factory=set)
-    now: set[Pair] = field(default_factory=set)
-
-
-def pairs_at(clock: int, micro_batches: int, partitions: int) -> list[Pair]:
-    """Return the pairs (micro-batch, partition) of one clock, ordered by partition."""
-    return [(clock - j, j) for j in range(partitions) if 0 <= clock - j < micro_batches]
+    done: set[tuple[int, int]] = field(default_factory=set)
+    now: set[tuple[int, int]] = field(default_factory=set)
 
 
 def scene_at(step: int, clock: int, partitions: int) -> Scene:
     """Return where everything is after `step` (1 to 7) of a clock; the first three steps come before all clocks."""
     if step <= 3:
         return Scene(partitions, queues=step > 1, held=step > 2)
-    pairs = pairs_at(clock, MICRO_BATCHES, partitions)
-    done = {pair for k in range(clock) for pair in pairs_at(k, MICRO_BATCHES, partitions)}
-    scene = Scene(partitions, done=done, now=set(pairs))
+    clocks = list(clock_cycles(MICRO_BATCHES, partitions))
+    scene = Scene(partitions, done=set(chain(*clocks[:clock])), now=set(clocks[clock]))
     place = {4: scene.queued, 5: scene.running, 6: scene.answered, 7: scene.taken}[step]
-    place.update({j: i for i, j in pairs})
+    place.update({j: i for i, j in clocks[clock]})
     return scene
 
 
@@ -85,14 +80,9 @@ def said(name: str, scene: Scene, clock: int) -> str:
         ready = "each worker gets a queue for tasks and one for answers"
         return (start, ready, "the scheduler holds both lists of queues")[NAMES.index(name)]
     tasks = _listed(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
-    one = {"put": "waits in its queue", "run": "runs", "result": "is answered", "take": "is back"}
-    many = {
-        "put": "wait in their queues",
-        "run": "run at the same time",
-        "result": "are answered",
-        "take": "are back",
-    }
-    return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[name]}"
+    one = ("waits in its queue", "runs", "is answered", "is back")
+    many = ("wait in their queues", "run at the same time", "are answered", "are back")
+    return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]}"
 
 
 def words(scene: Scene) -> str:
@@ -121,7 +111,7 @@ RUNTIME_CONTROLS = {
 }
 
 # inches, from the upper left corner of the figure
-ROW, TOP, SIDE = 1.12, 1.0, 0.31
+ROW, TOP, SIDE = 1.12, 0.72, 0.31
 WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
 SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
 WAYS = {  # of a task in these steps: from, to, and on the height of which queue (0 in, 1 out)
@@ -243,12 +233,11 @@ def _pipe(axes: Axes, y: float, name: str, j: int) -> None:
 
 def _table(axes: Axes, scene: Scene) -> None:
     """Draw the clocks to the right of the workers: a column a clock, the micro-batch in the cell."""
-    clocks = MICRO_BATCHES + scene.partitions - 1
     axes.text(TABLE, TOP - 0.02, "clock", fontsize=10, color=MUTED, ha="left", va="center")
-    for k in range(clocks):
+    for k, pairs in enumerate(clock_cycles(MICRO_BATCHES, scene.partitions)):
         x = TABLE + 0.16 + k * 0.33
         axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
-        for i, j in pairs_at(k, MICRO_BATCHES, scene.partitions):
+        for i, j in pairs:
             state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
             hue = rank_color(j) if state != "to do" else GREY
             y = TOP + (j + 0.5) * ROW
@@ -280,13 +269,7 @@ STREAMS_CONTROLS = {
 
 
 def simulate_streams(
-    streams: int,
-    threads: int = 1,
-    *,
-    kernel: float,
-    launch: float,
-    kernels: int = KERNELS,
-    waits: bool = False,
+    streams: int, threads: int = 1, *, kernel: float, launch: float, waits: bool = False
 ) -> Trace:
     """Return the launches (kind "launch", lanes "thread t") and kernels (kind "compute", lanes "stream s"), in ticks.
 
@@ -297,7 +280,7 @@ def simulate_streams(
     launches = sorted(
         (place, label, f"thread {t}")
         for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
-        for place, label in enumerate(f"{name}{number}" for name in names for number in range(kernels))
+        for place, label in enumerate(f"{name}{number}" for name in names for number in range(KERNELS))
     )
     if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
         launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
@@ -359,15 +342,10 @@ def _finding(
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    why = (
-        "B waits for A1"
-        if waits
-        else "B's launches come late"
-        if threads == 1
-        else "both are launched at once"
-    )
-    if launch >= kernel and threads == 1 and not waits:
+    why = "B's launches come late" if threads == 1 else "both are launched at once"
+    if launch >= kernel and threads == 1:
         why = "launching, not computing, takes the time"
+    why = "B waits for A1" if waits else why
     return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
 
 
@@ -387,8 +365,6 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
 
 
 # ---- How much two threads gain, by the length of one operation.
-
-ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
 
 
 @dataclass(frozen=True)
@@ -410,52 +386,14 @@ def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
     row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[BLUE] * len(gains), RED])
     for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):
         axes.axvline(level, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
-        beside(axes, (level, len(gains) + 0.75), words, (0, 0), ha="center", color=MUTED)
+        beside(
+            axes, (level, len(gains) + 0.75), words, (0, 0), ha="center", color=MUTED, backgroundcolor=PAPER
+        )
     axes.set(xlim=(0, max(2.3, *factors) + 0.1), ylim=(len(gains) + 1, -0.5))
-    found = [f"{gain.factor:.1f} × for {gain.name}" for gain in (gains[0], gains[-1])]
-    finding = f"Two threads: {', '.join(found)}, {python.factor:.1f} × for a {python.name}"
-    title(axes, finding if gains[-1].factor >= ENOUGH else f"No second core is free just now. {finding}")
+    found = [f"{gain.factor:.1f} × as fast for {gain.name}" for gain in (gains[0], gains[-1])]
+    free = gains[-1].factor >= 1.2  # at least, if there is a second core
+    title(axes, f"Two threads: {', '.join(found)}" if free else "No second core is free just now")
     said = "; ".join(f"{name}: {factor:.2f}" for name, factor in zip(names, factors, strict=True))
     return describe(
         figure, f"Times as fast with two threads instead of one, by the time of an operation. {said}."
     )
-
-
-# ---- A pipeline run clock by clock, predicted: the slowest task decides when the next clock begins.
-
-CLOCK_RUN_CONTROLS = {
-    "micro_batches": whole(1, 8, 4, "m · micro-batches"),
-    "first": whole(1, 6, 2, "partition 0 · ticks"),
-    "second": whole(1, 6, 2, "partition 1 · ticks"),
-    "third": whole(1, 6, 2, "partition 2 · ticks"),
-}
-
-
-def clock_trace(micro_batches: int, seconds: Sequence[float]) -> Trace:
-    """Return the spans of a forward pass in which partition j takes seconds[j]; all of a clock start together."""
-    now, spans = 0.0, []
-    for k in range(micro_batches + len(seconds) - 1):
-        pairs = pairs_at(k, micro_batches, len(seconds))
-        spans += [Span(f"partition {j}", f"F{i}", now, now + seconds[j], "forward") for i, j in pairs]
-        now += max(seconds[j] for _, j in pairs)
-    return Trace(spans, [f"partition {j}" for j in range(len(seconds))])
-
-
-@styled
-def draw_clock_run(micro_batches: int, first: int, second: int, third: int) -> Figure:
-    """Draw three partitions with these times; dashed lines part the clocks."""
-    seconds = (first, second, third)
-    trace = clock_trace(micro_batches, seconds)
-    alone = micro_batches * sum(seconds)
-    starts = sorted({span.start for span in trace})
-    clocks = plural(len(starts), "clock")
-    finding = f"{clocks}, {trace.makespan:g} ticks instead of {alone}: {alone / trace.makespan:.2f} × as fast"
-    if seconds.count(max(seconds)) == 1:
-        finding += f"; partition {seconds.index(max(seconds))} decides"
-    figure = draw_timeline(trace, unit="clock", bubbles=True, title=finding)
-    axes = figure.axes[0]
-    for start in starts:
-        axes.axvline(start, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=3)
-    axes.set_xlabel("time (ticks)")
-    facts = f"Partition times {first}, {second}, {third} ticks, {micro_batches} micro-batches"
-    return describe(figure, f"{finding}. {facts}; idle {format_share(trace.bubble)}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -367,8 +367,7 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
 # ---- How much two threads gain, by the length of one operation.
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """Say what two threads gained: `op` seconds an operation, `factor` times as fast as one thread, by name."""
 
     name: str
@@ -384,6 +383,8 @@ def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
     names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains] + [python.name]
     factors = [gain.factor for gain in (*gains, python)]
     row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[BLUE] * len(gains), RED])
+    for text in axes.texts:  # also where a line would strike it through
+        text.set_backgroundcolor(PAPER)
     for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):
         axes.axvline(level, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
         beside(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dis
 import html
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +53,7 @@ class Verdict:
 
 def untouched(function: Callable[..., Any]) -> bool:
     """Say whether a function is still its stub: nothing but a docstring, `...`, `pass` or NotImplementedError."""
-    code = getattr(function, "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)  # a stub may wear a decorator
     if code is None:
         return False
     if "NotImplementedError" in code.co_names and len(code.co_names) == 1:

@@ -1,89 +1,127 @@
-"""Predictions and exercises of notebook 09, streams, tasks, workers."""
+"""Predictions and exercises of notebook 09, streams, tasks, workers.
+
+A reader's code runs in a daemon thread that is given up after PATIENCE: whatever it does, a check ends, and ends what
+it left behind.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from itertools import zip_longest
 from queue import Empty, SimpleQueue
-from threading import Barrier, BrokenBarrierError, Thread
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
 from typing import Any, TypeAlias, cast
+from unittest import mock
 
 import torch
 
 from lib.pipeline import clock_cycles
-from lib.pipeline.streams import CPUStream
-from lib.pipeline.worker import Task, spawn_workers
-from support.checks import Exercise, Guess, Verdict
+from support.checks import Exercise, Guess, Verdict, letter
 from support.n09.figures import simulate_streams
 
-PATIENCE = 2.0  # seconds until a thread that has nothing to wait for counts as stuck
+PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
 
 Worker: TypeAlias = Callable[["SimpleQueue[Any]", "SimpleQueue[Any]"], None]
 Queues: TypeAlias = Sequence["SimpleQueue[Any]"]
-Scheduler: TypeAlias = Callable[[Sequence[Any], Queues, Queues], Sequence[object]]
+Scheduler: TypeAlias = Callable[[Mapping[int, Any], Queues, Queues], Mapping[int, object]]
 
 
-# ---- exercise 1: makespan
-
-
-def _makespan(micro_batches: int, seconds: Sequence[float]) -> float:
-    return sum(max(seconds[j] for _, j in clock) for clock in clock_cycles(micro_batches, len(seconds)))
-
-
-check_makespan = Exercise(
-    "makespan",
-    reference=_makespan,
-    cases=[
-        {"micro_batches": m, "seconds": seconds}
-        for seconds in ([1, 1], [1, 3], [3, 1, 2], [1, 2, 5, 2], [4], [2, 2, 2])
-        for m in (4, 1, 2, 7)
-    ],
-    mistakes={
-        "Not every clock has a task of the slowest partition: look at the first and the last.": (
-            lambda micro_batches, seconds: (micro_batches + len(seconds) - 1) * max(seconds)
-        ),
-        "That is the loop: tasks of a clock run at the same time.": lambda micro_batches, seconds: (
-            micro_batches * sum(seconds)
-        ),
-        "Here a clock begins when all answers of the last one are there; nobody starts early.": (
-            lambda micro_batches, seconds: (
-                sum(seconds) + (micro_batches - 1) * max(seconds)
-            )  # right for a GPU
-        ),
-        "Before and after the slowest partition works, the others do.": lambda micro_batches, seconds: (
-            micro_batches * max(seconds)
-        ),
-        "A clock waits for its slowest task, not for the mean.": lambda micro_batches, seconds: (
-            (micro_batches + len(seconds) - 1) * sum(seconds) / len(seconds)
-        ),
-    },
-)
-"""Exercise 1 for equal and unequal partitions, and fewer micro-batches than partitions."""
-
-
-# ---- watching: both exercises that follow are judged by what one sees of them
+# ---- watching: the exercises are judged by what one sees of them, from another thread
 
 
 class _Probe:
     """A task that notes what is done with it."""
 
-    def __init__(self, label: str, kind: str) -> None:
-        self.label, self.kind = label, kind
-        self.computed = self.finalized = 0
+    def __init__(self, label: str, kind: str, meeting: Barrier | None = None) -> None:
+        self.label, self.kind, self.meeting, self.alone, self.ran_in = label, kind, meeting, False, ""
+        self.computed = 0
+        self.finalized: list[tuple[_Probe, object]] = []  # run_clock: one list for all tasks of a clock
         self.error = {"ValueError": ValueError, "SystemExit": SystemExit}.get(kind, RuntimeError)(label)
 
     def compute(self) -> str:
-        """Return the name of the batch, or raise."""
-        self.computed += 1
-        if self.kind != "works":
+        """Wait for the tasks that should run at the same time; then return the name of the batch, or raise."""
+        self.computed, self.ran_in = self.computed + 1, current_thread().name
+        try:
+            if self.meeting is not None:
+                self.meeting.wait()
+        except BrokenBarrierError:
+            self.alone = True
+        if self.kind not in ("works", "late"):
             raise self.error
+        if self.kind == "late":  # somebody who does not wait for the worker is gone before this returns
+            threading.Event().wait(0.05)
         return f"batch of {self.label}"
 
     def finalize(self, batch: object) -> None:
         """Note the call."""
-        self.finalized += 1
+        self.finalized.append((self, batch))
+
+
+class _Aside:
+    """Runs a reader's code in a thread, keeps what came of it as a sentence, and the threads that it starts."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.end, self.error, self.started = "", cast(BaseException | None, None), list[Thread]()
+        self._thread = Thread(target=self._run, args=(work,), daemon=True)
+        begin = Thread.start
+
+        def start(thread: Thread) -> None:
+            if current_thread() is self._thread:
+                thread.daemon = True
+                self.started.append(thread)
+            begin(thread)
+
+        self._patches = (
+            mock.patch.object(Thread, "start", start),
+            mock.patch.object(threading, "excepthook"),  # what matters is seen in the queues
+        )
+
+    def _run(self, work: Callable[[], object]) -> None:
+        try:
+            self.end = f"returned {work()}"
+        except BaseException as error:
+            self.end, self.error = f"raised {type(error).__name__}: {error}", error
+
+    def over(self, seconds: float) -> bool:
+        """Wait at most so long for the end."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def __enter__(self) -> _Aside:
+        for patch in self._patches:
+            patch.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            _dismiss([self._thread, *self.started])
+        finally:
+            for patch in self._patches:
+                patch.stop()
+
+
+def _dismiss(threads: Sequence[Thread]) -> None:
+    """End threads: a None into every queue that one of them knows, SystemExit for one that never waits."""
+    for _ in range(10):
+        alive = [thread for thread in threads if thread.is_alive()]
+        if not alive:
+            return
+        frames = sys._current_frames()
+        for thread in alive:
+            frame = frames.get(thread.ident or 0)
+            while frame is not None:
+                for queue in [value for value in frame.f_locals.values() if isinstance(value, SimpleQueue)]:
+                    queue.put(None)
+                frame = frame.f_back
+            raising = ctypes.py_object(SystemExit)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raising)
+        alive[0].join(0.03)
 
 
 def _watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
@@ -93,70 +131,53 @@ def _watched(*cases: Sequence[str]) -> Callable[[Exercise, Any], Verdict]:
     """
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:
-        watch, seen = exercise.view, dict[Sequence[str], list[str]]()
-        for tasks in cases:
-            seen = {tasks: watch(answer)(tasks), **seen}  # the last first: there mistakes differ most
-            pairs = zip(watch(exercise.reference)(tasks), seen[tasks], strict=True)
-            expected, got = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-            if expected:
-                where = ", ".join(kind if kind == "works" else f"raises {kind}" for kind in tasks)
-                known = (
-                    why
-                    for why, wrong in exercise.mistakes.items()
-                    if all(watch(wrong)(case) == shown for case, shown in seen.items())
-                )
-                why = next(known, "")
-                said = f"tasks that do this: {where}. Expected: {expected}; seen: {got}. {why}"
-                return exercise.wrong(said.strip())
+        shown = dict[Sequence[str], list[str]]()
+        for case in cases:
+            wanted, shown[case] = _known(exercise, exercise.reference, case), exercise.view(answer)(case)
+            for expected, got in zip_longest(wanted, shown[case], fillvalue="nothing more"):
+                if expected != got:
+                    known = (
+                        why
+                        for why, wrong in exercise.mistakes.items()
+                        if all(_known(exercise, wrong, each) == seen for each, seen in shown.items())
+                    )
+                    said = f"{_told(case)}. Expected: {expected}; seen: {got}. {next(known, '')}"
+                    return exercise.wrong(said.strip())
         return exercise.right(f"{exercise.praise.format(count=len(cases))}.")
 
     return judge
 
 
-# ---- exercise 2: worker
+@cache
+def _known(exercise: Exercise, known: Any, case: Sequence[str]) -> list[str]:
+    seen: list[str] = exercise.view(known)(case)  # the same each time, and some of these wait for long
+    return seen
 
 
-def ask_worker(worker: Worker, tasks: Sequence[str]) -> list[str]:
-    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended."""
-    in_queue, out_queue = SimpleQueue[Any](), SimpleQueue[Any]()
-    end: list[str] = []
-
-    def thread() -> None:
-        try:
-            worker(in_queue, out_queue)
-            end.append("ended")
-        except BaseException as error:
-            end.append(f"died of {type(error).__name__}")
-
-    serving = Thread(target=thread, daemon=True)
-    serving.start()
-    said = []
-    for number, kind in enumerate(tasks):
-        task = _Probe(f"task {number}", kind)
-        in_queue.put(task)
-        said.append(_describe(_wait_for(out_queue, serving), task))
-    if not end:
-        in_queue.put(None)
-        serving.join(PATIENCE)
-    while not out_queue.empty():
-        out_queue.get()  # a last answer, as lib's worker gives one, is welcome
-    return [*said, end[0] if end else "still running after None"]
+def _told(case: Sequence[str]) -> str:
+    """Say what the tasks of a case do, or on which devices workers are wanted."""
+    words = ("works", "late", "idle", "leaves by an error")
+    if any(":" in kind or kind == "cpu" for kind in case):
+        return "for " + ", ".join(case)
+    return "tasks that do this: " + ", ".join(k if k in words else f"raises {k}" for k in case)
 
 
-def _wait_for(out_queue: SimpleQueue[Any], serving: Thread) -> object:
+def _next(queue: SimpleQueue[Any], alive: Callable[[], bool] = lambda: True) -> object:
     """Return the next answer; the queue itself if there is none."""
     for _ in range(max(1, round(PATIENCE / 0.02))):
         try:
-            return out_queue.get(timeout=0.02)
+            return queue.get(timeout=0.02)
         except Empty:
-            if not serving.is_alive() and out_queue.empty():
+            if not alive() and queue.empty():
                 break
-    return out_queue
+    return queue
 
 
 def _describe(answer: object, task: _Probe) -> str:
     if isinstance(answer, SimpleQueue):
         return f"no answer to {task.label}"
+    if answer == (False, None):
+        return "the last answer, (False, None), although tasks are left"
     try:
         ok, payload = cast(tuple[bool, Any], answer)
         if ok:
@@ -172,12 +193,35 @@ def _describe(answer: object, task: _Probe) -> str:
         return f"an answer of another form: {type(answer).__name__}"
 
 
+# ---- exercise 1: worker
+
+
+def ask_worker(worker: Worker, tasks: Sequence[str]) -> list[str]:
+    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended."""
+    in_queue, out_queue = SimpleQueue[Any](), SimpleQueue[Any]()
+    said = []
+    with _Aside(partial(worker, in_queue, out_queue)) as aside:
+        for number, kind in enumerate(tasks):
+            task = _Probe(f"task {number}", kind)
+            in_queue.put(task)
+            said.append(_describe(_next(out_queue, lambda: not aside.over(0)), task))
+            if said[-1].startswith("no answer"):
+                return [*said[:-1], f"{said[-1]}{f' (the worker {aside.end})' if aside.end else ''}"]
+        in_queue.put(None)
+        last = _next(out_queue, lambda: not aside.over(0)) if aside.over(PATIENCE) else out_queue
+        if not aside.over(0):
+            return [*said, "still running after None"]
+    said.append("last answer (False, None)" if last == (False, None) else "no last answer (False, None)")
+    return [*said, aside.end if aside.error else "ended"]
+
+
 def _serving(
     compute: Callable[[Any], Any] = lambda task: (task, task.compute()),
     *,
     caught: Any = BaseException,
     silent: bool = False,
     none_ends: bool = True,
+    done: bool = True,
     goes_on: Callable[[bool], bool] = lambda ok: True,
 ) -> Worker:
     """Make a worker: as it is, right: it serves until None, and whatever a task raises is an answer.
@@ -195,7 +239,9 @@ def _serving(
                 if not silent:
                     out_queue.put((False, sys.exc_info()))
             if not goes_on(ok):
-                return
+                break
+        if done:
+            out_queue.put((False, None))
 
     return serve
 
@@ -213,12 +259,8 @@ check_worker = Exercise(
     "worker",
     reference=_serve,
     view=lambda worker: partial(ask_worker, worker),
-    judge=_watched(
-        ("works",),
-        ("works", "works", "works"),
-        ("works", "ValueError", "works"),
-        ("SystemExit", "works"),
-    ),
+    judge=_watched(("works",), ("works", "ValueError", "works"), ("SystemExit", "works")),
+    praise="every answer, every error and the end are right in {count} runs",
     mistakes={
         "The error is swallowed: the scheduler waits for an answer for ever.": _serving(silent=True),
         "The error ends the thread: nobody answers, the scheduler waits for ever.": _serving(caught=()),
@@ -236,79 +278,199 @@ check_worker = Exercise(
         "The scheduler needs the task as well, to finalize it: (True, (task, batch)).": _serving(
             lambda task: task.compute()
         ),
+        "Say goodbye after the loop: who waits for an answer of a worker that has gone, gets this one.": (
+            _serving(done=False)
+        ),
     },
 )
-"""Exercise 2 with tasks that work and tasks that raise."""
+"""Exercise 1 with tasks that work and tasks that raise."""
+
+
+# ---- exercise 2: spawn_workers
+
+
+def ask_spawn(spawn: Callable[..., Any], case: Sequence[str]) -> list[str]:
+    """Spawn workers for these devices, give each partition a task, leave, and say what one sees of it.
+
+    A last word in `case`, "leaves by an error", says how the body of the `with` ends.
+    """
+    devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
+    keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
+    meeting = Barrier(len(set(keys)), timeout=PATIENCE / 2)
+    probes = [
+        _Probe(f"task {j}", "works", meeting if j == keys.index(key) else None) for j, key in enumerate(keys)
+    ]
+    probes += [_Probe(f"last task {j}", "late") for j in range(len(keys))]
+    said: list[str] = []
+
+    def body(in_queues: Queues, out_queues: Queues) -> None:
+        many = [len({id(queue) for queue in queues}) for queues in (in_queues, out_queues)]
+        said.append(f"{many[0]} different in_queues, {many[1]} different out_queues")
+        if many != [len(set(keys))] * 2 or len(in_queues) != len(keys) or len(out_queues) != len(keys):
+            return
+        said.append(f"threads started: {len(aside.started)}")
+        for probe, in_queue in zip(probes, in_queues, strict=False):
+            in_queue.put(probe)
+        for probe, out_queue in zip(probes, out_queues, strict=False):
+            said.append(_describe(_next(out_queue), probe))
+            if said[-1].startswith("no answer"):
+                return
+        said.append("computed " + ("one at a time" if any(p.alone for p in probes) else "at the same time"))
+        for probe, in_queue in zip(probes[len(keys) :], in_queues, strict=False):
+            in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
+
+    def work() -> None:
+        try:
+            with spawn(devices) as queues:
+                if isinstance(queues, Sequence) and len(queues) == 2:
+                    body(*queues)
+                else:
+                    said.append("handed out something else than two lists of queues")
+                if case[-1] == "leaves by an error":
+                    raise KeyError("of the body")
+        except KeyError as error:
+            said.append(f"the body's {type(error).__name__} got out")
+        left = sum(thread.is_alive() for thread in aside.started)
+        for thread in aside.started:
+            thread.join(0.2)
+        later = sum(thread.is_alive() for thread in aside.started)
+        said.append(f"threads alive after the with: {left}{f', and for good: {later}' if left else ''}")
+
+    aside = _Aside(work)
+    with aside:
+        if not aside.over(2 * PATIENCE):
+            return [*said, "the with never ended"]
+    return [*said, aside.end] if aside.error else said
+
+
+def _spawning(
+    key: Callable[[int, torch.device], object] = lambda j, device: j if device.type == "cpu" else device,
+    *,
+    start: bool = True,
+    none: bool = True,
+    join: bool = True,
+    always: bool = True,
+    crossed: bool = False,
+    hand: Callable[[list[Any]], Any] = lambda pairs: tuple(map(list, zip(*pairs, strict=True))),
+) -> Callable[..., Any]:
+    """Make a spawn_workers: as it is, right. Wrong are others, by what they leave out or mix up."""
+
+    @contextmanager
+    def spawn(devices: Sequence[torch.device]) -> Iterator[Any]:
+        keys = [key(j, device) for j, device in enumerate(devices)]
+        pairs = {each: (SimpleQueue[Any](), SimpleQueue[Any]()) for each in keys}
+        threads = [
+            Thread(target=_serve, args=pair[::-1] if crossed else pair, daemon=True)
+            for pair in pairs.values()
+        ]
+        for thread in threads if start else ():
+            thread.start()
+
+        def end() -> None:
+            for in_queue, _ in pairs.values() if none else ():
+                in_queue.put(None)
+            for thread in threads if start and join else ():
+                thread.join()
+
+        try:
+            yield hand([pairs[each] for each in keys])
+        except BaseException:
+            if always:
+                end()
+            raise
+        else:
+            end()
+
+    return spawn
+
+
+check_spawn_workers = Exercise(
+    "spawn_workers",
+    reference=_spawning(),
+    view=lambda spawn: partial(ask_spawn, spawn),
+    judge=_watched(
+        ("cpu", "cpu", "cpu"), ("cpu", "cpu", "leaves by an error"), ("cuda:0", "cuda:1", "cuda:0")
+    ),
+    praise="threads, queues and the end are right for {count} lists of devices",
+    mistakes={
+        "A thread works only after its start().": _spawning(start=False),
+        "The threads are never told to go home: put a None into each in_queue at the end.": _spawning(
+            none=False, join=False
+        ),
+        "You do not wait for the threads: they still work when the caller goes on.": _spawning(join=False),
+        "An error in the body jumps over what stands after the yield: try … finally.": _spawning(
+            always=False
+        ),
+        "One worker for all CPU partitions: then nothing overlaps on a CPU.": _spawning(
+            lambda j, device: device
+        ),
+        "Two partitions on one CUDA device share a worker and its queues.": _spawning(lambda j, device: j),
+        "Hand out two lists, all in_queues and all out_queues, not a pair for each partition.": _spawning(
+            hand=lambda pairs: pairs
+        ),
+        "You wait for threads that nobody has told to go home: first a None for each, then join().": (
+            _spawning(none=False)
+        ),
+        "The queues are crossed: the worker takes tasks from where the scheduler looks for answers.": (
+            _spawning(crossed=True)
+        ),
+    },
+)
+"""Exercise 2 on CPU partitions and on (pretended) CUDA devices, also when the body of the `with` raises."""
 
 
 # ---- exercise 3: run_clock
 
 
-class _MeetingProbe(_Probe):
-    """A task that works only while all others of its clock run, and notes when it is finalized, and where."""
-
-    def __init__(self, number: int, kind: str, meeting: Barrier, finalized: list[str]) -> None:
-        super().__init__(f"task {number}", kind)
-        self.meeting, self.notes, self.alone = meeting, finalized, False
-
-    def compute(self) -> str:
-        """Wait for the others first."""
-        try:
-            self.meeting.wait()
-        except BrokenBarrierError:
-            self.alone = True
-        return super().compute()
-
-    def finalize(self, batch: object) -> None:
-        """Note the call."""
-        known = batch == f"batch of {self.label}"
-        self.notes.append(self.label if known else f"{self.label} with {batch!r}")
-
-
-def ask_scheduler(scheduler: Scheduler, tasks: Sequence[str]) -> list[str]:
-    """Let a scheduler run one clock of these tasks; return what one sees of it, in sentences."""
-    finalized: list[str] = []
-    meeting = Barrier(len(tasks), timeout=PATIENCE / 2)
-    made = [_MeetingProbe(number, kind, meeting, finalized) for number, kind in enumerate(tasks)]
-    queues = [(SimpleQueue[Any](), SimpleQueue[Any]()) for _ in made]
+def ask_scheduler(scheduler: Scheduler, case: Sequence[str]) -> list[str]:
+    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
+    finalized: list[tuple[_Probe, object]] = []
+    meeting = Barrier(sum(kind != "idle" for kind in case), timeout=PATIENCE / 2)
+    tasks = {j: _Probe(f"task {j}", kind, meeting) for j, kind in enumerate(case) if kind != "idle"}
+    for task in tasks.values():
+        task.finalized = finalized
+    queues = [(SimpleQueue[Any](), SimpleQueue[Any]()) for _ in case]
     in_queues, out_queues = ([pair[side] for pair in queues] for side in (0, 1))
-    end: list[str] = []
+    workers = [
+        Thread(target=_serving(done=False), args=pair, daemon=True, name=f"worker {j}")
+        for j, pair in enumerate(queues)
+    ]
+    for worker in workers:
+        worker.start()
 
-    def thread() -> None:
-        try:
-            batches = scheduler(made, in_queues, out_queues)
-            end.append(f"returned {batches if batches is None else list(batches)}")
-        except BaseException as error:
-            whose = next((task.label for task in made if task.error is error), "nobody")
-            end.append(f"raised the {type(error).__name__} of {whose}")
+    def work() -> object:
+        batches = scheduler(dict(tasks), in_queues, out_queues)
+        return dict(sorted(batches.items())) if isinstance(batches, dict) else batches
 
-    workers = [Thread(target=_serve, args=pair, daemon=True) for pair in queues]
-    scheduling = Thread(target=thread, daemon=True)
-    for started in (*workers, scheduling):
-        started.start()
-    scheduling.join(2 * PATIENCE)
-    over = end[0] if end else "still waiting for an answer"
-    for in_queue, serving in zip(in_queues, workers, strict=True):
+    with _Aside(work) as aside:
+        over = aside.end if aside.over(2 * PATIENCE) else "still waiting for an answer"
+    for in_queue, worker in zip(in_queues, workers, strict=True):
         in_queue.put(None)
-        serving.join(PATIENCE)  # a scheduler that raises early leaves tasks at work: look when they are done
-    met = "one at a time" if any(task.alone for task in made) else "together"
-    computed = "every task once" if all(task.computed == 1 for task in made) else "not every task"
+        worker.join(PATIENCE)  # a scheduler that raises early leaves tasks at work: look when they are done
+    for task in tasks.values():
+        if aside.error is task.error:
+            over = f"raised the {type(aside.error).__name__} of {task.label}"
+    met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
+    own = sum(task.ran_in == f"worker {j}" for j, task in tasks.items())
     left = sum(not out_queue.empty() for out_queue in out_queues)
-    done = f"finalized: {', '.join(finalized) or 'none'}"
-    return [f"computed {met}", f"computed {computed}", over, f"answers left in the queues: {left}", done]
+    said = [f"computed {met}", over, f"tasks computed by their own worker: {own}", f"answers left: {left}"]
+    if all(kind in ("works", "idle") for kind in case):  # after an error the run is over, finalized or not
+        right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
+        said.append(f"finalized: {', '.join(right) or 'none'}")
+    return said
 
 
 def _take(
-    out_queues: Iterable[SimpleQueue[Any]],
+    out_queues: Iterable[tuple[int, SimpleQueue[Any]]],
     *,
     finalize: bool = True,
     at_once: bool = False,
     raised: int | None = 0,
-) -> list[object]:
+) -> dict[int, object]:
     """Take all answers and raise error number `raised`; or raise `at_once`, before the rest is taken."""
-    batches: list[object] = []
+    batches: dict[int, object] = {}
     errors: list[BaseException] = []
-    for out_queue in out_queues:
+    for j, out_queue in out_queues:
         ok, payload = out_queue.get()
         if not ok:
             errors.append(payload[1])
@@ -318,21 +480,27 @@ def _take(
         task, batch = payload
         if finalize:
             task.finalize(batch)
-        batches.append(batch)
+        batches[j] = batch
     if errors and raised is not None:
         raise errors[raised]
     return batches
 
 
-def _putting(take: Callable[[Queues], list[object]]) -> Scheduler:
+def _putting(take: Callable[[list[tuple[int, SimpleQueue[Any]]]], dict[int, object]]) -> Scheduler:
     """Make a scheduler that puts all tasks and has its own way of taking answers."""
 
-    def run(tasks: Sequence[Any], in_queues: Queues, out_queues: Queues) -> list[object]:
-        for task, in_queue in zip(tasks, in_queues, strict=True):
-            in_queue.put(task)
-        return take(out_queues)
+    def run(tasks: Mapping[int, Any], in_queues: Queues, out_queues: Queues) -> dict[int, object]:
+        for j, task in tasks.items():
+            in_queues[j].put(task)
+        return take([(j, out_queues[j]) for j in tasks])
 
     return run
+
+
+def _from_the_first(tasks: Mapping[int, Any], in_queues: Queues, out_queues: Queues) -> dict[int, object]:
+    for task, in_queue in zip(tasks.values(), in_queues, strict=False):
+        in_queue.put(task)
+    return _take((j, out_queues[number]) for number, j in enumerate(tasks))
 
 
 check_run_clock = Exercise(
@@ -340,18 +508,16 @@ check_run_clock = Exercise(
     reference=_putting(_take),  # put all, take all, finalize in order, then raise the first error
     view=lambda scheduler: partial(ask_scheduler, scheduler),
     judge=_watched(
-        ("works", "works"),
-        ("works",),
         ("works", "works", "works"),
+        ("idle", "works", "works"),
         ("works", "ValueError", "works"),
         ("ValueError", "RuntimeError"),
     ),
+    praise="what ran at the same time, what came back and what was raised are right in {count} clocks",
     mistakes={
         "You wait for each answer before you put the next task, so nothing overlaps.": (
             lambda tasks, in_queues, out_queues: _take(
-                out_queue
-                for task, in_queue, out_queue in zip(tasks, in_queues, out_queues, strict=True)
-                if in_queue.put(task) is None  # put each just before its answer is taken
+                (j, out_queues[j]) for j, task in tasks.items() if in_queues[j].put(task) is None
             )
         ),
         "Raised too early: the next clock will take an answer of this one for its own.": _putting(
@@ -363,22 +529,30 @@ check_run_clock = Exercise(
             partial(_take, raised=-1)
         ),
         "Nothing was put, so nobody will ever answer: a deadlock.": (
-            lambda tasks, in_queues, out_queues: _take(out_queues)  # whatever it would put later
+            lambda tasks, in_queues, out_queues: _take((j, out_queues[j]) for j in tasks)
         ),
         "finalize must go from the first partition to the last.": _putting(
-            lambda out_queues: _take(out_queues[::-1], raised=-1)[::-1]
+            lambda out_queues: _take(out_queues[::-1], raised=-1)
+        ),
+        "The keys of `tasks` say which queues to use: not every partition has a task in every clock.": (
+            _from_the_first
         ),
     },
 )
-"""Exercise 3 with clocks of one to three tasks, some of which raise; overlap is seen, not timed."""
+"""Exercise 3 with clocks of two and three tasks, some of which raise; overlap is seen, not timed."""
 
 
 # ---- predictions
 
 
-def _speed_up(micro_batches: int, partitions: int) -> float:
-    alone = _makespan(micro_batches, [1]) * partitions
-    return alone / _makespan(micro_batches, [1] * partitions)
+def makespan(micro_batches: int, seconds: Sequence[float]) -> float:
+    """Return the time of a forward pass, clock by clock: each clock lasts as long as its slowest task."""
+    return sum(max(seconds[j] for _, j in clock) for clock in clock_cycles(micro_batches, len(seconds)))
+
+
+def _exactly(my_guess: object) -> object:
+    """Turn a number into a text: in these predictions a close one is another mechanism, not nearly right."""
+    return f"{my_guess:g}" if isinstance(my_guess, (int, float)) else my_guess
 
 
 def _first_that_gains(gains: Mapping[int, float]) -> int | str:
@@ -386,33 +560,41 @@ def _first_that_gains(gains: Mapping[int, float]) -> int | str:
     return enough[0] if enough else "none of these (is a second core free?)"
 
 
-def _where_finalize_runs() -> str:
-    ran: list[int] = []
-    with spawn_workers([torch.device("cpu")]) as (in_queues, out_queues):
-        compute: Any = lambda: ran.append(threading.get_ident())  # noqa: E731
-        finalize: Any = lambda batch: ran.append(threading.get_ident())  # noqa: E731
-        in_queues[0].put(Task(CPUStream, compute=compute, finalize=finalize))
-        answer: Any = out_queues[0].get(timeout=PATIENCE)[1]
-        answer[0].finalize(answer[1])
-    return "worker" if ran[0] == ran[1] else "scheduler"
+def _in_a_new_thread(work: Callable[[], Any]) -> Any:
+    seen: list[Any] = []
+    thread = Thread(target=lambda: seen.append(work()))
+    thread.start()
+    thread.join()
+    return seen[0]
 
 
-def _answers() -> int:
-    said = ask_worker(_serve, ("works", "ValueError", "works"))
-    return sum(line.startswith(("True", "False")) for line in said)
+def _grad_in_a_new_thread() -> str:
+    with torch.no_grad():
+        return "YES" if _in_a_new_thread(torch.is_grad_enabled) else "NO"
 
 
-guess_speed_up = Guess("the speed-up at best", _speed_up, tolerance=0.03)
-"""Section 1: all tasks in a loop against clocks, in which they run together."""
+def _threads_of_backward() -> str:
+    ran: set[str] = set()
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda gradient: ran.add(current_thread().name))  # type: ignore[no-untyped-call]
+    outputs = [_in_a_new_thread(lambda: leaf * 2) for _ in range(2)]
+    torch.cat(outputs).sum().backward()  # type: ignore[no-untyped-call]
+    return f"{len(ran)}"
+
+
 guess_size = Guess("the first size that gains 1.2 here", _first_that_gains)
-"""Section 3, with what was measured: gain of two threads by size of a matrix."""
+"""Section 2, with what was measured: gain of two threads by size of a matrix."""
 guess_streams = Guess(
-    "the end with two streams", lambda: int(simulate_streams(2, kernel=3, launch=1).end), unit="ticks"
+    "the end with two streams in ticks",
+    lambda: f"{simulate_streams(2, kernel=3, launch=1).end:g}",
+    read=_exactly,
 )
-"""Section 4: when the kernels of two streams are done."""
-guess_finalize = Guess("the thread of finalize", _where_finalize_runs)
-"""Section 5: where finalize runs, found out by a real task."""
-guess_answers = Guess("the number of answers", _answers)
-"""Section 7: answers of a clock of three tasks, one of which raises."""
-guess_shared_worker = Guess("the speed-up with a shared worker", lambda: 1, tolerance=0.05)
-""" "Break it": one worker computes one task at a time, as the loop does."""
+"""Section 5: when the kernels of two streams are done."""
+guess_grad = Guess("whether gradients are on in the new thread", _grad_in_a_new_thread, read=letter)
+"""Section 6: what a worker knows of its caller's no_grad, found out by a real thread."""
+guess_clocks = Guess(
+    "the time in ticks, clock by clock", lambda m, ticks: f"{makespan(m, ticks):g}", read=_exactly
+)
+"""Section 8: three unequal partitions."""
+guess_backward = Guess("the number of threads that ran backward", _threads_of_backward, read=_exactly)
+"""Section 9: on a CPU."""

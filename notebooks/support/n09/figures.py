@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-from lib._values import format_share, format_time, plural
+from lib._values import format_time, plural
+from lib.pipeline import clock_cycles
+from lib.show.charts import beside, row_bars
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
 from lib.show.style import (
@@ -29,25 +32,13 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import bar, draw_timeline
+from lib.show.timeline import bar
 from lib.timeline import Span, Trace, Work, play
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
-STEPS = {
-    "spawn": "spawn_workers(devices)",
-    "queues": "in_queue, out_queue = SimpleQueue(), SimpleQueue()",
-    "hand back": "yield in_queues, out_queues",
-    "put": "in_queues[j].put(task)",
-    "run": "batch = in_queue.get().compute()",
-    "result": "out_queue.put((True, (task, batch)))",
-    "take": "ok, (task, batch) = out_queues[j].get();  task.finalize(batch)",
-}
-FAILED = {"result": "out_queue.put((False, exc_info))", "take": "ok, exc_info = out_queues[j].get();  raise"}
-
-NAMES = tuple(STEPS)
-Pair = tuple[int, int]
+NAMES = ("spawn", "queues", "hand back", "put", "run", "result", "take")
 
 
 @dataclass
@@ -61,25 +52,18 @@ class Scene:
     running: dict[int, int] = field(default_factory=dict)
     answered: dict[int, int] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
-    failed: int | None = None
-    done: set[Pair] = field(default_factory=set)
-    now: set[Pair] = field(default_factory=set)
+    done: set[tuple[int, int]] = field(default_factory=set)
+    now: set[tuple[int, int]] = field(default_factory=set)
 
 
-def pairs_at(clock: int, micro_batches: int, partitions: int) -> list[Pair]:
-    """Return the pairs (micro-batch, partition) of one clock, ordered by partition."""
-    return [(clock - j, j) for j in range(partitions) if 0 <= clock - j < micro_batches]
-
-
-def scene_at(step: int, clock: int, partitions: int, fails: bool) -> Scene:
+def scene_at(step: int, clock: int, partitions: int) -> Scene:
     """Return where everything is after `step` (1 to 7) of a clock; the first three steps come before all clocks."""
     if step <= 3:
         return Scene(partitions, queues=step > 1, held=step > 2)
-    pairs = pairs_at(clock, MICRO_BATCHES, partitions)
-    done = {pair for k in range(clock) for pair in pairs_at(k, MICRO_BATCHES, partitions)}
-    scene = Scene(partitions, done=done, now=set(pairs), failed=pairs[0][1] if fails and step >= 5 else None)
+    clocks = list(clock_cycles(MICRO_BATCHES, partitions))
+    scene = Scene(partitions, done=set(chain(*clocks[:clock])), now=set(clocks[clock]))
     place = {4: scene.queued, 5: scene.running, 6: scene.answered, 7: scene.taken}[step]
-    place.update({j: i for i, j in pairs})
+    place.update({j: i for i, j in clocks[clock]})
     return scene
 
 
@@ -91,29 +75,14 @@ def _listed(words: Iterable[str]) -> str:
 def said(name: str, scene: Scene, clock: int) -> str:
     """Say what a step of a clock does."""
     n = scene.partitions
-    start = "one thread starts and waits" if n == 1 else f"{n} threads start, one a device, and wait"
+    start = "one thread starts and waits" if n == 1 else f"{n} threads start, one per partition, and wait"
     if name in NAMES[:3]:
         ready = "each worker gets a queue for tasks and one for answers"
         return (start, ready, "the scheduler holds both lists of queues")[NAMES.index(name)]
-    pairs = sorted(scene.now, key=lambda pair: pair[1])
-    tasks = _listed(f"F{i}" for i, _ in pairs)
-    good = [f"F{i}" for i, j in pairs if j != scene.failed]
-    if scene.failed is None:
-        one = {"put": "waits in its queue", "run": "runs", "result": "is answered", "take": "is back"}[name]
-        many = {
-            "put": "wait in their queues",
-            "run": "run at the same time",
-            "result": "are answered",
-            "take": "are back",
-        }
-        return f"in clock {clock}, {tasks} {one if len(pairs) == 1 else many[name]}"
-    bad, rest = f"F{pairs[0][0]}", f", {_listed(good)} as usual" if good else ""
-    verb = {
-        "run": "raises in its worker",
-        "result": "is answered by its error",
-        "take": "raises here, in your thread",
-    }
-    return f"in clock {clock}, {bad} {verb[name]}{rest}"
+    tasks = _listed(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
+    one = ("waits in its queue", "runs", "is answered", "is back")
+    many = ("wait in their queues", "run at the same time", "are answered", "are back")
+    return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]}"
 
 
 def words(scene: Scene) -> str:
@@ -130,22 +99,19 @@ def words(scene: Scene) -> str:
                 f"in the {where}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
             )
     parts.append(f"{len(scene.done)} tasks done before")
-    if scene.failed is not None:
-        parts.append(f"partition {scene.failed} failed")
     return "; ".join(parts) + "."
 
 
 # ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
-    "step": whole(1, len(STEPS), 5, "step"),
+    "step": whole(1, len(NAMES), 5, "step"),
     "clock": whole(0, MICRO_BATCHES + 2, 2, "k · clock"),
     "partitions": whole(1, 4, 3, "n · partitions"),
-    "fails": switch(False, "a task raises"),
 }
 
 # inches, from the upper left corner of the figure
-ROW, TOP, SIDE = 1.12, 1.0, 0.31
+ROW, TOP, SIDE = 1.12, 0.72, 0.31
 WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
 SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
 WAYS = {  # of a task in these steps: from, to, and on the height of which queue (0 in, 1 out)
@@ -157,20 +123,20 @@ WAYS = {  # of a task in these steps: from, to, and on the height of which queue
 
 
 @styled
-def draw_runtime(step: int, clock: int, partitions: int, fails: bool) -> Figure:
+def draw_runtime(step: int, clock: int, partitions: int) -> Figure:
     """Draw one of the seven steps in one clock of a forward pass (a clock beyond the last is taken as the last)."""
     last = MICRO_BATCHES + partitions - 2
     clock, name = min(clock, last), NAMES[step - 1]
-    scene = scene_at(step, clock, partitions, fails)
+    scene = scene_at(step, clock, partitions)
     figure, axes = _stage(partitions)
-    _banner(axes, name, FAILED.get(name, STEPS[name]) if scene.failed is not None else STEPS[name])
+    _banner(axes, name)
     _draw_scene(axes, scene)
     if name in WAYS:
         start, end, queue = WAYS[name]
         for _, j in scene.now:
-            y, color = _lanes(j)[queue], RED if j == scene.failed and step > 5 else INK
-            arrow(axes, (start, y), (end, y), color=color, **WIRE)
-    title(axes, f"Step {step} of {len(STEPS)}, {name}: {said(name, scene, clock)}")
+            y = _lanes(j)[queue]
+            arrow(axes, (start, y), (end, y), color=INK, **WIRE)
+    title(axes, f"Step {step} of {len(NAMES)}, {name}: {said(name, scene, clock)}")
     return describe(figure, f"{axes.get_title('left')}. {words(scene)}")
 
 
@@ -211,16 +177,15 @@ def _lanes(j: int) -> tuple[float, float]:
     return middle - 0.24, middle + 0.24
 
 
-def _banner(axes: Axes, current: str, code: str) -> None:
+def _banner(axes: Axes, current: str) -> None:
     x = 0.08
-    for number, name in enumerate(STEPS, start=1):
+    for number, name in enumerate(NAMES, start=1):
         width = 0.52 + 0.088 * len(name)
         now = name == current
         _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY)
         look: Any = {"weight": "bold" if now else "normal", "color": PAPER if now else MUTED}
         axes.text(x + width / 2, 0.17, f"{number} {name}", ha="center", va="center", fontsize=10, **look)
         x += width + 0.1
-    axes.text(0.1, 0.56, code, family="DejaVu Sans Mono", fontsize=11, va="center")
 
 
 def _draw_scene(axes: Axes, scene: Scene) -> None:
@@ -244,7 +209,7 @@ def _draw_scene(axes: Axes, scene: Scene) -> None:
             (scene.taken, (SCHEDULER[1] - 0.32, lower - 0.05 if j else lower + 0.06)),
         ):
             if j in place:
-                _task(axes, at, place[j], j, scene.failed == j)
+                draw_cell(axes, *at, Cell(place[j], j), size=SIDE, font=11)
     _table(axes, scene)
 
 
@@ -253,7 +218,7 @@ def _worker(axes: Axes, j: int, scene: Scene) -> None:
     busy = j in scene.running
     color = rank_color(j)
     _frame(axes, WORKER, (upper - 0.2, lower + 0.2), pale(color, 0.25 if busy else 0.08), color)
-    middle, doing = (upper + lower) / 2, ("raises" if scene.failed == j else "computes") if busy else "waits"
+    middle, doing = (upper + lower) / 2, "computes" if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
     axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
 
@@ -266,22 +231,15 @@ def _pipe(axes: Axes, y: float, name: str, j: int) -> None:
     axes.text(x, y, name, fontsize=9, color=MUTED, ha=side, va="center_baseline")
 
 
-def _task(axes: Axes, at: tuple[float, float], i: int, j: int, failed: bool) -> None:
-    cell = Cell(f"{i}!" if failed else i, j, color=RED if failed else None)
-    draw_cell(axes, *at, cell, size=SIDE, font=11)
-
-
 def _table(axes: Axes, scene: Scene) -> None:
     """Draw the clocks to the right of the workers: a column a clock, the micro-batch in the cell."""
-    clocks = MICRO_BATCHES + scene.partitions - 1
     axes.text(TABLE, TOP - 0.02, "clock", fontsize=10, color=MUTED, ha="left", va="center")
-    for k in range(clocks):
+    for k, pairs in enumerate(clock_cycles(MICRO_BATCHES, scene.partitions)):
         x = TABLE + 0.16 + k * 0.33
         axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
-        for i, j in pairs_at(k, MICRO_BATCHES, scene.partitions):
+        for i, j in pairs:
             state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
-            wrong = state == "now" and j == scene.failed
-            hue = RED if wrong else rank_color(j) if state != "to do" else GREY
+            hue = rank_color(j) if state != "to do" else GREY
             y = TOP + (j + 0.5) * ROW
             cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
             draw_cell(axes, x, y, cell, size=0.29, font=9)
@@ -304,20 +262,14 @@ KERNELS = 4  # of A, and of B
 STREAMS_CONTROLS = {
     "streams": whole(1, 2, 2, "streams"),
     "threads": whole(1, 2, 1, "launching threads"),
-    "kernel": whole(1, 6, 3, "kernel · ticks"),
-    "launch": whole(1, 4, 1, "launch · ticks"),
+    "kernel": whole(1, 6, 3, "ticks per kernel"),
+    "launch": whole(1, 4, 1, "ticks per launch"),
     "waits": switch(False, "B0 waits for A1 (event)"),
 }
 
 
 def simulate_streams(
-    streams: int,
-    threads: int = 1,
-    *,
-    kernel: float,
-    launch: float,
-    kernels: int = KERNELS,
-    waits: bool = False,
+    streams: int, threads: int = 1, *, kernel: float, launch: float, waits: bool = False
 ) -> Trace:
     """Return the launches (kind "launch", lanes "thread t") and kernels (kind "compute", lanes "stream s"), in ticks.
 
@@ -328,7 +280,7 @@ def simulate_streams(
     launches = sorted(
         (place, label, f"thread {t}")
         for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
-        for place, label in enumerate(f"{name}{number}" for name in names for number in range(kernels))
+        for place, label in enumerate(f"{name}{number}" for name in names for number in range(KERNELS))
     )
     if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
         launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
@@ -343,37 +295,6 @@ def simulate_streams(
     trace = play(tasks, [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)])
     # the picture names both alike; their kind tells them apart
     return Trace((replace(span, label=span.label.removeprefix("launch ")) for span in trace), trace.lanes)
-
-
-def draw_two_streams(measured: Mapping[int, Trace] | None, recorded: str | None = None) -> Figure:
-    """Draw kernels A and B in one stream and in two, measured on a GPU (by number of streams) or only predicted."""
-
-    def rows(traces: Mapping[int, Trace]) -> Trace:
-        names = {1: ("one stream",), 2: ("two: stream 0", "two: stream 1")}
-        spans = [
-            Span(
-                names[streams][int(span.lane[-1])],
-                span.label,
-                span.start - trace.start,
-                span.end - trace.start,
-            )
-            for streams, trace in traces.items()
-            for span in trace
-        ]
-        return Trace(spans, [*names[1], *names[2]])
-
-    # a launch takes next to no time here: these kernels are long
-    model = {
-        n: simulate_streams(n, kernel=1, launch=1e-3).only(kind="compute", lane=LANES[2:][:n]) for n in (1, 2)
-    }
-    if not measured:
-        return draw_timeline(
-            predicted=rows(model), unit="kernel", title="No GPU and no recording yet: predicted only"
-        )
-    one, two = (measured[n].makespan for n in (1, 2))
-    predicted = rows(model).scale(one / rows(model).only(lane="one stream").makespan)
-    finding = f"Two streams: the same kernels in {two / one:.2f} of the time of one"
-    return draw_timeline(rows(measured), predicted, title=finding, recorded=recorded)
 
 
 @styled
@@ -407,20 +328,12 @@ def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bo
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     kernels = [span for span in trace if span.kind == "compute"]
-    side = _side_by_side(kernels)
+    side = Trace(replace(span, kind=span.label[0]) for span in kernels).overlap("A", "B")
     title(axes, _finding(trace, streams, threads, kernel, launch, waits, side))
     order = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
-    how = f"{streams} streams, launching threads: {threads}; ticks a kernel: {kernel}, a launch: {launch}"
+    how = f"{streams} streams, launching threads: {threads}; ticks per kernel: {kernel}, per launch: {launch}"
     said = f"{axes.get_title('left')}. {how}. Kernels start in the order {order}; the last ends at {trace.end:g}."
     return describe(figure, said)
-
-
-def _side_by_side(kernels: list[Span]) -> float:
-    both = [Trace(span for span in kernels if span.label[0] == name) for name in "AB"]
-    merged = Trace(
-        [Span("", span.label, span.start, span.end, span.label[0]) for trace in both for span in trace]
-    )
-    return merged.overlap("A", "B")
 
 
 def _finding(
@@ -429,15 +342,10 @@ def _finding(
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    why = (
-        "B waits for A1"
-        if waits
-        else "B's launches come late"
-        if threads == 1
-        else "both are launched at once"
-    )
-    if launch >= kernel and threads == 1 and not waits:
+    why = "B's launches come late" if threads == 1 else "both are launched at once"
+    if launch >= kernel and threads == 1:
         why = "launching, not computing, takes the time"
+    why = "B waits for A1" if waits else why
     return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
 
 
@@ -458,11 +366,8 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
 
 # ---- How much two threads gain, by the length of one operation.
 
-ENOUGH = 1.2  # what the longest operation gains if there is a second core, at least
 
-
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """Say what two threads gained: `op` seconds an operation, `factor` times as fast as one thread, by name."""
 
     name: str
@@ -472,81 +377,24 @@ class Gain:
 
 @styled
 def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
-    """Draw gain over seconds an operation (logarithmic): torch's operations, and a Python loop for comparison."""
-    figure, axes = new_figure(9, 4.0)
+    """Draw how many times as fast two threads are: torch's operations by their length, and a Python loop."""
     gains = sorted(torch_gains, key=lambda gain: gain.op)
-    times = [1e6 * gain.op for gain in gains]
-    top = max(2.25, *(gain.factor + 0.25 for gain in gains))
-    axes.fill_between([1e-9, 1e9], 0, 1, color=RED, alpha=0.07, linewidth=0)
-    for level in (1, 2):
-        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)))
-    _write(axes, "two cores, twice as fast", (0, 2), (6, 4), ha="left", color=MUTED)
-    _write(axes, "slower than one thread", (0, 0), (6, 6), ha="left", color=RED)
-    axes.plot(times, [gain.factor for gain in gains], color=BLUE, marker="o", markersize=7, zorder=3)
-    for gain, x in zip(gains, times, strict=True):
-        look = {"ha": "center", "color": BLUE, "weight": "bold"}
-        _write(axes, gain.name, (x, gain.factor), (0, -20 if gain.factor > 1.7 else 9), "data", **look)
-    axes.axhline(python.factor, color=RED, linewidth=2)
-    label = f"red line, {python.name}: {python.factor:.2f}"  # far from the curve, wherever that runs
-    _write(axes, label, (1, 0), (-4, 6), ha="right", color=RED, weight="bold")
-    axes.set_xscale("log")
-    axes.set(xlim=(times[0] / 1.6, times[-1] * 1.6), ylim=(0, top))
-    marks = [mark for mark in (1, 10, 100, 1000, 10000) if times[0] / 1.6 <= mark <= times[-1] * 1.6]
-    axes.set_xticks(marks, [format_time(mark / 1e6) for mark in marks])
-    axes.minorticks_off()
-    axes.set(xlabel="time of one operation, alone", ylabel="two threads: times as fast")
-    axes.tick_params(colors=INK)
-    found = [f"{gain.factor:.1f} × for {gain.name}" for gain in (gains[0], gains[-1])]
-    finding = f"Two threads: {', '.join(found)}, {python.factor:.1f} × for a {python.name}"
-    title(axes, finding if gains[-1].factor >= ENOUGH else f"No second core is free just now. {finding}")
-    said = "; ".join(f"{gain.name}, {format_time(gain.op)} an operation: {gain.factor:.2f}" for gain in gains)
+    figure, axes = new_figure(9, 0.4 + 0.42 * (len(gains) + 1))
+    names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains] + [python.name]
+    factors = [gain.factor for gain in (*gains, python)]
+    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[BLUE] * len(gains), RED])
+    for text in axes.texts:  # also where a line would strike it through
+        text.set_backgroundcolor(PAPER)
+    for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):
+        axes.axvline(level, color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
+        beside(
+            axes, (level, len(gains) + 0.75), words, (0, 0), ha="center", color=MUTED, backgroundcolor=PAPER
+        )
+    axes.set(xlim=(0, max(2.3, *factors) + 0.1), ylim=(len(gains) + 1, -0.5))
+    found = [f"{gain.factor:.1f} × as fast for {gain.name}" for gain in (gains[0], gains[-1])]
+    free = gains[-1].factor >= 1.2  # at least, if there is a second core
+    title(axes, f"Two threads: {', '.join(found)}" if free else "No second core is free just now")
+    said = "; ".join(f"{name}: {factor:.2f}" for name, factor in zip(names, factors, strict=True))
     return describe(
-        figure, f"Times as fast with two threads instead of one. {said}. {python.name}: {python.factor:.2f}."
+        figure, f"Times as fast with two threads instead of one, by the time of an operation. {said}."
     )
-
-
-def _write(
-    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], coords: Any = "", **look: Any
-) -> None:
-    where = coords or ("axes fraction", "data")
-    axes.annotate(text, at, xycoords=where, xytext=offset, textcoords="offset points", fontsize=10, **look)
-
-
-# ---- A pipeline run clock by clock, predicted: the slowest task decides when the next clock begins.
-
-CLOCK_RUN_CONTROLS = {
-    "micro_batches": whole(1, 8, 4, "m · micro-batches"),
-    "first": whole(1, 6, 2, "partition 0 · ticks"),
-    "second": whole(1, 6, 2, "partition 1 · ticks"),
-    "third": whole(1, 6, 2, "partition 2 · ticks"),
-}
-
-
-def clock_trace(micro_batches: int, seconds: Sequence[float]) -> Trace:
-    """Return the spans of a forward pass in which partition j takes seconds[j]; all of a clock start together."""
-    now, spans = 0.0, []
-    for k in range(micro_batches + len(seconds) - 1):
-        pairs = pairs_at(k, micro_batches, len(seconds))
-        spans += [Span(f"partition {j}", f"F{i}", now, now + seconds[j], "forward") for i, j in pairs]
-        now += max(seconds[j] for _, j in pairs)
-    return Trace(spans, [f"partition {j}" for j in range(len(seconds))])
-
-
-@styled
-def draw_clock_run(micro_batches: int, first: int, second: int, third: int) -> Figure:
-    """Draw three partitions with these times; dashed lines part the clocks."""
-    seconds = (first, second, third)
-    trace = clock_trace(micro_batches, seconds)
-    alone = micro_batches * sum(seconds)
-    starts = sorted({span.start for span in trace})
-    clocks = plural(len(starts), "clock")
-    finding = f"{clocks}, {trace.makespan:g} ticks instead of {alone}: {alone / trace.makespan:.2f} × as fast"
-    if seconds.count(max(seconds)) == 1:
-        finding += f"; partition {seconds.index(max(seconds))} decides"
-    figure = draw_timeline(trace, unit="clock", bubbles=True, title=finding)
-    axes = figure.axes[0]
-    for start in starts:
-        axes.axvline(start, color=INK, linewidth=1, linestyle=(0, (3, 3)), zorder=3)
-    axes.set_xlabel("time (ticks)")
-    facts = f"Partition times {first}, {second}, {third} ticks, {micro_batches} micro-batches"
-    return describe(figure, f"{finding}. {facts}; idle {format_share(trace.bubble)}.")

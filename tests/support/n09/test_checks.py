@@ -1,11 +1,13 @@
 """What is particular about the checks of notebook 09; what all exercises have in common is in test_exercises."""
 
+import threading
+from contextlib import contextmanager, nullcontext
+
 import pytest
 import torch
 
 from lib.pipeline.worker import worker as lib_worker
 from support.n09 import checks as n09
-from support.n09.figures import clock_trace
 
 
 @pytest.fixture(autouse=True)
@@ -19,9 +21,7 @@ def test_the_worker_of_lib_passes(monkeypatch):
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
 
 
-def test_the_makespan_is_that_of_the_predicted_trace_and_a_machine_without_a_free_core_is_told_so():
-    for m, seconds in ((1, [2, 3]), (5, [1]), (4, [3, 1, 2]), (2, [1, 4, 1, 1])):
-        assert n09.check_makespan.reference(m, seconds) == clock_trace(m, seconds).makespan
+def test_a_machine_without_a_free_core_is_told_so():
     assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
 
 
@@ -31,27 +31,42 @@ def copies(in_queue, out_queue):
             out_queue.put((True, (task, task.compute())))
         except BaseException as error:
             out_queue.put((False, (type(error), type(error)(*error.args), error.__traceback__)))
+    out_queue.put((False, None))
+
+
+def endless():
+    while True:
+        pass
 
 
 @pytest.mark.parametrize(
     "check, wrong, says",
     [
-        (n09.check_makespan, "Here a clock begins", "micro_batches = 4, seconds = [3, 1, 2], expected 16, got 15"),
         (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
-        (n09.check_worker, "The error is answered", "seen: no answer to task 2"),
+        (n09.check_worker, "The error is answered", "seen: the last answer, (False, None), although tasks are left"),
         (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
         (n09.check_worker, "None is no task", "seen: still running after None"),
         (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
+        (n09.check_worker, "Say goodbye", "seen: no last answer (False, None)"),
         (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
+        (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
+        (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
+        (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
+        (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
+        (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 2 different in_queues"),
+        (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 different in_queues"),
+        (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never ended"),
+        (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
+        (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
         (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
-        (n09.check_run_clock, "Raised too early", "seen: answers left in the queues: 1"),
+        (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
         (n09.check_run_clock, "Nobody calls", "seen: finalized: none"),
         (n09.check_run_clock, "The errors are dropped", "Expected: raised the ValueError of task 1"),
         (n09.check_run_clock, "Of several errors", "seen: raised the RuntimeError of task 1"),
-        (n09.check_run_clock, "finalize must go", "seen: finalized: task 1, task 0"),
-        (n09.check_run_clock, lambda tasks, *queues: [], "Expected: computed every task once"),
+        (n09.check_run_clock, "finalize must go", "seen: finalized: task 2, task 1, task 0"),
+        (n09.check_run_clock, lambda tasks, *queues: {}, "seen: returned {}"),
     ],
 )
 def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
@@ -60,3 +75,27 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
         (wrong,) = [known for why, known in check.mistakes.items() if why.startswith(wrong)]
     verdict = check(wrong)
     assert verdict.status == "wrong" and says in verdict.message
+    assert [thread for thread in threading.enumerate() if thread is not threading.main_thread()] == []
+
+
+def test_a_scheduler_may_take_the_answers_in_any_order_and_finalize_in_its_own():
+    def from_the_last(tasks, in_queues, out_queues):
+        for j, task in tasks.items():
+            in_queues[j].put(task)
+        answers = {j: out_queues[j].get() for j in reversed(tasks)}
+        errors = [answers[j][1][1] for j in tasks if not answers[j][0]]
+        if errors:
+            raise errors[0]
+        for j, task in tasks.items():
+            task.finalize(answers[j][1][1])
+        return {j: payload[1] for j, (_, payload) in answers.items()}
+
+    assert n09.check_run_clock(from_the_last)
+
+
+def test_a_stub_that_wears_a_decorator_is_untouched():
+    @contextmanager
+    def spawn_workers(devices):
+        raise NotImplementedError
+
+    assert n09.check_spawn_workers(spawn_workers).status == "open"

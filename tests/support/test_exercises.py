@@ -115,7 +115,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n04.guess_last_shard": ((8, 9, 0, 1), range(4)),
     "n04.guess_rest": (4, 12),
     "n04.guess_rounds": (5, 1),
-    "n05.guess_list_megabytes": (208, 88, 2_000_000),
+    "n05.guess_list_megabytes": (104, 44, 1_000_000),
     "n05.guess_peak_megabytes": (1248, 416, 2_000_000),
     "n05.guess_copied_percent": (93, 6, 500_000),
     "n05.guess_kept": ("slower", "faster"),

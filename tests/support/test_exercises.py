@@ -25,8 +25,8 @@ SEEN_FROM_OUTSIDE = {"n09.check_worker", "n09.check_run_clock"}
 NONE_TOLD_OTHERWISE = SEEN_FROM_OUTSIDE | {
     "n00.check_step",
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
-    *("n04.check_cursor", "n05.check_mini_epoch_ids", "n05.check_rank_dataset"),
-    *("n05.check_rows_of_epochs", "n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
+    *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
+    *("n06.check_ring", "n07.check_backward_in_parts", "n10.check_checkpoint"),
     *("n12.check_step", "n13.check_prefetch"),
     *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
 }
@@ -116,10 +116,9 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n04.guess_rest": (4, 12),
     "n04.guess_rounds": (5, 1),
     "n05.guess_list_megabytes": (104, 44, 1_000_000),
-    "n05.guess_peak_megabytes": (1248, 416, 2_000_000),
+    "n05.guess_peak_megabytes": (624, 208, 1_000_000),
     "n05.guess_copied_percent": (93, 6, 500_000),
-    "n05.guess_kept": ("slower", "faster"),
-    "n05.guess_rank_megabytes": (275, 2200),
+    "n05.guess_cold_hours": (6.9, 0.02),
     "n05.guess_received": (0, 2),
     "n06.guess_lone": (3, 1),
     "n06.guess_ring": (1.75, 8),

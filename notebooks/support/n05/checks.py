@@ -22,9 +22,8 @@ from lib.data import MetaServer
 from lib.data.meta import MetaFile
 from lib.data.permutation import Permutation
 from lib.data.rank_dataset import RankDataset
+from support.captions import ROW_BYTES, expected_private, list_row_bytes, predict
 from support.checks import Exercise, Guess, Verdict
-from support.n05.figures import expected_private
-from support.n05.runs import ROW_BYTES, list_row_bytes, predict
 from support.n05.solved import MyFileDataset, MyPacked, MyRankDataset, MyServerDataset, index_of
 from support.ranks import source_of
 
@@ -41,26 +40,18 @@ def _naive_megabytes(rows: int, **machine: int) -> int:
 
 
 guess_list_megabytes = Guess("the size of the list", _naive_megabytes, unit="MB", tolerance=0.1)
-"""Section 1: the size of a list of all rows."""
-guess_peak_megabytes = Guess(
-    "the peak", partial(_naive_megabytes, world_size=2, workers=2), unit="MB", tolerance=0.1
-)
-"""Section 2: the peak of 2 ranks with 2 workers each."""
+_machine = partial(_naive_megabytes, world_size=2, workers=2)
+guess_peak_megabytes = Guess("the peak", _machine, unit="MB", tolerance=0.1)
 guess_copied_percent = Guess("the share copied", _copied_percent, unit="%", tolerance=0.05)
-"""Section 3: the share of a list that a worker has copied after a sixteenth of it."""
-guess_cold_hours = Guess(
-    "the reading of an epoch", lambda: round(400e6 / 16_000 / 3600, 1), unit="hours", tolerance=0.15
-)
-"""Section 7: hours for 400 million single reads from a disk of 16,000 reads a second."""
+_hours = round(400e6 / 16_000 / 3600, 1)  # single reads, at so many per second
+guess_cold_hours = Guess("the reading of an epoch", lambda: _hours, unit="hours", tolerance=0.15)
 guess_received = Guess("the epoch that the workers deal", lambda: 0)
-"""Of "Break it": the epoch whose rows kept workers give in epoch 2."""
 
 
 # ---- what the exercises have in common
 
 ROWS = ['img/000000000.jpg "a dog"', 'img/000000001.jpg "Ärger im Café"', "", 'img/000000003.jpg "犬"', "x"]
-Fault = Callable[[Any], str]
-"""Says what is wrong with an answer, "" if nothing."""
+Fault = Callable[[Any], str]  # says what is wrong with an answer, "" if nothing
 
 
 def _judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:
@@ -96,11 +87,11 @@ def _wrong(thing: Any, mistakes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 @contextmanager
-def _written(rows: Sequence[str], headers: int = 1) -> Iterator[str]:
+def _written(rows: Sequence[str]) -> Iterator[str]:
     """Write a meta file of these rows, for as long as the body of a `with` runs."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.txt"
-        path.write_text("# image caption\n" * headers + "".join(f"{row}\n" for row in rows), encoding="utf-8")
+        path.write_text("\n".join(["# image caption", *rows, ""]), encoding="utf-8")
         yield str(path)
 
 
@@ -118,6 +109,14 @@ def _differs(got: Any, wanted: Any, where: str) -> str:
     return "" if got == wanted else f"{where} should be {wanted!r}, it is {got!r}."
 
 
+def _of_rows(dataset: Any, name: str) -> str:
+    """Compare a dataset of ROWS with them, item by item."""
+    fault = _differs(len(dataset), len(ROWS), f"of {len(ROWS)} rows, len({name})")
+    for number, row in enumerate(ROWS):
+        fault = fault or _differs(dataset[number], row, f"of {ROWS}, {name}[{number}]")
+    return fault
+
+
 MANY = [f"row {number:05} " + "." * (number % 40) for number in range(3000)]
 TEXT = sum(map(len, MANY))
 
@@ -130,12 +129,8 @@ def _fault_of_packed(make: Any) -> str:
     for what in ("data", "offsets"):
         if not isinstance(getattr(packed, what, None), np.ndarray):
             return f"self.{what} is {type(getattr(packed, what, None)).__name__}, not one numpy array."
-    small = make(ROWS)
-    if fault := _differs(len(small), len(ROWS), f"of {len(ROWS)} rows, len(packed)"):
+    if fault := _of_rows(make(ROWS), "packed"):
         return fault
-    for number, row in enumerate(ROWS):
-        if fault := _differs(small[number], row, f"of {ROWS}, packed[{number}]"):
-            return fault
     if packed.data.tobytes() != "".join(MANY).encode():
         return "self.data is not the text of all rows, one after another and nothing else."
     if kept > TEXT + 9 * len(MANY) + 4000:
@@ -147,10 +142,7 @@ check_packed = Exercise(
     "MyPacked",
     reference=MyPacked,
     methods=("__init__", "__len__", "__getitem__"),
-    judge=_judged(
-        _fault_of_packed,
-        f"all rows come back, and a row takes its text and 8 bytes ({len(MANY)} rows were measured).",
-    ),
+    judge=_judged(_fault_of_packed, f"all rows come back; of {len(MANY)} each takes its text and 8 bytes, measured."),
     mistakes=_wrong(MyPacked, {
         "An offset in a list is a Python object again, whose page is copied when it is read.": (
             "np.cumsum([0] + [len(row) for row in encoded])", "np.cumsum([0, *map(len, encoded)]).tolist()",
@@ -167,17 +159,15 @@ check_packed = Exercise(
         ),
     }),
 )  # fmt: skip
-"""Exercise 1: rows as text and offsets, and the bytes that they take."""
 
 
 # ---- exercise 2: index_of
 
 
 def _fault_of_index(index: Any) -> str:
-    for rows, headers, block in ((ROWS, 1, 1 << 20), (ROWS, 1, 7), (ROWS[:1], 1, 3), (["Ä", "b"], 1, 1)):
-        with _written(rows, headers) as path:
-            whole = Path(path).read_bytes()
-            wanted = [place + 1 for place, byte in enumerate(whole) if byte == ord("\n")]
+    for rows, block in ((ROWS, 1 << 20), (ROWS, 7), (ROWS[:1], 3), (["Ä", "b"], 1)):
+        with _written(rows) as path:
+            wanted = [place + 1 for place, byte in enumerate(Path(path).read_bytes()) if byte == ord("\n")]
             got = index(path, block)
         if got is None:
             return "your function returned None (is a `return` missing?)."
@@ -186,9 +176,10 @@ def _fault_of_index(index: Any) -> str:
             return fault
     with _written(MANY) as path:
         _, kept, peak = _held(lambda: index(path, 4096))
-        size = os.stat(path).st_size
     if peak > 20 * len(MANY) + 40_000:
-        return f"a file of {size} bytes, read in blocks of 4096: at a time {peak} bytes were in memory."
+        return (
+            f"{TEXT // 1000} kB were read in blocks of 4 kB, and at a time {peak // 1000} kB were in memory."
+        )
     return "" if kept < 9 * len(MANY) else f"{kept / len(MANY):.0f} bytes a row stay in memory."
 
 
@@ -210,7 +201,6 @@ check_index = Exercise(
         ),
     }),
 )  # fmt: skip
-"""Exercise 2: the bounds of all rows, read in blocks."""
 
 
 # ---- exercise 3: MyFileDataset
@@ -218,20 +208,12 @@ check_index = Exercise(
 
 def _positions(path: str) -> dict[int, int]:
     """Return the position of every open descriptor of a file: what forked processes share."""
-    wanted, found = os.stat(path), {}
+    found = {}
     for number in range(3, 400):
-        try:
-            status = os.fstat(number)
-            if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(number), os.stat(path)):
                 found[number] = os.lseek(number, 0, os.SEEK_CUR)
-        except OSError:
-            continue
     return found
-
-
-def _read(dataset: Any) -> Any:
-    dataset[7]
-    return dataset
 
 
 def _fault_of_file(make: Any) -> str:
@@ -244,12 +226,9 @@ def _fault_of_file(make: Any) -> str:
 
     with _written(ROWS) as path:
         dataset = make(path, index_of(path))
-        if fault := _differs(len(dataset), len(ROWS), f"of {len(ROWS)} rows, len(dataset)"):
-            return fault
         before = _positions(path)
-        for number, row in enumerate(ROWS):
-            if fault := _differs(dataset[number], row, f"of {ROWS}, dataset[{number}]"):
-                return fault
+        if fault := _of_rows(dataset, "dataset"):
+            return fault
         if any(before[file] != now for file, now in _positions(path).items() if file in before):
             return "an access moved the position of the open file."
         asked = [3, 0, 4, 3]
@@ -264,7 +243,7 @@ def _fault_of_file(make: Any) -> str:
             return f"for the batch {asked} the file was read at the places {reads}."
     with _written(MANY) as path:
         bounds = index_of(path)
-        _, kept, _ = _held(lambda: _read(make(path, bounds)))
+        _, kept, _ = _held(lambda: (dataset := make(path, bounds), dataset[7]))
     return "" if kept < TEXT / 8 else f"about {kept / TEXT:.0%} of the text is held in memory."
 
 
@@ -288,7 +267,6 @@ check_file = Exercise(
         ),
     }),
 )  # fmt: skip
-"""Exercise 3: rows straight from the file, safe beside other workers."""
 
 
 # ---- exercise 4: MyServerDataset
@@ -316,9 +294,7 @@ def _fault_of_client(make: Any) -> str:
 
 def _fault_of_asked(dataset: Any, asked: list[threading.Thread]) -> str:
     batch = [3, 0, 3]
-    fault = _differs(len(dataset), len(ROWS), "len(dataset)")
-    for number in (1, 0, 4):
-        fault = fault or _differs(dataset[number], ROWS[number], f"dataset[{number}]")
+    fault = _of_rows(dataset, "dataset")
     before, wanted = len(asked), [ROWS[number] for number in batch]
     if fault := fault or _differs(dataset.__getitems__(batch), wanted, f"dataset.__getitems__({batch})"):
         return fault
@@ -338,26 +314,19 @@ check_client = Exercise(
     "MyServerDataset",
     reference=MyServerDataset,
     methods=("__init__", "ask", "__len__", "__getitem__", "__getitems__"),
-    judge=_judged(
-        _fault_of_client,
-        "one connection in each process, one request a batch, and an error is an error (the server counted).",
-    ),
+    judge=_judged(_fault_of_client, "right rows, one connection in each process and one request a batch, counted."),
     mistakes=_wrong(MyServerDataset, {
         "A new connection a request is what makes such servers slow: keep it.": ("self.owner != os.getpid()", "True"),
         "Two processes on one connection take each other's answers: connect anew where os.getpid() is another.": (
             "self.owner != os.getpid()", "self.owner is None",
         ),
         "A batch is one request: POST /rows with the list of ids.": (
-            'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
-            "[self[index] for index in indices]",
+            'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]",
         ),
-        "That is the server's complaint, and the loader trains on it: look at the status.": (
-            "answer.status == 404", "False",
-        ),
+        "That is the server's complaint, and a loader would train on it.": ("answer.status == 404", "False"),
         "The answer is JSON: read it with json.loads.": ("json.loads(answer.read())", "answer.read().decode()"),
     }),
 )  # fmt: skip
-"""Exercise 4: the client of a server that counts connections and requests."""
 
 
 # ---- exercise 5: MyRankDataset
@@ -391,9 +360,7 @@ def _fault_of_rank(make: Any) -> str:
                 theirs.set_epoch(epoch)
                 wanted = [int(number) for block in theirs.ids(part) for number in block]
                 dataset = make(source, world, rank, parts)
-                where = (
-                    f"N = {size}, W = {world}, rank {rank}, E = {parts}, epoch {epoch}, mini-epoch {part}:"
-                )
+                where = f"N, W, E = {size}, {world}, {parts}; rank {rank}, epoch {epoch}, mini-epoch {part}:"
                 got = [int(number) for number in dataset.ids(epoch, part)]
                 if fault := _differs(got, wanted, f"{where} ids"):
                     return fault
@@ -408,7 +375,7 @@ def _fault_of_rank(make: Any) -> str:
                 if len(source.asked) > 1 or (wanted and sorted(set(source.asked[0])) != sorted(set(wanted))):
                     return f"{where} for {len(wanted)} rows the source was asked {len(source.asked)} times."
     source = _Source(MANY)
-    dataset, kept, _ = _held(lambda: _loaded_twice(make(source, 1, 0, 2)))
+    _, kept, _ = _held(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
     each = kept / (len(MANY) // 2)
     if each > TEXT / len(MANY) + 14:
         return f"rows of {TEXT / len(MANY):.0f} bytes take {each:.0f} bytes each in memory."
@@ -417,20 +384,11 @@ def _fault_of_rank(make: Any) -> str:
     return ""
 
 
-def _loaded_twice(dataset: Any) -> Any:
-    dataset.load(0, 0)
-    dataset.load(0, 1)
-    return dataset
-
-
 check_rank_dataset = Exercise(
     "MyRankDataset",
     reference=MyRankDataset,
     methods=("ids", "load", "__len__", "__getitem__"),
-    judge=_judged(
-        _fault_of_rank,
-        "the rows of lib's RankDataset in all cases, packed, one reading a mini-epoch, and old rows go first.",
-    ),
+    judge=_judged(_fault_of_rank, "lib's rows in all cases, packed, one reading a mini-epoch, and old rows go first."),
     mistakes=_wrong(MyRankDataset, {
         "A contiguous piece: deal in turns, so that what all ranks used is the head of the order.": (
             "self.rank + self.world_size * np", "self.rank * turns + np",
@@ -459,4 +417,3 @@ check_rank_dataset = Exercise(
         "Item i is the i-th row in memory, not row i of the file.": ("return self.rows[i]", "return self.source[i]"),
     }),
 )  # fmt: skip
-"""Exercise 5 against lib's RankDataset: ids, rows, what is asked of the source, bytes held."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,7 +31,8 @@ from lib.show.style import (
     styled,
     title,
 )
-from support.n05.runs import Run, Way
+from support.captions import Way
+from support.n05.runs import Run
 
 # ---- Which process holds which rows.
 
@@ -67,23 +67,14 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
         copies, private, y = (1, HELD_ROWS, 1.35) if kind == "server" else (0, 0, 1.35)
     for rank in range(world_size):
-        own = (
-            order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
-            if kind == "rank"
-            else everything
-        )
+        share = order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
+        own = share if kind == "rank" else everything
         for worker in range(-1, workers):
             name, color = (f"rank {rank}", INK) if worker < 0 else (f"worker {worker}", MUTED)
             label_row(axes, y, name, color=color)
             if first:
-                write(
-                    axes,
-                    -0.4,
-                    y,
-                    "asks the server" if kind == "server" else "reads there",
-                    color=MUTED,
-                    ha="left",
-                )
+                does = "asks the server" if kind == "server" else "reads there"
+                write(axes, -0.4, y, does, color=MUTED, ha="left")
             else:
                 # a worker that copies counts; one that shares its rank's pages is drawn pale and doesn't
                 copied = worker < 0 or kind == "naive"
@@ -98,9 +89,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows (E = {mini_epochs}), its workers "
         f"share them: {private} in memory",
     }
-    title(
-        axes, finding.get(kind, "No process holds a row; all read the system's one cached copy of the file")
-    )
+    title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     return describe(
         figure,
         f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}. "
@@ -123,7 +112,7 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
     read = set(Permutation(PAGED_ROWS, seed=3)[range(PAGED_ROWS)].tolist()[:reads])
     pages, gap = -(-PAGED_ROWS // per_page), 0.35
     copied = sorted({row // per_page for row in read})
-    figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 7.4, labels=1.7)
+    figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 8.1, labels=1.7)
     lines = (("list: parent", 0.3, BLUE), ("worker's own", 2.4, ORANGE), ("packed: parent", 4.4, BLUE))
     for name, y, color in (*lines, ("worker's own", 6.5, ORANGE)):
         label_row(axes, y, name)
@@ -162,15 +151,6 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
     )
 
 
-PAGE = 4096
-
-
-def expected_private(reads: int, rows: int, object_bytes: float) -> float:
-    """Return the bytes of all pages that so many random reads touch at least once; objects lie one after another."""
-    pages = rows * object_bytes / PAGE
-    return PAGE * pages * -math.expm1(reads * math.log1p(-1 / pages)) if pages > 1 else PAGE * min(1, reads)
-
-
 @styled
 def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float]) -> Figure:
     """Draw private bytes by rows read, for each way to hold them; expected: bytes predicted for the first of them."""
@@ -188,7 +168,7 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
     axes.minorticks_off()
     axes.legend(loc="upper left")
     ends = "; ".join(f"{name} {points[reads[-1]] / 1e6:.0f} MB" for name, points in grown.items())
-    title(axes, f"All rows read, private memory of a forked worker: {ends}")
+    title(axes, f"Private to a worker that has read all rows: {ends}")
     return describe(figure, f"Private memory of a forked worker after reading {reads[-1]:,} rows: {ends}.")
 
 
@@ -270,9 +250,16 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
         axes.barh(y, end - LEAST, left=LEAST, height=0.5, color=pale(color), edgecolor=color,
                   hatch=HATCH["padding"] if over else None)  # fmt: skip
         axes.plot(rows, y, "D", color=ORANGE, markeredgecolor=INK, label=None if y else "rows, predicted")
-        beside(axes, (max(end, rows), y), format_bytes(run.peak), (10, 0), color=color)
+        beside(
+            axes,
+            (max(end, rows), y),
+            format_bytes(run.peak),
+            (10, 0),
+            color=color,
+            bbox={"fc": PAPER, "ec": PAPER, "pad": 1},
+        )
     axes.axvline(budget, color=RED, linestyle=(0, (5, 3)), linewidth=1.4, zorder=0)
-    write(axes, budget, -0.75, f"the small machine: {format_bytes(budget)}", color=RED, ha="center")
+    write(axes, 1.05 * budget, -0.75, f"the small machine: {format_bytes(budget)}", color=RED, ha="left")
     axes.set(xscale="log", xlim=(0.8 * LEAST, max(*peaks, budget) * 6), ylim=(len(runs) - 0.4, -1.05))
     axes.set_yticks(range(len(runs)), [*runs], color=INK)
     axes.set_xticks(marks := [1e7, 1e8, 1e9], [format_bytes(mark) for mark in marks])
@@ -282,8 +269,6 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     fitting = sum(peak <= budget for peak in peaks)
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} runs"
     headline(figure, finding)
-    told = "; ".join(
-        f"{name}: peak {format_bytes(run.peak)}, predicted {format_bytes(run.predicted.total)}"
-        for name, run in runs.items()
-    )
+    sizes = {name: (format_bytes(run.peak), format_bytes(run.predicted.total)) for name, run in runs.items()}
+    told = "; ".join(f"{name}: peak {peak}, predicted {rows}" for name, (peak, rows) in sizes.items())
     return describe(figure, f"{finding}. {told}.")

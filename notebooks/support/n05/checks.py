@@ -318,7 +318,7 @@ check_client = Exercise(
     mistakes=_wrong(MyServerDataset, {
         "A new connection a request is what makes such servers slow: keep it.": ("self.owner != os.getpid()", "True"),
         "Two processes on one connection take each other's answers: connect anew where os.getpid() is another.": (
-            "self.owner != os.getpid()", "self.owner is None",
+            "self.owner != os.getpid()", "not self.owner",
         ),
         "A batch is one request: POST /rows with the list of ids.": (
             'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]",

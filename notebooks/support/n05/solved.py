@@ -61,7 +61,7 @@ class MyServerDataset:
     """Exercise 4: rows from a server."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.address, self.owner = (host, port), None
+        self.address, self.owner = (host, port), 0
 
     def ask(self, method: str, path: str, body: str | None = None) -> Any:  # noqa: D102
         if self.owner != os.getpid():
@@ -73,13 +73,13 @@ class MyServerDataset:
             raise IndexError(value["message"])
         return value
 
-    def __len__(self) -> int:
+    def __len__(self) -> Any:
         return self.ask("GET", "/len")
 
-    def __getitem__(self, index: int) -> str:
+    def __getitem__(self, index: int) -> Any:
         return self.ask("GET", f"/get/{index}")
 
-    def __getitems__(self, indices: Sequence[int]) -> list[str]:
+    def __getitems__(self, indices: Sequence[int]) -> Any:
         return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))
 
 
@@ -88,7 +88,8 @@ class MyRankDataset:
 
     def __init__(self, source: Any, world_size: int, rank: int, mini_epochs: int, seed: int = 0) -> None:
         self.source, self.world_size, self.rank = source, world_size, rank
-        self.mini_epochs, self.seed, self.rows = mini_epochs, seed, None
+        self.mini_epochs, self.seed = mini_epochs, seed
+        self.rows: Any = None
 
     def ids(self, epoch: int, mini_epoch: int) -> Any:  # noqa: D102
         size = len(self.source)
@@ -102,8 +103,8 @@ class MyRankDataset:
         self.rows = None
         self.rows = MyPacked(self.source.__getitems__(self.ids(epoch, mini_epoch)))
 
-    def __len__(self) -> int:
+    def __len__(self) -> Any:
         return len(self.rows)
 
-    def __getitem__(self, i: int) -> str:
+    def __getitem__(self, i: int) -> Any:
         return self.rows[i]

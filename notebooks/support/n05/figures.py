@@ -178,7 +178,7 @@ SIZE, COLUMNS, ROWS_A_PAGE = 48, 24, 4
 
 FILE_MAP_CONTROLS = {
     "world_size": whole(1, 8, 2, "W · ranks"),
-    "rank": whole(0, 7, 1, "rank"),
+    "rank": whole(0, 7, 0, "rank"),
     "mini_epochs": whole(1, 8, 2, "E · mini-epochs"),
     "mini_epoch": whole(0, 7, 0, "mini-epoch"),
     "epoch": whole(0, 9, 0, "e · epoch"),

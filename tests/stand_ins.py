@@ -3,7 +3,6 @@
 from typing import Any
 
 from support.n01.runs import simulate_loading
-from support.n05.runs import Run
 
 
 def stand_ins() -> dict[str, dict[str, Any]]:
@@ -12,7 +11,4 @@ def stand_ins() -> dict[str, dict[str, Any]]:
         name: {w: [simulate_loading(12, 0.024, 0.012, w, waiting=waiting, cores=2)] for w in range(5)}
         for name, waiting in (("heavy", 0.0), ("slow", 0.016))
     }
-    # 05 holds rows in processes for 12 s
-    held = {"ranks": [0, 250e6], "workers": [0, 250e6], "server": [0, 0], "shared": [0, 0]}
-    run = Run("naive", 2_000_000, 44, 2, 2, 1, times=[0.0, 1.0], **held)
-    return {"01": {"traces": epochs, "cores": 1.8}, "05": {"runs": {"2 ranks": run}}}
+    return {"01": {"traces": epochs, "cores": 1.8}}

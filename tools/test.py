@@ -31,7 +31,7 @@ FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 #: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
-ALONE = ("01", "05", "10")
+ALONE = ("01", "10")
 SLOWEST = 10
 RUN = ("save", "export")  # these tests of tools run notebooks
 

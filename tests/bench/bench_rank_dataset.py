@@ -32,7 +32,7 @@ from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.permutation import Permutation
 from lib.data.rank_dataset import NaiveDataset, RankDataset
-from support.n05.runs import write_captions
+from support.captions import write_captions
 from tests.bench.common import arguments, in_own_process, timed
 
 ROWS, ROUNDS, WORLD_SIZE = 5_000_000, 3, 8

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import http.client
 import http.server
+import json
 import random
 import statistics
 import subprocess
@@ -23,13 +24,57 @@ from typing import Any
 from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.server_dataset import ServerDataset
-from support.n05.runs import PlainClient, plain_handler
 from tests.bench.common import ROOT, arguments
 
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6
 PLAIN = ("http.server as it comes (HTTP/1.0)", "the same, HTTP/1.1", "the same, one write, no Nagle")
 OURS = ("MetaServer", "MetaServer --in-memory")
 HOW = ("new connection, queries/s", "kept alive, queries/s", f"batches of {BATCH}, rows/s")
+
+
+def plain_handler(rows: Any, step: int) -> type[http.server.BaseHTTPRequestHandler]:
+    """Return the handler of a plain server: 0 as it comes, 1 with HTTP/1.1, 2 with one write as well."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1" if step > 0 else "HTTP/1.0"
+        wbufsize = -1 if step > 1 else 0  # 0: every write goes out at once
+        disable_nagle_algorithm = step > 1
+
+        def do_GET(self) -> None:
+            self.say(rows[int(self.path.rpartition("/")[2])])
+
+        def do_POST(self) -> None:
+            self.say(rows.rows(json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+
+        def say(self, value: Any) -> None:
+            body = json.dumps(value).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+class PlainClient:
+    """The same questions through http.client."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._connection = http.client.HTTPConnection(host, port, timeout=10)
+        self.close = self._connection.close
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> Any:
+        self._connection.request(method, path, body)
+        return json.loads(self._connection.getresponse().read())
+
+    def __getitem__(self, index: int) -> Any:
+        return self._ask("GET", f"/get/{index}")
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self._ask("POST", "/rows", json.dumps(indices))
 
 
 def serve_plainly(path: str, step: int) -> None:

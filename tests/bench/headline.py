@@ -24,7 +24,7 @@ from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.measure import memory
 from support import recordings
-from support.n05.runs import ROW_BYTES, write_captions
+from support.captions import ROW_BYTES, write_captions
 from tests.bench.bench_rank_dataset import wc
 from tests.bench.common import ROOT, arguments, in_own_process, peak_bytes, start_of_peak
 

@@ -1,63 +1,93 @@
 """What is particular about the checks of notebook 05; what all exercises have in common is in test_exercises."""
 
-from lib.data.meta import MetaFile
-from lib.data.rank_dataset import RankDataset, mini_epoch_loaders
-from lib.data.samplers import DistributedSampler
-from support.n05 import checks as n05
-from support.n05.runs import write_captions
+import array
+import mmap
+import os
+
+import numpy as np
+
+from support.n05 import checks, solved
 
 
-def new_loaders(dataset, epochs):
-    """Return the rows of every epoch, through a new loader for every mini-epoch."""
-    return [
-        [row for loader in mini_epoch_loaders(dataset, epoch, batch_size=4, num_workers=1)
-         for batch in loader for row in batch]
-        for epoch in range(epochs)
-    ]  # fmt: skip
+def test_rows_that_are_kept_as_strings_are_found_wherever_they_hide():
+    class Kept(solved.MyPacked):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.again = lambda i: rows[i]  # in a closure
+
+    assert "bytes a row in memory" in checks.check_packed(Kept).message
 
 
-def test_a_class_with_one_stub_left_is_not_attempted_and_one_that_deals_its_rows_itself_is_right():
-    class HalfWay(n05.check_rank_dataset.reference):
-        def load(self, epoch, mini_epoch): ...
-
-    assert n05.check_rank_dataset(HalfWay).status == "open"
-
-    class MyRankDataset:
-        def __init__(self, meta_file, world_size, rank, mini_epochs):
-            self.meta_file, self.share = meta_file, (len(meta_file), world_size, rank, mini_epochs)
-
-        def load(self, epoch, mini_epoch):
-            ids = n05.check_mini_epoch_ids.reference(*self.share, mini_epoch, epoch)
-            self.rows = list(self.meta_file.rows(ids))
-
-        def __len__(self):
-            return len(self.rows)
+def test_other_right_ways_to_read_a_file_are_accepted():
+    class Mapped(solved.MyFileDataset):
+        def __init__(self, path, bounds):
+            self.bounds = bounds
+            with open(path, "rb") as file:
+                self.text = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 
         def __getitem__(self, index):
-            return self.rows[index]
+            return self.text[self.bounds[index] : self.bounds[index + 1] - 1].decode()
 
-    assert n05.check_rank_dataset(MyRankDataset)
+    class Opening(solved.MyFileDataset):
+        def __init__(self, path, bounds):
+            self.bounds, self.path = bounds, path
 
+        def __getitem__(self, index):
+            with open(self.path, "rb") as file:  # slow, and right: a position of its own
+                file.seek(self.bounds[index])
+                return file.readline().decode().removesuffix("\n")
 
-def test_ids_that_deal_nothing_are_shown_the_first_counterexample():
-    message = n05.check_mini_epoch_ids(lambda size, *share: list(range(size))).message
-    assert "for size = 24, " in message and "position 0: expected [22, 19, 16], got [0, 1, 2" in message
-
-
-def test_the_reference_ids_are_those_of_our_sampler_cut_in_mini_epochs():
-    for rank in range(4):
-        sampler = DistributedSampler(range(26), 4, rank, order="feistel")
-        sampler.set_epoch(2)
-        parts = [list(n05.check_mini_epoch_ids.reference(26, 4, rank, 3, part, 2)) for part in range(3)]
-        assert [i for part in parts for i in part] == list(sampler)
-        assert [len(part) for part in parts] == [2, 2, 3]
+    for answer in (Mapped, Opening):
+        assert checks.check_file(answer), checks.check_file(answer)
 
 
-def test_kept_workers_give_the_first_epoch_again_and_new_ones_do_not(tmp_path):
-    kept = n05.check_rows_of_epochs.mistakes["Only mini-epoch 0, and through kept workers."]
-    write_captions(tmp_path / "tiny.txt", 24)
-    with MetaFile(tmp_path / "tiny.txt") as tiny:
-        truth = n05.check_rows_of_epochs.reference(RankDataset(tiny, 4, 0), 3)
-        assert kept(RankDataset(tiny, 4, 0), 3) == [truth[0]] * 3
-        assert new_loaders(RankDataset(tiny, 4, 0), 3) == truth and truth[0] != truth[1]
-    assert n05.check_rows_of_epochs(new_loaders)
+def test_a_shared_position_is_found_through_a_text_file_too():
+    class Seeking(solved.MyFileDataset):
+        def __init__(self, path, bounds):
+            self.bounds, self.file = bounds, os.fdopen(os.open(path, os.O_RDONLY), "rb")
+
+        def __getitem__(self, index):
+            self.file.seek(self.bounds[index])
+            return self.file.readline().decode().removesuffix("\n")
+
+    assert "moved the position" in checks.check_file(Seeking).message
+
+
+def test_an_index_made_row_by_row_is_told_what_it_takes():
+    def by_line(path, block=1):
+        bounds, place = [], 0
+        with open(path, "rb") as file:
+            for line in file:
+                place += len(line)
+                bounds.append(place)
+        return np.array(bounds)
+
+    assert "were in memory" in checks.check_index(by_line).message
+
+    def compact(path, block=1):
+        bounds, place = array.array("q"), 0
+        with open(path, "rb") as file:
+            for line in file:
+                place += len(line)
+                bounds.append(place)
+        return np.array(bounds)
+
+    assert checks.check_index(compact)
+
+
+def test_a_client_that_connects_for_each_batch_is_counted():
+    class Anew(solved.MyServerDataset):
+        def __getitems__(self, indices):
+            self.owner = None
+            return super().__getitems__(indices)
+
+    assert "you connected 2 times" in checks.check_client(Anew).message
+
+
+def test_rows_that_stay_while_the_next_are_read_are_found_by_their_bytes():
+    class Late(solved.MyRankDataset):
+        def load(self, epoch, mini_epoch):
+            rows = self.source.__getitems__(self.ids(epoch, mini_epoch))
+            self.rows = solved.MyPacked(rows)
+
+    assert "those of the one before are still in memory" in checks.check_rank_dataset(Late).message

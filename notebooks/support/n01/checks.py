@@ -9,8 +9,9 @@ from typing import Any
 
 from lib._values import plural
 from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path
-from support.n01.solved import WorkerLoader, predict_epoch
+from support.n01.solved import load_in_order, predict_epoch, work
 from support.n01.watched import Batches, Items, Stuck, Team
 from support.ranks import source_of
 
@@ -29,13 +30,13 @@ def _enough_places(load: float, step: float, workers: int, slow: float) -> int:
     return next(places for places, epoch in enumerate(epochs[1:], start=1) if epoch <= epochs[0] + 1e-9)
 
 
-def _who_gains() -> str:
+def _who_gains() -> Any:
     costs: Any = dict(collate=0.0, send=0.0, receive=0.0, step=12.0, cores=2)
     kinds: Any = {"heavy": dict(loads=[24.0] * 48, read=0.0), "slow": dict(loads=[4.0] * 48, read=20.0)}
-    epochs = {
+    epochs: dict[str, Any] = {
         name: [predict_epoch(**kind, **costs, workers=w) for w in (0, 3)] for name, kind in kinds.items()
     }
-    return max(epochs, key=lambda name: epochs[name][0] / epochs[name][1])
+    return max(kinds, key=lambda name: epochs[name][0] / epochs[name][1])
 
 
 guess_pipeline = Guess(
@@ -68,7 +69,7 @@ def _but(thing: Any, *changes: tuple[str, str]) -> Any:
     return space[thing.__name__]
 
 
-_epoch_but, _loader_but = partial(_but, predict_epoch), partial(_but, WorkerLoader)
+_epoch_but, _load_but = partial(_but, predict_epoch), partial(_but, load_in_order)
 
 check_predict = Exercise(
     "predict_epoch",
@@ -143,8 +144,9 @@ TWICE = (
 
 
 def _epoch(
-    kind: Any, *, size: int, batch: int, workers: int = 1, prefetch: int = 2, late: dict[int, int] | None = None,
-    bad: int = -1, shuffled: bool = False, stop: int = 10**6, collate: Callable[[Any], Any] = list, epochs: int = 1,
+    work: Any, load: Any, *, size: int, batch: int, workers: int = 1, prefetch: int = 2, bad: int = -1,
+    late: dict[int, int] | None = None, shuffled: bool = False, stop: int = 10**6, epochs: int = 1,
+    collate: Callable[[Any], Any] = list,
 ) -> str:  # fmt: skip
     """Run a reader's loader on threads; return what is wrong, "" if nothing."""
     team = Team()
@@ -152,9 +154,8 @@ def _epoch(
     batches = Batches(size, batch, shuffled)
     where = f"{plural(workers, 'worker')}, prefetch {prefetch}, {plural(len(batches), 'batch', 'batches')}: "
     try:
-        loader = kind(items, batches, collate, workers=workers, prefetch=prefetch, context=team)
-        for epoch in range(epochs):
-            if said := _one_pass(loader, team, items, batches, collate, stop, epoch, prefetch, workers):
+        for _ in range(epochs):
+            if said := _one_pass(work, load, team, items, batches, collate, stop, prefetch, workers):
                 return where + said
         return ""
     except Stuck:
@@ -173,7 +174,7 @@ def _epoch(
 
 
 def _one_pass(
-    loader: Any, team: Team, items: Items, batches: Batches, collate: Callable[[Any], Any], stop: int, epoch: int,
+    work: Any, load: Any, team: Team, items: Items, batches: Batches, collate: Callable[[Any], Any], stop: int,
     prefetch: int, workers: int,
 ) -> str:  # fmt: skip
     """Take one epoch, batch by batch; return what is wrong."""
@@ -182,9 +183,9 @@ def _one_pass(
     turn = passes + 1 if batches.shuffled else 0
     order = [(index + turn) % items.size for index in range(items.size)]
     due = [order[k : k + batches.batch] for k in range(0, items.size, batches.batch)]
-    iterator = loader.__iter__()
+    iterator = load(work, items, batches, collate, workers=workers, prefetch=prefetch, context=team)
     if iterator is None:
-        return "__iter__ returned None (is a `yield` missing?)."
+        return "load_in_order returned None (is a `yield` missing?)."
     taken: list[Any] = []
     failed: KeyError | None = None
     try:
@@ -252,8 +253,8 @@ SCENES: Sequence[dict[str, Any]] = (
 )
 
 
-def _judge(exercise: Exercise, kind: Any) -> Verdict:
-    said = next(filter(None, (_epoch(kind, **scene) for scene in SCENES)), "")
+def _judge(exercise: Exercise, answers: Any) -> Verdict:
+    said = next(filter(None, (_epoch(*answers, **scene) for scene in SCENES)), "")
     if said:
         return exercise.wrong(said)
     return exercise.right(
@@ -262,41 +263,48 @@ def _judge(exercise: Exercise, kind: Any) -> Verdict:
     )
 
 
-_BUFFER = """                while number not in early:
-                    arrived, batch, error = results.get()
-                    early[arrived] = batch, error
-                batch, error = early.pop(number)
-"""
-_TRIED = """            try:
-                results.put((number, self.collate([self.dataset[i] for i in indices]), None))
-            except Exception as error:
-                results.put((number, None, error))
-"""
-_LOADED = "results.put((number, self.collate([self.dataset[i] for i in indices]), None))"
-
-_SENT_BACK = (_LOADED, "results.put((number, indices, None))")
-_LOADED_LATE = ("yield batch", "yield self.collate([self.dataset[i] for i in batch])")
+_LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
+_UNTRIED = (
+    ("        try:\n    ", ""),
+    ("        except Exception as error:\n            results.put((number, None, error))", ""),
+)
 
 check_loader = Exercise(
-    "WorkerLoader",
-    reference=WorkerLoader,
-    methods=("work", "__iter__"),
+    "load_in_order",
+    reference=(work, load_in_order),
+    answers=2,
+    name="work and load_in_order",
     judge=_judge,
     mistakes={
-        ARRIVAL: _loader_but((_BUFFER, " " * 16 + "_, batch, error = results.get()\n")),
-        UNBOUND: _loader_but(("hand_out(self.workers * self.prefetch)", "hand_out(None)")),
-        STARVED: _loader_but(
-            ("                hand_out(1)\n", ""), ("yield batch", "yield batch; hand_out(1)")
+        ARRIVAL: (
+            work,
+            _load_but(
+                ("while number not in early", "if True"), ("arrived, *early[arrived]", "_, batch, error"),
+                ("batch, error = early.pop(number)", "pass"),
+            ),
         ),
-        LOST: _loader_but((_TRIED, f"            {_LOADED}\n")),
-        LEFT: _loader_but(("queue.put(None)", "pass"), ("worker.join()", "pass")),
-        BY_HAND: _loader_but(_SENT_BACK, _LOADED_LATE),
-        ONE_QUEUE: _loader_but(
-            ("[number % self.workers]", "[0]"),
-            ("(queue, r", "(orders[0], r"),
-            ("queue.put(N", "orders[0].put(N"),
+        UNBOUND: (work, _load_but(("hand_out(workers * prefetch)", "hand_out(None)"))),
+        STARVED: (work, _load_but(("            hand_out(1)\n", ""), ("yield batch", "yield batch; hand_out(1)"))),
+        LOST: (_but(work, *_UNTRIED), load_in_order),
+        LEFT: (work, _load_but(("queue.put(None)", "pass"), ("worker.join()", "pass"))),
+        BY_HAND: (
+            _but(work, (_LOADED, "results.put((number, indices, None))")),
+            _load_but(("yield batch", "yield collate([dataset[index] for index in batch])")),
         ),
-        TWICE: _loader_but(("range(len(self.batches))", "range(len(list(self.batches)))")),
+        ONE_QUEUE: (
+            work,
+            _load_but(
+                ("[number % workers]", "[0]"), ("queue, r", "orders[0], r"), ("queue.p", "orders[0].p"),
+                ("worker.join()", "pass"),
+            ),
+        ),
+        TWICE: (work, _load_but(("range(len(batches))", "range(len(list(batches)))"))),
     },
-)
-"""Exercise 2: the reader's DataLoader, its queues and processes watched."""
+)  # fmt: skip
+"""Exercise 2: the reader's worker and loader, their queues and processes watched."""
+
+
+def use_loader(work: Any, load: Any) -> Any:
+    """Return the reader's loader with the reader's worker where both are right, otherwise ours."""
+    mine, ours = (work, load), check_loader.reference
+    return partial(*reversed(mine if check_loader(*mine) else ours))

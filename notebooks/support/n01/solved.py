@@ -25,49 +25,41 @@ def predict_epoch(
     return max(done[batches - 1], busy / cores)
 
 
-class WorkerLoader:
-    """Load batches in worker processes (or threads, as `context` has them) and give them in order."""
-
-    def __init__(
-        self, dataset: Any, batches: Any, collate: Any, workers: int = 1, prefetch: int = 2, context: Any = None
-    ) -> None:  # fmt: skip
-        self.dataset, self.batches, self.collate = dataset, batches, collate
-        self.workers, self.prefetch, self.context = workers, prefetch, context
-
-    def work(self, orders: Any, results: Any) -> None:
-        """Load what is ordered until None comes."""
-        while (order := orders.get()) is not None:
-            number, indices = order
-            try:
-                results.put((number, self.collate([self.dataset[i] for i in indices]), None))
-            except Exception as error:
-                results.put((number, None, error))
-
-    def __iter__(self) -> Any:
-        """Yield the batches in order."""
-        results, orders = self.context.Queue(), [self.context.Queue() for _ in range(self.workers)]
-        team = [self.context.Process(target=self.work, args=(queue, results)) for queue in orders]
-        for worker in team:
-            worker.start()
-        todo, early = enumerate(self.batches), dict[int, Any]()
-
-        def hand_out(count: int | None) -> None:
-            for number, indices in islice(todo, count):
-                orders[number % self.workers].put((number, indices))
-
+def work(dataset: Any, collate: Any, orders: Any, results: Any) -> None:
+    """Load what is ordered until None comes."""
+    while (order := orders.get()) is not None:
+        number, indices = order
         try:
-            hand_out(self.workers * self.prefetch)
-            for number in range(len(self.batches)):
-                while number not in early:
-                    arrived, batch, error = results.get()
-                    early[arrived] = batch, error
-                batch, error = early.pop(number)
-                hand_out(1)
-                if error is not None:
-                    raise error
-                yield batch
-        finally:
-            for queue in orders:
-                queue.put(None)
-            for worker in team:
-                worker.join()
+            results.put((number, collate([dataset[index] for index in indices]), None))
+        except Exception as error:
+            results.put((number, None, error))
+
+
+def load_in_order(
+    work: Any, dataset: Any, batches: Any, collate: Any, workers: int = 1, prefetch: int = 2, context: Any = None
+) -> Any:  # fmt: skip
+    """Yield the collated batches of one epoch, loaded by workers of `context`, in the order of `batches`."""
+    results, orders = context.Queue(), [context.Queue() for _ in range(workers)]
+    team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
+    for worker in team:
+        worker.start()
+    todo, early = enumerate(batches), dict[int, Any]()
+
+    def hand_out(count: int | None) -> None:
+        for number, indices in islice(todo, count):
+            orders[number % workers].put((number, indices))
+
+    try:
+        hand_out(workers * prefetch)
+        for number in range(len(batches)):
+            while number not in early:
+                arrived, *early[arrived] = results.get()
+            batch, error = early.pop(number)
+            hand_out(1)
+            if error is not None:
+                raise error
+            yield batch
+    finally:
+        for queue, worker in zip(orders, team, strict=True):
+            queue.put(None)
+            worker.join()

@@ -23,11 +23,10 @@ def _deeper_queue() -> float:
     return two / eight
 
 
-def _enough_places(load: float, step: float, workers: int, slow: float) -> int:
-    """Return the smallest prefetch_factor of an epoch that is as short as with a very deep queue."""
-    loads = [load] * 12 + [slow] + [load] * 7
-    epochs = [simulate_loading(20, loads, step, workers, places).makespan for places in (64, *range(1, 20))]
-    return next(places for places, epoch in enumerate(epochs[1:], start=1) if epoch <= epochs[0] + 1e-9)
+def _enough_places() -> int:
+    loads = [12] * 12 + [72] + [12] * 7
+    deep, *epochs = (simulate_loading(20, loads, 12, 2, places).makespan for places in (64, *range(1, 9)))
+    return 1 + epochs.index(deep)
 
 
 def _who_gains() -> Any:
@@ -47,9 +46,7 @@ guess_pipeline = Guess(
 """The time of a pipeline."""
 guess_deeper_queue = Guess("the gain of prefetch_factor 8 over 2 with even batches", _deeper_queue, unit="×")
 """The gain of prefetch_factor 8 over 2, where every batch takes the same time."""
-guess_places = Guess(
-    "the smallest prefetch_factor that hides the slow batch", lambda: _enough_places(12, 12, 2, 72)
-)
+guess_places = Guess("the smallest prefetch_factor that hides the slow batch", _enough_places)
 """The prefetch_factor that hides a batch of 72 ms among those of 12 ms, with two workers and steps of 12 ms."""
 guess_who_gains = Guess("the one that gains more", _who_gains)
 """Which dataset gains more from three workers on two cores: "slow", "heavy" or "same"."""
@@ -131,16 +128,12 @@ check_predict = Exercise(
 
 ARRIVAL = "The batches come in the order of arrival: keep early ones in a buffer until their turn."
 UNBOUND = "More is handed out than W · prefetch places allow: nothing bounds the memory."
-STARVED = (
-    "Fewer are handed out than W · prefetch places allow: hand out the next order when a batch is taken."
-)
+STARVED = "Fewer are handed out than W · prefetch places allow: order one more when a batch is taken."
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never ended: it still waits for orders."
 BY_HAND = "The training process loads items itself: that is the workers' work."
 ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an index queue of its own."
-TWICE = (
-    "`batches` was iterated over twice in one epoch: a sampler that shuffles gives another order each time."
-)
+TWICE = "`batches` was gone through twice in an epoch: a sampler that shuffles then gives two orders."
 
 
 def _epoch(

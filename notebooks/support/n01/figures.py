@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Ellipse, Patch, Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from lib._values import plural
@@ -15,19 +15,7 @@ from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, whole
 from lib.show.sheet import arrow, box
-from lib.show.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    GRID,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    TRACK,
-    color_of,
-    headline,
-)
+from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace
 from support.n01.runs import queue_depth, simulate_loading, simulate_path
@@ -123,16 +111,8 @@ def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     axes.set(
         xlim=(0, trace.end), ylim=(0, max(places, 1) * 1.25), xlabel="time (ms)", ylabel="batches\nready"
     )
-    axes.annotate(
-        f"{places} places",
-        (1, places),
-        (4, 0),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-        color=MUTED,
-        annotation_clip=False,
+    beside(
+        axes, (trace.end, places), f"{places} places", (4, 0), fontsize=9, color=MUTED, annotation_clip=False
     )
     axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     return max(depths)
@@ -265,7 +245,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
     for number, place in enumerate(PLACES):
         x = 4.1 * number + 0.1
         if number == 0:
-            _draw_cylinder(axes, x, 1.35, 1.5, 1.9)
+            _rounded(axes, x, 1.35, 1.4, 1.9, GRID, MUTED)
         elif number < len(hops):
             # a queue fills up in front of a hop that is slower than all hops before it
             full = times[number] > max(times[:number])
@@ -280,16 +260,6 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         middle, above = (left + right) / 2, f"{hop} {milliseconds:g} ms"
         axes.text(middle, 2.68, above, ha="center", va="bottom", fontsize=9.5, weight="bold")
         axes.text(middle, 1.92, HOPS[hop], ha="center", va="top", fontsize=9, color=MUTED)
-
-
-def _draw_cylinder(axes: Axes, x: float, y: float, width: float, height: float) -> None:
-    middle = x + width / 2
-    look: dict[str, Any] = dict(facecolor=GRID, edgecolor=MUTED, lw=1.2)
-    axes.add_patch(Ellipse((middle, y + 0.2), width, 0.55, **look))
-    axes.add_patch(Rectangle((x, y + 0.2), width, height - 0.4, facecolor=GRID, lw=0))
-    for side in (x, x + width):
-        axes.plot([side, side], [y + 0.2, y + height - 0.2], color=MUTED, lw=1.2)
-    axes.add_patch(Ellipse((middle, y + height - 0.2), width, 0.55, **look))
 
 
 def _draw_slots(axes: Axes, x: float, y: float, width: float, height: float, color: str, filled: int) -> None:
@@ -315,16 +285,5 @@ def _rounded(
     axes: Axes, x: float, y: float, width: float, height: float, face: str, edge: str, line: float = 1.2, **look: Any
 ) -> None:  # fmt: skip
     """Draw a box whose lower left corner is (x, y)."""
-    box(
-        axes,
-        x + width / 2,
-        y + height / 2,
-        width,
-        height,
-        face=face,
-        edge=edge,
-        line=line,
-        radius=0.12,
-        zorder=1,
-        **look,
-    )
+    look |= dict(face=face, edge=edge, line=line, radius=0.12, zorder=1)
+    box(axes, x + width / 2, y + height / 2, width, height, **look)

@@ -50,13 +50,6 @@ class _Queue:
     def empty(self) -> bool:
         return not self.items
 
-    def qsize(self) -> int:
-        return len(self.items)
-
-    def close(self) -> None: ...
-
-    join_thread = cancel_join_thread = close
-
 
 class Team:
     """In place of the module multiprocessing: what is started, handed out, put, and who waits for whom."""
@@ -97,17 +90,11 @@ class Team:
                     with team.changed:
                         team.wait(lambda: self.over)
 
-            def terminate(self) -> None: ...
-
-            kill = close = terminate
-
         self.Process = Process
 
     def Queue(self, maxsize: int = 0) -> _Queue:
         """Make a queue, under the name that multiprocessing has."""
         return _Queue(self)
-
-    SimpleQueue = JoinableQueue = Queue
 
     def alive(self) -> int:
         """Return how many workers are not over."""

@@ -177,8 +177,8 @@ def draw_short_epochs(rows: Mapping[str, tuple[float, float]], batches: int) -> 
     handles = [Patch(**style.IDLE, label="nothing is loaded yet"), Patch(facecolor=GREY, label="the rest")]
     axes.legend(handles=handles, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
     (alone, (_, base)), *others = rows.items()
-    against = ", ".join(f"{name}: {total / base:.1f}" for name, (_, total) in others)
-    finding = f"Times the epoch {alone}: {against}"
+    against = ", ".join(f"{name} {total / base:.1f} × as long" for name, (_, total) in others)
+    finding = f"Against an epoch {alone}: {against}"
     style.title(axes, finding)
     axes.set_title(axes.get_title("left"), pad=30)
     sums = ", ".join(

@@ -54,5 +54,5 @@ def test_scaling_tells_measured_and_predicted_epochs_and_the_gain_over_none():
 def test_a_short_epoch_is_compared_with_the_one_without_workers():
     rows = {"without workers": (0.0, 0.02), "with 4 workers": (0.05, 0.06)}
     words = alt_text(n01.draw_short_epochs(rows, 3))
-    assert words.startswith("Times the epoch without workers: with 4 workers: 3.0.")
+    assert words.startswith("Against an epoch without workers: with 4 workers 3.0 × as long.")
     assert "with 4 workers 60 ms, of which 50 before any load" in words

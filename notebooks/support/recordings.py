@@ -61,7 +61,6 @@ class Recording(NamedTuple):
 
 
 RECORDINGS = (
-    Recording("pinned_copies", "01", "support.n01.runs:measure_rows", "rows"),
     Recording("chunk_speed_gpu", "07", "support.runs:gpu_speed", "size rows_per_second"),
     Recording("checkpoint_gpu", "10", "support.n10.runs:measure_rows", "rows"),
     Recording("copy_streams", "11", "support.n11.runs:measure_traces", "traces"),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 
-from support.checks import Exercise, Guess, cases
+from lib._values import plural
+from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path
+from support.n01.solved import load_in_order, predict_epoch, work
+from support.n01.watched import Batches, Items, Stuck, Team
+from support.ranks import source_of
 
 # ---- predictions
-
-
-def _pipeline_time(batches: int, hops: Sequence[float]) -> float:
-    return simulate_path(batches, {str(number): seconds for number, seconds in enumerate(hops)}).makespan
 
 
 def _deeper_queue() -> float:
@@ -20,109 +23,281 @@ def _deeper_queue() -> float:
     return two / eight
 
 
-def _who_gains() -> str:
-    serial = simulate_loading(12, 24, 12).makespan
-    gains = {
-        name: serial / simulate_loading(12, 24, 12, 2, waiting=waiting, cores=2).makespan
-        for name, waiting in (("heavy", 0), ("slow", 16))
+def _enough_places() -> int:
+    loads = [12] * 12 + [72] + [12] * 7
+    deep, *epochs = (simulate_loading(20, loads, 12, 2, places).makespan for places in (64, *range(1, 9)))
+    return 1 + epochs.index(deep)
+
+
+def _who_gains() -> Any:
+    costs: Any = dict(collate=0.0, send=0.0, receive=0.0, step=12.0, cores=2)
+    kinds: Any = {"heavy": dict(loads=[24.0] * 48, read=0.0), "slow": dict(loads=[4.0] * 48, read=20.0)}
+    epochs: dict[str, Any] = {
+        name: [predict_epoch(**kind, **costs, workers=w) for w in (0, 3)] for name, kind in kinds.items()
     }
-    return max(gains, key=lambda name: gains[name])
+    return max(kinds, key=lambda name: epochs[name][0] / epochs[name][1])
 
 
 guess_pipeline = Guess(
-    lambda batches, hops: f"the time of {batches} batches as a pipeline", _pipeline_time, unit="ms"
+    "the time of 6 batches as a pipeline",
+    lambda: simulate_path(6, dict(load=6, pin=1, transfer=2, step=4)).makespan,
+    unit="ms",
 )
 """The time of a pipeline."""
-guess_faster_device = Guess(
-    lambda load, step, factor: f"the gain of a device {factor} × as fast",
-    lambda load, step, factor: (load + step) / (load + step / factor),
-    unit="×",
-    tolerance=0.05,
-)
-"""The gain of a device that is `factor` times as fast."""
-guess_one_worker = Guess(
-    "the predicted epoch with one worker",
-    lambda batches, load, step: round(1e3 * simulate_loading(batches, load, step, num_workers=1).makespan),
-    unit="ms",
-    tolerance=0.05,
-)
-"""Milliseconds of an epoch with one worker; load and step in seconds."""
 guess_deeper_queue = Guess("the gain of prefetch_factor 8 over 2 with even batches", _deeper_queue, unit="×")
 """The gain of prefetch_factor 8 over 2, where every batch takes the same time."""
+guess_places = Guess("the smallest prefetch_factor that hides the slow batch", _enough_places)
+"""The prefetch_factor that hides a batch of 72 ms among those of 12 ms, with two workers and steps of 12 ms."""
 guess_who_gains = Guess("the one that gains more", _who_gains)
-"""Which dataset gains more from two workers on two cores: "slow", "heavy" or "same"."""
+"""Which dataset gains more from three workers on two cores: "slow", "heavy" or "same"."""
 
-# ---- exercises
 
-check_pipeline_time = Exercise(
-    "pipeline time",
-    reference=_pipeline_time,  # of the simulated path
+# ---- exercise 1: the model
+
+
+def _but(thing: Any, *changes: tuple[str, str]) -> Any:
+    """Return a part of the solution with some of its lines otherwise: a famous mistake."""
+    text = source_of(thing)
+    for old, new in changes:
+        assert old in text, f"the solution has no {old!r}"
+        text = text.replace(old, new)
+    space: dict[str, Any] = {"Any": Any, "Sequence": Sequence, "islice": islice}
+    exec(text, space)
+    return space[thing.__name__]
+
+
+_epoch_but, _load_but = partial(_but, predict_epoch), partial(_but, load_in_order)
+
+check_predict = Exercise(
+    "predict_epoch",
+    reference=predict_epoch,
     cases=cases(
-        "batches hops",
+        "loads workers cores read collate send receive step prefetch",
         [
-            (1, [6, 1, 2, 4]),
-            (6, [6, 1, 2, 4]),
-            (6, [2, 1, 2, 4]),
-            (10, [3]),
-            (4, [5, 5, 5]),
-            (100, [1, 9, 2]),
+            ([20] * 5, 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
+            ([20] * 5, 1, 64, 5, 2, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
+            ([4] * 5, 1, 64, 0, 2, 1, 3, 12, 2),  # the trainer is slower
+            ([20], 3, 64, 5, 2, 1, 3, 12, 2),
+            ([20] * 12, 3, 64, 5, 2, 1, 3, 12, 2),
+            ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 2),  # one is slow: places decide
+            ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 3),
+            ([20] * 48, 4, 1.5, 0, 2, 1, 3, 6, 2),  # cores decide
+            ([20] * 48, 2, 2, 0, 2, 1, 3, 12, 2),
+            ([3] * 48, 6, 2, 30, 1, 1, 1, 4, 2),  # what waits takes no core
+            ([8, 1] * 20, 3, 1.5, 18, 1, 1, 2, 9, 2),
         ],
     ),
     mistakes={
-        "That is one batch after the other: nothing overlaps.": lambda batches, hops: batches * sum(hops),
-        "You forgot that the first batch has to make every hop before the pipeline is full.": (
-            lambda batches, hops: batches * max(hops)
+        "Without workers nothing is sent and nothing received: the trainer has the batch already.": _epoch_but(
+            ("(read + collate + step)", "(read + collate + send + receive + step)")
         ),
-        "The first batch's time in the slowest hop is in the sum already.": lambda batches, hops: (
-            sum(hops) + batches * max(hops)
+        "A batch also has to be sent; in the worker's time that is missing.": _epoch_but(
+            ("loads[b] + collate + send", "loads[b] + collate")
+        ),
+        "The trainer also has to receive a batch before its step.": _epoch_but(
+            ("+ receive + step", "+ step")
+        ),
+        "Rule 2 is missing: a worker loads one batch at a time, b after b - W.": _epoch_but(
+            ("loaded.get(b - workers, 0)", "0")
+        ),
+        "Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.": _epoch_but(
+            ("taken.get(b - workers * prefetch, 0)", "0")
+        ),
+        "Rule 1 is missing: the trainer takes a batch only when it is done with the one before.": _epoch_but(
+            ("max(loaded[b], done[b - 1])", "loaded[b]")
+        ),
+        "That is the pace times the batches: the first batch is not there at time 0.": _epoch_but(
+            (
+                "done[batches - 1], b",
+                "batches * max(receive + step, (read + loads[0] + collate + send) / workers), b",
+            )
+        ),
+        "Rule 4 is missing: workers and trainer share the cores.": _epoch_but(("busy / cores", "0")),
+        "You let the waiting take a core: a worker that waits for storage needs none.": _epoch_but(
+            ("batches * (collate + send", "batches * (read + collate + send")
+        ),
+        "You forgot the trainer among those that need a core.": _epoch_but(
+            ("(collate + send + receive + step)", "(collate + send)")
         ),
     },
 )
-"""Exercise 1."""
+"""Exercise 1: the epoch from six measured times, the rules of the DataLoader, and the cores."""
 
-check_fewest_workers = Exercise(
-    "fewest workers",
-    reference=lambda load, step: next(n for n in range(1, math.ceil(load) + 2) if load <= n * step),
-    cases=cases("load step", [(20, 12), (24, 12), (12, 24), (10, 3), (7, 7), (30, 4), (100, 1)]),
-    mistakes={
-        "Rounded down: these workers are too slow, and the trainer waits.": lambda load, step: load // step,
-        "One more than needed where load is a whole multiple of step: it only costs memory.": (
-            lambda load, step: load // step + 1
-        ),
-        "The step is the trainer's work: workers load while it runs.": lambda load, step: math.ceil(
-            (load + step) / step
-        ),
-    },
-)
-"""Exercise 2: the smallest number of workers that keeps up with the trainer."""
 
-check_pace = Exercise(
-    "pace",
-    reference=lambda load, waiting, step, num_workers, cores: max(
-        step, load / num_workers, (load - waiting + step) / cores
-    ),
-    cases=[
-        dict(load=24, waiting=0, step=12, num_workers=1, cores=8),
-        dict(load=24, waiting=0, step=12, num_workers=4, cores=8),
-        dict(load=50, waiting=0, step=5, num_workers=16, cores=4),
-        dict(load=24, waiting=0, step=12, num_workers=2, cores=2),
-        dict(load=24, waiting=16, step=12, num_workers=4, cores=2),
-        dict(load=50, waiting=40, step=5, num_workers=5, cores=2),
-        dict(load=9, waiting=9, step=1, num_workers=3, cores=1),
-    ],
-    mistakes={
-        "You forgot the cores: workers and trainer share them.": lambda load, step, num_workers, **_: max(
-            step, load / num_workers
-        ),
-        "You let the waiting take a core: a worker that waits for storage needs none.": (
-            lambda load, step, num_workers, cores, **_: max(step, load / num_workers, (load + step) / cores)
-        ),
-        "You forgot the trainer among those that need a core.": lambda load, waiting, step, num_workers, cores: (
-            max(step, load / num_workers, (load - waiting) / cores)
-        ),
-        "You added what overlaps: the slowest decides.": lambda load, step, num_workers, **_: (
-            step + load / num_workers
-        ),
-    },
+# ---- exercise 2: the loader
+
+ARRIVAL = "The batches come in the order of arrival: keep early ones in a buffer until their turn."
+UNBOUND = "More is handed out than W · prefetch places allow: nothing bounds the memory."
+STARVED = "Fewer are handed out than W · prefetch places allow: order one more when a batch is taken."
+LOST = "An error in a worker must reach the training process, at its batch's turn."
+LEFT = "A worker was never ended: it still waits for orders."
+BY_HAND = "The training process loads items itself: that is the workers' work."
+ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an index queue of its own."
+TWICE = "`batches` was gone through twice in an epoch: a sampler that shuffles then gives two orders."
+
+
+def _epoch(
+    work: Any, load: Any, *, size: int, batch: int, workers: int = 1, prefetch: int = 2, bad: int = -1,
+    late: dict[int, int] | None = None, shuffled: bool = False, stop: int = 10**6, epochs: int = 1,
+    collate: Callable[[Any], Any] = list,
+) -> str:  # fmt: skip
+    """Run a reader's loader on threads; return what is wrong, "" if nothing."""
+    team = Team()
+    items = Items(team, size, batch, late or {}, bad)
+    batches = Batches(size, batch, shuffled)
+    where = f"{plural(workers, 'worker')}, prefetch {prefetch}, {plural(len(batches), 'batch', 'batches')}: "
+    try:
+        for _ in range(epochs):
+            if said := _one_pass(work, load, team, items, batches, collate, stop, prefetch, workers):
+                return where + said
+        return ""
+    except Stuck:
+        if bad >= 0:
+            return f"{where}item {bad} raises, and the loop waits for ever. {LOST}"
+        dead = [worker.error for worker in team.workers if worker.error]
+        if dead:
+            return f"{where}in a worker your code raised {type(dead[0]).__name__}: {dead[0]}."
+        if team.results == len(batches):
+            return f"{where}all batches have arrived, and somebody waits for ever. {LEFT}"
+        return f"{where}all wait for each other: nobody puts what the others wait for."
+    except Exception as error:
+        return f"{where}your code raised {type(error).__name__}: {error}."
+    finally:
+        team.end()
+
+
+def _one_pass(
+    work: Any, load: Any, team: Team, items: Items, batches: Batches, collate: Callable[[Any], Any], stop: int,
+    prefetch: int, workers: int,
+) -> str:  # fmt: skip
+    """Take one epoch, batch by batch; return what is wrong."""
+    del team.workers[:], team.handed[:]
+    team.results, passes = 0, batches.passes
+    turn = passes + 1 if batches.shuffled else 0
+    order = [(index + turn) % items.size for index in range(items.size)]
+    due = [order[k : k + batches.batch] for k in range(0, items.size, batches.batch)]
+    iterator = load(work, items, batches, collate, workers=workers, prefetch=prefetch, context=team)
+    if iterator is None:
+        return "load_in_order returned None (is a `yield` missing?)."
+    taken: list[Any] = []
+    failed: KeyError | None = None
+    try:
+        for got in iterator:
+            number = len(taken)
+            if number >= len(due):
+                return f"more batches come than there are: {got!r}."
+            taken.append(got)
+            if team.trainer in items.by:
+                return BY_HAND
+            if batches.passes > passes + 1:
+                return TWICE
+            wanted = collate(due[number])
+            if got != wanted:
+                why = (
+                    ARRIVAL
+                    if got in [collate(indices) for indices in due]
+                    else LOST
+                    if items.bad >= 0
+                    else ""
+                )
+                return f"batch {number} is {got!r}, due is {wanted!r}. {why}".strip()
+            allowed = min(len(due), workers * prefetch + number + 1)
+            if len(team.handed) != allowed:
+                said = UNBOUND if len(team.handed) > allowed else STARVED
+                return f"when batch {number} is taken, {len(team.handed)} orders were given, due are {allowed}. {said}"
+            if len(taken) == stop:
+                iterator.close()
+                break
+    except KeyError as error:
+        failed = error
+    expected = min(stop, items.bad // items.batch if items.bad >= 0 else len(due))
+    if items.bad >= 0 and items.bad // items.batch < stop and failed is None:
+        got_so_far = plural(len(taken), "batch", "batches")
+        return f"item {items.bad} raises, and the loop got {got_so_far} and no error. {LOST}"
+    if failed is not None and items.bad < 0:
+        raise failed
+    if len(taken) != expected:
+        return f"{plural(len(taken), 'batch', 'batches')} came before the end, due are {expected}." + (
+            f" {LOST}" if failed else ""
+        )
+    if not team.settle():
+        end = (
+            "after the error, " if failed else "after a `break`, " if stop < len(due) else "after the epoch, "
+        )
+        return end + f"{plural(team.alive(), 'worker')} still there. {LEFT}"
+    if len(team.workers) != workers:
+        return f"{plural(len(team.workers), 'worker')} were started, due are {workers}."
+    queues = {id(q): q for q in team.handed}
+    rows = [team.handed[k::workers] for k in range(workers)]
+    if len(queues) != min(workers, len(due)) or any(len({id(q) for q in row}) > 1 for row in rows):
+        return ONE_QUEUE
+    return ""
+
+
+SCENES: Sequence[dict[str, Any]] = (
+    dict(size=12, batch=2),
+    dict(size=20, batch=3, workers=3, late={0: 2, 4: 6}),
+    dict(size=24, batch=2, workers=2, prefetch=3, late={0: 3, 1: 1, 6: 8}),
+    dict(size=5, batch=1, workers=2, prefetch=1, collate=sum),
+    dict(size=3, batch=2, workers=4),
+    dict(size=12, batch=2, workers=2, bad=7),
+    dict(size=12, batch=2, workers=1, stop=2),
+    dict(size=12, batch=3, workers=2, shuffled=True, epochs=2),
 )
-"""Exercise 3: the time between two batches is the largest of what the trainer, the workers and the cores need."""
+
+
+def _judge(exercise: Exercise, answers: Any) -> Verdict:
+    said = next(filter(None, (_epoch(*answers, **scene) for scene in SCENES)), "")
+    if said:
+        return exercise.wrong(said)
+    return exercise.right(
+        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs: the right order, no place too many, "
+        "and no worker left."
+    )
+
+
+_LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
+_UNTRIED = (
+    ("        try:\n    ", ""),
+    ("        except Exception as error:\n            results.put((number, None, error))", ""),
+)
+
+check_loader = Exercise(
+    "load_in_order",
+    reference=(work, load_in_order),
+    answers=2,
+    name="work and load_in_order",
+    judge=_judge,
+    mistakes={
+        ARRIVAL: (
+            work,
+            _load_but(
+                ("while number not in early", "if True"), ("arrived, *early[arrived]", "_, batch, error"),
+                ("batch, error = early.pop(number)", "pass"),
+            ),
+        ),
+        UNBOUND: (work, _load_but(("hand_out(workers * prefetch)", "hand_out(None)"))),
+        STARVED: (work, _load_but(("            hand_out(1)\n", ""), ("yield batch", "yield batch; hand_out(1)"))),
+        LOST: (_but(work, *_UNTRIED), load_in_order),
+        LEFT: (work, _load_but(("queue.put(None)", "pass"), ("worker.join()", "pass"))),
+        BY_HAND: (
+            _but(work, (_LOADED, "results.put((number, indices, None))")),
+            _load_but(("yield batch", "yield collate([dataset[index] for index in batch])")),
+        ),
+        ONE_QUEUE: (
+            work,
+            _load_but(
+                ("[number % workers]", "[0]"), ("queue, r", "orders[0], r"), ("queue.p", "orders[0].p"),
+                ("worker.join()", "pass"),
+            ),
+        ),
+        TWICE: (work, _load_but(("range(len(batches))", "range(len(list(batches)))"))),
+    },
+)  # fmt: skip
+"""Exercise 2: the reader's worker and loader, their queues and processes watched."""
+
+
+def use_loader(work: Any, load: Any) -> Any:
+    """Return the reader's loader with the reader's worker where both are right, otherwise ours."""
+    mine, ours = (work, load), check_loader.reference
+    return partial(*reversed(mine if check_loader(*mine) else ours))

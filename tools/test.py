@@ -32,6 +32,8 @@ FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 #: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
 ALONE = ("01", "05", "10")
+#: The folder whose sitecustomize.py every Python process of the suite runs first.
+QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
 RUN = ("save", "export")  # these tests of tools run notebooks
 
@@ -92,7 +94,8 @@ def run(step: Step, report: Path) -> int:
     """Run one step; return pytest's exit code, 124 when its time is up."""
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", flush=True)
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT})
+    paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
+    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths})
     try:
         return process.wait(60 * step.minutes)
     except subprocess.TimeoutExpired:

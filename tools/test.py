@@ -95,7 +95,9 @@ def run(step: Step, report: Path) -> int:
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", flush=True)
     paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT, "PYTHONPATH": paths})
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of lib and of the tests
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
         return process.wait(60 * step.minutes)
     except subprocess.TimeoutExpired:

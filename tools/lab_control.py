@@ -1,4 +1,4 @@
-"""One control of an interactive figure in a real JupyterLab: read it, move it one step, put it back (see tools/lab.py)."""
+"""One control of an interactive figure in JupyterLab: read it, move it one step, put it back (for tools/lab.py)."""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@
     const tags = cell => cell.model.getMetadata('tags') || [];
     const meantToFail = cell => tags(cell).includes('raises-exception');
 
+    // Open another notebook beside nothing; or take the one that is open away, without a question whether to save it.
+    const open = path => { window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }); };
+    const close = () => window.jupyterapp.shell.currentWidget?.dispose();
+
     // Whether the notebook and its kernel are ready, at the latest after so many seconds.
     const ready = async seconds => {
         const app = window.jupyterapp;
@@ -69,5 +73,5 @@
         return words(box.querySelector('.widget-label')) || words(box);
     };
 
-    window.idt = { ready, prompts, errors, warnings, heights, label };
+    window.idt = { open, close, ready, prompts, errors, warnings, heights, label };
 })();

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tools.lab_control import Control
 from tools.project import ROOT
 
 if TYPE_CHECKING:
@@ -88,23 +89,30 @@ class Server:
     log: Path
     process: int
 
+    @property
+    def address(self) -> str:
+        """Where all its pages begin."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def path(self, notebook: Path) -> str:
+        """Return a notebook's path as JupyterLab knows it."""
+        return notebook.resolve().relative_to(self.root.resolve()).as_posix()
+
     def url(self, notebook: Path) -> str:
         """Return the address that opens `notebook` alone (no side bar)."""
-        relative = notebook.resolve().relative_to(self.root.resolve()).as_posix()
-        return f"http://127.0.0.1:{self.port}/doc/tree/{relative}?token={self.token}&reset"
+        return f"{self.address}doc/tree/{self.path(notebook)}?token={self.token}&reset"
 
     def ask(self, method: str, path: str) -> bytes:
         """Send a request to the server's API; return the answer. Raises OSError where there is none."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/{path}", method=method)
+        request = urllib.request.Request(f"{self.address}api/{path}", method=method)
         request.add_header("Authorization", f"token {self.token}")
         with urllib.request.urlopen(request, timeout=20) as answer:
             return bytes(answer.read())
 
     def end_kernel(self, notebook: Path) -> None:
         """End the kernel of a notebook, so that the next one has the machine for itself."""
-        relative = notebook.resolve().relative_to(self.root.resolve()).as_posix()
         for session in json.loads(self.ask("GET", "sessions")):
-            if session["path"] == relative:
+            if session["path"] == self.path(notebook):
                 self.ask("DELETE", f"sessions/{session['id']}")
 
     def stop(self, seconds: float = 30) -> None:
@@ -205,18 +213,36 @@ class Notebook:
     """One notebook, open in one browser page: run it, look at it, move its controls."""
 
     def __init__(self, page: Page, server: Server, path: Path) -> None:
-        """Open `path` in `page` and wait until JupyterLab and the kernel are ready."""
+        """Open `path` in `page` and wait until JupyterLab and the kernel are ready.
+
+        A page that shows this server's JupyterLab already, of a notebook that was closed, is not loaded anew: that
+        costs as much as running what the figures of a notebook need.
+        """
         self.page = page
         self.console: list[str] = []
         page.set_default_timeout(60_000)
         page.on("console", self._keep_errors)
-        page.on("pageerror", lambda error: self.console.append(str(error)))
-        page.goto(server.url(path))
-        page.wait_for_function("() => window.jupyterapp && window.jupyterapp.shell.currentWidget")
+        page.on("pageerror", self._keep_page_error)
+        if page.url.startswith(server.address):
+            page.evaluate("path => idt.open(path)", server.path(path))
+        else:
+            page.goto(server.url(path))
+        page.wait_for_function(
+            "path => window.jupyterapp?.shell.currentWidget?.context?.path === path", arg=server.path(path)
+        )
         page.evaluate(SCRIPT.read_text(encoding="utf-8"))
         ready = page.evaluate("idt.ready(60)")
         if not ready:  # for example: a dialog asks for the kernel
             raise AssertionError(f"no kernel after 60 s; the page says: {page.inner_text('body')[-500:]}")
+
+    def close(self) -> None:
+        """Take the notebook off the page, unsaved; its kernel goes on, the page may open another one."""
+        self.page.evaluate("idt.close()")
+        self.page.remove_listener("console", self._keep_errors)
+        self.page.remove_listener("pageerror", self._keep_page_error)
+
+    def _keep_page_error(self, error: Any) -> None:
+        self.console.append(str(error))
 
     def _keep_errors(self, message: Any) -> None:
         if message.type == "error":
@@ -280,74 +306,6 @@ class Notebook:
     def explorers(self) -> list[Explorer]:
         """Return every interactive figure of the notebook, from top to bottom."""
         return [Explorer(box) for box in self.page.locator(".idt-explore").all()]
-
-
-@dataclass
-class Control:
-    """One control of an interactive figure: a slider's handle, a dropdown, a checkbox or a row of buttons."""
-
-    kind: str
-    element: Locator
-    label: str
-
-    def value(self) -> str:
-        """Return the control's value as the page knows it."""
-        if self.kind == "slider":
-            return self.element.get_attribute("aria-valuetext") or ""  # aria-valuenow has one decimal only
-        if self.kind == "checkbox":
-            return str(self.element.is_checked())
-        if self.kind == "buttons":
-            return self.element.locator(".mod-active").inner_text()
-        return self.element.input_value()
-
-    def move(self) -> None:
-        """Move one step: a slider to the right (left where it is at its end), a dropdown to another option."""
-        if self.kind == "slider":
-            before = self.value()
-            self.element.focus()
-            self.element.press("ArrowRight")
-            if self.value() == before:
-                self.element.press("ArrowLeft")
-        elif self.kind == "checkbox":
-            self.element.click()
-        elif self.kind == "buttons":
-            self.element.locator(".widget-toggle-button:not(.mod-active)").first.click()
-        else:
-            self.element.select_option(index=self.element.evaluate("s => (s.selectedIndex + 1) % s.options.length"))
-
-    def restore(self, before: str) -> None:
-        """Put the control back to `before`, one step away."""
-        if self.kind == "slider":
-            self.element.press("ArrowLeft" if float(self.value()) > float(before) else "ArrowRight")
-        elif self.kind == "checkbox":
-            self.element.click()
-        elif self.kind == "buttons":
-            self.element.locator(".widget-toggle-button", has_text=before).first.click()
-        else:
-            self.element.select_option(value=before)
-
-    def readout(self) -> str | None:
-        """Return the text that a slider prints beside it; None for other controls."""
-        if self.kind != "slider":
-            return None
-        box = self.element.locator("xpath=ancestor::*[contains(@class, 'widget-inline-hbox')][1]")
-        return box.locator(".widget-readout").inner_text()
-
-    def readout_is_wrong(self) -> str | None:
-        """Compare the number that a slider prints with its position; return a complaint or None.
-
-        A slider over words or steps (ipywidgets' SelectionSlider) stands at a position, not at a number: not compared.
-        """
-        text = self.readout()
-        if text is None or self.element.locator("xpath=ancestor::*[contains(@class, 'jupyter-widgets')][1]").evaluate(
-            "box => !box.classList.contains('widget-slider')"
-        ):
-            return None
-        position = float(self.value())
-        for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", "").replace("\u2212", "-")):
-            if abs(float(number) - position) <= 0.5 * 10 ** -len(number.partition(".")[2]) + 1e-9:
-                return None
-        return f"slider {self.label!r} stands at {position:g} but prints {text!r}"
 
 
 class Explorer:

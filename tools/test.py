@@ -31,7 +31,9 @@ FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 #: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
-ALONE = ("01", "10")
+ALONE = ("10",)
+#: The folder whose sitecustomize.py every Python process of the suite runs first.
+QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
 RUN = ("save", "export")  # these tests of tools run notebooks
 
@@ -92,7 +94,10 @@ def run(step: Step, report: Path) -> int:
     """Run one step; return pytest's exit code, 124 when its time is up."""
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", flush=True)
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **ENVIRONMENT})
+    paths = os.pathsep.join(filter(None, [str(QUICK), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of lib and of the tests
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
         return process.wait(60 * step.minutes)
     except subprocess.TimeoutExpired:

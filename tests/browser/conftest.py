@@ -89,15 +89,27 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
+@pytest.fixture(scope="session")
+def lab_pages(browser: Browser) -> list[Page]:
+    """The page with JupyterLab that the notebooks of a process share, one after another; none at the start."""
+    return []
+
+
 @pytest.fixture
-def open_notebook(server: Server, page: Page) -> Iterator[Callable[[Path], Notebook]]:
-    """Open a notebook of the copy in the page; its kernel ends with the test."""
+def open_notebook(server: Server, browser: Browser, lab_pages: list[Page]) -> Iterator[Callable[[Path], Notebook]]:
+    """Open a notebook of the copy, alone in the page; it is closed, and its kernel ends, with the test."""
     opened: list[Path] = []
 
     def open_one(path: Path) -> Notebook:
         opened.append(path)
-        return Notebook(page, server, path)
+        page = lab_pages.pop() if lab_pages else browser.new_page(viewport={"width": 1280, "height": 1600})
+        notebooks.append(Notebook(page, server, path))  # fails it to open, the next one gets another page
+        return notebooks[-1]
 
+    notebooks: list[Notebook] = []
     yield open_one
+    for notebook in notebooks:
+        notebook.close()
+        lab_pages.append(notebook.page)
     for path in opened:
         server.end_kernel(path)

@@ -7,7 +7,8 @@ name that a needed statement below it reads. The set-up cell always stays whole.
 import ast
 import copy
 import symtable
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
@@ -16,10 +17,11 @@ from IPython.core.inputtransformer2 import TransformerManager
 SHOWS = {"explore"}
 
 
-def statements(source: str) -> list[str]:
+@cache  # each explorer of a notebook asks of all that stands above it
+def statements(source: str) -> tuple[str, ...]:
     """Return the statements of a cell, with IPython's `!` and `%` turned into calls."""
     source = TransformerManager().transform_cell(source)
-    return [ast.get_source_segment(source, node) or "" for node in ast.parse(source).body]
+    return tuple(ast.get_source_segment(source, node) or "" for node in ast.parse(source).body)
 
 
 def shows(source: str) -> list[str]:
@@ -30,6 +32,7 @@ def shows(source: str) -> list[str]:
     return [call.id for call in calls if isinstance(call, ast.Name) and call.id in SHOWS]
 
 
+@cache
 def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
     """Return the names of the notebook that a statement binds, and those that it, or a function in it, reads."""
     top = symtable.symtable(statement, "cell", "exec")
@@ -42,11 +45,13 @@ def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
     return bound, reads
 
 
-def changes(statement: str) -> Iterator[str]:
-    """Yield the names of objects that a statement may change: `x[0] = …`, `x.y = …`, `x += …`, `x.f(…)` for nothing."""
+@cache
+def changes(statement: str) -> frozenset[str]:
+    """Return names of objects that a statement may change: `x[0] = …`, `x.y = …`, `x += …`, `x.f(…)` for nothing."""
+    names: set[str] = set()
     for part in ast.walk(ast.parse(statement)):
         if isinstance(part, ast.Call) and ast.unparse(part.func).startswith("write_"):
-            yield from (name.id for name in part.args if isinstance(name, ast.Name))  # makes a file that is read later
+            names |= {name.id for name in part.args if isinstance(name, ast.Name)}  # makes a file that is read later
         target: Any = None
         if isinstance(part, ast.Subscript | ast.Attribute) and not isinstance(part.ctx, ast.Load):
             target = part
@@ -57,7 +62,8 @@ def changes(statement: str) -> Iterator[str]:
         while isinstance(target, ast.Subscript | ast.Attribute):
             target = target.value
         if isinstance(target, ast.Name):
-            yield target.id
+            names.add(target.id)
+    return frozenset(names)
 
 
 def needed(
@@ -73,7 +79,7 @@ def needed(
         kept.append("")
         for statement in reversed(statements(cell)):
             gives, reads = gives_and_reads(statement)
-            changed = set(changes(statement))
+            changed = changes(statement)
             if target(statement) or (gives | changed) & wanted:
                 kept[-1] = f"{statement}\n{kept[-1]}".strip()
                 wanted = ((wanted - (gives - changed)) | reads) - set(given)

@@ -113,8 +113,8 @@ def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
 def test_notebooks_that_measure_run_alone_and_the_others_share_the_cores() -> None:
     alone, shared = (step for step in suite.steps() if "--nbval" in step.arguments)
     assert "-n" not in alone.arguments and "-n" in shared.arguments
-    assert "notebooks/01_loading_pipeline.ipynb" in alone.arguments
-    assert "notebooks/solutions/01_loading_pipeline.ipynb" in shared.arguments
+    assert "notebooks/10_checkpoint_recompute.ipynb" in alone.arguments
+    assert "notebooks/solutions/10_checkpoint_recompute.ipynb" in shared.arguments
 
 
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:

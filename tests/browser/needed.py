@@ -7,7 +7,7 @@ name that a needed statement below it reads. The set-up cell always stays whole.
 import ast
 import copy
 import symtable
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -66,12 +66,10 @@ def changes(statement: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def needed(
-    cells: list[str], target: Callable[[str], object] = shows, given: Collection[str] = frozenset()
-) -> list[str]:
+def needed(cells: list[str], target: Callable[[str], object] = shows) -> list[str]:
     """Return the code cells with what the interactive figures need and nothing else; an empty one needs nothing.
 
-    target: whether a statement is needed for itself. given: names that nobody needs to find, because they are there.
+    target: whether a statement is needed for itself.
     """
     wanted: set[str] = set()
     kept: list[str] = []
@@ -82,22 +80,17 @@ def needed(
             changed = changes(statement)
             if target(statement) or (gives | changed) & wanted:
                 kept[-1] = f"{statement}\n{kept[-1]}".strip()
-                wanted = ((wanted - (gives - changed)) | reads) - set(given)
+                wanted = (wanted - (gives - changed)) | reads
     return kept[::-1]
 
 
-def with_needed_cells_only(notebook: Any, number: str = "", given: Collection[str] = frozenset()) -> Any:
-    """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run.
-
-    given: names of what is measured there; `tests.stand_ins` gives them, by the notebook's number, after the set-up.
-    """
+def with_needed_cells_only(notebook: Any) -> Any:
+    """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run."""
     small = copy.deepcopy(notebook)
     code = [cell for cell in small.cells if cell.cell_type == "code"]
-    for cell, source in zip(code, needed([cell.source for cell in code], given=given), strict=True):
+    for cell, source in zip(code, needed([cell.source for cell in code]), strict=True):
         cell.outputs, cell.execution_count = [], None
         setup = "setup" in cell.metadata.get("tags", [])
         cell.source = cell.source if setup else source
-        if setup and given:
-            cell.source += f"\n\nfrom tests.stand_ins import stand_ins\n\nglobals().update(stand_ins()[{number!r}])"
     small.cells = [cell for cell in code if cell.source]
     return small

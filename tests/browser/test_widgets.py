@@ -13,7 +13,6 @@ import pytest
 
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.needed import shows, with_needed_cells_only
-from tests.stand_ins import stand_ins
 from tools.lab import Notebook, Server
 from tools.project import ROOT, notebooks
 
@@ -37,9 +36,7 @@ def test_every_control_changes_its_figure(
     name = "-".join(path.relative_to(ROOT / "notebooks").with_suffix("").parts)
     place = server.root / path.relative_to(ROOT)
     if path.stem not in WHOLE:
-        number = path.name[:2]
-        given = stand_ins().get(number, {}).keys()  # what is measured: strict nbval measures it
-        nbformat.write(with_needed_cells_only(nbformat.read(path, as_version=4), number, given), place)
+        nbformat.write(with_needed_cells_only(nbformat.read(path, as_version=4)), place)
     notebook = open_notebook(place)
     notebook.run_all(seconds=300)  # another browser runs beside this one
     notebook.screenshots(SCREENSHOTS, f"{name}-run")

@@ -18,9 +18,8 @@ from matplotlib.figure import Figure
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
-from tests.browser.needed import gives_and_reads, needed, shows, statements
+from tests.browser.needed import needed, shows, statements
 from tests.pictures import corners
-from tests.stand_ins import stand_ins
 from tools.project import ROOT
 
 FRAMES = 5  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
@@ -41,9 +40,8 @@ class Shown:
 
     def build(self) -> Explorer:
         """Run what the call needs of the code above it, and then the call."""
-        given = stand_ins().get(self.number, {})
-        space = dict(given)
-        for cell in needed([*self.above, self.call], target=self.call.__eq__, given=given)[:-1]:
+        space: dict[str, Any] = {}
+        for cell in needed([*self.above, self.call], target=self.call.__eq__)[:-1]:
             exec(cell, space)
         return eval(self.call, space)
 
@@ -150,9 +148,7 @@ def test_each_fault_of_an_explorer_is_found(what: str) -> None:
     assert any(what in text for text in found) if what else found == []
 
 
-def test_every_call_is_found_and_what_stands_in_for_a_name_is_still_needed() -> None:
+def test_every_call_is_found() -> None:
     code = {path.name[:2]: code_of(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     calls = [call for each in code.values() for call in shows("\n".join(each))]
     assert len(list(all_shown())) == len(calls) > 0
-    for number, given in stand_ins().items():
-        assert {name for part in code[number] for name in gives_and_reads(part)[0]} >= set(given)

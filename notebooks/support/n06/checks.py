@@ -40,8 +40,7 @@ def _judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any
     """Make a judge: a mistake is recognised by its fault, which is that of the reader's answer."""
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:
-        found = fault(answer)
-        if not found:
+        if not (found := fault(answer)):
             return exercise.right(praise)
         reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if fault(wrong) == found)
         return exercise.wrong(found + next(reasons, ""))

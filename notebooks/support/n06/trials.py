@@ -213,16 +213,15 @@ def fault_of_gather(answer: Any) -> str:
             seen, _ = in_threads(rank, world)
         except Exception as error:
             return _raised(error, world, _OF_GATHER)
-        for r, (gathered, gradient, changed) in enumerate(seen):
-            on = f"on {plural(world, 'rank')}"
+        on = f"on {plural(world, 'rank')}"
+        for r, (gathered, _, _) in enumerate(seen):
             if not torch.equal(gathered, points.flatten(0, 1)):
                 own = ", its own stand first" if _close(gathered[: len(points[r])], points[r]) and r else ""
                 return f"{on}: rank {r} must get the points of rank 0, then of rank 1, and so on{own}."
+        for r, (_, gradient, changed) in enumerate(seen):
             if changed.any():
                 return f"{on}: backward has changed the gradient it was given, which belongs to autograd."
             if not _close(gradient, due[r]):
-                if gradient.shape != due[r].shape:
-                    return f"{on}: rank {r}'s gradient has the shape {list(gradient.shape)}, not {list(due[r].shape)}."
                 found, text = gradient.flatten().tolist()[:2], due[r].flatten().tolist()[:2]
                 found, text = ([round(value, 3) for value in values] for values in (found, text))
                 return f"{on}: rank {r}'s gradient begins {found}, right is {text}."

@@ -127,7 +127,10 @@ def test_who_begins_before_all_gradients_are_there_is_told_so():
     "change, told",
     [
         (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
-        (("file.write(", "os.replace(unfinished, path); file.write("), "has 0 bytes of"),
+        (
+            ("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
+            "is not there",
+        ),
         (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
     ],
 )

@@ -86,7 +86,9 @@ check_ring = Exercise(
         "In the second half, too, only the first chunk is your own: send on what has just arrived.":
             (reduce_scatter, _but(all_gather, ("rank - step", "rank"), ("rank - 1 - step", "rank - 1"))),
         "The second half begins with what is complete on rank r after the first: chunk r, not r − 1.":
-            (reduce_scatter, _but(all_gather, ("rank - 1", "rank - 2"), ("(rank - step", "(rank - 1 - step"))),
+            (reduce_scatter, _but(all_gather, ("rank - 1 - step", TAKES[0]), ("(rank - step", "(rank - 1 - step"))),
+        "tensor_split cuts as the first half did; another cut mixes parts of two chunks.":
+            (reduce_scatter, _but(all_gather, ("tensor_split", "chunk"))),
         "tensor.chunk cuts 7 values into 3, 3, 1, and 3 for 5 ranks into 3 pieces; tensor_split makes a part for each.":
             [_but(half, ("tensor_split", "chunk")) for half in (reduce_scatter, all_gather)],
         "isend only begins: until its handle's wait() has returned, the chunk may not be touched.":
@@ -145,10 +147,7 @@ check_gather = Exercise(
     "Gather",
     reference=Gather,
     methods=("forward", "backward"),
-    judge=_judged(
-        trials.fault_of_gather,
-        "on 1 to 4 ranks its gradient is that of one process which has all points and all losses.",
-    ),
+    judge=_judged(trials.fault_of_gather, "on 1 to 4 ranks its gradient is that of one process which has all."),
     mistakes={
         "That is what your own loss says of your points; the losses of the others depend on them, too.":
             _but(Gather, (REDUCE, "")),

@@ -334,9 +334,9 @@ def draw_losses(results: Results, source: str) -> Figure:
     style.source_note(figure, source, recorded=True)
     seeds, worse = len(results[first.name]), [row for row in others if row.settled and row.difference < 0]
     sure = [points(row.difference)[1:] for row in worse if row.sure]
-    span = f", {sure[0]} to {sure[-1]} points" if len(sure) > 1 else ""
-    doubtful = "".join(f"; {row.name} ({points(row.difference)}): doubtful" for row in worse if not row.sure)
-    title(axes, f"{len(sure)} of {len(others)} ways lose for sure{span}{doubtful}")
+    span = f" {sure[0]} to {sure[-1]} points" if len(sure) > 1 else " accuracy"
+    doubtful = "".join(f"; {points(row.difference)} is doubtful" for row in worse if not row.sure)
+    title(axes, f"{len(sure)} of {len(others)} ways lose{span}{doubtful}")
     said = "; ".join(statement(row, seeds) for row in others)
     return describe(figure, f"Test accuracy against {first.name}, {first.mean:.2%}: {said}. {source}")
 

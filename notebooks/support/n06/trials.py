@@ -63,7 +63,11 @@ def fault_of_halves(pair: Any) -> str:
                     who = "no rank has that" if owner is None else f"that is on rank {owner}"
                     where = f"{plural(world, 'rank')}, a tensor of {size} values, after {name}: chunk {chunk}"
                     times = messages - before
-                    few = "" if times == world - 1 else f" It sends {times} times there; W − 1 is right."
+                    few = (
+                        ""
+                        if times == world - 1
+                        else f" It sends {plural(times, 'time')} there; W − 1 is right."
+                    )
                     return f"{where} of rank {rank} is {now[chunk]}, it should be {due[chunk]}; {who}.{few}"
         if any(counts.unwaited.values()):
             return f"{plural(world, 'rank')}: {next(filter(None, counts.unwaited.values()))[0]} is never waited for."
@@ -168,7 +172,7 @@ def fault_of_ddp(answer: Any) -> str:
         pairs = zip(ends[::2], ends[1::2], strict=True)
         waits = [sum(what.startswith("waited") for what in own[a:b]) for a, b in pairs]
         if (last := waits[-1]) > waits[0]:
-            return f"right gradients, but in step {STEPS} finish goes through {last} notes; {waits[0]} are of it."
+            return f"right gradients, but in step {STEPS} finish reads {last} notes; {waits[0]} are of this step."
     return ""
 
 
@@ -348,11 +352,11 @@ def _fault_of_saving(write: Any, path: Path) -> str:
 def _fault_of_damage(read: Any, path: Path) -> str:
     content, saved = path.read_bytes(), _new(3)[0]
     sizes = 0, len(content) // 2, len(content) - 1
-    damaged = {f"cut off after {size} bytes": content[:size] for size in sizes}
+    damaged = [("that was cut off", content[:size]) for size in sizes]
     for place in range(len(content) // 3, len(content), len(content) // 40):
         flipped = bytes([content[place] ^ 64])
-        damaged[f"with byte {place} changed"] = content[:place] + flipped + content[place + 1 :]
-    for what, bad in damaged.items():
+        damaged.append(("with one byte changed", content[:place] + flipped + content[place + 1 :]))
+    for what, bad in damaged:
         path.write_bytes(bad)
         (model, optimizer), before = _new(5), _new(5)[0]
         try:
@@ -362,5 +366,5 @@ def _fault_of_damage(read: Any, path: Path) -> str:
                 return f"load refuses a file {what}, but only after it has changed model or optimizer."
         else:
             if found != MORE or not _equal(model, saved):
-                return f"load takes a file {what} of {len(content):,}, and goes on with wrong values without a word."
+                return f"load takes a file {what}, and goes on with wrong values without a word."
     return ""

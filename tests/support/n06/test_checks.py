@@ -95,7 +95,7 @@ def whole_tensors(tensor, dist):
         ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
         (
             (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
-            "It sends 1 times there; W − 1 is right.",
+            "It sends 1 time there; W − 1 is right.",
         ),
     ],
 )

@@ -130,8 +130,7 @@ def _train(seed: int, wrap: Callable[[nn.Module], Any], rows: slice, note: Calla
 
 
 _OF_DDP = {
-    "'NoneType' object has no attribute": "A hook runs when one gradient is there: ask first whether all of its bucket "
-    "are, `grad is not None`.",
+    "'NoneType' object": "A hook runs when one gradient is there: ask first whether all of its bucket are."
 }
 
 

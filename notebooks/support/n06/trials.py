@@ -63,11 +63,7 @@ def fault_of_halves(pair: Any) -> str:
                     who = "no rank has that" if owner is None else f"that is on rank {owner}"
                     where = f"{plural(world, 'rank')}, a tensor of {size} values, after {name}: chunk {chunk}"
                     times = messages - before
-                    few = (
-                        ""
-                        if times == world - 1
-                        else f" It sends {plural(times, 'time')} there; W − 1 is right."
-                    )
+                    few = f" It sends {plural(times, 'time')} there; W − 1 is right." * (times != world - 1)
                     return f"{where} of rank {rank} is {now[chunk]}, it should be {due[chunk]}; {who}.{few}"
         if any(counts.unwaited.values()):
             return f"{plural(world, 'rank')}: {next(filter(None, counts.unwaited.values()))[0]} is never waited for."
@@ -129,9 +125,7 @@ def _train(seed: int, wrap: Callable[[nn.Module], Any], rows: slice, note: Calla
     return seen
 
 
-_OF_DDP = {
-    "'NoneType' object": "A hook runs when one gradient is there: ask first whether all of its bucket are."
-}
+_OF_DDP = {"'NoneType' object": "One gradient is there: ask first whether all of its bucket are."}
 
 
 def fault_of_ddp(answer: Any) -> str:

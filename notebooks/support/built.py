@@ -6,7 +6,9 @@ Every definition stands below the number of its notebook, as its solution has it
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: D101, D102, D103
 
+import io
 import os
+import zlib
 
 import torch
 from torch.nn import functional as F
@@ -125,13 +127,23 @@ class Gather(torch.autograd.Function):
 
 def save(path, model, optimizer, more):
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "more": more}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getvalue()
     unfinished = f"{path}.unfinished"
-    torch.save(state, unfinished)
+    with open(unfinished, "wb") as file:
+        file.write(zlib.crc32(content).to_bytes(4, "little") + content)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(unfinished, path)
 
 
 def load(path, model, optimizer):
-    state = torch.load(path, map_location="cpu")
+    with open(path, "rb") as file:
+        checksum, content = file.read(4), file.read()
+    if zlib.crc32(content).to_bytes(4, "little") != checksum:
+        raise ValueError(f"{path} is damaged: its checksum does not fit its content")
+    state = torch.load(io.BytesIO(content), map_location="cpu")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["more"]

@@ -16,6 +16,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -83,6 +84,9 @@ def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance:
             f"No guess yet for {what}. Put one in place of None: a wrong guess teaches more than none.",
         )
     shown = f"{_short(truth)}{' ' + unit if unit else ''}"
+    if isinstance(my_guess, str) and not isinstance(truth, str):
+        with suppress(ValueError):  # a number between quotation marks
+            my_guess = float(my_guess.removesuffix(unit))
     try:
         hit = my_guess == truth or _near(my_guess, truth, tolerance)
         if hit is True:

@@ -48,8 +48,9 @@ class StuckError(RuntimeError):
 class World:
     """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
 
-    sent: values that each rank has sent. events: (rank, what) in the order in which it happened: collectives begun, and
-    "waited" when an all_reduce is waited for. unwaited: by rank, what was begun and never waited for.
+    sent: values that each rank has sent. posted: (from, to) of each message. events: (rank, what) in the order in which
+    it happened: collectives begun, "waited" when an all_reduce is waited for, "waited again" when something is once
+    more. unwaited: by rank, what was begun and never waited for.
     """
 
     def __init__(self, size: int) -> None:
@@ -58,6 +59,7 @@ class World:
         self.messages: dict[tuple[int, int], deque[Message]] = {}
         self.calls: list[dict[int, tuple[str, Any, Tensor]]] = []
         self.sent: Counter[int] = Counter()
+        self.posted: list[tuple[int, int]] = []
         self.events: list[tuple[int, str]] = []
         self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
         self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}
@@ -111,6 +113,8 @@ class Handle:
         if self._what in begun:
             begun.remove(self._what)
             self._finish()
+        else:
+            self._owner.world.events.append((self._owner.get_rank(), "waited again"))
         return True
 
 
@@ -209,6 +213,7 @@ class Imitation:
         with world.changed:
             world.messages.setdefault((self._rank, dst), deque()).append(message)
             world.sent[self._rank] += tensor.numel()
+            world.posted.append((self._rank, dst))
             world.changed.notify_all()
 
         def finish() -> None:
@@ -288,8 +293,11 @@ def source_of(thing: Any) -> str:
 
 
 def write_module(path: str | os.PathLike[str], *things: Any) -> None:
-    """Write functions and classes into a module that a script can import; it imports os, torch and torch.nn first."""
-    text = ["import os\n\nimport torch\nfrom torch import nn", *map(source_of, things)]
+    """Write functions and classes into a module that a script can import; it first imports io, os, zlib, torch."""
+    text = [
+        "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn",
+        *map(source_of, things),
+    ]
     Path(path).write_text("\n\n\n".join(text) + "\n", encoding="utf-8")
 
 

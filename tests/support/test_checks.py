@@ -100,7 +100,13 @@ def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is
 
 @pytest.mark.parametrize(
     "my_guess, truth, says",
-    [(3, 3, "that is it"), (3.5, 3, "close"), (9, 3, "Read on"), ("rank 2", "rank 2", "that is it")],
+    [
+        (3, 3, "that is it"),
+        (3.5, 3, "close"),
+        (9, 3, "Read on"),
+        ("rank 2", "rank 2", "that is it"),
+        ("3", 3, "said 3: that is it"),
+    ],
 )
 def test_a_guess_is_told_how_near_it_was_and_no_guess_does_not_give_the_answer_away(my_guess, truth, says):
     assert says in guess(my_guess, truth, what="x").message

@@ -120,6 +120,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n06.guess_ring": (1.75, 8),
     "n06.guess_adam": (1, 8),
     "n06.guess_first_bucket": (25, 100),
+    "n06.guess_flipped": ("b", "A"),
     "n06.guess_hang": ("b", "A"),
     "n07.guess_chunks": (3, 4),
     "n07.guess_lost": (2, 0),

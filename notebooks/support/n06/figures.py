@@ -11,26 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._values import format_share, plural
+from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, switch, whole
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank, write
-from lib.show.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    RED,
-    describe,
-    ink_on,
-    new_figure,
-    rank_color,
-    source_note,
-    styled,
-    title,
-)
+from lib.show.style import INK, MUTED, PAPER, RED, describe, new_figure, styled, title
 from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 from support.n06.runs import Comparison, against_first
@@ -77,10 +62,8 @@ def draw_ring(*, world_size: int) -> Figure:
                 corner = (left + chunk * wide, 0.85 + 0.52 * rank - tall / 2)
                 _draw_chunk(axes, corner, (0.92 * wide, tall), parts, world_size)
                 if step and parts != held[step - 1][rank][chunk]:
-                    frame = Rectangle(
-                        corner, 0.92 * wide, tall, fill=False, edgecolor=INK, linewidth=2.2, zorder=4
-                    )
-                    axes.add_patch(frame)
+                    look: dict[str, Any] = {"fill": False, "edgecolor": INK, "linewidth": 2.2, "zorder": 4}
+                    axes.add_patch(Rectangle(corner, 0.92 * wide, tall, **look))
     sent = 2 * (world_size - 1) / world_size
     title(
         axes,
@@ -105,12 +88,12 @@ def _draw_chunk(
     """Draw a stripe for each rank whose part may be in a chunk, full if it is."""
     stripe = size[0] / world_size
     for part in range(world_size):
-        x, color = corner[0] + part * stripe, rank_color(part) if part in parts else PAPER
+        x, color = corner[0] + part * stripe, style.rank_color(part) if part in parts else PAPER
         axes.add_patch(
-            Rectangle((x, corner[1]), stripe, size[1], facecolor=color, edgecolor=GREY, linewidth=0.5)
+            Rectangle((x, corner[1]), stripe, size[1], facecolor=color, edgecolor=style.GREY, linewidth=0.5)
         )
         if part in parts and stripe > 0.12:
-            write(axes, x + stripe / 2, corner[1] + size[1] / 2, str(part), size=9, color=ink_on(color))
+            write(axes, x + stripe / 2, corner[1] + size[1] / 2, str(part), size=9, color=style.ink_on(color))
 
 
 # ---- CLIP's loss compares images with captions: which pairs a rank sees, with its own points only and with all.
@@ -133,9 +116,8 @@ def draw_negatives(batch: int = 8, world_size: int = 2) -> Figure:
         for image in range(batch):
             y = 0.7 + image * side
             if image % own == 0:
-                write(
-                    axes, left - 0.12, y + (own - 1) * side / 2, f"rank {rank_of[image]}", size=10, ha="right"
-                )
+                middle = y + (own - 1) * side / 2
+                write(axes, left - 0.12, middle, f"rank {rank_of[image]}", size=10, ha="right")
             for caption in range(batch):
                 cell = Cell("", rank_of[image], "faded")
                 if image == caption:
@@ -143,15 +125,9 @@ def draw_negatives(batch: int = 8, world_size: int = 2) -> Figure:
                 elif (image, caption) not in pairs:
                     cell = Cell("", None, "dropped")
                 draw_cell(axes, left + (caption + 0.5) * side, y, cell, size=0.86 * side, font=9)
-    title(
-        axes,
-        f"On its own a rank tells an image from {own - 1} wrong captions, gathered from {batch - 1}",
-    )
-    return describe(
-        figure,
-        f"Image × caption for {batch} rows on {world_size} ranks. Left, each rank on its own: {seen[0]} of "
-        f"{batch**2} pairs are compared. Right, points gathered: {seen[1]}.",
-    )
+    title(axes, f"On its own a rank tells an image from {own - 1} wrong captions, gathered from {batch - 1}")
+    shown = f"Image × caption for {batch} rows on {world_size} ranks. Left, each rank on its own: {seen[0]}"
+    return describe(figure, f"{shown} of {batch**2} pairs are compared. Right, points gathered: {seen[1]}.")
 
 
 # ---- The all-reduce runs while backward still computes.
@@ -210,7 +186,7 @@ def hidden_share(trace: Trace) -> float:
 
 # ---- What a rank holds, whole or sharded.
 
-HELD = {"weights": BLUE, "gradients": GREEN, "Adam's two moments": ORANGE}
+HELD = {"weights": style.BLUE, "gradients": style.GREEN, "Adam's two moments": style.ORANGE}
 SHARDED = {"DDP": (), "ZeRO-1": (2,), "ZeRO-2": (1, 2), "ZeRO-3, FSDP": (0, 1, 2)}
 MEMORY_CONTROLS = {
     "billions": steps((0.1, 0.5, 1, 3, 7, 13, 70), 7, "billions of parameters"),
@@ -288,15 +264,8 @@ def draw_attempts(done: Iterable[Step], killed: Mapping[int, tuple[int, int]]) -
         if end is not None:
             x, bottom = LEFT + end * pitch, y + world * pitch
             axes.plot([x, x], [y, bottom + 0.4], color=INK, linestyle="--", linewidth=1.2)
-            write(
-                axes,
-                x + 0.06,
-                bottom + 0.2,
-                "goes on from the state saved here",
-                size=9.5,
-                color=MUTED,
-                ha="left",
-            )
+            where = x + 0.06, bottom + 0.2
+            write(axes, *where, "goes on from the state saved here", size=9.5, color=MUTED, ha="left")
         y += world * pitch + 0.42
     rows = f"{len(counts):,} rows counted, {sum(count > 1 for count in counts.values())} of them twice"
     found = f"{plural(len(lost), 'step')} done again; {rows}"
@@ -327,7 +296,10 @@ def statement(row: Comparison, seeds: int) -> str:
     if not row.settled:
         worst = f"{100 * max(0.0, -row.low):.2f}"
         return f"{row.name}: {interval}, {seeds} seeds show no difference; a loss above {worst} is ruled out"
-    return f"{row.name}: {interval}, {'better' if row.difference > 0 else 'worse'}"
+    doubt = (
+        "" if row.sure else ", but doubtful: among so many comparisons one such interval can come by chance"
+    )
+    return f"{row.name}: {interval}, {'better' if row.difference > 0 else 'worse'}{doubt}"
 
 
 def statements(results: Results) -> list[str]:
@@ -345,16 +317,12 @@ def draw_losses(results: Results, source: str) -> Figure:
     others.sort(key=lambda row: -row.difference)
     figure, axes = new_figure(9, 1.6 + 0.42 * len(others))
     for place, row in enumerate(others):
-        color = (RED if row.difference < 0 else GREEN) if row.settled else GREY
+        color = (RED if row.difference < 0 else style.GREEN) if row.settled else style.GREY
         axes.plot([100 * row.low, 100 * row.high], [place, place], color=color, linewidth=5, alpha=0.6)
         axes.plot(100 * row.difference, place, "D", color=color, markeredgecolor=INK, markersize=7)
         words = f"{points(row.difference)}  ({points(row.low)} … {points(row.high)})"
-        axes.annotate(
-            words,
-            (1.01, place),
-            xycoords=("axes fraction", "data"),
-            va="center",
-            color=INK if row.settled else MUTED,
+        beside(
+            axes, (1.0, place), words, xycoords=("axes fraction", "data"), color=INK if row.settled else MUTED
         )
     axes.axvline(0, color=MUTED, linestyle="--", linewidth=1.3)
     axes.set_xscale("symlog", linthresh=1)
@@ -362,13 +330,15 @@ def draw_losses(results: Results, source: str) -> Figure:
     axes.set(
         xlim=(-45, 1.3),
         ylim=(len(others) - 0.5, -0.5),
-        xlabel=f"points of test accuracy against {first.name}, same seed",
+        xlabel=f"points of test accuracy against {first.name}, same seed (stretched near 0)",
     )
     axes.set_yticks(range(len(others)), [row.name for row in others], color=INK)
-    source_note(figure, source, recorded=True)
-    worse = [points(row.difference)[1:] for row in others if row.settled and row.difference < 0]
-    seeds, span = len(results[first.name]), f", by {worse[0]} to {worse[-1]} points" if len(worse) > 1 else ""
-    title(axes, f"{seeds} seeds: {len(worse)} of {len(others)} ways to deal lose accuracy{span}")
+    style.source_note(figure, source, recorded=True)
+    seeds, worse = len(results[first.name]), [row for row in others if row.settled and row.difference < 0]
+    sure = [points(row.difference)[1:] for row in worse if row.sure]
+    span = f" {sure[0]} to {sure[-1]} points" if len(sure) > 1 else " accuracy"
+    doubtful = "".join(f"; {points(row.difference)} is doubtful" for row in worse if not row.sure)
+    title(axes, f"{len(sure)} of {len(others)} ways lose{span}{doubtful}")
     said = "; ".join(statement(row, seeds) for row in others)
     return describe(figure, f"Test accuracy against {first.name}, {first.mean:.2%}: {said}. {source}")
 
@@ -391,9 +361,14 @@ def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
         ]
     lengths = [step["end"] - step["begin"] for step in measured.values()]
     (late, slow), (early, fast) = zip(measured, lengths, strict=True)
-    return draw_timeline(
-        Trace(spans, lanes),
-        title=f"Sent {late}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it",
-        unit="ms",
-        bubbles=True,
+    found = f"Sent {late}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it"
+    figure = draw_timeline(Trace(spans, lanes), title=found, unit="ms", bubbles=True)
+    shares = [text for text in figure.axes[0].texts if text.get_text().endswith(" busy")]
+    told = []
+    for lane, text, length in zip(lanes, shares, [slow, slow, fast, fast], strict=True):  # of its own step
+        busy = format_share(sum(span.duration for span in spans if span.lane == lane) / length)
+        text.set_text(f"{busy} busy")
+        told.append(f"{lane} {busy}")
+    return describe(
+        figure, f"{found}. Busy, each lane of its own step: {'; '.join(told)}. {len(spans)} spans."
     )

@@ -19,6 +19,8 @@ class Comparison:
     difference: float
     low: float
     high: float
+    sure: bool = True
+    """Whether zero is left out by the wider intervals, too, that hold for all comparisons together (Bonferroni)."""
 
     @property
     def settled(self) -> bool:
@@ -41,19 +43,21 @@ def against_first(
     if min(counts.values(), default=0) < 2:
         raise ValueError("one seed says nothing about the spread; take two or more")
     first = next(iter(columns.values()))
-    return [_comparison(name, column, column - first) for name, column in columns.items()]
+    return [_comparison(name, column, column - first, len(columns) - 1) for name, column in columns.items()]
 
 
 def _comparison(
-    name: str, values: npt.NDArray[np.float64], differences: npt.NDArray[np.float64]
+    name: str, values: npt.NDArray[np.float64], differences: npt.NDArray[np.float64], among: int
 ) -> Comparison:
-    half = t_975(len(values) - 1) * float(differences.std(ddof=1)) / len(values) ** 0.5
-    mean = float(differences.mean())
-    return Comparison(name, float(values.mean()), float(values.std(ddof=1)), mean, mean - half, mean + half)
+    error, freedom = float(differences.std(ddof=1)) / len(values) ** 0.5, len(values) - 1
+    mean, half = float(differences.mean()), t_point(freedom) * error
+    sure = abs(mean) > t_point(freedom, among) * error
+    low, high = mean - half, mean + half
+    return Comparison(name, float(values.mean()), float(values.std(ddof=1)), mean, low, high, sure)
 
 
-def t_975(freedom: int) -> float:
-    """Return the 97.5 % point of Student's t, of so many degrees of freedom."""
+def t_point(freedom: int, among: int = 1) -> float:
+    """Return the point of Student's t for 95 % intervals; among: that so many hold together."""
     from scipy import stats  # takes a second, which only who compares should wait for
 
-    return float(stats.t.ppf(0.975, freedom))
+    return float(stats.t.ppf(1 - 0.025 / max(1, among), freedom))

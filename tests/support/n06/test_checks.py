@@ -1,5 +1,6 @@
 """What is particular about the checks of notebook 06; what all exercises have in common is in test_exercises."""
 
+import pytest
 import torch
 
 from support import built
@@ -40,6 +41,109 @@ def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_on
 
     blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
     assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
+
+
+def nothing(tensor, dist):
+    tensor.mul_(1)
+
+
+def to_everyone(tensor, dist):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.tensor_split(world)
+    sending = [dist.isend(chunks[rank], (rank + hop) % world) for hop in range(1, world)]
+    for hop in range(1, world):
+        dist.recv(chunks[(rank - hop) % world], (rank - hop) % world)
+    for handle in sending:
+        handle.wait()
+
+
+def by_the_centre(tensor, dist):
+    rank, received = dist.get_rank(), torch.empty_like(tensor)
+    others = range(1, dist.get_world_size())
+    for other in others:
+        if rank == 0:
+            dist.recv(received, other)
+            tensor += received
+    if rank > 0:
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+    for other in others if rank == 0 else ():
+        dist.send(tensor, other)
+
+
+def whole_tensors(tensor, dist):
+    rank, world, passing = dist.get_rank(), dist.get_world_size(), tensor.clone()
+    for _ in range(world - 1):
+        sending, received = dist.isend(passing, (rank + 1) % world), torch.empty_like(tensor)
+        dist.recv(received, (rank - 1) % world)
+        sending.wait()
+        tensor += received
+        passing = received
+
+
+@pytest.mark.parametrize(
+    "halves, told",
+    [
+        (
+            (built.reduce_scatter, to_everyone),
+            "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0",
+        ),
+        (
+            (by_the_centre, nothing),
+            "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
+        ),
+        ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
+        (
+            (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
+            "It sends 1 time there; W − 1 is right.",
+        ),
+    ],
+)
+def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(halves, told):
+    assert told in n06.check_ring(*halves).message
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (("], None", "]"), "backward returns as much as forward takes"),
+        (
+            (".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""),
+            "the part that belongs to its own points only",
+        ),
+        (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
+    ],
+)
+def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
+    assert told in n06.check_gather(n06._but(built.Gather, change)).message
+
+
+def test_who_begins_before_all_gradients_are_there_is_told_so():
+    early = n06._but(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
+    assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
+        (
+            ("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
+            "is not there",
+        ),
+        (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
+    ],
+)
+def test_a_save_is_judged_by_every_moment_of_it(change, told):
+    assert told in n06.check_state(n06._but(built.save, change), built.load).message
+
+
+def test_a_load_that_looks_too_late_is_refused():
+    late = n06._but(
+        built.load,
+        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
+    )
+    assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
 
 
 def test_who_has_written_the_hooks_and_not_yet_finish_has_begun():

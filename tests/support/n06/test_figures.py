@@ -75,7 +75,9 @@ def results(**shifts):
 def test_a_loss_is_claimed_only_beyond_zero():
     same, worse = n06.statements(results(same=0.0, worse=-0.02))
     assert "4 seeds show no difference; a loss above 0.00" in same and worse.endswith("worse")
-    assert "0 of 1 ways to deal lose" in n06.draw_losses(results(same=0.0), "here").axes[0].get_title("left")
+    assert "0 of 1 ways lose accuracy" in n06.draw_losses(results(same=0.0), "here").axes[0].get_title("left")
     record = recordings.load("rank_accuracy")
     figure = n06.draw_losses(record["results"], "there")
-    assert "3 of 7 ways to deal lose accuracy, by 0.36 to 28.76 points" in figure.axes[0].get_title("left")
+    words = " ".join(figure.axes[0].get_title("left").split())
+    assert words == "2 of 7 ways lose 1.09 to 28.76 points; −0.36 is doubtful"
+    assert ["doubtful" in line for line in n06.statements(record["results"])].count(True) == 1

@@ -5,7 +5,7 @@ import runpy
 import pytest
 import torch
 
-from support.n06.runs import against_first, t_975
+from support.n06.runs import against_first, t_point
 from tools.project import ROOT
 
 
@@ -17,6 +17,10 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
     half = 4.3026527 * 0.01 / 3**0.5
     assert (row.difference, row.low, row.high) == pytest.approx((0.02, 0.02 - half, 0.02 + half))
     assert not row.settled and row.deviation > 0.4  # the spread over seeds would hide it; pairs nearly show it
+    _, alone = against_first({"a": base, "b": [{"accuracy": x} for x in (0.11, 0.525, 0.93)]})
+    _, among, *_ = against_first({"a": base, "b": [{"accuracy": x} for x in (0.11, 0.525, 0.93)], "c": base, "d": base})
+    assert alone.sure == alone.settled and among.settled == alone.settled
+    assert t_point(99, 5) > t_point(99) and not among.sure
     with pytest.raises(ValueError, match="one seed"):
         against_first({"a": base[:1]})
     with pytest.raises(ValueError, match="the same seeds"):
@@ -27,7 +31,7 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
     "freedom, expected", [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (19, 2.093), (99, 1.984)]
 )
 def test_students_t_is_that_of_the_tables(freedom: int, expected: float) -> None:
-    assert t_975(freedom) == pytest.approx(expected, abs=5e-4)
+    assert t_point(freedom) == pytest.approx(expected, abs=5e-4)
 
 
 @pytest.mark.parametrize("wanted, gpus", [("cuda", 0), (None, 1), ("cuda", 7)])

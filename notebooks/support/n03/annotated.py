@@ -70,7 +70,7 @@ class Beside:
         """Return the table as HTML; live: with the code."""
         code = f"margin:0;white-space:pre-wrap;word-break:normal;font-size:11px;line-height:1.4;color:{INK}"
         cell = (
-            f"padding:4px 8px;vertical-align:top;text-align:left;line-height:1.4;border-top:1px solid {GREY}"
+            "padding:4px 8px;vertical-align:top;text-align:left;line-height:1.4;border-top:1px solid " + GREY
         )
         rows = []
         for name in METHODS:

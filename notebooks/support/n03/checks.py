@@ -95,9 +95,8 @@ def _share_cases() -> Iterator[dict[str, Any]]:
 
 def _dealt(make: Callable[[list[int], int, int], list[int]]) -> Callable[..., list[int]]:
     """Return a wrong share: `make` has the order, the total and W, and returns what is then dealt in hops."""
-    return lambda order, world_size, rank, drop_last: make(
-        order, world_size * _steps(len(order), world_size, drop_last), world_size
-    )[rank::world_size]
+    return lambda order, world_size, rank, drop_last: (
+        make(order, world_size * _steps(len(order), world_size, drop_last), world_size)[rank::world_size])  # fmt: skip
 
 
 check_share = Exercise(
@@ -168,9 +167,8 @@ def _asked(kind: Any) -> Callable[..., Any]:
         begun = sampler.__iter__()
         if ask == LATE:
             sampler.set_epoch(epoch + 1)
-        found = taken(begun)
-        if ask == TWICE:
-            found = taken(sampler.__iter__())
+        first = taken(begun)
+        found = taken(sampler.__iter__()) if ask == TWICE else first
         left_alone = torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(before)
         return left_alone if ask == GLOBAL and isinstance(found, list) else found
@@ -182,7 +180,7 @@ def _sampler_cases() -> Iterator[dict[str, Any]]:
     """Yield readable cases first, one step of the recipe after the other, then N = 1..24 × W = 1..8, each rank."""
     names = ("ask", "size", "num_replicas", "shuffle", "seed", "drop_last", "epoch")
     easy = [(ITERATE, 12, 3, False, 0, False, 0), (ITERATE, 12, 3, True, 0, False, 0)]
-    easy += [(ITERATE, 12, 3, True, 0, False, 1), (ITERATE, 12, 3, True, 7, False, 0)]
+    easy += [(ITERATE, 12, 3, True, 0, False, 2), (ITERATE, 12, 3, True, 7, False, 0)]
     easy += [(ITERATE, 10, 3, True, 0, False, 0), (ITERATE, 10, 3, True, 0, True, 0)]
     easy += [(LENGTH, 10, 3, True, 0, drop, 0) for drop in (False, True)]
     easy += [(ask, 10, 3, True, 0, False, epoch) for ask, epoch in ((TWICE, 1), (LATE, 0), (GLOBAL, 0))]
@@ -245,7 +243,7 @@ check_sampler = _Class(
     methods=("__init__", "__iter__", "__len__", "set_epoch"),
     praise="torch's own class, index for index, in all {count} cases",
     mistakes={
-        "The epoch is not in the seed: this is epoch 0 for ever.": _with(lambda self: self.set_epoch(0)),
+        "Epoch 0 for ever: the epoch is not in the seed, or is set to 0.": _with(lambda self: self.set_epoch(0)),
         "The rank is in the seed: then every rank has an order of its own, and some samples are read by nobody.":
             _with(lambda self: setattr(self, "seed", self.seed + self.rank)),
         "The seed has no effect: only the epoch has.": _with(lambda self: setattr(self, "seed", 0)),
@@ -266,6 +264,8 @@ check_sampler = _Class(
         "len() is rounded down without drop_last, too.": _wrong(__len__=lambda self: len(_pass(self, drop_last=True))),
         "Your sampler counts its passes: only set_epoch changes the epoch.":
             _with(id, after=lambda self: self.set_epoch(self.epoch + 1)),
+        "Your sampler counts before it draws, so it begins with epoch 1: only set_epoch changes the epoch.":
+            _with(lambda self: self.set_epoch(self.epoch + 1)),
         "A pass puts the epoch back to 0: only set_epoch changes it.": _with(id, after=lambda self: self.set_epoch(0)),
         "Your __iter__ is a generator (it has a yield): it runs only when the first index is asked for. Make the whole "
         "share at once and return iter(share).":

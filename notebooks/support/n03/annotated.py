@@ -31,7 +31,8 @@ WORDS = {
     "indices[self.rank": "The slice: start at the rank, hop W positions.",
     "iter(indices)": "The share is complete now: a later set_epoch cannot change this pass.",
     "return self.num_samples": "What a DataLoader asks for its own length: the share, not the dataset.",
-    "self.": "Kept as it was given; the epoch begins at 0.",
+    "self.epoch = 0": "The epoch begins at 0.",
+    "self.": "Kept as it was given.",
 }
 METHODS = ("__init__", "__iter__", "__len__", "set_epoch")
 
@@ -47,10 +48,10 @@ def statements(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     for node in body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue
-        own = [
-            line[4:] for line in lines[node.lineno - 1 : node.end_lineno] if not line.lstrip().startswith("#")
-        ]
-        own = [line.partition("  # ")[0] for line in own]
+        text = (
+            line for line in lines[node.lineno - 1 : node.end_lineno] if not line.lstrip().startswith("#")
+        )
+        own = [line[4:].partition("  # ")[0] for line in text]
         words = next((words for piece, words in WORDS.items() if piece in "\n".join(own)), "")
         if gathered and gathered[-1][1] == words:
             gathered[-1][0].extend(own)
@@ -69,35 +70,28 @@ class Beside:
         """Return the table as HTML; live: with the code."""
         code = f"margin:0;white-space:pre-wrap;word-break:normal;font-size:11px;line-height:1.4;color:{INK}"
         cell = (
-            f"padding:4px 8px;vertical-align:top;text-align:left;line-height:1.4;border-top:1px solid {GREY}"
+            "padding:4px 8px;vertical-align:top;text-align:left;line-height:1.4;border-top:1px solid " + GREY
         )
         rows = []
         for name in METHODS:
-            rows.append(
-                f'<tr><th colspan="2" scope="rowgroup" style="{cell};background:{TRACK}">{name}</th></tr>'
-            )
+            heading = f'<th colspan="2" scope="rowgroup" style="{cell};background:{TRACK}">{name}</th>'
+            rows.append(f"<tr>{heading}</tr>")
             for text, words in statements(getattr(self.theirs, name)):
                 shown = f'<pre style="{code}">{html.escape(text)}</pre>' if live else "·"
                 told = html.escape(words or "Not in the torch for which this was written.")
-                wide = 38 if live else 97
-                rows.append(
-                    f'<tr><td style="{cell}">{shown}</td><td style="{cell};width:{wide}%">{told}</td></tr>'
-                )
-        note = "torch's class on this machine, and what each statement does"
-        note += (
-            ""
-            if live
-            else ". The code stands at the dots when you run this cell; it is not stored in the file"
+                wide = f"{cell};width:{38 if live else 97}%"
+                rows.append(f'<tr><td style="{cell}">{shown}</td><td style="{wide}">{told}</td></tr>')
+        dots = ". The code stands at the dots when you run this cell; it is not stored in the file"
+        note = f"torch's class on this machine, and what each statement does{'' if live else dots}."
+        look = "border-collapse:collapse;font-size:13px;background:white"
+        mine = html.escape("\n".join(map(_source, self.mine))) if live else ""
+        right = (
+            f'<div style="flex:1 1 300px"><b>Yours</b><pre style="{code}">{mine}</pre></div>' if live else ""
         )
-        table = (
-            f'<table style="border-collapse:collapse;font-size:13px;background:white">{"".join(rows)}</table>'
-        )
-        mine = "\n".join(map(_source, self.mine)) if live else ""
-        right = f'<div style="flex:1 1 300px"><b>Yours</b><pre style="{code}">{html.escape(mine)}</pre></div>'
         return (
             f'<div style="background:white;color:{INK};display:flex;flex-wrap:wrap;gap:16px;padding:8px">'
-            f'<div style="flex:2 1 600px"><p style="color:{MUTED};margin:0 0 6px">{note}.</p>{table}</div>'
-            f"{right if live else ''}</div>"
+            f'<div style="flex:2 1 600px"><p style="color:{MUTED};margin:0 0 6px">{note}</p>'
+            f'<table style="{look}">{"".join(rows)}</table></div>{right}</div>'
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -110,7 +104,6 @@ class Beside:
 
 
 def _source(part: Any) -> str:
-    functions = (
-        [part] if inspect.isfunction(part) else [vars(part)[name] for name in METHODS if name in vars(part)]
-    )
+    own = vars(part)
+    functions = [part] if inspect.isfunction(part) else [own[name] for name in METHODS if name in own]
     return "\n".join(textwrap.dedent(inspect.getsource(function)) for function in functions)

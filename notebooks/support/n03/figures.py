@@ -14,38 +14,11 @@ from matplotlib.figure import Figure
 
 from lib._values import plural
 from lib.data.samplers import DistributedSampler
+from lib.show import sheet, style
 from lib.show.charts import beside
 from lib.show.explore import switch, whole
-from lib.show.sheet import (
-    EDGE,
-    LEFT,
-    WIDTH,
-    Cell,
-    arrow,
-    cell_axes,
-    draw_cell,
-    draw_strip,
-    inch_sheet,
-    name_rank,
-    note,
-    write,
-)
-from lib.show.style import (
-    BLUE,
-    GREY,
-    INK,
-    MUTED,
-    ORANGE,
-    RED,
-    SKY,
-    describe,
-    headline,
-    mixed,
-    new_figure,
-    rank_color,
-    styled,
-    title,
-)
+from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, arrow, draw_strip, inch_sheet, name_rank, note, write
+from lib.show.style import GREY, INK, MUTED, describe, headline, new_figure, rank_color, styled, title
 
 
 def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:
@@ -93,9 +66,8 @@ class Deal:
     @property
     def words(self) -> str:
         """What padding or dropping did, as a sum: 10 samples + 2 repeated = 3 ranks × 4 each."""
-        change = f" + {self.repeated} repeated" if self.repeated else ""
-        if self.dropped:
-            change = f" − {len(self.dropped)} dropped"
+        padding = f" + {self.repeated} repeated" if self.repeated else ""
+        change = f" − {len(self.dropped)} dropped" if self.dropped else padding
         dealt = f"{plural(len(self.shares), 'rank')} × {len(self.shares[0])} each"
         return f"{plural(self.size, 'sample')}{change} = {dealt}"
 
@@ -195,18 +167,22 @@ def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: fl
 def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
     """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
     side, block = min(0.48, (WIDTH - LEFT - 0.1) / count), math.ceil(count / world_size)
-    numbers = range(1, count + 1)
-    figure, axes = inch_sheet(2.2)
-    name_row(axes, 1.0, "stride", f"[r::{world_size}]")
-    name_row(axes, 1.8, "blocks", "as in notebook 04")
-    draw_strip(axes, LEFT, 1.0, [Cell(n, (n - 1) % world_size) for n in numbers], side)
-    draw_strip(axes, LEFT, 1.8, [Cell(n, (n - 1) // block, "faded") for n in numbers], side)
+    figure, axes = inch_sheet(2.75)
+    name_row(axes, 1.2, "stride", f"numbers[r:{count}:{world_size}]")
+    name_row(axes, 2.1, "blocks", "as in notebook 04")
+    stride, blocks = [p % world_size for p in range(count)], [p // block for p in range(count)]
+    draw_strip(axes, LEFT, 1.2, [Cell(p + 1, rank) for p, rank in enumerate(stride)], side)
+    draw_strip(axes, LEFT, 2.1, [Cell(p + 1, rank, "faded") for p, rank in enumerate(blocks)], side)
+    for y, name, small in (0.3, "position", range(count)), (1.6, "rank", stride), (2.5, "rank", blocks):
+        write(axes, EDGE, y, name, size=9, color=MUTED, ha="left")
+        for position, text in enumerate(small):
+            write(axes, LEFT + (position + 0.5) * side, y, str(text), size=9, color=MUTED)
     for position in range(count - world_size):
-        x, y = LEFT + (position + 0.5) * side, 1.0 - 0.5 * side
+        x, y = LEFT + (position + 0.5) * side, 1.2 - 0.5 * side
         look: Any = {"color": rank_color(position % world_size), "width": 1.4, "head": 9, "bend": -0.42}
         arrow(axes, (x, y), (x + world_size * side, y), gap=(2, 1), **look)
     title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
-    said = listed([list(numbers)[rank::world_size] for rank in range(world_size)])
+    said = listed([range(1, count + 1)[rank::world_size] for rank in range(world_size)])
     return describe(figure, f"The numbers 1 to {count} dealt to {world_size} ranks by stride. {said}")
 
 
@@ -246,20 +222,17 @@ def draw_ranks(
     for index in range(size):
         write(axes, LEFT + (index + 0.5) * side, seen_y - side / 2 - 0.09, str(index), size=9, color=MUTED)
     counts = [seen[index] for index in range(size)]
-    draw_strip(axes, LEFT, seen_y, [_times(count, fair=epoch + 1) for count in counts], side)
+    draw_strip(axes, LEFT, seen_y, [_times(count, once=epoch + 1) for count in counts], side)
     title(axes, f"Epoch {epoch}: {one.words}")
     lost = f" Dropped: {words(one.dropped)}." if one.dropped else ""
     said = f"{one.words}. {listed(one.shares)}{lost} Times seen so far: {words(counts)}."
     return describe(figure, f"Epoch {epoch}, seed {seed}: {said}")
 
 
-def _times(count: int, fair: int) -> Cell:
-    """Say how often an index was seen: grey for the fair number, black for more, pale for less, a cross for never."""
-    color = INK if count > fair else GREY
-    return Cell(count, color=color, mark="dropped" if not count else "faded" if count < fair else "plain")
-
-
-# --- from epoch to epoch
+def _times(count: int, once: int) -> Cell:
+    """Say how often an index was seen: white for once an epoch, black for more, grey for less, a cross for never."""
+    color = None if count == once else INK
+    return Cell(count, color=color, mark="dropped" if not count else "faded" if count < once else "plain")
 
 
 @styled
@@ -301,11 +274,6 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
     return describe(figure, said)
 
 
-def shade(index: int, size: int) -> str:
-    """Return the colour of an index on the ramp from pale blue (0) to dark blue (size - 1)."""
-    return mixed("#deedfa", "#003866", index / max(1, size - 1))
-
-
 @styled
 def draw_epochs(
     size: int = 12, world_size: int = 3, epochs: int = 6, kind: Any = DistributedSampler
@@ -318,7 +286,7 @@ def draw_epochs(
     figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(size + left, size))
     headings = "set_epoch forgotten", "set_epoch(e) before each epoch"
     for axes, heading, orders, room in zip(panels, headings, (untold, told), (left, 0.0), strict=True):
-        cell_axes(axes, columns=size, rows=epochs, left=room, top=top)
+        sheet.cell_axes(axes, columns=size, rows=epochs, left=room, top=top)
         write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
         for position in range(size):
             rank, ends = position % world_size, [position - 0.4, position + 0.4]
@@ -326,21 +294,16 @@ def draw_epochs(
             write(axes, position, -0.98, str(rank), size=9, color=MUTED)
         for epoch, order in enumerate(orders):
             for position, index in enumerate(order):
-                draw_cell(axes, position, epoch, Cell(index, color=shade(index, size)), size=0.92, font=9.5)
+                cell = Cell(index, color=style.mixed("#deedfa", "#003866", index / max(1, size - 1)))
+                sheet.draw_cell(axes, position, epoch, cell, size=0.92, font=9.5)
     for epoch in range(epochs):
         write(panels[0], -0.8, epoch, f"epoch {epoch}", ha="right")
     write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
-    orders_of = [len({tuple(order) for order in orders}) for orders in (untold, told)]
-    finding = f"Forgotten: {orders_of[0]} order in {epochs} epochs, a column never changes. Told: {orders_of[1]} orders"
-    headline(figure, finding)
-    return describe(
-        figure,
-        f"Epoch by position. Without set_epoch all {epochs} rows are {words(untold[0])}. With it, epoch 0: "
-        f"{words(told[0])}; epoch 1: {words(told[1])}; and so on, {orders_of[1]} different rows.",
-    )
-
-
-# --- what the shares do to results
+    forgotten, called = (len({tuple(order) for order in orders}) for orders in (untold, told))
+    headline(figure, f"set_epoch forgotten: {forgotten} order in {epochs} epochs. Called: {called} orders")
+    said = f"epoch 0: {words(told[0])}; epoch 1: {words(told[1])}; and so on, {called} different rows."
+    without = f"Without set_epoch all {epochs} rows are {words(untold[0])}."
+    return describe(figure, f"Epoch by position. {without} With it, {said}")
 
 
 def signed(number: float) -> str:
@@ -362,30 +325,21 @@ def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> 
 
     fixed = [move(world, shuffle=False) for world in worlds]
     mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]
-    low, high = map(min, mixed_up), map(max, mixed_up)
-    names = (
-        f"shuffled: from lowest to highest of {epochs} epochs",
-        "not shuffled: the same in every evaluation",
-    )
-    axes.vlines(worlds, [*low], [*high], color=SKY, linewidth=5, label=names[0])
-    axes.scatter(worlds, fixed, s=26, color=ORANGE, marker="s", zorder=3, label=names[1])
+    low, high = [*map(min, mixed_up)], [*map(max, mixed_up)]
+    names = f"shuffled: from lowest to highest of {epochs} epochs", "not shuffled: the same every time"
+    axes.vlines(worlds, low, high, color=style.SKY, linewidth=5, label=names[0])
+    axes.scatter(worlds, fixed, s=26, color=style.ORANGE, marker="s", zorder=3, label=names[1])
     axes.axhline(0, color=INK, linewidth=1, zorder=2.5)
     axes.set(xlabel="W, ranks that share the evaluation", xlim=(0, most + 1))
     axes.set_ylabel("measured − exact accuracy\npercentage points")
     axes.legend(loc="upper center", ncols=2, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
     exact = sum(len(marks) % world == 0 for world in worlds)
-    shown = [signed(max(moves, key=abs)) for moves in (fixed, [move for moves in mixed_up for move in moves])]
-    finding = f"Padding that is counted moves the score by up to {shown[0]} points, shuffled up to {shown[1]}"
-    headline(figure, finding)
-    return describe(
-        figure,
-        f"Measured minus exact accuracy of {len(marks)} images for 1 to {most} ranks, padding counted. Not shuffled: "
-        f"up to {shown[0]} points, 0 where W divides {len(marks)} ({exact} times). Shuffled, {epochs} epochs: up to "
-        f"{shown[1]} points.",
-    )
-
-
-# --- what a forgotten set_epoch costs
+    ends = [f"{signed(min(moves))} to {signed(max(moves))}" for moves in (fixed, [*low, *high])]
+    headline(figure, f"Counted padding moves the score by {ends[0]} points, shuffled by {ends[1]}")
+    said = f"Not shuffled: {ends[0]} points, 0 where W divides {len(marks)} ({exact} times)."
+    said += f" Shuffled, {epochs} epochs: {ends[1]} points."
+    measured = f"Measured minus exact accuracy of {len(marks)} images for 1 to {most} ranks, padding counted."
+    return describe(figure, f"{measured} {said}")
 
 
 @styled
@@ -402,7 +356,8 @@ def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str =
         worse = sum(after > before for before, after in zip(*pair, strict=True))
         for before, after in zip(*pair, strict=True):
             axes.plot((0, 1), (before, after), color=GREY, linewidth=1.2, zorder=1)
-        for place, (values, color, sign) in enumerate(zip(pair, (BLUE, RED), ("o", "X"), strict=True)):
+        for place, color, sign in (0, style.BLUE, "o"), (1, style.RED, "X"):
+            values = pair[place]
             axes.scatter([place] * len(values), values, s=42, color=color, marker=sign, zorder=2)
             mean = sum(values) / len(values)
             side, align = (14, "left") if place else (-14, "right")
@@ -415,6 +370,5 @@ def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str =
     panels[0].set_ylabel(measure)
     where = " and ".join(higher)
     headline(figure, f"Without set_epoch the {measure} is higher in so many seeds: {where}")
-    return describe(
-        figure, f"{measure.capitalize()} of each seed. {'. '.join(said)}. Higher without in {where}."
-    )
+    text = f"{measure.capitalize()} of each seed. {'. '.join(said)}. Higher without in {where}."
+    return describe(figure, text)

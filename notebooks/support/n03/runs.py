@@ -36,7 +36,7 @@ def digits(split: str) -> Data:
 
 
 class Networks:
-    """As many networks as seeds, with first weights of their own; `batch_norm`: between the layers, or not."""
+    """As many networks as seeds, with initial weights of their own; `batch_norm`: between the layers, or not."""
 
     def __init__(self, seeds: int, batch_norm: bool, pixels: int = 64, hidden: int = 32) -> None:
         def drawn(rows: int, columns: int, seed: int) -> Tensor:
@@ -84,9 +84,7 @@ def train(
     """
     step = ranks * batch_size
     if orders.shape[2] % step:
-        raise ValueError(
-            f"{orders.shape[2]} positions are not a multiple of {ranks} ranks × {batch_size} rows"
-        )
+        raise ValueError(f"{orders.shape[2]} positions are no multiple of {ranks} ranks × {batch_size} rows")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -127,9 +125,8 @@ def _trained(
 
 def _losses(logits: Tensor, target: Tensor) -> Tensor:
     """Return the mean cross-entropy of each seed."""
-    return (
-        F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view(target.shape).mean(1)
-    )
+    each = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
+    return each.view(target.shape).mean(1)
 
 
 # ---- What a call sends to other ranks.
@@ -182,9 +179,8 @@ def on_ranks(*functions: Callable[..., Any], values: Sequence[Any] = (), ranks: 
     texts = [textwrap.dedent(inspect.getsource(function)) for function in functions]
     with tempfile.TemporaryDirectory() as folder:
         script, stored = Path(folder, "ranks.py"), Path(folder, "values.pt")
-        script.write_text(
-            SCRIPT.format(functions="\n\n".join(texts), last=functions[-1].__name__), encoding="utf-8"
-        )
+        text = SCRIPT.format(functions="\n\n".join(texts), last=functions[-1].__name__)
+        script.write_text(text, encoding="utf-8")
         torch.save(tuple(values), stored)
         run = torchrun(script, stored, ranks=ranks, quiet=True)
     said = [line for line in run.lines if line.startswith("[rank ")]

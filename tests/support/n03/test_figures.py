@@ -94,7 +94,7 @@ def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torch
     for epoch in range(6):
         steps = zip(*torch_shares(12, 3, epoch=epoch), strict=True)
         assert told[12 * epoch :][:12] == [index for step in steps for index in step]
-    assert headline(figure).startswith("Forgotten: 1 order in 6 epochs")
+    assert headline(figure) == "set_epoch forgotten: 1 order in 6 epochs. Called: 6 orders"
 
 
 def test_the_score_is_exact_where_w_divides_n_and_off_by_the_repeated_head_elsewhere():
@@ -104,7 +104,7 @@ def test_the_score_is_exact_where_w_divides_n_and_off_by_the_repeated_head_elsew
     points = next(c for c in figure.axes[0].collections if "not shuffled" in c.get_label()).get_offsets()
     bias = {int(world): float(move) for world, move in points}
     assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0] and bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
-    assert "up to +8.3 points" in headline(figure) and "0 where W divides 20 (4 times)" in alt_text(figure)
+    assert "0.0 to +8.3 points" in headline(figure) and "0 where W divides 20 (4 times)" in alt_text(figure)
     assert [n03.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]
 
 

@@ -44,7 +44,7 @@ def test_training_depends_on_the_seed_and_the_order_and_learns(batch_norm):
     for groups in ("as trained", "in other groups"):  # for a plain network the groups do not matter
         assert (found[groups] == pytest.approx(found["as evaluated"], rel=1e-4)) is not batch_norm
     assert not batch_norm or max(found["as trained"]) < min(found["in other groups"])
-    with pytest.raises(ValueError, match="16 positions are not a multiple of 3 ranks × 4 rows"):
+    with pytest.raises(ValueError, match="16 positions are no multiple of 3 ranks × 4 rows"):
         runs.train(orders, train_set, train_set, ranks=3, batch_norm=batch_norm)
 
 

@@ -180,11 +180,10 @@ def _fault_of_simulate(answer: Callable[..., Any]) -> str:
         given, expected = copy.deepcopy((orders, costs)), simulate(orders, costs, message)
         try:
             got = _ending(answer, *given, message)
-        except RuntimeError as error:
-            why = "Is an end stored under the key under which it is looked up, (kind, micro-batch, rank)?"
-            return f"{where} your code raised {type(error).__name__}: {error}. But these orders can run. {why}"
         except Exception as error:
-            return f"{where} your code raised {type(error).__name__}: {error}."
+            keys = "is an end stored under the key under which it is looked up, (kind, micro-batch, rank)?"
+            why = f" But these orders can run: {keys}" if type(error) is RuntimeError else ""
+            return f"{where} your code raised {type(error).__name__}: {error}.{why}"
         if not isinstance(got, dict):
             return f"{where} your function returned {got!r}, not a dictionary."
         if given[0] != orders:

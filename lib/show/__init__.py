@@ -24,5 +24,5 @@ schedules      draw_schedule, draw_schedules   runs of tables, bubbles hatched, 
                MAKERS, make   any schedule by its name
                held, facts, name_of, NAMES   words for them
 explore        explore        sliders over a `draw_*`                   whole, steps, choice, switch   its controls
-               mark, marks    regions that tell something               frame, bundle  a live picture as HTML; an output
+               frame, bundle  a live picture as HTML; an output
 """

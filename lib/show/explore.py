@@ -4,8 +4,6 @@
 
 One output carries both: Jupyter shows the widget, and whatever cannot (GitHub, a page without a kernel) shows the
 picture beside it. The live picture is an HTML widget, not an Output widget: so it has alt text, nothing is captured.
-
-`mark(axes, (0, 1, -0.4, 0.4), "waits for 1B0")` notes, while a figure is drawn, what a region of it tells.
 """
 
 from __future__ import annotations
@@ -18,9 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.show.style import RED, alt_text, png, shown_size
@@ -185,22 +181,3 @@ def explore(draw: Callable[..., Figure], /, **controls: Control) -> Explorer:
     draw: a pure function from keyword values to a Figure. controls: `whole`, `steps`, `choice` or `switch` by name.
     """
     return Explorer(draw, controls)
-
-
-# --- regions that tell something: whoever shows the figure decides how (room 08: where the pointer is)
-
-Box = tuple[float, float, float, float]  # left, right, lower and upper y
-
-_MARKS: WeakKeyDictionary[Figure, list[tuple[Axes, Box, str]]] = WeakKeyDictionary()
-
-
-def mark(axes: Axes, box: Box, words: str) -> None:
-    """Let a region of the axes tell `words`."""
-    figure = axes.get_figure()
-    assert isinstance(figure, Figure)
-    _MARKS.setdefault(figure, []).append((axes, box, words))
-
-
-def marks(figure: Figure) -> list[tuple[Axes, Box, str]]:
-    """Return what `mark` was told for a figure: axes, region and words of each."""
-    return _MARKS.get(figure, [])

@@ -17,7 +17,6 @@ from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
 from lib.schedules.table import Turn, needs, playable, validate
 from lib.show.charts import row_bars
-from lib.show.explore import mark
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     GREY,
@@ -140,20 +139,15 @@ def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wai
     """
     points = 72 * 6.9 / end  # about how wide a tick comes out
     for rank, lane in enumerate(trace.lanes):
-        low, high = rank + LANE[0], rank + LANE[0] + LANE[1]
+        low = rank + LANE[0]
         mine = [wait for wait in waits if wait.rank == rank]
         idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in mine])
-        for wait in mine:
-            mark(axes, (wait.start, wait.end, low, high), f"idle for {round(wait.end - wait.start, 3):g}\n{wait}")
         stages = sorted({action.stage for action in schedule.actions(rank)})
         by_color: dict[str, list[Span]] = {}  # all of a colour are drawn at once
         for span in trace.only(lane=lane):
             action = Action.parse(span.label)
             color = shade(action, stages.index(action.stage))
             by_color.setdefault(color, []).append(span)
-            words = f"{action}\n{WORDS[action.op]} of micro-batch {action.micro_batch} at stage {action.stage}"
-            when = f"{round(span.start, 3):g} – {round(span.end, 3):g}"
-            mark(axes, (span.start, span.end, low, high), f"{words}\n{when}")
             labels = (str(action) if stages[1:] else f"{action.op}{action.micro_batch}", str(action.micro_batch))
             fitting = (text for text in labels if len(text) * FONT * 0.66 <= span.duration * points - 1.2)
             if row > 0.17 and (text := next(fitting, "")):
@@ -177,9 +171,6 @@ def _draw_memory(axes: Axes, schedule: Schedule, most: float) -> None:
     peaks = held(schedule) if goes_back(schedule) else []
     row_bars(axes, peaks, [f"{peak:g}" for peak in peaks], color=GREY)
     axes.set(ylim=(len(schedule.ranks) - 0.5, -0.5), xlim=(0, most * 1.62))
-    for rank, peak in enumerate(peaks):
-        words = f"rank {rank} holds at most {peak:g} activations (of micro-batches)"
-        mark(axes, (0, most * 1.5, rank + LANE[0], rank - LANE[0]), words)
 
 
 def _legend(schedules: Sequence[Schedule]) -> list[Patch]:

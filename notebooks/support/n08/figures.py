@@ -35,7 +35,7 @@ from lib.show.style import (
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
 from support.n08.runs import Simulate, as_schedule, run_of
-from support.n08.solved import Orders
+from support.n08.solved import Ends, Orders
 
 Clocks: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
 Live: TypeAlias = Callable[[Orders], Sequence[int]]
@@ -75,7 +75,7 @@ def draw_three_ways(micro_batches: int, partitions: int) -> Figure:
         _draw_way(axes, trace, ticks)
         said.append(f"{way}: {plural(trace.makespan, 'tick')}, {format_share(trace.bubble)} idle")
         axes.set_title(said[-1], fontsize=11, pad=5)
-    panels[-1].set_xlabel("time (ticks: one micro-batch in one piece of the model)")
+    panels[-1].set_xlabel("time (ticks: one micro-batch in one partition)")
     speed = ticks / ways["Micro-batches"].makespan
     sizes = f"{plural(partitions, 'device')}, {plural(micro_batches, 'micro-batch', 'micro-batches')}"
     finding = f"{sizes}: {speed:.2f} × as fast as one device"
@@ -127,8 +127,8 @@ def draw_diagonals(clock_cycles: Clocks, micro_batches: int, partitions: int, cl
             if i + di >= 0 and j + dj >= 0:
                 arrow(left, (j + dj, i + di), (j, i), gap=(15, 14), zorder=5)
     right.add_patch(Rectangle((clock - 0.5, -0.5), 1, n, facecolor="none", edgecolor=INK, lw=1.6, zorder=4))
-    left.set_title("earliest clock of each pair", fontsize=11, pad=4)
-    right.set_title("who computes which micro-batch", fontsize=11, pad=4)
+    left.set_title("number: the earliest clock of the pair", fontsize=11, pad=4)
+    right.set_title("number: the micro-batch", fontsize=11, pad=4)
     finding = f"Clock {clock} of 0 … {clocks - 1}: pairs (i, j) with i + j = {clock}: {_written(now)}"
     headline(figure, finding)
     return describe(
@@ -171,7 +171,7 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
     wrong = early(table)
     partitions = 1 + max((j for clock in table for _, j in clock), default=0)
     figure, axes = new_figure(9, 1.25 + 0.5 * partitions)
-    cell_axes(axes, columns=max(len(table), 8), rows=partitions, left=2.2, top=0.6)
+    cell_axes(axes, columns=max(len(table), 6), rows=partitions, left=2.2, top=0.6)
     axes.set_anchor("W")
     write(axes, -0.75, -0.75, "clock k", color=MUTED, ha="right")
     for j in range(partitions):
@@ -181,6 +181,8 @@ def draw_clocks(clocks: Iterable[Iterable[tuple[int, int]]]) -> Figure:
         for i, j in clock:
             is_early = (k, i, j) in wrong
             draw_cell(axes, k, j, Cell(f"{i}!" if is_early else i, color=RED if is_early else rank_color(j)))
+    if wrong:
+        write(axes, len(table), (partitions - 1) / 2, "! its input is not there yet", ha="left", color=MUTED)
     when = f"{len(wrong)} of them run before their" if wrong else "each runs after its"
     finding = f"{len(table)} clocks, {sum(map(len, table))} pairs: {when} input is there"
     title(axes, finding)
@@ -223,16 +225,13 @@ def draw_bubble(clock_cycles: Clocks, micro_batches: int, partitions: int) -> Fi
     formula = f"idle: (n − 1) / (m + n − 1) = {n - 1} / {clocks}"
     write(table, (clocks - 1) / 2, max(n, 3) - 0.1, formula, size=11)
     _draw_shares(plot, m, n, share)
-    idle_cells = (
-        f"{n * clocks - sum(map(len, busy))} of {n * clocks} cells are idle, {format_share(share(m, n))}"
-    )
-    finding = f"m = {m}, n = {n}: {idle_cells}"
+    idle_cells = n * clocks - sum(map(len, busy))
+    finding = f"m = {m}, n = {n}: {idle_cells} of {n * clocks} cells are idle, {format_share(share(m, n))}"
     headline(figure, finding)
     return describe(
         figure,
-        f"{finding}; each partition waits {n - 1} of {clocks} clocks: two triangles, before the first and after the "
-        f"last micro-batch. Beside it the idle share over m from 1 to 64 for n = 2, 4, 8, 16: it falls with m and "
-        "rises with n.",
+        f"{finding}; each partition waits {n - 1} of {clocks} clocks, before its first and after its last micro-batch. "
+        "Beside it the idle share over m from 1 to 64 for n = 2, 4, 8, 16: it falls with m and rises with n.",
     )
 
 
@@ -246,7 +245,7 @@ def _draw_shares(axes: Axes, m: int, n: int, share: Callable[[int, int], float])
         beside(axes, (1, shares[0]), f"n = {partitions}", (-9, 0), **look)
     axes.plot([m], [100 * share(m, n)], "o", color=rank_color(5), ms=10, zorder=5)
     log2_axis(axes, several)
-    axes.set(ylim=(-3, 100), xlim=(0.42, 75), xlabel="m · micro-batches", ylabel="idle, %")
+    axes.set(ylim=(-3, 100), xlim=(0.42, 75), xlabel="m · micro-batches, doubling", ylabel="idle, %")
 
 
 # --- orders, run by the reader's simulate
@@ -254,31 +253,29 @@ def _draw_shares(axes: Axes, m: int, n: int, share: Callable[[int, int], float])
 
 @styled
 def draw_runs(
-    orders: Mapping[str, Orders], simulate: Simulate, live: Live | None = None, *,
-    forward: float | Sequence[float] = 1, backward: float | Sequence[float] = 2, message: float = 0,
-    arrows: bool = False, title: str = "",
+    orders: Mapping[str, Orders], simulate: Simulate, live: Live | None = None, /,
+    arrows: bool = False, title: str = "", **costs: Any,
 ) -> Figure:  # fmt: skip
-    """Draw runs on one time axis, by name, and what ranks hold by `live`; costs of all ranks, or a list of them.
+    """Draw runs on one time axis, by name, and what ranks hold by `live`; costs as `run_of` takes them.
 
     arrows: from the end of the task that is waited for to the end of the idle time. title: the finding, if it is not
     who ends first and what is held.
     """
-    runs = {name: run_of(each, simulate, forward, backward, message) for name, each in orders.items()}
-    ends = {name: run.trace.end for name, run in runs.items()}
-    held = {name: list(live(each)) if live else [] for name, each in orders.items()}
-    counts, end = [len(each) for each in orders.values()], max(ends.values())
-    most = max(max(peaks, default=1) for peaks in held.values())
+    runs = {name: run_of(each, simulate, **costs) for name, each in orders.items()}
+    held = {name: live(each) for name, each in orders.items()} if live else {}
+    counts, end = [len(run.trace.lanes) for run in runs.values()], max(run.trace.end for run in runs.values())
+    most = max((max(peaks, default=1) for peaks in held.values()), default=1)
     shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
     height = 1.6 + 0.38 * sum(counts) + 0.42 * (len(counts) > 1) * len(counts)
     figure, grid = new_figure(9, height, rows=len(runs), cols=2, squeeze=False, sharex="col", **shape)
     said = []
     for (axes, memory), (name, run) in zip(grid, runs.items(), strict=True):
         draw_ranks(axes, run.schedule, run.trace, run.waits, end, 0.38)
-        row_bars(memory, held[name], [str(peak) for peak in held[name]], color=GREY)
+        peaks = held.get(name, [])
+        row_bars(memory, peaks, [str(peak) for peak in peaks], color=GREY)
         memory.set(ylim=(len(run.trace.lanes) - 0.5, -0.5), xlim=(0, most * 1.62))
-        ticks = plural(round(ends[name], 2), "tick")
-        peaks = f", holds {', '.join(map(str, held[name]))}" if live else ""
-        said.append(f"{name}: {ticks}, {format_share(run.trace.bubble)} idle{peaks}")
+        took = f"{plural(round(run.trace.end, 2), 'tick')}, {format_share(run.trace.bubble)} idle"
+        said.append(f"{name}: {took}" + (f", holds {', '.join(map(str, peaks))}" if peaks else ""))
         if runs.keys() - {name}:
             axes.set_title(said[-1], fontsize=11, pad=5)
         for wait in run.waits if arrows else ():
@@ -288,18 +285,20 @@ def draw_runs(
                 arrow(axes, place, (wait.end, wait.rank), color=RED, gap=(0, 3), head=15, width=2, zorder=6)
     grid[-1][0].set_xlabel("time (ticks)")
     heading: Any = {"fontsize": 10, "fontweight": "normal", "color": MUTED, "pad": 4}
-    grid[0][1].set_title("activations\nheld" if live else "", **heading)
+    grid[0][1].set_title("activations\nheld" if held else "", **heading)
     kinds = [Patch(facecolor=color_of(kind), label=f"{kind[0].upper()} {kind}") for kind in KINDS.values()]
     figure.legend(handles=[*kinds[:2], Patch(**IDLE, label="idle")], loc="outside lower left", ncols=4)
-    finding = title or _finding(ends, {name: max(peaks, default=0) for name, peaks in held.items()})
+    finding = title or _finding({name: run.trace.end for name, run in runs.items()}, held)
     headline(figure, finding)
     return describe(figure, f"{finding}. {'. '.join(said)}.")
 
 
-def _finding(ends: Mapping[str, float], held: Mapping[str, int]) -> str:
+def _finding(ends: Mapping[str, float], held: Mapping[str, Sequence[int]]) -> str:
     (first, end), *others = sorted(ends.items(), key=lambda pair: round(pair[1], 9))
     speed = "Equally long" if others and others[-1][1] - end < 1e-9 else f"{first} ends first"
-    return f"{speed}; most activations held: {', '.join(f'{name} {peak}' for name, peak in held.items())}"
+    return (
+        f"{speed}; most activations held: {', '.join(f'{name} {max(each)}' for name, each in held.items())}"
+    )
 
 
 PAIR_CONTROLS = {
@@ -307,7 +306,7 @@ PAIR_CONTROLS = {
     "partitions": whole(1, 6, 4, "n · ranks"),
     "backward": steps((1, 1.5, 2, 3), 2, "backward, ticks"),
     "message": steps((0, 0.1, 0.25, 0.5, 1), 0.1, "message, ticks"),
-    "slow": steps((1, 1.25, 1.5, 2), 1, "rank 0, × as slow"),
+    "slow": steps((1, 1.25, 1.5, 2), 1, "rank 0 takes, × as long"),
 }
 
 
@@ -320,44 +319,41 @@ def draw_pair(
     factor = [slow] + [1.0] * (partitions - 1)
     costs: Any = {"forward": factor, "backward": [backward * each for each in factor], "message": message}
     figure = draw_runs(orders, simulate, live, **costs)
-    with_costs = f"backward {backward:g}, message {message:g}, rank 0 {slow:g} times as slow"
-    return describe(figure, f"{figure.get_label()} (m = {micro_batches}, n = {partitions}, {with_costs}.)")
+    sizes = f"m = {micro_batches}, n = {partitions}, backward {backward:g}, message {message:g}"
+    return describe(figure, f"{figure.get_label()} ({sizes}, rank 0 takes {slow:g} × as long.)")
 
 
 # --- the two laws of time
 
 
-@styled
 def draw_two_laws(
-    seconds: Sequence[float], micro_batches: int, clock_cycles: Clocks, simulate: Simulate
+    ticks: Sequence[float], micro_batches: int, clock_cycles: Clocks, simulate: Simulate
 ) -> Figure:
     """Draw the forward pass of unequal partitions by both laws, one below the other on one time axis."""
-    n, waves = len(seconds), [list(clock) for clock in clock_cycles(micro_batches, len(seconds))]
-    borders, by_clock = [0.0], []
-    for clock in waves:
-        by_clock += [(i, j, borders[-1] + seconds[j]) for i, j in clock]
-        borders.append(borders[-1] + max(seconds[j] for _, j in clock))
-    orders = [[("F", i) for i in range(micro_batches)] for _ in seconds]
-    flow = [(i, j, end) for (_, i, j), end in simulate(orders, {"F": seconds}, 0).items()]
-    ends = {"Clock by clock": borders[-1], "Data flow": max(end for *_, end in flow)}
-    figure, panels = new_figure(9, 1.9 + 0.76 * n, rows=2, sharex=True)
-    for axes, tasks, (law, end) in zip(panels, (by_clock, flow), ends.items(), strict=True):
-        for j in range(n):
-            idle(axes, j, [(0, end)])
-        for i, j, stop in tasks:
-            bar(axes, j, stop - seconds[j], seconds[j], color_of("forward"), f"F{i}", linewidth=1.5, zorder=2)
-        names = [f"rank {j}: {plural(cost, 'tick')}" for j, cost in enumerate(seconds)]
-        lane_rows(axes, names, 0, max(ends.values()))
-        axes.set_title(f"{law}: {plural(end, 'tick')}", fontsize=11, pad=5)
+    ends, borders = Ends(), [0.0]
+    for clock in clock_cycles(micro_batches, len(ticks)):
+        pairs = list(clock)
+        ends |= {("F", i, j): borders[-1] + ticks[j] for i, j in pairs}
+        borders.append(borders[-1] + max(ticks[j] for _, j in pairs))
+    first, second = ([[("F", i) for i in range(micro_batches)]] * len(ticks) for _ in "12")
+    late = borders[-1] - max(simulate(second, {"F": ticks}, 0).values())
+    figure = draw_runs(
+        {"Clock by clock": first, "Data flow": second},
+        lambda orders, *known: ends if orders is first else simulate(orders, *known),
+        title=f"A clock ends with its slowest task, and that costs {plural(round(late, 9), 'tick')} here",
+        forward=ticks,
+    )
+    figure.legends[0].remove()
+    upper, _, lower, _ = figure.axes
     for border in borders[1:-1]:
-        panels[0].axvline(border, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
-    panels[1].set_xlabel("time (ticks) · dashed: the end of a clock")
-    late = ends["Clock by clock"] - ends["Data flow"]
-    finding = f"A clock ends with its slowest task, and that costs {plural(round(late, 9), 'tick')} here"
-    headline(figure, finding)
-    told = ", ".join(f"{law} {plural(end, 'tick')}" for law, end in ends.items())
+        upper.axvline(border, color=INK, linewidth=1.3, linestyle=(0, (4, 3)), zorder=4)
+    for axes in (upper, lower):
+        axes.set_yticks(
+            range(len(ticks)), [f"rank {j}: {plural(each, 'tick')}" for j, each in enumerate(ticks)]
+        )
+    lower.set_xlabel("time (ticks) · dashed: the end of a clock")
     return describe(
-        figure, f"{finding}. Ranks take {', '.join(f'{c:g}' for c in seconds)} ticks a task. {told}."
+        figure, f"{figure.get_label()} Ranks take {', '.join(f'{t:g}' for t in ticks)} ticks a task."
     )
 
 
@@ -411,11 +407,10 @@ def draw_ring(orders: Orders) -> Figure:
         arrow(axes, place[head], place[need], gap=17, width=2, zorder=5)
         edges.append(f"{_name(head)} waits for {_name(need)}")
         if heads.get(need.stage, need) != need:  # it stands behind the task at which its rank is stuck
-            bend = -0.6 if need.stage else 0.6
-            look: Any = {"gap": 17, "width": 2, "zorder": 5, "linestyle": (0, (3, 1.5))}
-            arrow(axes, place[need], place[heads[need.stage]], bend=bend, **look)
+            look: Any = {"bend": -0.6 if need.stage else 0.6, "linestyle": (0, (3, 1.5))}
+            arrow(axes, place[need], place[heads[need.stage]], gap=17, width=2, zorder=5, **look)
             edges.append(f"{_name(need)} stands behind {_name(heads[need.stage])}")
-    words = "full: waits for its input · dashed: stands behind in its rank's order · pale: never done, too"
+    words = "full: waits for it · dashed: stands behind it in its rank's order · pale: never done, too"
     write(axes, -0.44, high * len(rows) - 0.7, words, ha="left", color=MUTED)
     headline(figure, f"A ring of {len(edges)} arrows: each task waits for the next one, for ever")
     return describe(figure, f"A ring of {len(edges)} arrows: {'; '.join(edges)}.")

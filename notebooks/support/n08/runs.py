@@ -60,17 +60,16 @@ def run_of(
 def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> list[list[Task]]:
     """Return the orders of ranks that never wait while they have something to do; backward first, if it can begin."""
     orders: list[list[Task]] = [[] for _ in range(n)]
-    ends: Ends = {}
-    free = [0.0] * n
+    ends, free = Ends(), [0.0] * n
     left = {(kind, i, j) for kind in "FB" for i in range(m) for j in range(n)}
     while left:
         able = []
         for kind, i, j in left:
             need = ("F", i, j) if kind == "B" and j == n - 1 else (kind, i, j - 1 if kind == "F" else j + 1)
-            if need in ends or need == ("F", i, -1):
+            if need in ends or need[2] < 0:
                 able.append((max(free[j], ends.get(need, 0.0)), kind, i, j))
-        start, kind, i, j = min(able)
-        left.remove((kind, i, j))
+        _, kind, i, j = task = min(able)  # the earliest; of equals "B" stands before "F"
+        left.remove(task[1:])
         orders[j].append((kind, i))
-        free[j] = ends[kind, i, j] = start + (forward if kind == "F" else backward)
+        free[j] = ends[kind, i, j] = task[0] + (forward if kind == "F" else backward)
     return orders

@@ -8,6 +8,7 @@ ends     {(kind, i, rank): when that task has ended}
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, TypeAlias
 
 Task: TypeAlias = tuple[Any, int]
@@ -26,28 +27,25 @@ def clock_cycles(m: int, n: int) -> list[list[tuple[int, int]]]:
 
 def simulate(orders: Orders, costs: Costs, message: float = 0) -> Ends:
     """Return when each task ends by the data-flow law. Raises RuntimeError if no rank can go on with tasks left."""
-    n = len(orders)
     ends: Ends = {}
-    free, left = [0.0] * n, [list(order) for order in orders]
+    free, left = [0.0] * len(orders), [list(order) for order in orders]
+
+    def arrival(kind: str, i: int, j: int) -> float:
+        """Return when the task's input is there: infinity, as long as that is not known."""
+        if kind == "F" and j == 0:
+            return 0.0
+        if kind == "B" and j == len(orders) - 1:
+            return ends.get(("F", i, j), inf)
+        return ends.get((kind, i, j - 1 if kind == "F" else j + 1), inf) + message
+
     while any(left):
-        stuck = True
-        for j in range(n):
-            while left[j]:
-                kind, i = left[j][0]
-                if kind == "B" and j == n - 1:
-                    needed, travel = ("F", i, j), 0.0
-                else:
-                    needed, travel = (kind, i, j - 1 if kind == "F" else j + 1), message
-                first = kind == "F" and j == 0
-                if not first and needed not in ends:
-                    break
-                there = 0.0 if first else ends[needed] + travel
-                free[j] = ends[kind, i, j] = max(free[j], there) + costs[kind][j]
-                left[j].pop(0)
-                stuck = False
-        if stuck:
-            waiting = [f"rank {j} waits with {left[j][0][0]}{left[j][0][1]}" for j in range(n) if left[j]]
+        able = [j for j, order in enumerate(left) if order and arrival(*order[0], j) < inf]
+        if not able:
+            waiting = [f"rank {j} waits with {o[0][0]}{o[0][1]}" for j, o in enumerate(left) if o]
             raise RuntimeError("deadlock: " + ", ".join(waiting))
+        for j in able:
+            kind, i = left[j].pop(0)
+            free[j] = ends[kind, i, j] = max(free[j], arrival(kind, i, j)) + costs[kind][j]
     return ends
 
 

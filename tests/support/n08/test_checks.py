@@ -48,7 +48,18 @@ def test_another_way_to_write_clock_cycles_passes_and_an_endless_one_gets_an_ans
         return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
     assert n08.check_clock_cycles(by_sum)
+    flat = n08.check_clock_cycles(lambda m, n: [pair for clock in by_sum(m, n) for pair in clock])
+    assert "clock 0 is no list of pairs (i, j)" in flat.message
     assert "position 1" in n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None)).message
+
+
+def test_a_guess_of_what_is_held_gets_its_reason_and_an_idle_share_may_be_written_as_a_share():
+    assert "3 (too few under way: the step gets longer)" in n08.guess_held(3, 8, 4).message
+    assert "5 (that would do" in n08.guess_held(5, 8, 4).message
+    for said in (43, 0.4286, 3 / 7, "43 %", "42.9%"):
+        assert "that is it" in n08.guess_idle(said, 4, 4).message
+    for said in (75, 0.75, 57, None, "a lot"):
+        assert "that is it" not in n08.guess_idle(said, 4, 4).message
 
 
 def recursive(orders, costs, message=0):
@@ -58,7 +69,8 @@ def recursive(orders, costs, message=0):
     def end(kind, i, j):
         if (kind, i, j) not in ends:
             if (kind, i, j) in asked or (kind, i) not in orders[j]:
-                raise RuntimeError(f"deadlock at {kind}{i} on rank {j}")
+                waiting = [next(task for task in order if (*task, j) not in ends) for j, order in enumerate(orders)]
+                raise RuntimeError(f"deadlock at {waiting}")
             asked.add((kind, i, j))
             place = orders[j].index((kind, i))
             free = end(*orders[j][place - 1], j) if place else 0
@@ -83,7 +95,13 @@ def test_simulate_may_be_written_otherwise():
     ("wrong", "says"),
     [
         (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (n08._but(solved.simulate, ("if stuck:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+        (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+        (
+            n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
+            "(kind, micro-batch, rank)?",
+        ),
         (lambda orders, costs, message=0: [], "not a dictionary"),
         (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
         (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
@@ -106,4 +124,5 @@ def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():
     with pytest.raises(RuntimeError, match="rank 0 waits with B0, rank 1 waits with F1"):
         solved.simulate(n08.TABLES["D"], {"F": [1, 1], "B": [2, 2]})
     assert n08.check_illegal("d ", ("B0", "F1"))
+    assert n08.check_illegal("D", [("B", 0), ("F", 1)])
     assert "none of A, B, C, D" in n08.check_illegal("E", ["B0"]).message

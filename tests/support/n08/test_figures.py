@@ -68,7 +68,7 @@ def test_each_wait_for_a_task_gets_an_arrow_that_ends_where_the_idle_time_does()
 
 def test_the_two_laws_part_for_unequal_tasks_only():
     words = alt_text(n08.draw_two_laws([3, 1, 3], 4, clock_cycles, simulate))
-    assert "costs 2 ticks" in words and "Clock by clock 18 ticks, Data flow 16 ticks" in words
+    assert "costs 2 ticks" in words and "Clock by clock: 18 ticks" in words and "Data flow: 16 ticks" in words
     assert "costs 0 ticks" in alt_text(n08.draw_two_laws([2, 2, 2], 4, clock_cycles, simulate))
 
 

@@ -52,14 +52,14 @@ SIZES_CONTROLS = {"rows": whole(2, 16, 10, "rows")}
 
 @styled
 def draw_sizes(*, rows: int) -> Figure:
-    """Draw for each number of chunks 1..rows how torch.chunk and scatter group the rows."""
-    x = torch.arange(rows)
+    """Draw for each number of chunks, 1..8 or 1..rows, how torch.chunk and scatter group the rows."""
+    x, most = torch.arange(rows), min(rows, 8)  # there are eight colours
     columns = max(rows, 9) + 2.4
-    figure, grid = new_figure(9, 0.95 + 4.35 * rows / (columns + 2), cols=2)
+    figure, grid = new_figure(9, 0.95 + 4.35 * most / (columns + 2), cols=2)
     short: list[int] = []
     for axes, name in zip(grid, ("torch.chunk", SCATTER), strict=True):
-        cell_axes(axes, columns=columns, rows=rows, left=2.0)
-        for m in range(1, rows + 1):
+        cell_axes(axes, columns=columns, rows=most, left=2.0)
+        for m in range(1, most + 1):
             parts = x.chunk(m) if name != SCATTER else [batch.tensor for batch in scatter(x, m)]
             for i, part in enumerate(parts):
                 draw_cells(axes, [Cell(row, i) for row in part.tolist()], x=int(part[0]), y=m - 1, font=9)
@@ -73,11 +73,11 @@ def draw_sizes(*, rows: int) -> Figure:
                     rows - 0.2, m - 1, f"gives {len(parts)}", va="center_baseline", fontsize=9.5, color=RED
                 )
         axes.set_title(name, fontsize=11)
-    found = f"gives too few in {len(short)} of {rows} cases" if short else "gives enough"
+    found = f"gives too few in {len(short)} of {most} cases" if short else "gives enough"
     headline(figure, f"{rows} rows: torch.chunk {found}, scatter never")
     return describe(
         figure,
-        f"{rows} rows cut into m = 1 to {rows} micro-batches. torch.chunk gives too few for m = "
+        f"{rows} rows cut into m = 1 to {most} micro-batches. torch.chunk gives too few for m = "
         f"{', '.join(map(str, short)) or 'none'}; scatter for none.",
     )
 
@@ -251,6 +251,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     )
     (x0, y0), (x1, y1) = ((middle + sign * half * torch.tensor([1.5, 1.0])).tolist() for sign in (-1, 1))
     axes.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal")  # an arrow of the same length looks the same
+    axes.set_adjustable("datalim")
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.axvline(0, color=GREY, linewidth=0.8)
     for i, (start, end) in enumerate(zip(points[:-1].tolist(), points[1:].tolist(), strict=True)):
@@ -259,9 +260,10 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
         centre = [(a + b) / 2 for a, b in zip(start, end, strict=True)]
         write(axes, centre[0], centre[1], str(i), size=9.5, color=ink_on(rank_color(i)), bbox=look)
     ring = {"markersize": 17, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 2}
-    axes.plot(*target.tolist(), "o", label="gradient of the whole batch", **ring)
+    axes.plot(*target.tolist(), "o", **ring)
     axes.plot(0, 0, "o", markersize=6, color=INK)
-    axes.legend(loc="best", labelspacing=1)
+    table.plot(0.5, len(parts) + 1.5, "o", **ring)  # a legend in the plot would lie on arrows
+    write(table, 1.6, len(parts) + 1.5, "gradient of the whole batch", ha="left")
     axes.set(xlabel="gradient of weight 0", ylabel="gradient of weight 1")
     _table(table, parts, scale)
     # the sum may differ from the target in its last digits
@@ -286,7 +288,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
 
 def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[float]) -> None:
     """Write for each micro-batch its colour, its rows, and its factor."""
-    axes.set(xlim=(0, 10), ylim=(9.4, -1.2))
+    axes.set(xlim=(0, 10), ylim=(10.2, -1.2))
     axes.axis("off")
     for x, name in ((2.2, "rows"), (5.2, "factor"), (8.4, "of one row")):
         write(axes, x, -0.6, name, color=MUTED)
@@ -406,10 +408,8 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     same = bool(torch.allclose(lines[WAYS[2]], lines[WAYS[0]], rtol=1e-6))
     means = [float(lines[way][BATCHES // 2 :, 0].mean()) for way in WAYS[:2]]
     found = f"running_var ends at {cut:.1f}, of whole batches at {right:.1f}"
-    headline(
-        figure,
-        f"{found}; deferred {'is the same' if same else f'differs, {joined:.1f}'}",
-    )
+    rest = " and deferred" if same else f"; {joined:.1f} deferred"
+    headline(figure, f"running_var: {cut:.1f} in micro-batches; {right:.1f} on whole batches{rest}")
     return describe(
         figure,
         f"Running statistics over {BATCHES} mini-batches in {chunks} micro-batches, momentum {momentum:g}"

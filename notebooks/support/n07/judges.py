@@ -120,6 +120,8 @@ def fault_of_saved(answer: Any) -> str:
         where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
         if got is None:
             return NONE
+        if isinstance(got, Tensor):
+            return f"{where}expected a number, {due}, got a tensor."
         if got != due:
             return f"{where}expected {due} bytes (the input, and each ReLU's output), got {got}."
         if len(held) != 1:
@@ -136,9 +138,22 @@ def fault_of_saved(answer: Any) -> str:
             gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
         if any(ref() is not None for ref in alive):
             return f"{where}right count, but the saved tensors never die, even when the loss is deleted."
-    a = random(3, 3).requires_grad_()
-    if (got := answer(lambda: (a * a, a.exp()), [])) != 2 * a.nbytes:
+    a, kept = random(3, 3).requires_grad_(), list[Tensor]()
+    if (got := answer(lambda: kept.extend((a * a, a.exp())), [])) != 2 * a.nbytes:
         return f"a * a and a.exp(): expected {2 * a.nbytes} bytes (a, and the result of exp), got {got}."
+    node: Any = kept[1].grad_fn
+    if node._saved_result.data_ptr() != kept[1].data_ptr():
+        return "right count, but what backward will find is a copy of the saved tensor, at another address."
+
+    a = random(64, 64).requires_grad_()
+
+    def forget() -> None:
+        for _ in range(20):
+            a.exp()
+
+    if (got := answer(forget, [])) != 20 * a.nbytes:
+        many = "more" if got > 20 * a.nbytes else "fewer"  # how many depends on where memory was free
+        return f"20 × exp() of which no result is kept: expected {20 * a.nbytes} bytes, got {many}."
     return ""
 
 

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import Exercise, Guess, cases
 from support.n07 import solved
 from support.n07.figures import numbered, zip_of_chunks
 from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved, judged
@@ -22,21 +21,9 @@ from support.ranks import source_of
 # ---- predictions
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Known(Guess):
-    """A guess with famous wrong answers: each is told its reason, and is never called close."""
-
-    wrong: Mapping[object, str] = field(default_factory=dict)
-
-    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        """Comment on a guess; never fails because of it."""
-        verdict = super().__call__(my_guess, *known, **named)
-        said = self.read(my_guess)
-        why = self.wrong.get(said) if isinstance(said, (int, float)) else None
-        if why is None:
-            return verdict
-        message = verdict.message.replace(": close, ", "; ").replace(" Read on for the reason.", "")
-        return Verdict("note", f"{message} {why}")
+def _named(wrong: Mapping[float, str]) -> Callable[[object], object]:
+    """Make the `read` of a guess that tells famous wrong numbers by their reason, and so never calls them close."""
+    return lambda said: wrong.get(said, said) if isinstance(said, (int, float)) else said
 
 
 def _lost() -> int:
@@ -52,37 +39,28 @@ def _way() -> float:
     return round(100 * float(norm.running_mean), 1)
 
 
-def _per_cent(my_guess: object) -> object:
-    """Read 0.57 as 57 per cent."""
-    return 100 * my_guess if isinstance(my_guess, float) and 0 < my_guess < 1 else my_guess
+def _per_cent(said: object) -> object:
+    said = 100 * said if isinstance(said, float) and 0 < said < 1 else said  # 0.57 is 57 %
+    return _named({10: "10, as in one update", 43: "43, which is what is left", 80: "80, as 8 · 10"})(said)
 
 
-guess_chunks = Known(
+guess_chunks = Guess(
     "the number of parts that chunk(4) makes of 5 rows",
     lambda: len(torch.arange(5).chunk(4)),
-    wrong={4: "4 is what it was asked for."},
+    read=_named({4: "4, which is what was asked for"}),
 )
 """Section 1: how many parts torch.chunk makes of 5 rows if 4 are asked for."""
 guess_lost = Guess("the number of rows of x that are lost", _lost)
 """Section 1: rows of x that zip loses, x of 8 rows, y of 5, 4 chunks."""
-guess_way = Known(
-    "the part of the way that running_mean goes",
-    _way,
-    unit="%",
-    tolerance=0.03,
-    read=_per_cent,
-    wrong={
-        10: "10 % is one update; here are eight.",
-        43: "43 % is what is left of the way.",
-        80: "80 % would be eight tenths of the whole way; each update goes a tenth of what is left.",
-    },
+guess_way = Guess(
+    "the part of the way that running_mean goes", _way, unit="%", tolerance=0.03, read=_per_cent
 )
 """Of BatchNorm: per cent of the way that running_mean goes in 8 updates of momentum 0.1."""
-guess_peak = Known(
+guess_peak = Guess(
     "the peak",
     lambda: 1,
     unit="× that of the whole batch",
-    wrong={0.125: "An eighth is what one micro-batch saves."},
+    read=_named({0.125: "0.125, as with one at a time"}),
 )
 """Of memory: the peak with all 8 forwards first, as a multiple of the whole batch's."""
 guess_world = Guess("the length of the gradient", lambda: 0.5, unit="× the right one")

@@ -244,14 +244,9 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     steps = [factor * mean_gradient(*part) for factor, part in zip(scale, parts, strict=True)]
     points = torch.stack([torch.zeros(2, dtype=x.dtype), *steps]).cumsum(0)
     figure, (axes, table) = new_figure(9, 4.3, cols=2, width_ratios=(2.1, 1))
-    corners = torch.cat([points, target[None]])
-    middle, half = (
-        (corners.amin(0) + corners.amax(0)) / 2,
-        0.62 * float((corners.amax(0) - corners.amin(0)).max()),
-    )
-    (x0, y0), (x1, y1) = ((middle + sign * half * torch.tensor([1.5, 1.0])).tolist() for sign in (-1, 1))
-    axes.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal")  # an arrow of the same length looks the same
-    axes.set_adjustable("datalim")
+    axes.update_datalim(torch.cat([points, target[None]]).tolist())
+    axes.margins(0.15)
+    axes.set_aspect("equal", adjustable="datalim")  # an arrow of the same length looks the same
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.axvline(0, color=GREY, linewidth=0.8)
     for i, (start, end) in enumerate(zip(points[:-1].tolist(), points[1:].tolist(), strict=True)):
@@ -300,14 +295,8 @@ def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[floa
         write(axes, 2.2, i + 0.2, str(len(part[0])))
         write(axes, 5.2, i + 0.2, f"{factor:.3f}")
         write(axes, 8.4, i + 0.2, f"{weight:.3f}", color=INK if fair else RED)
-    write(
-        axes,
-        0,
-        len(parts) + 0.35,
-        f"whole batch: 1 / {rows} = {1 / rows:.3f} for each row",
-        color=MUTED,
-        ha="left",
-    )
+    said = f"whole batch: 1 / {rows} = {1 / rows:.3f} for each row"
+    write(axes, 0, len(parts) + 0.35, said, color=MUTED, ha="left")
 
 
 # ---- BatchNorm, the layer in which rows see each other.
@@ -373,18 +362,13 @@ def running(norm: nn.Module, chunks: int, ordered: bool) -> Tensor:
 
     norm: a BatchNorm of one channel in float64; its `commit`, if it has one, is called after each mini-batch.
     """
-    generator, threads = torch.Generator().manual_seed(2), torch.get_num_threads()
-    states = [[0.0, 1.0]]
-    torch.set_num_threads(1)  # for a few rows threads only wait for each other
-    try:
-        for _ in range(BATCHES):
-            x = 3 + 2 * torch.randn(BATCH_ROWS, 1, dtype=torch.float64, generator=generator)
-            for part in (x.sort(0).values if ordered else x).tensor_split(chunks):
-                norm(part)
-            getattr(norm, "commit", int)()
-            states.append([float(norm.get_buffer(name)) for name in ("running_mean", "running_var")])
-    finally:
-        torch.set_num_threads(threads)
+    generator, states = torch.Generator().manual_seed(2), [[0.0, 1.0]]
+    for _ in range(BATCHES):
+        x = 3 + 2 * torch.randn(BATCH_ROWS, 1, dtype=torch.float64, generator=generator)
+        for part in (x.sort(0).values if ordered else x).tensor_split(chunks):
+            norm(part)
+        getattr(norm, "commit", int)()
+        states.append([float(norm.get_buffer(name)) for name in ("running_mean", "running_var")])
     return torch.tensor(states, dtype=torch.float64)
 
 

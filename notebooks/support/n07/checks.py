@@ -57,10 +57,7 @@ guess_way = Guess(
 )
 """Of BatchNorm: per cent of the way that running_mean goes in 8 updates of momentum 0.1."""
 guess_peak = Guess(
-    "the peak",
-    lambda: 1,
-    unit="× that of the whole batch",
-    read=_named({0.125: "0.125, as with one at a time"}),
+    "the peak", lambda: 1, "× that of the whole batch", read=_named({0.125: "0.125, as with one at a time"})
 )
 """Of memory: the peak with all 8 forwards first, as a multiple of the whole batch's."""
 guess_world = Guess("the length of the gradient", lambda: 0.5, unit="× the right one")
@@ -159,22 +156,17 @@ check_scatter = Exercise(
     "scatter",
     reference=scatter,
     view=_rows_cut,
-    cases=[
-        *(
-            {"rows": rows, "widths": WIDTHS[:many], "chunks": chunks}
-            for rows, chunks, many in product((6, 5, 7, 8, 1, 2, 3, 4, 9, 11), (4, 1, 2, 3, 5, 6), (3, 1, 2))
-        ),
-        *cases(
-            "rows widths chunks", [((8, 8, 5), WIDTHS, 4), ((2, 4, 6), WIDTHS, 2), ((4, 8), WIDTHS[:2], 4)]
-        ),
-    ],
+    cases=cases(
+        "rows widths chunks",
+        [
+            *product((6, 5, 7, 8, 1, 2, 3, 4, 9, 11), (WIDTHS, WIDTHS[:1], WIDTHS[:2]), (4, 1, 2, 3, 5, 6)),
+            *(((8, 8, 5), WIDTHS, 4), ((2, 4, 6), WIDTHS, 2), ((4, 8), WIDTHS[:2], 4)),
+        ],
+    ),
     mistakes={
         "These are torch.chunk's sizes: it rounds up, so that fewer parts may come than were asked for.": zip_of_chunks,
         "This cuts the columns: the batch is dimension 0.": lambda tensors, chunks: list(
             zip(*(x.tensor_split(chunks, 1) for x in tensors), strict=True)
-        ),
-        "A list for each tensor; wanted is a tuple for each micro-batch (zip turns one into the other).": (
-            lambda tensors, chunks: [x.tensor_split(min(chunks, len(x))) for x in tensors]
         ),
         **_famous(
             scatter,
@@ -201,6 +193,8 @@ check_scatter = Exercise(
                 [start:end] for tensor in tensors → [start:end] for tensor in tensors[:1]
             A generator can be gone through only once and has no part 0: return a list.
                 return parts → return (part for part in parts)
+            A list for each tensor; wanted is a tuple for each micro-batch (zip turns one into the other).
+                return parts → return list(zip(*parts))
             Unequal lengths must be refused before anything is cut: later nobody can tell which rows belong together.
                 != rows → < 0
             """,

@@ -69,9 +69,7 @@ def draw_sizes(*, rows: int) -> Figure:
             axes.text(-0.75, m - 1, f"m = {m}", ha="right", va="center_baseline", fontsize=9.5)
             if len(parts) < m:
                 short.append(m)
-                axes.text(
-                    rows - 0.2, m - 1, f"gives {len(parts)}", va="center_baseline", fontsize=9.5, color=RED
-                )
+                write(axes, rows - 0.2, m - 1, f"gives {len(parts)}", size=9.5, color=RED, ha="left")
         axes.set_title(name, fontsize=11)
     found = f"gives too few in {len(short)} of {most} cases" if short else "gives enough"
     headline(figure, f"{rows} rows: torch.chunk {found}, scatter never")
@@ -102,11 +100,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     tensors = {name: numbered(rows_y if name == "y" else rows, width) for name, width in WIDTHS.items()}
     whole_batch, refusal, parts = tuple(tensors.values()), "", list[Sequence[Tensor]]()
     try:
-        parts = (
-            [*map(tuple, scatter(whole_batch, chunks))]
-            if how == SCATTER
-            else [*zip_of_chunks(whole_batch, chunks)]
-        )
+        cut: Callable[..., Any] = scatter if how == SCATTER else zip_of_chunks
+        parts = [tuple(part) for part in cut(whole_batch, chunks)]
     except ValueError as error:
         refusal = str(error)
     height = max(4, rows, rows_y, sum(max(map(len, part)) for part in parts) + GAP * (len(parts) - 1))
@@ -136,14 +131,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
         middle = y + (max(map(len, part)) - 1) / 2
         write(axes, MIDDLE + 7.2, middle, said, size=9.5, color=RED if torn else INK, ha="left")
         if rows == rows_y:
-            first = int(part[0][0, 0]) // 10
-            arrow(
-                axes,
-                (6.8, first + (len(part[0]) - 1) / 2),
-                (MIDDLE - 0.8, middle),
-                color=rank_color(i),
-                head=9,
-            )
+            start = (6.8, int(part[0][0, 0]) // 10 + (len(part[0]) - 1) / 2)
+            arrow(axes, start, (MIDDLE - 0.8, middle), color=rank_color(i), head=9)
         y += max(map(len, part)) + GAP
     if refusal:
         write(axes, MIDDLE - 2.5, 1.0, "ValueError", size=11, color=RED, ha="left", weight="bold")
@@ -151,11 +140,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     gone = "; ".join(f"{name} rows {', '.join(map(str, each))}" for name, each in lost.items() if each)
     title(axes, _finding(how, parts, chunks, gone, refusal, (rows, rows_y)))
     each = "; ".join("/".join(str(len(tensor)) for tensor in part) for part in parts)
-    came = (
-        f"Refused: {refusal}."
-        if refusal
-        else f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
-    )
+    came = f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
+    came = f"Refused: {refusal}." if refusal else came
     return describe(figure, f"{how}: x and mask of {rows} rows, y of {rows_y}, {chunks} chunks. {came}")
 
 
@@ -315,15 +301,11 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         owner = [i for i, part in enumerate(torch.arange(rows).tensor_split(chunks)) for _ in part]
         counts[name] = int(strong.sum(1).max())
         # full: the row itself; pale: another row of its micro-batch; blank: no influence
-        axes.imshow(
-            [
-                [
-                    to_rgb(pale(rank_color(owner[i]), 1.0 if i == j else 0.35) if strong[i, j] else PAPER)
-                    for j in range(rows)
-                ]
-                for i in range(rows)
-            ]
-        )
+        shares = (torch.eye(rows) + 0.35 * (1 - torch.eye(rows))) * strong
+        shades = [
+            [to_rgb(pale(rank_color(owner[i]), float(share))) for share in shares[i]] for i in range(rows)
+        ]
+        axes.imshow(shades)
         edges = [k - 0.5 for k in range(rows + 1)]
         axes.hlines(edges, -0.5, rows - 0.5, color=GRID, linewidth=0.8)
         axes.vlines(edges, -0.5, rows - 0.5, color=GRID, linewidth=0.8)
@@ -379,10 +361,9 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     kinds = zip(WAYS, makes, (1, chunks, chunks), strict=True)
     lines = {way: running(kind(1, momentum=momentum).double(), m, ordered) for way, kind, m in kinds}
     figure, grid = new_figure(9, 4.0, cols=2)
-    looks = {WAYS[0]: ("-", INK, 6, 0.35), WAYS[1]: ("--", RED, 2, 1.0), WAYS[2]: ("-", SKY, 1.6, 1.0)}
+    looks = (("-", INK, 6, 0.35), ("--", RED, 2, 1.0), ("-", SKY, 1.6, 1.0))
     for k, (axes, name) in enumerate(zip(grid, ("running_mean", "running_var"), strict=True)):
-        for way, states in lines.items():
-            look, color, width, alpha = looks[way]
+        for (way, states), (look, color, width, alpha) in zip(lines.items(), looks, strict=True):
             axes.plot(states[:, k].tolist(), look, color=color, linewidth=width, alpha=alpha, label=way)
         top = 1.08 * max(float(states[:, k].max()) for states in lines.values())
         axes.set(xlabel="mini-batches", ylabel=name, ylim=(0, top))

@@ -340,7 +340,7 @@ check_saved_bytes = Exercise(
             .nbytes → .untyped_storage().nbytes()
         pack must return what backward is to find.
             return tensor.detach() → pass
-        pack returns the tensor itself, which knows the graph that now holds it: return tensor.detach().
+        The tensor itself knows the graph that now holds it: let pack keep and return tensor.detach().
             return tensor.detach() → return tensor
         detach() is the same memory without a graph; clone() is a copy, so twice as much would be kept.
             return tensor.detach() → return tensor.detach().clone()

@@ -93,6 +93,14 @@ def as_tensor(forward, parameters):
     return torch.tensor(n07.check_saved_bytes.reference(forward, parameters))
 
 
+def kept_itself(forward, parameters):
+    """Keep the saved tensors with their graph, which then holds itself."""
+    known, held = {parameter.data_ptr() for parameter in parameters}, {}
+    with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
+        forward()
+    return sum(x.nbytes for address, x in held.items() if address not in known)
+
+
 def three_faults(parts):
     return tuple(torch.cat([q[i] for q in parts[:4]]).float().detach() for i in range(len(parts[0])))
 
@@ -118,6 +126,7 @@ def twice(forward, parameters):
         (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
         (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
         (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
         (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
         (n07.check_saved_bytes, twice, "called 2 times"),
         (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),

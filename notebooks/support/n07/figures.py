@@ -52,14 +52,14 @@ SIZES_CONTROLS = {"rows": whole(2, 16, 10, "rows")}
 
 @styled
 def draw_sizes(*, rows: int) -> Figure:
-    """Draw for each number of chunks 1..rows how torch.chunk and scatter group the rows."""
-    x = torch.arange(rows)
+    """Draw for each number of chunks, 1..8 or 1..rows, how torch.chunk and scatter group the rows."""
+    x, most = torch.arange(rows), min(rows, 8)  # there are eight colours
     columns = max(rows, 9) + 2.4
-    figure, grid = new_figure(9, 0.95 + 4.35 * rows / (columns + 2), cols=2)
+    figure, grid = new_figure(9, 0.95 + 4.35 * most / (columns + 2), cols=2)
     short: list[int] = []
     for axes, name in zip(grid, ("torch.chunk", SCATTER), strict=True):
-        cell_axes(axes, columns=columns, rows=rows, left=2.0)
-        for m in range(1, rows + 1):
+        cell_axes(axes, columns=columns, rows=most, left=2.0)
+        for m in range(1, most + 1):
             parts = x.chunk(m) if name != SCATTER else [batch.tensor for batch in scatter(x, m)]
             for i, part in enumerate(parts):
                 draw_cells(axes, [Cell(row, i) for row in part.tolist()], x=int(part[0]), y=m - 1, font=9)
@@ -69,15 +69,13 @@ def draw_sizes(*, rows: int) -> Figure:
             axes.text(-0.75, m - 1, f"m = {m}", ha="right", va="center_baseline", fontsize=9.5)
             if len(parts) < m:
                 short.append(m)
-                axes.text(
-                    rows - 0.2, m - 1, f"gives {len(parts)}", va="center_baseline", fontsize=9.5, color=RED
-                )
+                write(axes, rows - 0.2, m - 1, f"gives {len(parts)}", size=9.5, color=RED, ha="left")
         axes.set_title(name, fontsize=11)
-    found = f"gives too few in {len(short)} of {rows} cases" if short else "gives enough"
+    found = f"gives too few in {len(short)} of {most} cases" if short else "gives enough"
     headline(figure, f"{rows} rows: torch.chunk {found}, scatter never")
     return describe(
         figure,
-        f"{rows} rows cut into m = 1 to {rows} micro-batches. torch.chunk gives too few for m = "
+        f"{rows} rows cut into m = 1 to {most} micro-batches. torch.chunk gives too few for m = "
         f"{', '.join(map(str, short)) or 'none'}; scatter for none.",
     )
 
@@ -102,11 +100,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     tensors = {name: numbered(rows_y if name == "y" else rows, width) for name, width in WIDTHS.items()}
     whole_batch, refusal, parts = tuple(tensors.values()), "", list[Sequence[Tensor]]()
     try:
-        parts = (
-            [*map(tuple, scatter(whole_batch, chunks))]
-            if how == SCATTER
-            else [*zip_of_chunks(whole_batch, chunks)]
-        )
+        cut: Callable[..., Any] = scatter if how == SCATTER else zip_of_chunks
+        parts = [tuple(part) for part in cut(whole_batch, chunks)]
     except ValueError as error:
         refusal = str(error)
     height = max(4, rows, rows_y, sum(max(map(len, part)) for part in parts) + GAP * (len(parts) - 1))
@@ -136,14 +131,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
         middle = y + (max(map(len, part)) - 1) / 2
         write(axes, MIDDLE + 7.2, middle, said, size=9.5, color=RED if torn else INK, ha="left")
         if rows == rows_y:
-            first = int(part[0][0, 0]) // 10
-            arrow(
-                axes,
-                (6.8, first + (len(part[0]) - 1) / 2),
-                (MIDDLE - 0.8, middle),
-                color=rank_color(i),
-                head=9,
-            )
+            start = (6.8, int(part[0][0, 0]) // 10 + (len(part[0]) - 1) / 2)
+            arrow(axes, start, (MIDDLE - 0.8, middle), color=rank_color(i), head=9)
         y += max(map(len, part)) + GAP
     if refusal:
         write(axes, MIDDLE - 2.5, 1.0, "ValueError", size=11, color=RED, ha="left", weight="bold")
@@ -151,11 +140,8 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     gone = "; ".join(f"{name} rows {', '.join(map(str, each))}" for name, each in lost.items() if each)
     title(axes, _finding(how, parts, chunks, gone, refusal, (rows, rows_y)))
     each = "; ".join("/".join(str(len(tensor)) for tensor in part) for part in parts)
-    came = (
-        f"Refused: {refusal}."
-        if refusal
-        else f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
-    )
+    came = f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
+    came = f"Refused: {refusal}." if refusal else came
     return describe(figure, f"{how}: x and mask of {rows} rows, y of {rows_y}, {chunks} chunks. {came}")
 
 
@@ -244,13 +230,9 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
     steps = [factor * mean_gradient(*part) for factor, part in zip(scale, parts, strict=True)]
     points = torch.stack([torch.zeros(2, dtype=x.dtype), *steps]).cumsum(0)
     figure, (axes, table) = new_figure(9, 4.3, cols=2, width_ratios=(2.1, 1))
-    corners = torch.cat([points, target[None]])
-    middle, half = (
-        (corners.amin(0) + corners.amax(0)) / 2,
-        0.62 * float((corners.amax(0) - corners.amin(0)).max()),
-    )
-    (x0, y0), (x1, y1) = ((middle + sign * half * torch.tensor([1.5, 1.0])).tolist() for sign in (-1, 1))
-    axes.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal")  # an arrow of the same length looks the same
+    axes.update_datalim(torch.cat([points, target[None]]).tolist())
+    axes.margins(0.15)
+    axes.set_aspect("equal", adjustable="datalim")  # an arrow of the same length looks the same
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.axvline(0, color=GREY, linewidth=0.8)
     for i, (start, end) in enumerate(zip(points[:-1].tolist(), points[1:].tolist(), strict=True)):
@@ -259,9 +241,10 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
         centre = [(a + b) / 2 for a, b in zip(start, end, strict=True)]
         write(axes, centre[0], centre[1], str(i), size=9.5, color=ink_on(rank_color(i)), bbox=look)
     ring = {"markersize": 17, "markerfacecolor": "none", "markeredgecolor": INK, "markeredgewidth": 2}
-    axes.plot(*target.tolist(), "o", label="gradient of the whole batch", **ring)
+    axes.plot(*target.tolist(), "o", **ring)
     axes.plot(0, 0, "o", markersize=6, color=INK)
-    axes.legend(loc="best", labelspacing=1)
+    table.plot(0.5, len(parts) + 1.5, "o", **ring)  # a legend in the plot would lie on arrows
+    write(table, 1.6, len(parts) + 1.5, "gradient of the whole batch", ha="left")
     axes.set(xlabel="gradient of weight 0", ylabel="gradient of weight 1")
     _table(table, parts, scale)
     # the sum may differ from the target in its last digits
@@ -286,7 +269,7 @@ def draw_path(*, rows: int, chunks: int, how: str) -> Figure:
 
 def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[float]) -> None:
     """Write for each micro-batch its colour, its rows, and its factor."""
-    axes.set(xlim=(0, 10), ylim=(9.4, -1.2))
+    axes.set(xlim=(0, 10), ylim=(10.2, -1.2))
     axes.axis("off")
     for x, name in ((2.2, "rows"), (5.2, "factor"), (8.4, "of one row")):
         write(axes, x, -0.6, name, color=MUTED)
@@ -298,14 +281,8 @@ def _table(axes: Axes, parts: Sequence[tuple[Tensor, ...]], scale: Sequence[floa
         write(axes, 2.2, i + 0.2, str(len(part[0])))
         write(axes, 5.2, i + 0.2, f"{factor:.3f}")
         write(axes, 8.4, i + 0.2, f"{weight:.3f}", color=INK if fair else RED)
-    write(
-        axes,
-        0,
-        len(parts) + 0.35,
-        f"whole batch: 1 / {rows} = {1 / rows:.3f} for each row",
-        color=MUTED,
-        ha="left",
-    )
+    said = f"whole batch: 1 / {rows} = {1 / rows:.3f} for each row"
+    write(axes, 0, len(parts) + 0.35, said, color=MUTED, ha="left")
 
 
 # ---- BatchNorm, the layer in which rows see each other.
@@ -324,15 +301,11 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
         owner = [i for i, part in enumerate(torch.arange(rows).tensor_split(chunks)) for _ in part]
         counts[name] = int(strong.sum(1).max())
         # full: the row itself; pale: another row of its micro-batch; blank: no influence
-        axes.imshow(
-            [
-                [
-                    to_rgb(pale(rank_color(owner[i]), 1.0 if i == j else 0.35) if strong[i, j] else PAPER)
-                    for j in range(rows)
-                ]
-                for i in range(rows)
-            ]
-        )
+        shares = (torch.eye(rows) + 0.35 * (1 - torch.eye(rows))) * strong
+        shades = [
+            [to_rgb(pale(rank_color(owner[i]), float(share))) for share in shares[i]] for i in range(rows)
+        ]
+        axes.imshow(shades)
         edges = [k - 0.5 for k in range(rows + 1)]
         axes.hlines(edges, -0.5, rows - 0.5, color=GRID, linewidth=0.8)
         axes.vlines(edges, -0.5, rows - 0.5, color=GRID, linewidth=0.8)
@@ -371,18 +344,13 @@ def running(norm: nn.Module, chunks: int, ordered: bool) -> Tensor:
 
     norm: a BatchNorm of one channel in float64; its `commit`, if it has one, is called after each mini-batch.
     """
-    generator, threads = torch.Generator().manual_seed(2), torch.get_num_threads()
-    states = [[0.0, 1.0]]
-    torch.set_num_threads(1)  # for a few rows threads only wait for each other
-    try:
-        for _ in range(BATCHES):
-            x = 3 + 2 * torch.randn(BATCH_ROWS, 1, dtype=torch.float64, generator=generator)
-            for part in (x.sort(0).values if ordered else x).tensor_split(chunks):
-                norm(part)
-            getattr(norm, "commit", int)()
-            states.append([float(norm.get_buffer(name)) for name in ("running_mean", "running_var")])
-    finally:
-        torch.set_num_threads(threads)
+    generator, states = torch.Generator().manual_seed(2), [[0.0, 1.0]]
+    for _ in range(BATCHES):
+        x = 3 + 2 * torch.randn(BATCH_ROWS, 1, dtype=torch.float64, generator=generator)
+        for part in (x.sort(0).values if ordered else x).tensor_split(chunks):
+            norm(part)
+        getattr(norm, "commit", int)()
+        states.append([float(norm.get_buffer(name)) for name in ("running_mean", "running_var")])
     return torch.tensor(states, dtype=torch.float64)
 
 
@@ -393,10 +361,9 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     kinds = zip(WAYS, makes, (1, chunks, chunks), strict=True)
     lines = {way: running(kind(1, momentum=momentum).double(), m, ordered) for way, kind, m in kinds}
     figure, grid = new_figure(9, 4.0, cols=2)
-    looks = {WAYS[0]: ("-", INK, 6, 0.35), WAYS[1]: ("--", RED, 2, 1.0), WAYS[2]: ("-", SKY, 1.6, 1.0)}
+    looks = (("-", INK, 6, 0.35), ("--", RED, 2, 1.0), ("-", SKY, 1.6, 1.0))
     for k, (axes, name) in enumerate(zip(grid, ("running_mean", "running_var"), strict=True)):
-        for way, states in lines.items():
-            look, color, width, alpha = looks[way]
+        for (way, states), (look, color, width, alpha) in zip(lines.items(), looks, strict=True):
             axes.plot(states[:, k].tolist(), look, color=color, linewidth=width, alpha=alpha, label=way)
         top = 1.08 * max(float(states[:, k].max()) for states in lines.values())
         axes.set(xlabel="mini-batches", ylabel=name, ylim=(0, top))
@@ -406,10 +373,8 @@ def draw_running(deferred: type[nn.Module], *, chunks: int, momentum: float, ord
     same = bool(torch.allclose(lines[WAYS[2]], lines[WAYS[0]], rtol=1e-6))
     means = [float(lines[way][BATCHES // 2 :, 0].mean()) for way in WAYS[:2]]
     found = f"running_var ends at {cut:.1f}, of whole batches at {right:.1f}"
-    headline(
-        figure,
-        f"{found}; deferred {'is the same' if same else f'differs, {joined:.1f}'}",
-    )
+    rest = " and deferred" if same else f"; {joined:.1f} deferred"
+    headline(figure, f"running_var: {cut:.1f} in micro-batches; {right:.1f} on whole batches{rest}")
     return describe(
         figure,
         f"Running statistics over {BATCHES} mini-batches in {chunks} micro-batches, momentum {momentum:g}"

@@ -78,35 +78,23 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
             calls = "once" if events.count("F") == 1 else f"{events.count('F')} times"
             return f"{where}right gradient, but the model was called {calls} for {len(parts)} micro-batches."
         if "FF" in "".join(events) and 0 not in tokens:
-            return (
-                f"{where}right gradient, but the order is {' '.join(events)}: forwards wait for a backward."
-            )
+            order = " ".join(events)
+            return f"{where}right gradient, but the order is {order}: forwards wait for a backward."
     return ""
 
 
 def fault_of_saved(answer: Any) -> str:
     """Let it count networks whose saved tensors are known; backward must work, and the graph must die with its loss."""
-
-    def network(layers: int, dtype: torch.dtype) -> nn.Sequential:
-        model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(6, 6), nn.ReLU()))).to(
-            dtype
-        )
+    single, double = torch.float32, torch.float64
+    for layers, dtype, chunks in (1, single, 1), (3, single, 1), (2, double, 1), (2, single, 4):
+        model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(6, 6), nn.ReLU())))
         for number, parameter in enumerate(model.parameters()):
             parameter.data = random(*parameter.shape, seed=number, dtype=dtype)
-        return model
-
-    for layers, dtype, chunks in (
-        (1, torch.float32, 1),
-        (3, torch.float32, 1),
-        (2, torch.float64, 1),
-        (2, torch.float32, 4),
-    ):
-        model, x = network(layers, dtype), random(8, 6, dtype=dtype)
+        x = random(8, 6, dtype=dtype)
         due = (1 + layers) * x.nbytes
         weights = [next(model.parameters())]
         (right,) = torch.autograd.grad(model(x).sum(), weights)
-        held: list[Any] = []
-        alive: list[Any] = []
+        held, alive = list[Any](), list[Any]()
         inner = model[1].register_forward_hook(lambda *seen, to=alive: to.append(weakref.ref(seen[2])))
 
         def forward() -> Any:
@@ -115,11 +103,12 @@ def fault_of_saved(answer: Any) -> str:
 
         got = answer(forward, model.parameters())
         inner.remove()
-        parts = "" if chunks == 1 else f", in {chunks} parts"
-        kind = str(dtype).removeprefix("torch.")
+        kind, parts = str(dtype).removeprefix("torch."), "" if chunks == 1 else f", in {chunks} parts"
         where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
         if got is None:
             return NONE
+        if isinstance(got, Tensor):
+            return f"{where}expected a number, {due}, got a tensor."
         if got != due:
             return f"{where}expected {due} bytes (the input, and each ReLU's output), got {got}."
         if len(held) != 1:
@@ -136,21 +125,28 @@ def fault_of_saved(answer: Any) -> str:
             gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
         if any(ref() is not None for ref in alive):
             return f"{where}right count, but the saved tensors never die, even when the loss is deleted."
-    a = random(3, 3).requires_grad_()
-    if (got := answer(lambda: (a * a, a.exp()), [])) != 2 * a.nbytes:
+    a, kept = random(3, 3).requires_grad_(), list[Tensor]()
+    if (got := answer(lambda: kept.extend((a * a, a.exp())), [])) != 2 * a.nbytes:
         return f"a * a and a.exp(): expected {2 * a.nbytes} bytes (a, and the result of exp), got {got}."
+    node: Any = kept[1].grad_fn
+    if node._saved_result.data_ptr() != kept[1].data_ptr():
+        return "right count, but what backward will find is a copy of the saved tensor, at another address."
+
+    a = random(64, 64).requires_grad_()
+
+    def forget() -> None:
+        for _ in range(20):
+            a.exp()
+
+    if (got := answer(forget, [])) != 20 * a.nbytes:
+        many = "more" if got > 20 * a.nbytes else "fewer"  # how many depends on where memory was free
+        return f"20 × exp() of which no result is kept: expected {20 * a.nbytes} bytes, got {many}."
     return ""
 
 
 def fault_of_join(answer: Any) -> str:
     """Ask for the statistics that nn.BatchNorm finds in the whole batch, of two channels in float32."""
-    for sizes, offset in (
-        ((3, 2, 2), 3.0),
-        ((4, 4), 0.0),
-        ((5,), 1.0),
-        ((2, 7, 3), -2.0),
-        ((2, 2, 2, 2), 1e4),
-    ):
+    for sizes, offset in ((3, 2, 2), 3.0), ((4, 4), 0.0), ((5,), 1.0), ((2, 7, 3), -2.0), ((2,) * 4, 1e4):
         x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
         parts = torch.split(x.float(), list(sizes))
         got = answer(sizes, tuple(p.mean(0) for p in parts), tuple(p.var(0) for p in parts))
@@ -161,14 +157,11 @@ def fault_of_join(answer: Any) -> str:
             return NONE
         if not isinstance(got, (tuple, list)) or len(got) != 2:
             return f"{where}expected two tensors, mean and variance, got {type(got).__name__}."
-        for name, found, due in zip(
-            ("mean", "variance"), got, (norm.running_mean, norm.running_var), strict=True
-        ):
+        judged_by = (("mean", norm.running_mean, 1e-6), ("variance", norm.running_var, 1e-2))
+        for found, (name, due, share) in zip(got, judged_by, strict=True):
             assert due is not None
             near = torch.as_tensor(found).double().reshape(-1)
-            if near.shape != due.shape or not torch.allclose(
-                near, due, rtol=1e-2 if name == "variance" else 1e-6, atol=1e-6
-            ):
+            if near.shape != due.shape or not torch.allclose(near, due, rtol=share, atol=1e-6):
                 shown = ", ".join(f"{value:.3f}" for value in near.tolist())
                 return f"{where}the {name} is {shown}, nn.BatchNorm has {due[0]:.3f}, {due[1]:.3f}."
     return ""

@@ -33,6 +33,19 @@ def by_means(model, parts):
     return total
 
 
+def divided_at_the_end(model, parts):
+    """Add up plain sums, and divide every gradient once: a common factor can wait."""
+    model.zero_grad()
+    total = count = 0
+    for x, y in parts:
+        loss = F.cross_entropy(model(x), y, reduction="sum")
+        loss.backward()
+        total, count = total + loss.item(), count + int((y != -100).sum())
+    for parameter in model.parameters():
+        parameter.grad /= count
+    return total / count
+
+
 def in_a_list(forward, parameters):
     """Collect first, sort out afterwards."""
     held = []
@@ -54,7 +67,12 @@ def from_first_row(sizes, means, variances):
 
 @pytest.mark.parametrize(
     "check, answer",
-    [(n07.check_accumulate, by_means), (n07.check_saved_bytes, in_a_list), (n07.check_join, from_first_row)],
+    [
+        (n07.check_accumulate, by_means),
+        (n07.check_accumulate, divided_at_the_end),
+        (n07.check_saved_bytes, in_a_list),
+        (n07.check_join, from_first_row),
+    ],
 )
 def test_another_right_answer_passes(check, answer):
     verdict = check(answer)
@@ -71,6 +89,22 @@ def only_outputs(forward, parameters):
     return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
 
+def as_tensor(forward, parameters):
+    return torch.tensor(n07.check_saved_bytes.reference(forward, parameters))
+
+
+def kept_itself(forward, parameters):
+    """Keep the saved tensors with their graph, which then holds itself."""
+    known, held = {parameter.data_ptr() for parameter in parameters}, {}
+    with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
+        forward()
+    return sum(x.nbytes for address, x in held.items() if address not in known)
+
+
+def three_faults(parts):
+    return tuple(torch.cat([q[i] for q in parts[:4]]).float().detach() for i in range(len(parts[0])))
+
+
 def twice(forward, parameters):
     forward()
     return n07.check_saved_bytes.reference(forward, parameters)
@@ -82,8 +116,17 @@ def twice(forward, parameters):
         (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
         (n07.check_scatter, doubled, "changed"),
         (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
+        (
+            n07.check_scatter,
+            lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)],
+            "got a tuple_iterator",
+        ),
+        (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
+        (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
         (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
         (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
+        (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
         (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
         (n07.check_saved_bytes, twice, "called 2 times"),
         (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
@@ -99,3 +142,10 @@ def test_the_first_counterexample_of_a_wrong_cut():
     message = n07.check_scatter(chunk).message
     assert message.startswith("scatter: for rows = 6, ") and "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
+
+
+def test_a_famous_wrong_guess_is_told_its_reason_and_never_called_close():
+    assert "You said 4, which is what was asked for; " in n07.guess_chunks(4).message
+    assert "You said 43, which is what is left; " in n07.guess_way(43).message
+    assert "You said 80, as 8 · 10; " in n07.guess_way(0.8).message
+    assert "that is it" in n07.guess_way(0.57).message and "close" in n07.guess_way(50).message

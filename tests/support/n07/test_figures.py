@@ -23,7 +23,7 @@ def title_of(figure) -> str:
 def test_sizes_say_where_torch_chunk_gives_too_few():
     for values, words in told(n07.draw_sizes, n07.SIZES_CONTROLS, 2):
         rows = values["rows"]
-        short = [m for m in range(1, rows + 1) if len(torch.arange(rows).chunk(m)) < m]
+        short = [m for m in range(1, min(rows, 8) + 1) if len(torch.arange(rows).chunk(m)) < m]
         assert f"for m = {', '.join(map(str, short)) or 'none'};" in words
 
 

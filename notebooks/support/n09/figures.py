@@ -38,7 +38,7 @@ from lib.timeline import Span, Trace, Work, play
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
-NAMES = ("spawn", "queues", "hand back", "put", "run", "result", "take")
+NAMES = ("queues", "spawn", "hand out", "put", "run", "result", "take")
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Scene:
     """Say where every task is: by partition j, the micro-batch i that lies there."""
 
     partitions: int
-    queues: bool = True
+    workers: bool = True
     held: bool = True
     queued: dict[int, int] = field(default_factory=dict)
     running: dict[int, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Scene:
 def scene_at(step: int, clock: int, partitions: int) -> Scene:
     """Return where everything is after `step` (1 to 7) of a clock; the first three steps come before all clocks."""
     if step <= 3:
-        return Scene(partitions, queues=step > 1, held=step > 2)
+        return Scene(partitions, workers=step > 1, held=step > 2)
     clocks = list(clock_cycles(MICRO_BATCHES, partitions))
     scene = Scene(partitions, done=set(chain(*clocks[:clock])), now=set(clocks[clock]))
     place = {4: scene.queued, 5: scene.running, 6: scene.answered, 7: scene.taken}[step]
@@ -74,11 +74,10 @@ def _listed(words: Iterable[str]) -> str:
 
 def said(name: str, scene: Scene, clock: int) -> str:
     """Say what a step of a clock does."""
-    n = scene.partitions
-    start = "one thread starts and waits" if n == 1 else f"{n} threads start, one per partition, and wait"
     if name in NAMES[:3]:
-        ready = "each worker gets a queue for tasks and one for answers"
-        return (start, ready, "the scheduler holds both lists of queues")[NAMES.index(name)]
+        ready = "each partition gets a queue for tasks and one for answers"
+        start = "each partition gets a thread, its worker, which waits"
+        return (ready, start, "the scheduler holds both lists of queues")[NAMES.index(name)]
     tasks = _listed(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
     one = ("waits in its queue", "runs", "is answered", "is back")
     many = ("wait in their queues", "run at the same time", "are answered", "are back")
@@ -87,25 +86,22 @@ def said(name: str, scene: Scene, clock: int) -> str:
 
 def words(scene: Scene) -> str:
     """Say where everything is."""
-    parts = [plural(scene.partitions, "worker")]
-    for where, place in (
-        ("in_queues", scene.queued),
-        ("workers", scene.running),
-        ("out_queues", scene.answered),
-        ("scheduler", scene.taken),
-    ):
-        if place:
-            parts.append(
-                f"in the {where}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
-            )
-    parts.append(f"{len(scene.done)} tasks done before")
-    return "; ".join(parts) + "."
+    where = {"in_queues": scene.queued, "workers": scene.running, "out_queues": scene.answered}
+    return "; ".join(
+        [plural(scene.partitions * scene.workers, "worker")]
+        + [
+            f"in the {name}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
+            for name, place in {**where, "scheduler": scene.taken}.items()
+            if place
+        ]
+        + [f"{len(scene.done)} tasks done before."]
+    )
 
 
 # ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
-    "step": whole(1, len(NAMES), 5, "step"),
+    "step": whole(1, len(NAMES), 1, "step"),
     "clock": whole(0, MICRO_BATCHES + 2, 2, "k · clock"),
     "partitions": whole(1, 4, 3, "n · partitions"),
 }
@@ -153,13 +149,13 @@ def draw_stuck(seconds: float) -> Figure:
         ((WORKER[0], upper), (PIPE[1], upper)),
         ((PIPE[0], upper), (SCHEDULER[1], upper)),
     ):
-        arrow(axes, start, end, color=RED, **{**WIRE, "width": 2.6})
+        arrow(axes, start, end, color=INK, **{**WIRE, "width": 2.6})
     axes.text(0.1, 0.3, "out_queues[1].get()", family="DejaVu Sans Mono", fontsize=11, va="center")
-    axes.text(0.1, 0.62, "red: waits for", color=RED, fontsize=11, weight="bold", va="center")
+    axes.text(0.1, 0.62, "arrow: waits for", fontsize=11, weight="bold", va="center")
     title(
         axes, f"The scheduler waits for worker 1, worker 1 for the scheduler: {seconds:.1f} s, and no answer"
     )
-    ring = "Red arrows: scheduler, out_queues[1], worker 1, in_queues[1], scheduler: a ring of 4 waits."
+    ring = "Arrows: scheduler, out_queues[1], worker 1, in_queues[1], scheduler: a ring of 4 waits."
     return describe(figure, f"{axes.get_title('left')}. {ring} {words(scene)}")
 
 
@@ -197,10 +193,10 @@ def _draw_scene(axes: Axes, scene: Scene) -> None:
         axes.text(0.18, bottom - 0.3, "in_queues\nout_queues", fontsize=10, va="center", color=MUTED)
     for j in range(scene.partitions):
         upper, lower = _lanes(j)
-        _worker(axes, j, scene)
-        if scene.queues:
-            _pipe(axes, upper, f"in_queues[{j}]" if scene.held else "in_queue", j)
-            _pipe(axes, lower, f"out_queues[{j}]" if scene.held else "out_queue", j)
+        if scene.workers:
+            _worker(axes, j, scene)
+        _pipe(axes, upper, f"in_queues[{j}]" if scene.held else "in_queue", j)
+        _pipe(axes, lower, f"out_queues[{j}]" if scene.held else "out_queue", j)
         # a queue fills from its far end: next to whoever takes from it
         for place, at in (
             (scene.queued, (PIPE[1] - 0.26, upper)),
@@ -256,7 +252,6 @@ def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str
 # One stream runs in order of launch; two streams run side by side (if the device has room); an event lets one
 # wait for the other.
 
-LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
 KERNELS = 4  # of A, and of B
 
 STREAMS_CONTROLS = {
@@ -299,40 +294,41 @@ def simulate_streams(
 
 @styled
 def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bool) -> Figure:
-    """Draw the launches of A0 … A3 and B0 … B3 and when their kernels run."""
+    """Draw the launches of A0 … A3 and B0 … B3 and when their kernels run.
+
+    The CPU stands between the streams, so that no line from a launch to its kernel crosses another stream's lane.
+    """
     trace = simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
-    figure, axes = new_figure(9, 3.9)
-    y = {lane: row + 0.5 * (row > 1) for row, lane in enumerate(LANES)}
-    y["thread 0"] += 0.5 * (threads == 1)  # one of two rows: in the middle
-    y["stream 0"] += 0.5 * (streams == 1)
+    single = simulate_streams(1, kernel=kernel, launch=launch).end
+    order = ["stream 0", *(f"thread {t}" for t in range(threads)), "stream 1"][: streams + threads]
+    if (streams, threads) == (1, 2):
+        order = ["thread 0", "stream 0", "thread 1"]
+    y = {lane: 1.7 * row for row, lane in enumerate(order)}
+    figure, axes = new_figure(9, 3.6 if len(order) < 4 else 4.6)
     launched = {span.label: span for span in trace if span.kind == "launch"}
-    for lane in LANES:
-        if lane not in trace.lanes:
-            continue
+    for lane in order:
         axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
         for span in trace.only(lane=lane):
             _bar(axes, span, y[lane])
             if span.kind == "compute":
                 come = launched[span.label]
-                ends = ((come.end, y[come.lane] + 0.34), (span.start, y[lane] - 0.34))
-                line = ConnectionPatch(
-                    *ends, "data", color=rank_color("AB".index(span.label[0])), linewidth=0.9, zorder=0.5
-                )
-                axes.add_artist(line)
-    for text, where in (("CPU: launches", 0.5), ("device: kernels", 3.0)):
-        place = axes.get_yaxis_transform()
-        axes.text(1.012, where, text, transform=place, va="center", color=MUTED, rotation=-90, fontsize=10)
-    longest = 2 * KERNELS * (6 if kernel > 3 or launch > 3 else 3) + 8
-    axes.set(xlim=(-0.2, max(longest, trace.end + 0.5)), ylim=(4.1, -0.6), xlabel="time (ticks)")
-    axes.set_yticks([y[lane] for lane in trace.lanes], trace.lanes, color=INK)
+                edge = 0.34 if y[lane] > y[come.lane] else -0.34
+                ends = (come.end, y[come.lane] + edge), (span.start, y[lane] - edge)
+                look: Any = {"color": rank_color("AB".index(span.label[0])), "linewidth": 1.6}
+                axes.add_artist(ConnectionPatch(*ends, "data", arrowstyle="-|>", **look))
+    axes.axvline(single, color=MUTED, linestyle=(0, (4, 3)), zorder=0.2)
+    axes.set(xlim=(-0.2, single + 0.5), ylim=(y[order[-1]] + 0.6, -0.6), xlabel="time (ticks)")
+    axes.text(single - 0.2, -0.47, "end with one stream", ha="right", va="center", color=MUTED, fontsize=10)
+    named = {"thread": "launches of\n", "stream": "kernels in\n"}
+    axes.set_yticks([*y.values()], [named[lane[:6]] + lane for lane in order], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     kernels = [span for span in trace if span.kind == "compute"]
     side = Trace(replace(span, kind=span.label[0]) for span in kernels).overlap("A", "B")
     title(axes, _finding(trace, streams, threads, kernel, launch, waits, side))
-    order = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
+    begun = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
     how = f"{streams} streams, launching threads: {threads}; ticks per kernel: {kernel}, per launch: {launch}"
-    said = f"{axes.get_title('left')}. {how}. Kernels start in the order {order}; the last ends at {trace.end:g}."
+    said = f"{axes.get_title('left')}. {how}. Kernels start in the order {begun}; the last ends at {trace.end:g}."
     return describe(figure, said)
 
 

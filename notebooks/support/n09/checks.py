@@ -10,6 +10,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from itertools import zip_longest
@@ -241,10 +242,7 @@ def _serving(
     done: int = 1,
     goes_on: Callable[[bool], bool] = lambda ok: True,
 ) -> Worker:
-    """Make a worker: as it is, right: it serves until None, and whatever a task raises is an answer.
-
-    Wrong are others: by what they answer and catch, and after which answer they go on.
-    """
+    """Make a worker: as it is, right. Wrong are others, by what they answer and catch, and when they end."""
 
     def serve(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
         while not over(task := in_queue.get()):
@@ -311,23 +309,18 @@ check_worker = Exercise(
 
 
 def ask_spawn(spawn: Callable[..., Any], case: Sequence[str]) -> list[str]:
-    """Spawn workers for these devices, give each partition a task, leave, and say what one sees of it.
-
-    A last word in `case`, "leaves by an error", says how the body of the `with` ends.
-    """
+    """Spawn workers for these devices, use them, leave, perhaps by an error (the last word), and say what one sees."""
     devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
     keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
     meeting = Barrier(len(set(keys)), timeout=PATIENCE / 2)
-    probes = [
-        _Probe(f"task {j}", "works", meeting if j == keys.index(key) else None) for j, key in enumerate(keys)
-    ]
+    first = [meeting if j == keys.index(key) else None for j, key in enumerate(keys)]
+    probes = [_Probe(f"task {j}", "works", each) for j, each in enumerate(first)]
     waiting = [_Probe(f"last task {number}", "late") for number in range(2 * len(keys))]
     said: list[str] = []
 
     def body(in_queues: Queues, out_queues: Queues) -> None:
         many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
-        said.append("two lists, with {} and {} entries".format(*(entries for entries, _ in many)))
-        said.append("{} different in_queues, {} different out_queues".format(*(kinds for _, kinds in many)))
+        said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
         if many != [(len(keys), len(set(keys)))] * 2:
             return
         said.append(f"threads started: {len(aside.started)}")
@@ -438,10 +431,7 @@ check_spawn_workers = Exercise(
 
 
 def ask_scheduler(scheduler: Scheduler, case: Sequence[str]) -> list[str]:
-    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees.
-
-    With SHARED as the last word, the partitions share a worker and its queues.
-    """
+    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
     finalized: list[tuple[_Probe, object]] = []
     shared, kinds = SHARED in case, [kind for kind in case if kind != SHARED]
     meeting = None if shared else Barrier(sum(kind != "idle" for kind in kinds), timeout=PATIENCE / 2)
@@ -468,9 +458,13 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str]) -> list[str]:
         in_queue.put(None)
         worker.join(PATIENCE)  # a scheduler that raises early leaves tasks at work: look when they are done
     for task in tasks.values():
-        if aside.error is task.error or _is_new(aside.error, task.error):
-            new = "" if aside.error is task.error else "a new exception in place of "
-            over = f"raised {new}the {task.kind} of {task.label}"
+        of_it, error = f"the {task.kind} of {task.label}", aside.error
+        if error is task.error:
+            over = f"raised {of_it}"
+        elif error and (
+            task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error)
+        ):
+            over = f"raised a new exception in place of {of_it}"
     met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
     there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
     left = sum(not out_queue.empty() for out_queue in out_queues)
@@ -479,13 +473,6 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str]) -> list[str]:
         right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
         said.append(f"finalized: {', '.join(right) or 'none'}")
     return said
-
-
-def _is_new(error: BaseException | None, old: BaseException) -> bool:
-    """Say whether an error was made from another one: chained, or a copy."""
-    if error is None:
-        return False
-    return old in (error.__cause__, error.__context__) or (type(error), str(error)) == (type(old), str(old))
 
 
 def _take(
@@ -501,15 +488,14 @@ def _take(
     errors: list[BaseException] = []
     for j, out_queue in out_queues:
         ok, payload = out_queue.get()
-        if not ok:
+        if ok:
+            task, batches[j] = payload
+            if finalize:
+                task.finalize(batches[j])
+        else:
             errors.append(payload[1])
-            if at_once:
-                break
-            continue
-        task, batch = payload
-        if finalize:
-            task.finalize(batch)
-        batches[j] = batch
+        if errors and at_once:
+            break
     if errors and raised is not None:
         if new:
             raise RuntimeError("a task failed") from errors[raised]
@@ -526,12 +512,6 @@ def _putting(take: Callable[[list[tuple[int, SimpleQueue[Any]]]], dict[int, obje
         return take([(j, out_queues[j]) for j in tasks])
 
     return run
-
-
-def _from_the_first(tasks: Mapping[int, Any], in_queues: Queues, out_queues: Queues) -> dict[int, object]:
-    for task, in_queue in zip(tasks.values(), in_queues, strict=False):
-        in_queue.put(task)
-    return _take((j, out_queues[number]) for number, j in enumerate(tasks))
 
 
 def _from_the_last(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, object]:
@@ -571,7 +551,11 @@ check_run_clock = Exercise(
         "Of several errors, raise that of the first partition.": _putting(partial(_take, raised=-1)),
         "Raise the very exception: a new one has lost the traceback.": _putting(partial(_take, new=True)),
         "finalize must go from the first partition to the last.": _putting(lambda out: _take(out[::-1])),
-        "The keys of `tasks` say which queues to use: a partition may be idle.": _from_the_first,
+        "The keys of `tasks` say which queues to use: a partition may be idle.": (
+            lambda tasks, *queues: dict(
+                zip(tasks, _putting(_take)(dict(enumerate(tasks.values())), *queues).values(), strict=True)
+            )
+        ),
         "Two partitions share a queue: its first answer belongs to the task that you put first.": _putting(
             _from_the_last
         ),
@@ -598,11 +582,8 @@ def _first_that_gains(gains: Mapping[int, float]) -> int | str:
 
 
 def _in_a_new_thread(work: Callable[[], Any]) -> Any:
-    seen: list[Any] = []
-    thread = Thread(target=lambda: seen.append(work()))
-    thread.start()
-    thread.join()
-    return seen[0]
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def _grad_in_a_new_thread() -> str:
@@ -631,9 +612,7 @@ def _right_though_late() -> list[int]:
 
 guess_size = Guess("the first size that gains 1.2 here", _first_that_gains)
 guess_streams = Guess(
-    "the end with two streams in ticks",
-    lambda: f"{simulate_streams(2, kernel=3, launch=1).end:g}",
-    read=_exactly,
+    "the end in ticks", lambda: f"{simulate_streams(2, kernel=3, launch=1).end:g}", read=_exactly
 )
 guess_grad = Guess("whether gradients are on in the new thread", _grad_in_a_new_thread, read=letter)
 guess_clocks = Guess(

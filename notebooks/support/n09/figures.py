@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,25 +13,11 @@ from matplotlib.patches import ConnectionPatch
 
 from lib._values import format_time, plural
 from lib.pipeline import clock_cycles
+from lib.show import style
 from lib.show.charts import beside, row_bars
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
-from lib.show.style import (
-    BLUE,
-    GREY,
-    HATCH,
-    INK,
-    MUTED,
-    PAPER,
-    RED,
-    TRACK,
-    describe,
-    new_figure,
-    pale,
-    rank_color,
-    styled,
-    title,
-)
+from lib.show.style import INK, MUTED, PAPER, describe, new_figure, rank_color, styled, title
 from lib.show.timeline import bar
 from lib.timeline import Span, Trace, Work, play
 
@@ -67,18 +53,13 @@ def scene_at(step: int, clock: int, partitions: int) -> Scene:
     return scene
 
 
-def _listed(words: Iterable[str]) -> str:
-    *most, final = words
-    return f"{', '.join(most)} and {final}" if most else final
-
-
 def said(name: str, scene: Scene, clock: int) -> str:
     """Say what a step of a clock does."""
     if name in NAMES[:3]:
         ready = "each partition gets a queue for tasks and one for answers"
         start = "each partition gets a thread, its worker, which waits"
         return (ready, start, "the scheduler holds both lists of queues")[NAMES.index(name)]
-    tasks = _listed(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
+    tasks = " and ".join(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
     one = ("waits in its queue", "runs", "is answered", "is back")
     many = ("wait in their queues", "run at the same time", "are answered", "are back")
     return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]}"
@@ -121,8 +102,7 @@ WAYS = {  # of a task in these steps: from, to, and on the height of which queue
 @styled
 def draw_runtime(step: int, clock: int, partitions: int) -> Figure:
     """Draw one of the seven steps in one clock of a forward pass (a clock beyond the last is taken as the last)."""
-    last = MICRO_BATCHES + partitions - 2
-    clock, name = min(clock, last), NAMES[step - 1]
+    clock, name = min(clock, MICRO_BATCHES + partitions - 2), NAMES[step - 1]
     scene = scene_at(step, clock, partitions)
     figure, axes = _stage(partitions)
     _banner(axes, name)
@@ -142,14 +122,9 @@ def draw_stuck(seconds: float) -> Figure:
     scene = Scene(2, answered={0: 0}, now={(0, 0)})
     figure, axes = _stage(2)
     _draw_scene(axes, scene)
-    upper, lower = _lanes(1)
-    for start, end in (
-        ((SCHEDULER[1], lower), (PIPE[0], lower)),
-        ((PIPE[1], lower), (WORKER[0], lower)),
-        ((WORKER[0], upper), (PIPE[1], upper)),
-        ((PIPE[0], upper), (SCHEDULER[1], upper)),
-    ):
-        arrow(axes, start, end, color=INK, **{**WIRE, "width": 2.6})
+    for start, end, queue in WAYS.values():
+        y = _lanes(1)[1 - queue]  # against the way of tasks and answers
+        arrow(axes, (start, y), (end, y), color=INK, **{**WIRE, "width": 2.6})
     axes.text(0.1, 0.3, "out_queues[1].get()", family="DejaVu Sans Mono", fontsize=11, va="center")
     axes.text(0.1, 0.62, "arrow: waits for", fontsize=11, weight="bold", va="center")
     title(
@@ -178,7 +153,7 @@ def _banner(axes: Axes, current: str) -> None:
     for number, name in enumerate(NAMES, start=1):
         width = 0.52 + 0.088 * len(name)
         now = name == current
-        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY)
+        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else style.GREY)
         look: Any = {"weight": "bold" if now else "normal", "color": PAPER if now else MUTED}
         axes.text(x + width / 2, 0.17, f"{number} {name}", ha="center", va="center", fontsize=10, **look)
         x += width + 0.1
@@ -186,7 +161,7 @@ def _banner(axes: Axes, current: str) -> None:
 
 def _draw_scene(axes: Axes, scene: Scene) -> None:
     bottom = TOP + scene.partitions * ROW - 0.12
-    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), TRACK, INK)
+    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), style.TRACK, INK)
     axes.text(0.18, TOP + 0.28, "scheduler", weight="bold", va="center")
     axes.text(0.18, TOP + 0.5, "your thread", color=MUTED, fontsize=10, va="center")
     if scene.held and not scene.taken and scene.partitions > 1:
@@ -213,7 +188,7 @@ def _worker(axes: Axes, j: int, scene: Scene) -> None:
     upper, lower = _lanes(j)
     busy = j in scene.running
     color = rank_color(j)
-    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), pale(color, 0.25 if busy else 0.08), color)
+    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), style.pale(color, 0.25 if busy else 0.08), color)
     middle, doing = (upper + lower) / 2, "computes" if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
     axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
@@ -235,7 +210,7 @@ def _table(axes: Axes, scene: Scene) -> None:
         axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
         for i, j in pairs:
             state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
-            hue = rank_color(j) if state != "to do" else GREY
+            hue = rank_color(j) if state != "to do" else style.GREY
             y = TOP + (j + 0.5) * ROW
             cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
             draw_cell(axes, x, y, cell, size=0.29, font=9)
@@ -247,10 +222,7 @@ def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str
 
 
 # ---- What a CUDA stream orders: launches on the CPU, kernels on the device.
-#
-# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free.
-# One stream runs in order of launch; two streams run side by side (if the device has room); an event lets one
-# wait for the other.
+# A kernel starts when it is launched and its stream is free; an event lets one stream wait for the other.
 
 KERNELS = 4  # of A, and of B
 
@@ -307,18 +279,26 @@ def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bo
     figure, axes = new_figure(9, 3.6 if len(order) < 4 else 4.6)
     launched = {span.label: span for span in trace if span.kind == "launch"}
     for lane in order:
-        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
+        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=style.TRACK, zorder=0)
         for span in trace.only(lane=lane):
             _bar(axes, span, y[lane])
             if span.kind == "compute":
                 come = launched[span.label]
                 edge = 0.34 if y[lane] > y[come.lane] else -0.34
                 ends = (come.end, y[come.lane] + edge), (span.start, y[lane] - edge)
-                look: Any = {"color": rank_color("AB".index(span.label[0])), "linewidth": 1.6}
-                axes.add_artist(ConnectionPatch(*ends, "data", arrowstyle="-|>", **look))
+                color = rank_color("AB".index(span.label[0]))
+                axes.add_artist(ConnectionPatch(*ends, "data", arrowstyle="-|>", color=color, lw=1.6))
     axes.axvline(single, color=MUTED, linestyle=(0, (4, 3)), zorder=0.2)
     axes.set(xlim=(-0.2, single + 0.5), ylim=(y[order[-1]] + 0.6, -0.6), xlabel="time (ticks)")
-    axes.text(single - 0.2, -0.47, "end with one stream", ha="right", va="center", color=MUTED, fontsize=10)
+    axes.text(
+        single - 0.2,
+        -0.47,
+        "end with one stream, one thread",
+        ha="right",
+        va="center",
+        color=MUTED,
+        fontsize=10,
+    )
     named = {"thread": "launches of\n", "stream": "kernels in\n"}
     axes.set_yticks([*y.values()], [named[lane[:6]] + lane for lane in order], color=INK)
     axes.tick_params(axis="y", length=0)
@@ -338,10 +318,8 @@ def _finding(
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    why = "B's launches come late" if threads == 1 else "both are launched at once"
-    if launch >= kernel and threads == 1:
-        why = "launching, not computing, takes the time"
-    why = "B waits for A1" if waits else why
+    late = "B's launches come late" if launch < kernel else "launching, not computing, takes the time"
+    why = "B waits for A1" if waits else late if threads == 1 else "both are launched at once"
     return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
 
 
@@ -353,7 +331,7 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
         bar(axes, y, span.start, span.duration, color, span.label, **look)
         return
     hatched = span.duration > 1
-    look |= {"edgecolor": color, "hatch": HATCH["wait"] if hatched else None}
+    look |= {"edgecolor": color, "hatch": style.HATCH["wait"] if hatched else None}
     bar(axes, y, span.start, span.duration, PAPER, **look)
     behind = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"} if hatched else None
     middle = (span.start + span.end) / 2
@@ -378,7 +356,7 @@ def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
     figure, axes = new_figure(9, 0.4 + 0.42 * (len(gains) + 1))
     names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains] + [python.name]
     factors = [gain.factor for gain in (*gains, python)]
-    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[BLUE] * len(gains), RED])
+    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[style.BLUE] * len(gains), style.RED])
     for text in axes.texts:  # also where a line would strike it through
         text.set_backgroundcolor(PAPER)
     for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):

@@ -137,6 +137,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n09.guess_grad": ("yes", "no"),
     "n09.guess_clocks": (16, 15, 4, [3, 1, 2]),
     "n09.guess_backward": (1, 2),
+    "n09.guess_late": ([0], [0, 1, 2, 3, 4, 5]),
     "n10.guess_one_segment": (17, 9),
     "n10.guess_least": (16, 64),
     "n10.guess_ratio": (4 / 3, 2),

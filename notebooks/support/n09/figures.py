@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,32 +13,18 @@ from matplotlib.patches import ConnectionPatch
 
 from lib._values import format_time, plural
 from lib.pipeline import clock_cycles
+from lib.show import style
 from lib.show.charts import beside, row_bars
 from lib.show.explore import switch, whole
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
-from lib.show.style import (
-    BLUE,
-    GREY,
-    HATCH,
-    INK,
-    MUTED,
-    PAPER,
-    RED,
-    TRACK,
-    describe,
-    new_figure,
-    pale,
-    rank_color,
-    styled,
-    title,
-)
+from lib.show.style import INK, MUTED, PAPER, describe, new_figure, rank_color, styled, title
 from lib.show.timeline import bar
 from lib.timeline import Span, Trace, Work, play
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
 MICRO_BATCHES = 4
-NAMES = ("spawn", "queues", "hand back", "put", "run", "result", "take")
+NAMES = ("queues", "spawn", "hand out", "put", "run", "result", "take")
 
 
 @dataclass
@@ -46,7 +32,7 @@ class Scene:
     """Say where every task is: by partition j, the micro-batch i that lies there."""
 
     partitions: int
-    queues: bool = True
+    workers: bool = True
     held: bool = True
     queued: dict[int, int] = field(default_factory=dict)
     running: dict[int, int] = field(default_factory=dict)
@@ -59,7 +45,7 @@ class Scene:
 def scene_at(step: int, clock: int, partitions: int) -> Scene:
     """Return where everything is after `step` (1 to 7) of a clock; the first three steps come before all clocks."""
     if step <= 3:
-        return Scene(partitions, queues=step > 1, held=step > 2)
+        return Scene(partitions, workers=step > 1, held=step > 2)
     clocks = list(clock_cycles(MICRO_BATCHES, partitions))
     scene = Scene(partitions, done=set(chain(*clocks[:clock])), now=set(clocks[clock]))
     place = {4: scene.queued, 5: scene.running, 6: scene.answered, 7: scene.taken}[step]
@@ -67,19 +53,13 @@ def scene_at(step: int, clock: int, partitions: int) -> Scene:
     return scene
 
 
-def _listed(words: Iterable[str]) -> str:
-    *most, final = words
-    return f"{', '.join(most)} and {final}" if most else final
-
-
 def said(name: str, scene: Scene, clock: int) -> str:
     """Say what a step of a clock does."""
-    n = scene.partitions
-    start = "one thread starts and waits" if n == 1 else f"{n} threads start, one per partition, and wait"
     if name in NAMES[:3]:
-        ready = "each worker gets a queue for tasks and one for answers"
-        return (start, ready, "the scheduler holds both lists of queues")[NAMES.index(name)]
-    tasks = _listed(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
+        ready = "each partition gets a queue for tasks and one for answers"
+        start = "each partition gets a thread, its worker, which waits"
+        return (ready, start, "the scheduler holds both lists of queues")[NAMES.index(name)]
+    tasks = " and ".join(f"F{i}" for i, _ in sorted(scene.now, key=lambda pair: pair[1]))
     one = ("waits in its queue", "runs", "is answered", "is back")
     many = ("wait in their queues", "run at the same time", "are answered", "are back")
     return f"in clock {clock}, {tasks} {(one if len(scene.now) == 1 else many)[NAMES.index(name) - 3]}"
@@ -87,25 +67,22 @@ def said(name: str, scene: Scene, clock: int) -> str:
 
 def words(scene: Scene) -> str:
     """Say where everything is."""
-    parts = [plural(scene.partitions, "worker")]
-    for where, place in (
-        ("in_queues", scene.queued),
-        ("workers", scene.running),
-        ("out_queues", scene.answered),
-        ("scheduler", scene.taken),
-    ):
-        if place:
-            parts.append(
-                f"in the {where}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
-            )
-    parts.append(f"{len(scene.done)} tasks done before")
-    return "; ".join(parts) + "."
+    where = {"in_queues": scene.queued, "workers": scene.running, "out_queues": scene.answered}
+    return "; ".join(
+        [plural(scene.partitions * scene.workers, "worker")]
+        + [
+            f"in the {name}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
+            for name, place in {**where, "scheduler": scene.taken}.items()
+            if place
+        ]
+        + [f"{len(scene.done)} tasks done before."]
+    )
 
 
 # ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
-    "step": whole(1, len(NAMES), 5, "step"),
+    "step": whole(1, len(NAMES), 1, "step"),
     "clock": whole(0, MICRO_BATCHES + 2, 2, "k · clock"),
     "partitions": whole(1, 4, 3, "n · partitions"),
 }
@@ -125,8 +102,7 @@ WAYS = {  # of a task in these steps: from, to, and on the height of which queue
 @styled
 def draw_runtime(step: int, clock: int, partitions: int) -> Figure:
     """Draw one of the seven steps in one clock of a forward pass (a clock beyond the last is taken as the last)."""
-    last = MICRO_BATCHES + partitions - 2
-    clock, name = min(clock, last), NAMES[step - 1]
+    clock, name = min(clock, MICRO_BATCHES + partitions - 2), NAMES[step - 1]
     scene = scene_at(step, clock, partitions)
     figure, axes = _stage(partitions)
     _banner(axes, name)
@@ -146,20 +122,15 @@ def draw_stuck(seconds: float) -> Figure:
     scene = Scene(2, answered={0: 0}, now={(0, 0)})
     figure, axes = _stage(2)
     _draw_scene(axes, scene)
-    upper, lower = _lanes(1)
-    for start, end in (
-        ((SCHEDULER[1], lower), (PIPE[0], lower)),
-        ((PIPE[1], lower), (WORKER[0], lower)),
-        ((WORKER[0], upper), (PIPE[1], upper)),
-        ((PIPE[0], upper), (SCHEDULER[1], upper)),
-    ):
-        arrow(axes, start, end, color=RED, **{**WIRE, "width": 2.6})
+    for start, end, queue in WAYS.values():
+        y = _lanes(1)[1 - queue]  # against the way of tasks and answers
+        arrow(axes, (start, y), (end, y), color=INK, **{**WIRE, "width": 2.6})
     axes.text(0.1, 0.3, "out_queues[1].get()", family="DejaVu Sans Mono", fontsize=11, va="center")
-    axes.text(0.1, 0.62, "red: waits for", color=RED, fontsize=11, weight="bold", va="center")
+    axes.text(0.1, 0.62, "arrow: waits for", fontsize=11, weight="bold", va="center")
     title(
         axes, f"The scheduler waits for worker 1, worker 1 for the scheduler: {seconds:.1f} s, and no answer"
     )
-    ring = "Red arrows: scheduler, out_queues[1], worker 1, in_queues[1], scheduler: a ring of 4 waits."
+    ring = "Arrows: scheduler, out_queues[1], worker 1, in_queues[1], scheduler: a ring of 4 waits."
     return describe(figure, f"{axes.get_title('left')}. {ring} {words(scene)}")
 
 
@@ -182,7 +153,7 @@ def _banner(axes: Axes, current: str) -> None:
     for number, name in enumerate(NAMES, start=1):
         width = 0.52 + 0.088 * len(name)
         now = name == current
-        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else GREY)
+        _frame(axes, (x, x + width), (0.02, 0.32), INK if now else PAPER, INK if now else style.GREY)
         look: Any = {"weight": "bold" if now else "normal", "color": PAPER if now else MUTED}
         axes.text(x + width / 2, 0.17, f"{number} {name}", ha="center", va="center", fontsize=10, **look)
         x += width + 0.1
@@ -190,17 +161,17 @@ def _banner(axes: Axes, current: str) -> None:
 
 def _draw_scene(axes: Axes, scene: Scene) -> None:
     bottom = TOP + scene.partitions * ROW - 0.12
-    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), TRACK, INK)
+    _frame(axes, SCHEDULER, (TOP + 0.08, bottom), style.TRACK, INK)
     axes.text(0.18, TOP + 0.28, "scheduler", weight="bold", va="center")
     axes.text(0.18, TOP + 0.5, "your thread", color=MUTED, fontsize=10, va="center")
     if scene.held and not scene.taken and scene.partitions > 1:
         axes.text(0.18, bottom - 0.3, "in_queues\nout_queues", fontsize=10, va="center", color=MUTED)
     for j in range(scene.partitions):
         upper, lower = _lanes(j)
-        _worker(axes, j, scene)
-        if scene.queues:
-            _pipe(axes, upper, f"in_queues[{j}]" if scene.held else "in_queue", j)
-            _pipe(axes, lower, f"out_queues[{j}]" if scene.held else "out_queue", j)
+        if scene.workers:
+            _worker(axes, j, scene)
+        _pipe(axes, upper, f"in_queues[{j}]" if scene.held else "in_queue", j)
+        _pipe(axes, lower, f"out_queues[{j}]" if scene.held else "out_queue", j)
         # a queue fills from its far end: next to whoever takes from it
         for place, at in (
             (scene.queued, (PIPE[1] - 0.26, upper)),
@@ -217,7 +188,7 @@ def _worker(axes: Axes, j: int, scene: Scene) -> None:
     upper, lower = _lanes(j)
     busy = j in scene.running
     color = rank_color(j)
-    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), pale(color, 0.25 if busy else 0.08), color)
+    _frame(axes, WORKER, (upper - 0.2, lower + 0.2), style.pale(color, 0.25 if busy else 0.08), color)
     middle, doing = (upper + lower) / 2, "computes" if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
     axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
@@ -239,7 +210,7 @@ def _table(axes: Axes, scene: Scene) -> None:
         axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
         for i, j in pairs:
             state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
-            hue = rank_color(j) if state != "to do" else GREY
+            hue = rank_color(j) if state != "to do" else style.GREY
             y = TOP + (j + 0.5) * ROW
             cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
             draw_cell(axes, x, y, cell, size=0.29, font=9)
@@ -251,12 +222,8 @@ def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str
 
 
 # ---- What a CUDA stream orders: launches on the CPU, kernels on the device.
-#
-# A launch takes time on the CPU and returns; its kernel starts when it is launched and the stream is free.
-# One stream runs in order of launch; two streams run side by side (if the device has room); an event lets one
-# wait for the other.
+# A kernel starts when it is launched and its stream is free; an event lets one stream wait for the other.
 
-LANES = ("thread 0", "thread 1", "stream 0", "stream 1")
 KERNELS = 4  # of A, and of B
 
 STREAMS_CONTROLS = {
@@ -299,40 +266,49 @@ def simulate_streams(
 
 @styled
 def draw_streams(streams: int, threads: int, kernel: int, launch: int, waits: bool) -> Figure:
-    """Draw the launches of A0 … A3 and B0 … B3 and when their kernels run."""
+    """Draw the launches of A0 … A3 and B0 … B3 and when their kernels run.
+
+    The CPU stands between the streams, so that no line from a launch to its kernel crosses another stream's lane.
+    """
     trace = simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
-    figure, axes = new_figure(9, 3.9)
-    y = {lane: row + 0.5 * (row > 1) for row, lane in enumerate(LANES)}
-    y["thread 0"] += 0.5 * (threads == 1)  # one of two rows: in the middle
-    y["stream 0"] += 0.5 * (streams == 1)
+    single = simulate_streams(1, kernel=kernel, launch=launch).end
+    order = ["stream 0", *(f"thread {t}" for t in range(threads)), "stream 1"][: streams + threads]
+    if (streams, threads) == (1, 2):
+        order = ["thread 0", "stream 0", "thread 1"]
+    y = {lane: 1.7 * row for row, lane in enumerate(order)}
+    figure, axes = new_figure(9, 3.6 if len(order) < 4 else 4.6)
     launched = {span.label: span for span in trace if span.kind == "launch"}
-    for lane in LANES:
-        if lane not in trace.lanes:
-            continue
-        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=TRACK, zorder=0)
+    for lane in order:
+        axes.axhspan(y[lane] - 0.34, y[lane] + 0.34, color=style.TRACK, zorder=0)
         for span in trace.only(lane=lane):
             _bar(axes, span, y[lane])
             if span.kind == "compute":
                 come = launched[span.label]
-                ends = ((come.end, y[come.lane] + 0.34), (span.start, y[lane] - 0.34))
-                line = ConnectionPatch(
-                    *ends, "data", color=rank_color("AB".index(span.label[0])), linewidth=0.9, zorder=0.5
-                )
-                axes.add_artist(line)
-    for text, where in (("CPU: launches", 0.5), ("device: kernels", 3.0)):
-        place = axes.get_yaxis_transform()
-        axes.text(1.012, where, text, transform=place, va="center", color=MUTED, rotation=-90, fontsize=10)
-    longest = 2 * KERNELS * (6 if kernel > 3 or launch > 3 else 3) + 8
-    axes.set(xlim=(-0.2, max(longest, trace.end + 0.5)), ylim=(4.1, -0.6), xlabel="time (ticks)")
-    axes.set_yticks([y[lane] for lane in trace.lanes], trace.lanes, color=INK)
+                edge = 0.34 if y[lane] > y[come.lane] else -0.34
+                ends = (come.end, y[come.lane] + edge), (span.start, y[lane] - edge)
+                color = rank_color("AB".index(span.label[0]))
+                axes.add_artist(ConnectionPatch(*ends, "data", arrowstyle="-|>", color=color, lw=1.6))
+    axes.axvline(single, color=MUTED, linestyle=(0, (4, 3)), zorder=0.2)
+    axes.set(xlim=(-0.2, single + 0.5), ylim=(y[order[-1]] + 0.6, -0.6), xlabel="time (ticks)")
+    axes.text(
+        single - 0.2,
+        -0.47,
+        "end with one stream, one thread",
+        ha="right",
+        va="center",
+        color=MUTED,
+        fontsize=10,
+    )
+    named = {"thread": "launches of\n", "stream": "kernels in\n"}
+    axes.set_yticks([*y.values()], [named[lane[:6]] + lane for lane in order], color=INK)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     kernels = [span for span in trace if span.kind == "compute"]
     side = Trace(replace(span, kind=span.label[0]) for span in kernels).overlap("A", "B")
     title(axes, _finding(trace, streams, threads, kernel, launch, waits, side))
-    order = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
+    begun = " ".join(span.label for span in sorted(kernels, key=lambda span: span.start))
     how = f"{streams} streams, launching threads: {threads}; ticks per kernel: {kernel}, per launch: {launch}"
-    said = f"{axes.get_title('left')}. {how}. Kernels start in the order {order}; the last ends at {trace.end:g}."
+    said = f"{axes.get_title('left')}. {how}. Kernels start in the order {begun}; the last ends at {trace.end:g}."
     return describe(figure, said)
 
 
@@ -342,10 +318,8 @@ def _finding(
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    why = "B's launches come late" if threads == 1 else "both are launched at once"
-    if launch >= kernel and threads == 1:
-        why = "launching, not computing, takes the time"
-    why = "B waits for A1" if waits else why
+    late = "B's launches come late" if launch < kernel else "launching, not computing, takes the time"
+    why = "B waits for A1" if waits else late if threads == 1 else "both are launched at once"
     return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
 
 
@@ -357,7 +331,7 @@ def _bar(axes: Axes, span: Span, y: float) -> None:
         bar(axes, y, span.start, span.duration, color, span.label, **look)
         return
     hatched = span.duration > 1
-    look |= {"edgecolor": color, "hatch": HATCH["wait"] if hatched else None}
+    look |= {"edgecolor": color, "hatch": style.HATCH["wait"] if hatched else None}
     bar(axes, y, span.start, span.duration, PAPER, **look)
     behind = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none"} if hatched else None
     middle = (span.start + span.end) / 2
@@ -382,7 +356,7 @@ def draw_lock(torch_gains: Sequence[Gain], python: Gain) -> Figure:
     figure, axes = new_figure(9, 0.4 + 0.42 * (len(gains) + 1))
     names = [f"{gain.name}, {format_time(gain.op)}" for gain in gains] + [python.name]
     factors = [gain.factor for gain in (*gains, python)]
-    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[BLUE] * len(gains), RED])
+    row_bars(axes, factors, [f"{x:.2f}" for x in factors], names, [*[style.BLUE] * len(gains), style.RED])
     for text in axes.texts:  # also where a line would strike it through
         text.set_backgroundcolor(PAPER)
     for level, words in ((1, "as fast as one thread"), (2, "twice as fast")):

@@ -14,7 +14,7 @@ import torch
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.pipeline import clock_cycles
+from lib.pipeline.pipeline import Pipeline, clock_cycles
 from lib.pipeline.streams import (
     CPUStream,
     current_stream,
@@ -211,6 +211,33 @@ def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
     assert workers.in_queues[2] is workers.in_queues[4] and len(set(workers.in_queues)) == 4
     workers.join()
     assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="run() takes answers from the last on"))],
+)
+def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue(shared):
+    class Fails(torch.nn.Module):
+        def __init__(self, name, of):
+            super().__init__()
+            self.name, self.of = name, of
+
+        def forward(self, input):
+            if input.item() == self.of:
+                raise ValueError(self.name)
+            return input
+
+    workers = Workers([CPU] * (1 if shared else 2))
+    if shared:
+        workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
+    batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
+    partitions = [torch.nn.Sequential(Fails("first", of=1)), torch.nn.Sequential(Fails("second", of=0))]  # in clock 1
+    try:
+        with pytest.raises(ValueError, match="first"):
+            Pipeline(batches, partitions).run(workers)
+    finally:
+        workers.stop()
 
 
 def test_two_cpu_partitions_compute_at_the_same_time():

@@ -34,6 +34,18 @@ def copies(in_queue, out_queue):
     out_queue.put((False, None))
 
 
+def copied(tasks, in_queues, out_queues):
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = {j: out_queues[j].get() for j in tasks}
+    for ok, payload in answers.values():
+        if not ok:
+            raise payload[0](*payload[1].args)
+    for j, task in tasks.items():
+        task.finalize(answers[j][1][1])
+    return {j: payload[1] for j, (_, payload) in answers.items()}
+
+
 def endless():
     while True:
         pass
@@ -51,12 +63,44 @@ def endless():
         (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
         (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
         (n09.check_worker, copies, "seen: False, another ValueError"),
+        (n09.check_worker, "One goodbye", "seen: last answer (False, None), and 1 more behind it"),
+        (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
+        (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),
+        (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
+        (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
+        (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
+        (
+            n09.check_spawn_workers,
+            "Yield an entry",
+            "3 out_queues, 2 different; seen: 2 in_queues, 2 different",
+        ),
+        (
+            n09.check_spawn_workers,
+            "cuda:0 and cuda:1",
+            "3 out_queues, 2 different; seen: 3 in_queues, 1 different",
+        ),
+        (n09.check_spawn_workers, "You throw away", "computed: True; seen: tasks that waited are computed: False"),
+        (n09.check_run_clock, "You call compute", "seen: computed one at a time"),
+        (
+            n09.check_run_clock,
+            copied,
+            "a new exception in place of the ValueError of task 1. Raise the very exception",
+        ),
+        (
+            n09.check_run_clock,
+            "Two partitions",
+            "do this: works, works, all partitions share a queue. Expected: returned {0: 'batch of",
+        ),
         (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
         (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
         (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
         (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
-        (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 2 different in_queues"),
-        (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 different in_queues"),
+        (
+            n09.check_spawn_workers,
+            "Two partitions",
+            "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different",
+        ),
+        (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
         (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never ended"),
         (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
         (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
@@ -78,19 +122,20 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
     assert [thread for thread in threading.enumerate() if thread is not threading.main_thread()] == []
 
 
-def test_a_scheduler_may_take_the_answers_in_any_order_and_finalize_in_its_own():
-    def from_the_last(tasks, in_queues, out_queues):
+def test_a_scheduler_may_take_the_last_answer_first_if_it_looks_whose_it_is():
+    def as_lib_does(tasks, in_queues, out_queues):
         for j, task in tasks.items():
             in_queues[j].put(task)
-        answers = {j: out_queues[j].get() for j in reversed(tasks)}
-        errors = [answers[j][1][1] for j in tasks if not answers[j][0]]
+        answers = [out_queues[j].get() for j in reversed(tasks)][::-1]
+        errors = [payload[1] for ok, payload in answers if not ok]
         if errors:
             raise errors[0]
-        for j, task in tasks.items():
-            task.finalize(answers[j][1][1])
-        return {j: payload[1] for j, (_, payload) in answers.items()}
+        batches = dict(payload for _, payload in answers)
+        for task in tasks.values():
+            task.finalize(batches[task])
+        return {j: batches[task] for j, task in tasks.items()}
 
-    assert n09.check_run_clock(from_the_last)
+    assert n09.check_run_clock(as_lib_does)
 
 
 def test_a_stub_that_wears_a_decorator_is_untouched():

@@ -34,7 +34,7 @@ def test_the_picture_shows_in_every_clock_what_a_real_run_computes(partitions):
 
 def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
     places = [n09.scene_at(step, 2, 3) for step in range(1, 8)]
-    assert [scene.queues for scene in places] == [False] + [True] * 6
+    assert [scene.workers for scene in places] == [False] + [True] * 6
     assert [scene.held for scene in places] == [False, False] + [True] * 5
     expected = {0: 2, 1: 1, 2: 0}  # partition: micro-batch
     assert [places[3].queued, places[4].running, places[5].answered, places[6].taken] == [expected] * 4

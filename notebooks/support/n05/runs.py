@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +26,6 @@ from support.captions import Holding, Way, predict
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.
 
 BATCH = 2048
-LOOK = 0.03  # seconds between two looks at everybody's memory
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run_way(
         ranks = [stack.enter_context(rank) for rank in started]
         for peer in (*ranks, *([server] if server else [])):
             peer.hear()
-        with MemoryWatch(interval=LOOK) as watch:
+        with MemoryWatch(interval=0.03) as watch:
             port = server.ask("go") if server else 0
             for rank in ranks:
                 rank.pipe.send(port)
@@ -141,17 +141,11 @@ def be_rank(
     """Be a rank: build the dataset, read through DataLoaders, say how fast, stay until all have been looked at."""
     with MetaFile(path) as meta_file:
         loaders = _loaders(meta_file, way, _ready(pipe), rank, **machine)
-        held, began, count = (
-            [next(loaders)],
-            time.perf_counter(),
-            0,
-        )  # held: dataset, loaders whose workers stay
-        for loader in loaders:
+        # held: dataset and loaders, whose workers stay for the last look
+        held, began, count = [next(loaders)], time.perf_counter(), 0
+        for loader in islice(loaders, machine["mini_epochs"]):  # and not to its end, which ends them
             held.append(loader)
-            for number, batch in enumerate(loader):
-                time.sleep(
-                    0 if number else 3 * LOOK
-                )  # the workers of a mini-epoch live for moments: see them
+            for batch in loader:
                 count += batch
                 if time.perf_counter() - began > seconds:
                     break
@@ -172,6 +166,7 @@ def _loaders(
 ) -> Iterator[Any]:
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": workers, "collate_fn": len}
+    arguments["persistent_workers"] = workers > 0
     if workers and sys.platform == "linux":
         arguments["multiprocessing_context"] = "fork"
     dataset: Any
@@ -188,4 +183,4 @@ def _loaders(
         dataset = data.FileDataset(meta_file) if way == "file" else data.NaiveDataset(meta_file)
     yield dataset
     sampler = data.DistributedSampler(range(len(meta_file)), world_size, rank, order="feistel")
-    yield DataLoader(dataset, sampler=sampler, persistent_workers=workers > 0, **arguments)
+    yield DataLoader(dataset, sampler=sampler, **arguments)

@@ -413,7 +413,8 @@ def _fault_of_rank(make: Any) -> str:
     _, kept, _ = _held(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
     each = kept / (len(MANY) // 2)
     if each > TEXT / len(MANY) + 14:
-        return f"{each:.0f} bytes are kept for each row, Packed needs {TEXT / len(MANY) + 8:.0f} (text and offset)."
+        most = f"{each:.0f} bytes are kept for each row, and Packed needs {TEXT / len(MANY) + 8:.0f} (text and offset)"
+        return f"{most}: keep no list of ids and no strings beside it."
     if source.memory[1] - source.memory[0] > TEXT / 4:
         return "while the rows of a mini-epoch are read, those of the one before are still in memory."
     return ""

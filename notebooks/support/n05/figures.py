@@ -174,7 +174,7 @@ FILE_MAP_CONTROLS = {
 def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: int, epoch: int) -> Figure:
     """Draw who gets which place of the order, and where these rows lie in the file."""
     asked = (("rank", rank, world_size), ("mini-epoch", mini_epoch, mini_epochs))
-    lost = [f"There is no {what} {k}: {count - 1} is drawn." for what, k, count in asked if k >= count]
+    lost = [f"There is no {what} {k}: {what} {count - 1} is drawn." for what, k, count in asked if k >= count]
     missing = " ".join(["", *lost])
     rank, part = min(rank, world_size - 1), min(mini_epoch, mini_epochs - 1)
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
@@ -182,7 +182,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
     mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
     width = COLUMNS + gap * (COLUMNS // ROWS_A_PAGE - 1)
-    figure, axes = cell_sheet(width, 8.0 + 0.6 * bool(lost), labels=1.15)
+    figure, axes = cell_sheet(width, 8.0 + 0.5 * bool(lost), labels=1.15)
 
     def cell(position: int, row: int) -> Cell:
         turn, owner = divmod(position, world_size)
@@ -210,7 +210,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
         (Cell(""), "another mini-epoch"),
     ]
     draw_legend(axes, legend, x=0, y=6.8, step=8.2)
-    write(axes, -0.5, 7.55, missing.strip(), color=RED, ha="left")
+    write(axes, -0.5, 7.75, missing.strip(), color=RED, ha="left")
     pages = len({row // ROWS_A_PAGE for row in mine})
     finding = f"keeps {len(set(mine))} of {SIZE} rows and meets {pages} of {SIZE // ROWS_A_PAGE} pages"
     title(axes, f"Mini-epoch {part} of epoch {epoch}: rank {rank} {finding}")

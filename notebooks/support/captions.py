@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from dataclasses import dataclass
@@ -103,12 +102,3 @@ def predict(
         return Holding(1, text + rows * place)
     turns = -(-rows // world_size)
     return Holding(world_size, -(-turns // mini_epochs) * (row_bytes - 1 + PLACE + ITEM))
-
-
-PAGE = 4096
-
-
-def expected_private(reads: int, rows: int, object_bytes: float) -> float:
-    """Return the bytes of all pages that so many random reads touch at least once; objects lie one after another."""
-    pages = rows * object_bytes / PAGE
-    return PAGE * pages * -math.expm1(reads * math.log1p(-1 / pages)) if pages > 1 else PAGE * min(1, reads)

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
@@ -37,15 +38,12 @@ from support.n05.runs import Run
 # ---- Which process holds which rows.
 
 HELD_ROWS = 24  # of the file in draw_holders
-NAMES: dict[Way, str] = {
-    "naive": "every rank all rows",
-    "server": "one server",
-    "rank": "every rank its own",
-    "file": "straight from the file",
-    "mapped": "one packed file, mapped",
+HOLDER_WAYS: dict[str, Way] = {
+    "every rank all rows": "naive",
+    "one server": "server",
+    "every rank its own": "rank",
+    "a file, read or mapped": "file",
 }
-HOLDER_WAYS = {name: way for way, name in NAMES.items()}
-
 HOLDERS_CONTROLS = {
     "way": choice(tuple(HOLDER_WAYS), "every rank all rows", "way"),
     "world_size": whole(1, 4, 2, "W · ranks"),
@@ -57,7 +55,7 @@ HOLDERS_CONTROLS = {
 def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 2) -> Figure:
     """Draw the rows that each process holds once it has read; "every rank its own": in mini-epoch 0."""
     kind = HOLDER_WAYS[way]
-    first = {"server": "server", "file": "page cache", "mapped": "page cache"}.get(kind, "")
+    first = {"server": "server", "file": "page cache"}.get(kind, "")
     height = world_size * (1 + workers) + 1.35 * bool(first) + 0.35 * (world_size - 1) + 0.2
     figure, axes = cell_sheet(HELD_ROWS, height, labels=1.3)
     order = Permutation(HELD_ROWS)[range(HELD_ROWS)].tolist()
@@ -86,8 +84,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     finding = {
         "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows (E = {mini_epochs}), its workers "
-        f"share them: {private} in memory",
+        "rank": f"Each rank holds {private // world_size} rows (E = {mini_epochs}); its workers share them",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     return describe(
@@ -122,23 +119,12 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
             look: Any = {"face": pale(color), "edge": color} if full else {"face": PAPER, "edge": GREY}
             left, line = page * (per_page + gap), "-" if full else (0, (2, 2))
             middle = left + (len(inside) - 1) / 2
-            box(
-                axes,
-                middle,
-                y,
-                len(inside) + 0.1,
-                1.24,
-                line=1.6,
-                radius=0.12,
-                zorder=1,
-                linestyle=line,
-                **look,
-            )
+            look |= {"line": 1.6, "radius": 0.12, "zorder": 1, "linestyle": line}
+            box(axes, middle, y, len(inside) + 0.1, 1.24, **look)
             for place, row in enumerate(inside if full else ()):
                 dark = row in read and (color == ORANGE or y > 4)
-                draw_cell(
-                    axes, left + place, y, Cell(row, color=color, mark="plain" if dark else "faded"), font=9.5
-                )
+                cell = Cell(row, color=color, mark="plain" if dark else "faded")
+                draw_cell(axes, left + place, y, cell, font=9.5)
             if full and color == ORANGE:
                 arrow(axes, (middle, 1.0), (middle, 1.72), color=ORANGE, gap=2)
     share = format_share(len(copied) / pages)
@@ -158,10 +144,9 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
     reads = [*next(iter(grown.values()))]
     axes.plot(reads, [size / 1e6 for size in expected], "--", color=MUTED, label="predicted: pages touched")
     for (name, points), color, mark in zip(grown.items(), (ORANGE, BLUE, PINK), "os^", strict=False):
-        axes.plot(
-            reads, [points[count] / 1e6 for count in reads], mark, markersize=7, color=color, label=name
-        )
-        beside(axes, (reads[-1], points[reads[-1]] / 1e6), f"{points[reads[-1]] / 1e6:.0f} MB", color=INK)
+        sizes = [points[count] / 1e6 for count in reads]
+        axes.plot(reads, sizes, mark, markersize=7, color=color, label=name)
+        beside(axes, (reads[-1], sizes[-1]), f"{sizes[-1]:.0f} MB", color=INK)
     axes.set(xscale="log", xlim=(reads[0] * 0.8, reads[-1] * 2), ylim=(-2, None))
     axes.set(xlabel="rows read by the worker, random order", ylabel="private to the worker (MB)")
     axes.set_xticks(reads, [f"1/{reads[-1] // count}" if count < reads[-1] else "all" for count in reads])
@@ -188,12 +173,16 @@ FILE_MAP_CONTROLS = {
 @styled
 def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: int, epoch: int) -> Figure:
     """Draw who gets which place of the order, and where these rows lie in the file."""
+    asked = (("rank", rank, world_size), ("mini-epoch", mini_epoch, mini_epochs))
+    lost = [f"There is no {what} {k}: {what} {count - 1} is drawn." for what, k, count in asked if k >= count]
+    missing = " ".join(["", *lost])
     rank, part = min(rank, world_size - 1), min(mini_epoch, mini_epochs - 1)
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
     turns, gap = -(-SIZE // world_size), 0.3
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
     mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
-    figure, axes = cell_sheet(COLUMNS + gap * (COLUMNS // ROWS_A_PAGE - 1), 8.0, labels=1.15)
+    width = COLUMNS + gap * (COLUMNS // ROWS_A_PAGE - 1)
+    figure, axes = cell_sheet(width, 8.0 + 0.5 * bool(lost), labels=1.15)
 
     def cell(position: int, row: int) -> Cell:
         turn, owner = divmod(position, world_size)
@@ -203,17 +192,14 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
 
     for position, row in enumerate(order):  # above: the order
         draw_cell(axes, position % COLUMNS, 1.1 * (position // COLUMNS), cell(position, row), font=9.5)
-    for page in range(
-        SIZE // ROWS_A_PAGE
-    ):  # below: the file, and under each page a bar, full if it must be read
+    for page in range(SIZE // ROWS_A_PAGE):  # below: the file; under each page a bar, full if it must be read
         line, column = divmod(page, COLUMNS // ROWS_A_PAGE)
         left, y = column * (ROWS_A_PAGE + gap), 3.6 + 1.45 * line
         rows = range(page * ROWS_A_PAGE, (page + 1) * ROWS_A_PAGE)
         for place, row in enumerate(rows):
             draw_cell(axes, left + place, y, cell(order.index(row), row), font=9.5)
-        bar = Rectangle(
-            (left - 0.44, y + 0.56), ROWS_A_PAGE - 0.12, 0.14, facecolor=rank_color(rank), edgecolor=GREY
-        )
+        at = (left - 0.44, y + 0.56)
+        bar = Rectangle(at, ROWS_A_PAGE - 0.12, 0.14, facecolor=rank_color(rank), edgecolor=GREY)
         bar.set_fill(not set(mine).isdisjoint(rows))
         axes.add_patch(bar)
     label_row(axes, 0, f"order, e = {epoch}")
@@ -224,49 +210,45 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
         (Cell(""), "another mini-epoch"),
     ]
     draw_legend(axes, legend, x=0, y=6.8, step=8.2)
+    write(axes, -0.5, 7.75, missing.strip(), color=RED, ha="left")
     pages = len({row // ROWS_A_PAGE for row in mine})
     finding = f"keeps {len(set(mine))} of {SIZE} rows and meets {pages} of {SIZE // ROWS_A_PAGE} pages"
     title(axes, f"Mini-epoch {part} of epoch {epoch}: rank {rank} {finding}")
     return describe(
         figure,
         f"{SIZE} rows, {world_size} ranks, {mini_epochs} mini-epochs, epoch {epoch}. In mini-epoch {part}, rank {rank} "
-        f"holds {' '.join(map(str, mine)) or 'nothing'}; they lie on {pages} of {SIZE // ROWS_A_PAGE} pages.",
+        f"holds {' '.join(map(str, mine)) or 'nothing'}; they lie on {pages} of {SIZE // ROWS_A_PAGE} pages.{missing}",
     )
 
 
 # ---- Memory, predicted and measured.
-
-LEAST = 2e6  # bytes: where the logarithmic axis begins
 
 
 @styled
 def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     """Draw the peak of each run, and a mark for what was predicted; budget: bytes of a small machine."""
     figure, axes = new_figure(9, 1.3 + 0.5 * len(runs))
-    peaks = [run.peak for run in runs.values()]
+    end = max(budget, *(size for run in runs.values() for size in (run.peak, run.predicted.total)))
     for y, run in enumerate(runs.values()):
-        end, rows, over = max(1.1 * LEAST, run.peak), max(LEAST, run.predicted.total), run.peak > budget
-        color = RED if over else BLUE
-        axes.barh(y, end - LEAST, left=LEAST, height=0.5, color=pale(color), edgecolor=color,
-                  hatch=HATCH["padding"] if over else None)  # fmt: skip
-        axes.plot(rows, y, "D", color=ORANGE, markeredgecolor=INK, label=None if y else "rows, predicted")
-        beside(
-            axes,
-            (max(end, rows), y),
-            format_bytes(run.peak),
-            (10, 0),
-            color=color,
-            bbox={"fc": PAPER, "ec": PAPER, "pad": 1},
-        )
+        over = run.peak > budget
+        color, hatch = (RED, HATCH["padding"]) if over else (BLUE, None)
+        axes.barh(y, run.peak, height=0.5, color=pale(color), edgecolor=color, hatch=hatch)
+        axes.plot(run.predicted.total, y, "D", color=ORANGE, markeredgecolor=INK, clip_on=False,
+                  label=None if y else "rows, predicted")  # fmt: skip
+        write(
+            axes, 1.04 * end, y, format_bytes(run.peak), color=color, ha="left"
+        )  # beside all bars, in a column
     axes.axvline(budget, color=RED, linestyle=(0, (5, 3)), linewidth=1.4, zorder=0)
-    write(axes, 1.05 * budget, -0.75, f"the small machine: {format_bytes(budget)}", color=RED, ha="left")
-    axes.set(xscale="log", xlim=(0.8 * LEAST, max(*peaks, budget) * 6), ylim=(len(runs) - 0.4, -1.05))
+    write(
+        axes, budget + 0.01 * end, -0.75, f"the small machine: {format_bytes(budget)}", color=RED, ha="left"
+    )
+    axes.set(xlim=(0, 1.18 * end), ylim=(len(runs) - 0.4, -1.05))
     axes.set_yticks(range(len(runs)), [*runs], color=INK)
-    axes.set_xticks(marks := [1e7, 1e8, 1e9], [format_bytes(mark) for mark in marks])
-    axes.minorticks_off()
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(lambda size, _: format_bytes(size))
     axes.set_xlabel("the most bytes of all processes together (PSS)")
-    axes.legend(loc="lower right")
-    fitting = sum(peak <= budget for peak in peaks)
+    axes.legend(loc="lower right", bbox_to_anchor=(0.87, 0))
+    fitting = sum(run.peak <= budget for run in runs.values())
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} runs"
     headline(figure, finding)
     sizes = {name: (format_bytes(run.peak), format_bytes(run.predicted.total)) for name, run in runs.items()}

@@ -11,21 +11,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader
 
-from lib.data import (
-    DistributedSampler,
-    FileDataset,
-    MetaServer,
-    NaiveDataset,
-    RankDataset,
-    ServerDataset,
-    mini_epoch_loaders,
-)
+from lib import data
 from lib.data.meta import MetaFile, Packed
 from lib.measure import MemoryWatch
 from support.captions import Holding, Way, predict
@@ -64,19 +57,18 @@ def run_way(
     predicted = predict(way, rows=rows, row_bytes=os.stat(path).st_size / max(1, rows), **machine)
     with ExitStack() as stack:
         server = stack.enter_context(_started("server", serve, str(path))) if way == "server" else None
-        started = (
-            _started(f"rank {r}", be_rank, way, str(path), r, machine, seconds) for r in range(world_size)
-        )
+        given = (machine, seconds)
+        started = (_started(f"rank {r}", be_rank, way, str(path), r, *given) for r in range(world_size))
         ranks = [stack.enter_context(rank) for rank in started]
-        for peer in (*ranks, *filter(None, [server])):
+        for peer in (*ranks, *([server] if server else [])):
             peer.hear()
         with MemoryWatch(interval=0.03) as watch:
             port = server.ask("go") if server else 0
             for rank in ranks:
                 rank.pipe.send(port)
             rates = [rank.hear() for rank in ranks]
-        extra = watch.extra
-    return Run(predicted, int(extra.uss or 0) if extra.pss is None else extra.pss, sum(rates))
+    pss, uss = watch.extra.pss, watch.extra.uss
+    return Run(predicted, int(uss or 0) if pss is None else pss, sum(rates))
 
 
 @dataclass(frozen=True)
@@ -130,7 +122,7 @@ def serve(pipe: Connection, path: str) -> None:
     _ready(pipe)
     with MetaFile(path) as meta_file:
         rows = meta_file.packed(range(len(meta_file)))
-    with MetaServer(rows) as server:
+    with data.MetaServer(rows) as server:
         pipe.send(server.port)
         pipe.recv()
 
@@ -149,12 +141,9 @@ def be_rank(
     """Be a rank: build the dataset, read through DataLoaders, say how fast, stay until all have been looked at."""
     with MetaFile(path) as meta_file:
         loaders = _loaders(meta_file, way, _ready(pipe), rank, **machine)
-        held, began, count = (
-            [next(loaders)],
-            time.perf_counter(),
-            0,
-        )  # held: dataset, and loaders whose workers stay
-        for loader in loaders:
+        # held: dataset and loaders, whose workers stay for the last look
+        held, began, count = [next(loaders)], time.perf_counter(), 0
+        for loader in islice(loaders, machine["mini_epochs"]):  # and not to its end, which ends them
             held.append(loader)
             for batch in loader:
                 count += batch
@@ -177,20 +166,21 @@ def _loaders(
 ) -> Iterator[Any]:
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": workers, "collate_fn": len}
+    arguments["persistent_workers"] = workers > 0
     if workers and sys.platform == "linux":
         arguments["multiprocessing_context"] = "fork"
     dataset: Any
     if way == "rank":
-        yield (dataset := RankDataset(meta_file, world_size, rank, mini_epochs=mini_epochs))
-        yield from mini_epoch_loaders(dataset, 0, **arguments)
+        yield (dataset := data.RankDataset(meta_file, world_size, rank, mini_epochs=mini_epochs))
+        yield from data.mini_epoch_loaders(dataset, 0, **arguments)
         return
     if way == "server":
-        dataset = ServerDataset("127.0.0.1", port)
+        dataset = data.ServerDataset("127.0.0.1", port)
     elif way == "mapped":
         arrays = (np.load(f"{meta_file.path}.{name}.npy", mmap_mode="r") for name in ("data", "offsets"))
         dataset = Packed(*arrays)
     else:
-        dataset = FileDataset(meta_file) if way == "file" else NaiveDataset(meta_file)
+        dataset = data.FileDataset(meta_file) if way == "file" else data.NaiveDataset(meta_file)
     yield dataset
-    sampler = DistributedSampler(range(len(meta_file)), world_size, rank, order="feistel")
-    yield DataLoader(dataset, sampler=sampler, persistent_workers=workers > 0, **arguments)
+    sampler = data.DistributedSampler(range(len(meta_file)), world_size, rank, order="feistel")
+    yield DataLoader(dataset, sampler=sampler, **arguments)

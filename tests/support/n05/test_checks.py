@@ -5,8 +5,86 @@ import mmap
 import os
 
 import numpy as np
+import pytest
 
 from support.n05 import checks, solved
+
+ID = "self.ids(epoch, mini_epoch)"
+ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exercise, what is said, (old, new, …)
+    "the strings are kept": ("packed", "bytes a row in memory", (
+        "encoded = [", "self.rows = list(map(str.swapcase, rows)); encoded = [")),
+    "the strings that were asked for are kept": ("packed", "bytes a row in memory", (
+        "encoded = [", "self.cache = {}; encoded = [", "return self.data", "return self.cache.setdefault(i, self.data",
+        ".decode()", ".decode())")),
+    "an array of strings": ("packed", "self.data is not the UTF-8 text", (
+        'np.frombuffer(b"".join(encoded), np.uint8)', "np.array(rows, object)",
+        "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()", "self.data[i]")),
+    "bounds of 32 bits": ("index", "bounds of the type int32 cannot count to 17.6 GB", (
+        "np.concatenate(bounds)", "np.concatenate(bounds).astype(np.int32)")),
+    "a list of bounds": ("index", "one numpy array, not list", (
+        "np.concatenate(bounds)", "np.concatenate(bounds).tolist()")),
+    "the text in memory": ("file", "of the bytes of their text are held", (
+        "os.open(path, os.O_RDONLY)", "open(path, 'rb').read()",
+        "os.pread(self.file, end - 1 - begin, begin)", "self.file[begin : end - 1]")),
+    "a cache of rows": ("file", "of the bytes of their text are held", (
+        "self.bounds, self.file =", "self.cache = {}; self.bounds, self.file =",
+        "return os.pread", "return self.cache.setdefault(index, os.pread", ".decode()", ".decode())")),
+    "a cache of batches": ("file", "of the bytes of their text are held", (
+        "self.bounds, self.file =", "self.cache = {}; self.bounds, self.file =",
+        "rows = {index: self[index]", "rows = self.cache; rows |= {index: self[index]")),
+    "opened and closed": ("file", "opened again for each row: open it once", (
+        "os.open(path, os.O_RDONLY)", "path", "return os.pread(self.file, end - 1 - begin, begin).decode()",
+        "with open(self.file, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()")),
+    "opened and left open": ("file", "opened again for each row: open it once", (
+        "os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),")),
+    "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("IndexError(", "KeyError(")),
+    "a request a row": ("client", "for a batch of 3 rows the server had 3 requests: send one POST", (
+        'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]")),
+    "all rows for one": ("client", "one by one, the server had to give the rows [0, 1, 2, 3, 4, 0, 1,", (
+        'return self.ask("GET", f"/get/{index}")',
+        'return self.ask("POST", "/rows", json.dumps([*range(len(self))]))[index]')),
+    "all rows in each process": ("client", "dataset[0], asked a second time, was not asked of the server", (
+        "self.address, self.owner =", "self.all = None; self.address, self.owner =",
+        'return self.ask("GET", f"/get/{index}")',
+        'self.all = self.all or self.__getitems__(range(len(self))); return self.all[index]')),
+    "a cache of answers": ("client", "dataset[0], asked a second time, was not asked of the server", (
+        "self.address, self.owner =", "self.cache = {}; self.address, self.owner =",
+        'return self.ask("GET", f"/get/{index}")',
+        "return self.cache.get(index) or self.cache.setdefault(index, self.ask('GET', f'/get/{index}'))")),
+    "the whole order": ("rank_dataset", "ask Permutation for this rank's places only", (
+        "epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]")),
+    "the whole order, cut": ("rank_dataset", "ask Permutation for this rank's places only", (
+        "places = self.rank + self.world_size * np.arange(begin, end)",
+        "places = np.arange(turns * self.world_size)[self.rank :: self.world_size][begin:end]")),
+    "rows of before": ("rank_dataset", "none may be left from before", (
+        f"self.source.__getitems__({ID})", f"self.grown({ID}.tolist())", "    def __len__", """
+    def grown(self, ids):
+        self.kept = getattr(self, "kept", {})
+        new = [i for i in ids if i not in self.kept]
+        self.kept.update(zip(new, self.source.__getitems__(new)))
+        return [self.kept[i] for i in ids]
+
+    def __len__""")),
+    "a list of ids": ("rank_dataset", "bytes are kept for each row, and Packed needs", (
+        "        self.rows = None\n", f"        self.rows = None\n        self.kept = {ID}.tolist()\n")),
+    "a list of rows": ("rank_dataset", "bytes are kept for each row, and Packed needs", (
+        f"MyPacked(self.source.__getitems__({ID}))", f"self.source.__getitems__({ID})")),
+    "row by row": ("rank_dataset", "for 3 rows the source was asked 3 times: ask once", (
+        f"self.source.__getitems__({ID})", f"[self.source[i] for i in {ID}]")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
+    exercise, said, changes = ANSWERS[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(checks._wrong(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong" and said in verdict.message, verdict
+
+
+@pytest.mark.parametrize("guess, said", [(104e6, "right in another unit"), (0.1, "asks for MB"), (44, "Read on")])
+def test_a_guess_in_another_unit_is_told_so(guess, said):
+    assert said in checks.guess_list_megabytes(guess, 1_000_000).message
 
 
 def test_rows_that_are_kept_as_strings_are_found_wherever_they_hide():
@@ -28,16 +106,15 @@ def test_other_right_ways_to_read_a_file_are_accepted():
         def __getitem__(self, index):
             return self.text[self.bounds[index] : self.bounds[index + 1] - 1].decode()
 
-    class Opening(solved.MyFileDataset):
+    class Late(solved.MyFileDataset):
         def __init__(self, path, bounds):
-            self.bounds, self.path = bounds, path
+            self.bounds, self.path, self.file = bounds, path, None
 
         def __getitem__(self, index):
-            with open(self.path, "rb") as file:  # slow, and right: a position of its own
-                file.seek(self.bounds[index])
-                return file.readline().decode().removesuffix("\n")
+            self.file = self.file or os.open(self.path, os.O_RDONLY)  # in the process that reads
+            return super().__getitem__(index)
 
-    for answer in (Mapped, Opening):
+    for answer in (Mapped, Late):
         assert checks.check_file(answer), checks.check_file(answer)
 
 

@@ -53,6 +53,8 @@ def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
             said = words.split(" holds ")[1].split(";")[0]
             assert [int(number) for number in re.findall(r"\d+", said)] == ids
             assert f"on {len({row // n05.ROWS_A_PAGE for row in ids})} of 12 pages" in words
+            assert ("There is no rank" in words) == (values["rank"] >= values["world_size"])
+            assert ("There is no mini-epoch" in words) == (values["mini_epoch"] >= values["mini_epochs"])
 
 
 @pytest.mark.parametrize("budget, fitting", [(400e6, 1), (50e6, 0), (2e9, 2)])

@@ -6,7 +6,7 @@ import pytest
 
 from lib.data import MetaFile, ServerDataset
 from support import captions
-from support.captions import ROW_BYTES, WAYS, expected_private, list_row_bytes, predict, write_captions
+from support.captions import ROW_BYTES, WAYS, list_row_bytes, predict, write_captions
 from support.n05 import runs as n05
 from tests.bench import headline
 
@@ -74,15 +74,6 @@ def test_a_server_serves_the_rows_from_a_process_of_its_own(path):
         client = ServerDataset("127.0.0.1", port)
         assert client.__getitems__([3, 1]) == meta_file.rows([3, 1])
         client.close()
-
-
-def test_pages_touched_are_those_of_the_birthday_problem():
-    rows, each = 4096, 64  # 64 rows a page, 64 pages
-    assert expected_private(0, rows, each) == 0
-    assert expected_private(1, rows, each) == pytest.approx(4096)
-    assert expected_private(2, rows, each) == pytest.approx(4096 * (2 - 1 / 64))
-    assert expected_private(10**6, rows, each) == pytest.approx(rows * each)
-    assert expected_private(5, rows=3, object_bytes=10) == 4096
 
 
 @pytest.mark.parametrize("rows", [0, 1, 999, 1000, 1001, 12_345, 1_000_500])

@@ -149,16 +149,19 @@ class Pipeline:
             if in_queues:
                 in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
-        # Partitions on one CUDA device share a queue, so the task in an answer says whose it is.
-        answers = (
-            [next_answer(out_queues[j]) for _, j in reversed(clock)] if out_queues else [*map(attempt, tasks)][::-1]
-        )
+        # Partitions on one CUDA device share a queue, which answers in the order in which it was asked.
+        order: Clock = clock
+        if out_queues:
+            order = sorted(clock, key=lambda pair: out_queues.index(out_queues[pair[1]]), reverse=True)
+        answers = [next_answer(out_queues[j]) for _, j in order] if out_queues else [*map(attempt, tasks)]
         ended = None, RuntimeError("a worker has ended")
-        errors = [(answer or ended)[1] for ok, answer in answers if not ok]
+        errors = {j: (answer or ended)[1] for (_, j), (ok, answer) in zip(order, answers, strict=True) if not ok}
         done = dict(answer for ok, answer in answers if ok)
         del answers
         if errors:
-            raise errors.pop()  # of the first partition; its traceback holds this frame, which must not hold it
+            raise errors.pop(
+                min(errors)
+            )  # of the first partition; its traceback holds this frame, which must not hold it
         for (i, j), task in zip(clock, tasks, strict=True):
             batch = self.batches[i] = done[task]
             if i < self.checkpoint_stop:

@@ -213,10 +213,7 @@ def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
     assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
 
 
-@pytest.mark.parametrize(
-    "shared",
-    [False, pytest.param(True, marks=pytest.mark.xfail(strict=True, reason="run() takes answers from the last on"))],
-)
+@pytest.mark.parametrize("shared", [False, True])
 def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue(shared):
     class Fails(torch.nn.Module):
         def __init__(self, name, of):

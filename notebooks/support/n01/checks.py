@@ -12,7 +12,7 @@ from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path
 from support.n01.solved import load_in_order, predict_epoch, work
-from support.n01.watched import Batches, Items, Stuck, Team
+from support.n01.watched import Batches, Items, Stuck, Team, on_processes
 from support.ranks import source_of
 
 # ---- predictions
@@ -38,7 +38,20 @@ def _who_gains() -> Any:
     return max(kinds, key=lambda name: epochs[name][0] / epochs[name][1])
 
 
-guess_pipeline = Guess(
+class _Pipeline(Guess):
+    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
+        """Name the ways to 24, 36 and 37, which are near or typical."""
+        slip = next((why for ms, why in SLIPS.items() if my_guess == ms), "")
+        said = super().__call__(my_guess)
+        return Verdict(said.status, f"You said {my_guess}; {self.what} = {self.truth():g} ms. {slip}") if slip else said
+
+
+SLIPS = {
+    24: "6 · 4 is six steps: but the slowest hop sets the pace, and that is load.",
+    36: "6 · 6 is six loads: but the last batch has to be pinned, transferred and trained on, too.",
+    37: "13 + 4 · 6: but five batches come after the first.",
+}
+guess_pipeline = _Pipeline(
     "the time of 6 batches as a pipeline",
     lambda: simulate_path(6, dict(load=6, pin=1, transfer=2, step=4)).makespan,
     unit="ms",
@@ -48,7 +61,10 @@ guess_deeper_queue = Guess("the gain of prefetch_factor 8 over 2 with even batch
 """The gain of prefetch_factor 8 over 2, where every batch takes the same time."""
 guess_places = Guess("the smallest prefetch_factor that hides the slow batch", _enough_places)
 """The prefetch_factor that hides a batch of 72 ms among those of 12 ms, with two workers and steps of 12 ms."""
-guess_who_gains = Guess("the one that gains more", _who_gains)
+KINDS = ("heavy", "slow", "same")
+guess_who_gains = Guess(
+    "the one that gains more ('heavy', 'slow' or 'same')", _who_gains, read=lambda kind: kind if kind in KINDS else None
+)
 """Which dataset gains more from three workers on two cores: "slow", "heavy" or "same"."""
 
 
@@ -68,60 +84,88 @@ def _but(thing: Any, *changes: tuple[str, str]) -> Any:
 
 _epoch_but, _load_but = partial(_but, predict_epoch), partial(_but, load_in_order)
 
+_COMMON = "loaded[b] = begun + read + loads[b] + collate + send"
+_FREE = "loaded.get(b - workers, 0)"
+_ORDERED = "taken.get(b - workers * prefetch, 0)"
+_DONE = "done[b] = taken[b] + receive + step"
+_END = "max(done[batches - 1], busy / cores)"
+
 check_predict = Exercise(
     "predict_epoch",
     reference=predict_epoch,
     cases=cases(
         "loads workers cores read collate send receive step prefetch",
         [
-            ([20] * 5, 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
+            ([20, 26, 20, 23, 21], 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
             ([20] * 5, 1, 64, 5, 2, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
             ([4] * 5, 1, 64, 0, 2, 1, 3, 12, 2),  # the trainer is slower
             ([20], 3, 64, 5, 2, 1, 3, 12, 2),
             ([20] * 12, 3, 64, 5, 2, 1, 3, 12, 2),
+            ([30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30], 2, 64, 0, 1, 1, 2, 12, 1),  # rules 2 and 3 in all their parts
+            ([30, 5, 5, 5, 5, 5, 5, 5], 2, 64, 0, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
             ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 2),  # one is slow: places decide
             ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 3),
             ([20] * 48, 4, 1.5, 0, 2, 1, 3, 6, 2),  # cores decide
-            ([20] * 48, 2, 2, 0, 2, 1, 3, 12, 2),
+            ([20] * 47, 2, 2, 0, 2, 1, 3, 11, 2),
             ([3] * 48, 6, 2, 30, 1, 1, 1, 4, 2),  # what waits takes no core
             ([8, 1] * 20, 3, 1.5, 18, 1, 1, 2, 9, 2),
         ],
     ),
     mistakes={
-        "Without workers nothing is sent and nothing received: the trainer has the batch already.": _epoch_but(
-            ("(read + collate + step)", "(read + collate + send + receive + step)")
-        ),
-        "A batch also has to be sent; in the worker's time that is missing.": _epoch_but(
-            ("loads[b] + collate + send", "loads[b] + collate")
-        ),
-        "The trainer also has to receive a batch before its step.": _epoch_but(
-            ("+ receive + step", "+ step")
-        ),
-        "Rule 2 is missing: a worker loads one batch at a time, b after b - W.": _epoch_but(
-            ("loaded.get(b - workers, 0)", "0")
-        ),
-        "Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.": _epoch_but(
-            ("taken.get(b - workers * prefetch, 0)", "0")
-        ),
-        "Rule 1 is missing: the trainer takes a batch only when it is done with the one before.": _epoch_but(
-            ("max(loaded[b], done[b - 1])", "loaded[b]")
-        ),
-        "That is the pace times the batches: the first batch is not there at time 0.": _epoch_but(
-            (
-                "done[batches - 1], b",
-                "batches * max(receive + step, (read + loads[0] + collate + send) / workers), b",
-            )
-        ),
-        "Rule 4 is missing: workers and trainer share the cores.": _epoch_but(("busy / cores", "0")),
-        "You let the waiting take a core: a worker that waits for storage needs none.": _epoch_but(
-            ("batches * (collate + send", "batches * (read + collate + send")
-        ),
-        "You forgot the trainer among those that need a core.": _epoch_but(
-            ("(collate + send + receive + step)", "(collate + send)")
-        ),
+        why: _epoch_but(*changes)
+        for why, *changes in (
+            ("Without workers nothing is sent and nothing received: the trainer has the batch already.",
+             ("(read + collate + step)", "(read + collate + send + receive + step)")),
+            ("Without workers the trainer also waits for the reading.",
+             ("(read + collate + step)", "(collate + step)")),
+            ("Without workers nothing overlaps: one process loads, then trains, so the times add up.",
+             ("sum(loads) + batches * (read + collate + step)",
+              "max(sum(loads) + batches * (read + collate), batches * step)")),
+            ("The case without workers is missing: then the trainer itself loads, batch by batch.",
+             ("workers == 0", "False")),
+            ("A batch also has to be sent; in the worker's time that is missing.",
+             ("+ collate + send\n", "+ collate\n")),
+            ("The trainer also has to receive a batch before its step.",
+             (_DONE, "done[b] = taken[b] + step")),
+            ("Each batch has a load of its own, loads[b]; you took their mean.",
+             ("begun + read + loads[b]", "begun + read + sum(loads) / batches")),
+            ("Batch b belongs to worker b mod W, even if another is free.",
+             (_FREE, "min(free)"), ("for b in", "free = [0.0] * workers\n    for b in"),
+             (_COMMON, _COMMON + "; free[free.index(min(free))] = loaded[b]")),
+            ("Rule 2 is missing: a worker loads one batch at a time, b after b - W.", (_FREE, "0")),
+            ("Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.", (_ORDERED, "0")),
+            ("By rule 3 the order comes when a batch is taken, which is before its step; you wait until it is done.",
+             (_ORDERED, "done.get(b - workers * prefetch, 0)")),
+            ("By rule 3 the order comes when the trainer begins to receive; you let it receive first.",
+             (_ORDERED, "(taken.get(b - workers * prefetch, -receive) + receive)")),
+            ("In rule 3 you are one batch off: batch b is ordered when batch b - W · prefetch is taken.",
+             (_ORDERED, "taken.get(b - workers * prefetch - 1, 0)")),
+            ("In rule 3 you are one batch off: batch b is ordered when batch b - W · prefetch is taken, not the next.",
+             (_ORDERED, "taken.get(b - workers * prefetch + 1, 0)")),
+            ("W · prefetch places: you took 2 for prefetch, whatever it is.",
+             (_ORDERED, "taken.get(b - workers * 2, 0)")),
+            ("A worker begins at the later of two moments, not at their sum.",
+             (f"max({_FREE}, {_ORDERED})", f"{_FREE} + {_ORDERED}")),
+            ("Rule 1 is missing: the trainer takes a batch only when it is done with the one before.",
+             ("max(loaded[b], done[b - 1])", "loaded[b]")),
+            ("That is the pace times the batches: the first batch is not there at time 0.",
+             ("done[batches - 1], b",
+              "batches * max(receive + step, (read + loads[0] + collate + send) / workers), b")),
+            ("Rule 4 is missing: workers and trainer share the cores.", ("busy / cores", "0")),
+            ("You let the waiting take a core: a worker that waits for storage needs none.",
+             ("batches * (collate + send", "batches * (read + collate + send")),
+            ("You forgot the trainer among those that need a core.",
+             ("(collate + send + receive + step)", "(collate + send)")),
+            ("Sending needs a core, too: in rule 4 it is missing.", ("(collate + send + receive", "(collate + receive")),
+            ("By rule 4 the cores need busy / cores at least, which isn't a whole number: no //.",
+             ("busy / cores", "busy // cores")),
+            ("Both are lower bounds at the same time: the later of the two counts, not their sum.",
+             (_END, "done[batches - 1] + busy / cores")),
+            ("Both are lower bounds: the later of the two counts, not the earlier.", ("max(done", "min(done")),
+        )
     },
-)
-"""Exercise 1: the epoch from six measured times, the rules of the DataLoader, and the cores."""
+)  # fmt: skip
+"""Exercise 1: the epoch from the measured times, the rules of the DataLoader, and the cores."""
 
 
 # ---- exercise 2: the loader
@@ -132,8 +176,13 @@ STARVED = "Fewer are handed out than W · prefetch places allow: order one more 
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never ended: it still waits for orders."
 BY_HAND = "The training process loads items itself: that is the workers' work."
-ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an index queue of its own."
+ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an orders queue of its own."
 TWICE = "`batches` was gone through twice in an epoch: a sampler that shuffles then gives two orders."
+WHOLE = "`batches` was read further than was ordered: take a list of indices only when you order it."
+UNCOLLATED = "The items were not collated: a worker sends collate(items)."
+AS_TEXT = "Send the exception itself and not its text: only an exception can be raised."
+UNJOINED = "A worker was told to go home and not waited for: `.join()` waits until it has ended."
+HOME = "Take what workers have still been ordered to send: a worker whose result nobody fetches can't end."
 
 
 def _epoch(
@@ -161,7 +210,8 @@ def _epoch(
             return f"{where}all batches have arrived, and somebody waits for ever. {LEFT}"
         return f"{where}all wait for each other: nobody puts what the others wait for."
     except Exception as error:
-        return f"{where}your code raised {type(error).__name__}: {error}."
+        as_text = bad >= 0 and ("must derive from BaseException" in str(error) or "has no file" in str(error))
+        return f"{where}your code raised {type(error).__name__}: {error}." + (f" {AS_TEXT}" if as_text else "")
     finally:
         team.end()
 
@@ -193,18 +243,17 @@ def _one_pass(
                 return TWICE
             wanted = collate(due[number])
             if got != wanted:
-                why = (
-                    ARRIVAL
-                    if got in [collate(indices) for indices in due]
-                    else LOST
-                    if items.bad >= 0
-                    else ""
-                )
+                late = items.bad >= 0 and number >= items.bad // items.batch  # the turn of the error has come
+                early = got in [collate(indices) for indices in due]
+                raw = got in (due[number], tuple(due[number]))
+                why = LOST if late else ARRIVAL if early else UNCOLLATED if raw else ""
                 return f"batch {number} is {got!r}, due is {wanted!r}. {why}".strip()
             allowed = min(len(due), workers * prefetch + number + 1)
             if len(team.handed) != allowed:
                 said = UNBOUND if len(team.handed) > allowed else STARVED
                 return f"when batch {number} is taken, {len(team.handed)} orders were given, due are {allowed}. {said}"
+            if batches.drawn > allowed + 1:
+                return f"when batch {number} is taken, {batches.drawn} lists are read, due are {allowed}. {WHOLE}"
             if len(taken) == stop:
                 iterator.close()
                 break
@@ -231,7 +280,7 @@ def _one_pass(
     rows = [team.handed[k::workers] for k in range(workers)]
     if len(queues) != min(workers, len(due)) or any(len({id(q) for q in row}) > 1 for row in rows):
         return ONE_QUEUE
-    return ""
+    return "" if all(worker.joined for worker in team.workers) else UNJOINED
 
 
 SCENES: Sequence[dict[str, Any]] = (
@@ -248,11 +297,13 @@ SCENES: Sequence[dict[str, Any]] = (
 
 def _judge(exercise: Exercise, answers: Any) -> Verdict:
     said = next(filter(None, (_epoch(*answers, **scene) for scene in SCENES)), "")
+    if not said and (moment := on_processes(*answers)):
+        said = f"on real processes, with large batches, {moment}. {HOME if 'for ever' in moment else ''}".strip()
     if said:
         return exercise.wrong(said)
     return exercise.right(
-        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs: the right order, no place too many, "
-        "and no worker left."
+        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs, real processes: the right order, no "
+        "place too many, and no worker left."
     )
 
 
@@ -272,7 +323,7 @@ check_loader = Exercise(
         ARRIVAL: (
             work,
             _load_but(
-                ("while number not in early", "if True"), ("arrived, *early[arrived]", "_, batch, error"),
+                ("while number not in early", "if True"), ("arrived, *early[arrived]", "arrived, batch, error"),
                 ("batch, error = early.pop(number)", "pass"),
             ),
         ),
@@ -287,11 +338,16 @@ check_loader = Exercise(
         ONE_QUEUE: (
             work,
             _load_but(
-                ("[number % workers]", "[0]"), ("queue, r", "orders[0], r"), ("queue.p", "orders[0].p"),
-                ("worker.join()", "pass"),
+                ("[number % workers]", "[0]"), ("queue, r", "orders[0], r"),
+                ("queue.put(None)\n", "orders[0].put(None)\n        for worker in team:\n"),
             ),
         ),
         TWICE: (work, _load_but(("range(len(batches))", "range(len(list(batches)))"))),
+        WHOLE: (work, _load_but(("enumerate(batches), dict", "enumerate(list(batches)), dict"))),
+        UNCOLLATED: (_but(work, ("collate([dataset[index] for index in indices])", "[dataset[index] for index in indices]")),
+                     load_in_order),
+        AS_TEXT: (_but(work, ("None, error)", "None, str(error))")), load_in_order),
+        UNJOINED: (work, _load_but(("            worker.join()", "            pass"))),
     },
 )  # fmt: skip
 """Exercise 2: the reader's worker and loader, their queues and processes watched."""

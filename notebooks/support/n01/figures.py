@@ -18,7 +18,7 @@ from lib.show.sheet import arrow, box
 from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace
-from support.n01.runs import queue_depth, simulate_loading, simulate_path
+from support.n01.runs import queue_depth, queue_held_up, simulate_loading, simulate_path
 
 # ---- An epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
 
@@ -107,6 +107,11 @@ def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     times, depths = [time for time, _ in changes], [depth for _, depth in changes]
     axes.step([*times, trace.end], [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
     axes.fill_between([*times, trace.end], [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
+    held_up = queue_held_up(trace) if places else [0]
+    if any(held_up):
+        look: Any = dict(facecolor=GREEN, alpha=0.7, hatch="////", edgecolor=PAPER, lw=0)
+        axes.fill_between([*times, trace.end], [*held_up, 0], step="post", label="ready, but not its turn", **look)
+        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.32), fontsize=9, handlelength=1.2)
     axes.axhline(places, color=MUTED, lw=1.2, ls=(0, (4, 3)))
     axes.set(
         xlim=(0, trace.end), ylim=(0, max(places, 1) * 1.25), xlabel="time (ms)", ylabel="batches\nready"
@@ -136,7 +141,8 @@ def _draw_curve(axes: Axes, epochs: Sequence[float], here: int) -> None:
 
 @style.styled
 def draw_scaling(
-    predicted: Mapping[str, Sequence[float]], measured: Mapping[str, Sequence[float]], floor: Mapping[str, float]
+    predicted: Mapping[str, Sequence[float]], measured: Mapping[str, Sequence[float]], floor: Mapping[str, float],
+    cores: float,
 ) -> Figure:  # fmt: skip
     """Draw epochs in seconds over 0, 1, 2 … workers, a panel a dataset; floor: the time of all steps alone."""
     figure, axes = style.new_figure(9, 3.9, cols=len(measured), sharey=True, squeeze=False)
@@ -153,13 +159,13 @@ def draw_scaling(
         place.set_title(name, fontsize=11, pad=6)
         place.set(xlabel="num_workers", xlim=(-0.35, len(seen) - 0.65))
         place.set_xticks(range(len(seen)))
-        gains.append(f"{name}: {seen[0] / min(seen):.1f} × as fast")
+        gains.append(f"{name} {seen[0] / min(seen):.1f} ×")
         numbers = ("/".join(f"{value:.0f}" for value in values) for values in (seen, model))
         words.append(f"{name}: measured {next(numbers)} ms, predicted {next(numbers)} ms")
     every = [value for values in (*measured.values(), *predicted.values()) for value in values]
     axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1e3 * max(every)))
     axes[0, -1].legend(loc="upper right")
-    finding = f"Best number of workers against none: {', '.join(gains)}"
+    finding = f"With {cores:.2f} cores, best number of workers against none: {', '.join(gains)}"
     headline(figure, finding)
     return style.describe(figure, f"{finding}. Epochs with 0, 1, 2 … workers. {'; '.join(words)}.")
 
@@ -176,9 +182,8 @@ def draw_short_epochs(rows: Mapping[str, tuple[float, float]], batches: int) -> 
     axes.set_xlabel(f"time of an epoch of {batches} batches (ms)")
     handles = [Patch(**style.IDLE, label="nothing is loaded yet"), Patch(facecolor=GREY, label="the rest")]
     axes.legend(handles=handles, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
-    (alone, (_, base)), *others = rows.items()
-    against = ", ".join(f"{name} {total / base:.1f} × as long" for name, (_, total) in others)
-    finding = f"Against an epoch {alone}: {against}"
+    (_, (_, base)), *others = rows.items()
+    finding = "Against no workers: " + "; ".join(f"{name} {total / base:.1f} ×" for name, (_, total) in others)
     style.title(axes, finding)
     axes.set_title(axes.get_title("left"), pad=30)
     sums = ", ".join(
@@ -238,7 +243,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
     """Draw the five places in a row, an arrow for each hop, and behind them the host and the device that hold them."""
     axes.set(xlim=(0, 18.2), ylim=(0, 4.5))
     axes.axis("off")
-    for left, right, name in ((3.8, 10.3, "host: CPU cores and RAM"), (12.0, 18.15, "device: GPU")):
+    for left, right, name in ((3.8, 10.05, "host: CPU cores and RAM"), (12.25, 18.15, "device: GPU")):
         _rounded(axes, left, 0.05, right - left, 4.3, TRACK, GRID)
         axes.text(left + 0.25, 3.97, name, fontsize=9.5, color=MUTED, va="center")
     names, times = list(hops), list(hops.values())
@@ -249,7 +254,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         elif number < len(hops):
             # a queue fills up in front of a hop that is slower than all hops before it
             full = times[number] > max(times[:number])
-            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 1)
+            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 0)
         else:
             _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)
@@ -257,8 +262,8 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         left, right = 4.1 * number + 1.72, 4.1 * number + 4.18
         style = "simple,head_length=8,head_width=11,tail_width=4"
         arrow(axes, (left, 2.3), (right, 2.3), color=color_of(hop), width=0, head=1, gap=2, style=style)
-        middle, above = (left + right) / 2, f"{hop} {milliseconds:g} ms"
-        axes.text(middle, 2.68, above, ha="center", va="bottom", fontsize=9.5, weight="bold")
+        middle, above = (left + right) / 2, f"{hop}\n{milliseconds:g} ms"
+        axes.text(middle, 2.62, above, ha="center", va="bottom", fontsize=9.5, weight="bold", linespacing=1.1)
         axes.text(middle, 1.92, HOPS[hop], ha="center", va="top", fontsize=9, color=MUTED)
 
 

@@ -28,11 +28,7 @@ def simulate_loading(
     """Predict an epoch of torch's DataLoader: lanes "worker 0" … and "trainer", from an empty queue to the last step.
 
     load: seconds that a worker needs for a batch, or a sequence with one number for each batch. Everybody has a core,
-    and sending costs nothing. Raises ValueError. The rules, as in torch's _MultiProcessingDataLoaderIter:
-      1. The trainer takes the batches in order, and trains on one at a time.
-      2. Worker k loads batches k, k + W, k + 2 W, …, one at a time.
-      3. Batch b is handed out when the trainer takes batch b - W · prefetch_factor: no more than W · prefetch_factor
-         batches are being loaded or lie ready.
+    and sending costs nothing. The rules 1 to 3 are those of the notebook. Raises ValueError.
     """
     batches = integer("batches", batches, at_least=1)
     workers = integer("num_workers", num_workers, at_least=0)
@@ -89,17 +85,7 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     return play(tasks, hops)
 
 
-# ---- Where a batch's time goes: an epoch recorded. The notebook's dataset and collate_fn record spans, too.
-#
-#     hop        from -> to                              who does it in torch
-#     read       storage -> pageable host memory         a worker (`num_workers` of them)
-#     load       bytes -> tensors: decode, augment       the same worker
-#     collate    tensors -> one tensor of a batch        the same worker
-#     pin        pageable -> pinned host memory          a thread of the main process (`pin_memory=True`)
-#     transfer   pinned host memory -> device            the GPU's copy engine (`.to(device, non_blocking=True)`)
-#     step       forward, backward, update               the trainer
-#
-# `run_epoch` measures an epoch; `simulate_loading` predicts one: traces with the same lanes and labels.
+# ---- An epoch recorded (the notebook's dataset and collate_fn record spans, too), as a trace like simulate_loading's.
 
 
 def run_epoch(loader: DataLoader[Any], step: Callable[[Any], object], recorder: Recorder) -> Trace:
@@ -157,3 +143,14 @@ def queue_depth(trace: Trace) -> list[tuple[float, int]]:
         level += change
         depth[moment] = level
     return list(depth.items())
+
+
+def queue_held_up(trace: Trace) -> list[int]:
+    """Return, at each change of `queue_depth`, how many of the batches that lie ready come after one that doesn't."""
+    at, held_up = moments(trace), []
+    for moment, depth in queue_depth(trace):
+        taken = due = sum(time <= moment for time in at["taken"])
+        while due < len(at["ended"]) and at["ended"][due] <= moment:
+            due += 1
+        held_up.append(depth - (due - taken))
+    return held_up

@@ -43,23 +43,27 @@ def load_in_order(
     team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
     for worker in team:
         worker.start()
-    todo, early = enumerate(batches), dict[int, Any]()
+    todo, early, missing = enumerate(batches), dict[int, Any](), set[int]()
 
     def hand_out(count: int | None) -> None:
         for number, indices in islice(todo, count):
             orders[number % workers].put((number, indices))
+            missing.add(number)
 
     try:
         hand_out(workers * prefetch)
         for number in range(len(batches)):
             while number not in early:
                 arrived, *early[arrived] = results.get()
+                missing.remove(arrived)
             batch, error = early.pop(number)
             hand_out(1)
             if error is not None:
                 raise error
             yield batch
     finally:
+        for _ in missing:
+            results.get()
         for queue, worker in zip(orders, team, strict=True):
             queue.put(None)
             worker.join()

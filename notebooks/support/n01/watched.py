@@ -1,10 +1,14 @@
-"""A stand-in for multiprocessing whose processes are threads and whose queues are watched, and data to load with it."""
+"""A stand-in for multiprocessing, of threads whose queues are watched, and data; a try on real processes that may hang."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 PATIENCE = 20.0  # seconds without any change; who waits for nobody is found at once
@@ -42,7 +46,9 @@ class _Queue:
             self.team.wait(lambda: bool(self.items))
             return self.items.pop(0)
 
-    put_nowait = put
+    def close(self) -> None: ...
+
+    put_nowait, cancel_join_thread, join_thread = put, close, close
 
     def get_nowait(self) -> Any:
         return self.get(block=False)
@@ -70,7 +76,7 @@ class Team:
             ) -> None:  # fmt: skip
                 super().__init__(None, target, name, args, kwargs or {}, daemon=True)
                 self.error: BaseException | None = None
-                self.over = False
+                self.over = self.joined = False
 
             def start(self) -> None:
                 team.workers.append(self)
@@ -86,6 +92,7 @@ class Team:
                     team.changed.notify_all()
 
             def join(self, timeout: float | None = None) -> None:
+                self.joined = True
                 if timeout is None:
                     with team.changed:
                         team.wait(lambda: self.over)
@@ -169,13 +176,72 @@ class Batches:
     """Lists of indices; as a shuffling sampler, it gives another order each time it is iterated over."""
 
     def __init__(self, size: int, batch: int, shuffled: bool) -> None:
-        self.size, self.batch, self.shuffled, self.passes = size, batch, shuffled, 0
+        self.size, self.batch, self.shuffled, self.passes, self.drawn = size, batch, shuffled, 0, 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.passes += 1
+        self.passes, self.drawn = self.passes + 1, 0
         turn = self.passes if self.shuffled else 0
         order = [(index + turn) % self.size for index in range(self.size)]
-        return iter([order[k : k + self.batch] for k in range(0, self.size, self.batch)])
+        for self.drawn, k in enumerate(range(0, self.size, self.batch), 1):
+            yield order[k : k + self.batch]
 
     def __len__(self) -> int:
         return -(-self.size // self.batch)
+
+
+# ---- real processes, with batches larger than a pipe holds: a worker's put goes on until somebody takes the result
+
+PIPES_PATIENCE = 10.0  # seconds for a `break`, an error: a right loader needs milliseconds
+
+
+class Large:
+    """Items of 200 kB; item 0 raises, if `bad`."""
+
+    def __init__(self, bad: bool) -> None:
+        self.bad = bad
+
+    def __getitem__(self, index: int) -> bytes:
+        if self.bad and not index:
+            raise KeyError(index)
+        return bytes(200_000)
+
+
+def _trainer(work: Any, load: Any, context: Any, pipe: Any) -> None:
+    """Break off, and meet an error: tell what comes next, then None, or what is wrong."""
+    os.setsid()  # a group of its own, so that its workers can be ended with it
+    try:
+        for bad, moment in enumerate(("after a `break`", "after an error")):
+            pipe.send((moment, ""))
+            iterator = load(work, Large(bool(bad)), [[i] for i in range(8)], list, workers=2, context=context)
+            with suppress(KeyError):
+                next(iterator)
+                iterator.close()
+            if multiprocessing.active_children():
+                return pipe.send((moment, "a worker is still there"))
+    except Exception as error:
+        return pipe.send((moment, f"your code raised {type(error).__name__}: {error}"))
+    pipe.send(None)
+
+
+def on_processes(work: Any, load: Any) -> str:
+    """Try a loader on processes in a process of its own, which is ended if it hangs; return what is wrong, or ""."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return ""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    trainer = context.Process(target=_trainer, args=(work, load, context, theirs))
+    trainer.start()
+    moment = "at the start"
+    try:
+        while ours.poll(PIPES_PATIENCE):
+            if (told := ours.recv()) is None:
+                return ""
+            moment, fault = told
+            if fault:
+                return f"{moment}, {fault}"
+        return f"{moment}, all wait for ever"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid or 0, signal.SIGKILL)
+        trainer.kill()
+        trainer.join()

@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader
 from lib._values import integer
 from lib.timeline import Recorder, Span, Trace, Work, play
 
-# ---- A model of torch's DataLoader, and of a path with hops: what an epoch takes, before it is run.
-
 TRAINER = "trainer"
 LOADING = ("read", "load", "collate")
 
@@ -35,14 +33,9 @@ def simulate_loading(
     places = workers * integer("prefetch_factor", prefetch_factor, at_least=1)
     loads = list(load) if isinstance(load, Sequence) else [load] * batches
     if len(loads) != batches:
-        raise ValueError(
-            f"load must be one number or one for each of {batches} batches, not {len(loads)} numbers"
-        )
+        raise ValueError(f"load must be one number or one for each of {batches} batches, not {len(loads)}")
     seconds, step = [check_seconds("load", value) for value in loads], check_seconds("step", step)
-    spans: list[Span] = []
-    loaded: list[float] = []
-    taken: list[float] = []
-    done = 0.0
+    spans, loaded, taken, done = list[Span](), list[float](), list[float](), 0.0
     for batch in range(batches):
         begun = done
         if workers:
@@ -75,8 +68,7 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     batches = integer("batches", batches, at_least=1)
     if not hops:
         raise ValueError("a path needs at least one hop: hops is empty")
-    tasks: list[Work] = []
-    before: list[str] = []
+    tasks, before = list[Work](), list[str]()
     for batch in range(batches):
         before = [] if overlap else before
         for hop, seconds in hops.items():
@@ -85,15 +77,11 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     return play(tasks, hops)
 
 
-# ---- An epoch recorded (the notebook's dataset and collate_fn record spans, too), as a trace like simulate_loading's.
-
-
 def run_epoch(loader: DataLoader[Any], step: Callable[[Any], object], recorder: Recorder) -> Trace:
     """Train one epoch and return who did what when, from the call of `iter(loader)` to the end of the last step.
 
-    The loader's dataset records what it does in the same recorder, which is cleared first: spans of kind "read", "load"
-    and "collate", in lane "worker k" or "trainer". They are numbered by torch's rule: worker k of W loads batches
-    k, k + W, k + 2 W, …
+    The loader's dataset records spans of kind "read", "load" and "collate", in lane "worker k" or "trainer", in the
+    same recorder, which is cleared first. They are numbered by torch's rule 2.
     """
     recorder.clear()
     asked = recorder.now()
@@ -137,11 +125,10 @@ def moments(trace: Trace) -> dict[str, list[float]]:
 def queue_depth(trace: Trace) -> list[tuple[float, int]]:
     """Return (time, number of batches that are loaded and not yet taken) at each change, from (start, 0) on."""
     at, depth = moments(trace), {trace.start: 0}
-    changes = [(time, 1) for time in at["ended"]] + [(time, -1) for time in at["taken"]]
-    level = 0
-    for moment, change in sorted(changes):
-        level += change
-        depth[moment] = level
+    for moment in sorted(at["ended"] + at["taken"]):
+        depth[moment] = sum(time <= moment for time in at["ended"]) - sum(
+            time <= moment for time in at["taken"]
+        )
     return list(depth.items())
 
 
@@ -149,8 +136,6 @@ def queue_held_up(trace: Trace) -> list[int]:
     """Return, at each change of `queue_depth`, how many of the batches that lie ready come after one that doesn't."""
     at, held_up = moments(trace), []
     for moment, depth in queue_depth(trace):
-        taken = due = sum(time <= moment for time in at["taken"])
-        while due < len(at["ended"]) and at["ended"][due] <= moment:
-            due += 1
-        held_up.append(depth - (due - taken))
+        due = next((b for b, time in enumerate(at["ended"]) if time > moment), len(at["ended"]))
+        held_up.append(depth - (due - sum(time <= moment for time in at["taken"])))
     return held_up

@@ -35,6 +35,15 @@ def work(dataset: Any, collate: Any, orders: Any, results: Any) -> None:
             results.put((number, None, error))
 
 
+def send_home(team: Any, orders: Any, results: Any, missing: Any) -> None:
+    """End the workers, after what they have still been ordered to send."""
+    for _ in missing:
+        results.get()
+    for queue, worker in zip(orders, team, strict=True):
+        queue.put(None)
+        worker.join()
+
+
 def load_in_order(
     work: Any, dataset: Any, batches: Any, collate: Any, workers: int = 1, prefetch: int = 2, context: Any = None
 ) -> Any:  # fmt: skip
@@ -62,8 +71,4 @@ def load_in_order(
                 raise error
             yield batch
     finally:
-        for _ in missing:
-            results.get()
-        for queue, worker in zip(orders, team, strict=True):
-            queue.put(None)
-            worker.join()
+        send_home(team, orders, results, missing)

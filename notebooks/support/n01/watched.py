@@ -1,16 +1,18 @@
-"""A stand-in for multiprocessing, of threads whose queues are watched, and data; a try on real processes that may hang."""
+"""A stand-in for multiprocessing, of threads whose queues are watched, with data to load; and real processes."""
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import queue
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from support.ranks import in_a_process
+
+PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
 PATIENCE = 20.0  # seconds without any change; who waits for nobody is found at once
 
 
@@ -50,9 +52,6 @@ class _Queue:
 
     put_nowait, cancel_join_thread, join_thread = put, close, close
 
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
-
     def empty(self) -> bool:
         return not self.items
 
@@ -70,11 +69,8 @@ class Team:
         team = self
 
         class Process(threading.Thread):
-            def __init__(
-                self, group: Any = None, target: Any = None, name: Any = None, args: Any = (), kwargs: Any = None,
-                *, daemon: Any = True,
-            ) -> None:  # fmt: skip
-                super().__init__(None, target, name, args, kwargs or {}, daemon=True)
+            def __init__(self, *given: Any, daemon: Any = True, **named: Any) -> None:
+                super().__init__(*given, **named, daemon=True)
                 self.error: BaseException | None = None
                 self.over = self.joined = False
 
@@ -178,70 +174,37 @@ class Batches:
     def __init__(self, size: int, batch: int, shuffled: bool) -> None:
         self.size, self.batch, self.shuffled, self.passes, self.drawn = size, batch, shuffled, 0, 0
 
+    def lists(self, turn: int) -> list[list[int]]:
+        """Return all lists of a pass."""
+        order = [(index + turn * self.shuffled) % self.size for index in range(self.size)]
+        return [order[k : k + self.batch] for k in range(0, self.size, self.batch)]
+
     def __iter__(self) -> Iterator[list[int]]:
         self.passes, self.drawn = self.passes + 1, 0
-        turn = self.passes if self.shuffled else 0
-        order = [(index + turn) % self.size for index in range(self.size)]
-        for self.drawn, k in enumerate(range(0, self.size, self.batch), 1):
-            yield order[k : k + self.batch]
+        for indices in self.lists(self.passes):
+            self.drawn += 1
+            yield indices
 
     def __len__(self) -> int:
         return -(-self.size // self.batch)
 
 
-# ---- real processes, with batches larger than a pipe holds: a worker's put goes on until somebody takes the result
-
-PIPES_PATIENCE = 10.0  # seconds for a `break`, an error: a right loader needs milliseconds
-
-
-class Large:
-    """Items of 200 kB; item 0 raises, if `bad`."""
-
-    def __init__(self, bad: bool) -> None:
-        self.bad = bad
-
-    def __getitem__(self, index: int) -> bytes:
-        if self.bad and not index:
-            raise KeyError(index)
-        return bytes(200_000)
-
-
-def _trainer(work: Any, load: Any, context: Any, pipe: Any) -> None:
-    """Break off, and meet an error: tell what comes next, then None, or what is wrong."""
-    os.setsid()  # a group of its own, so that its workers can be ended with it
-    try:
-        for bad, moment in enumerate(("after a `break`", "after an error")):
-            pipe.send((moment, ""))
-            iterator = load(work, Large(bool(bad)), [[i] for i in range(8)], list, workers=2, context=context)
-            with suppress(KeyError):
-                next(iterator)
-                iterator.close()
-            if multiprocessing.active_children():
-                return pipe.send((moment, "a worker is still there"))
-    except Exception as error:
-        return pipe.send((moment, f"your code raised {type(error).__name__}: {error}"))
-    pipe.send(None)
+def _trainer(work: Any, load: Any, tell: Any) -> None:
+    """Break off, and meet an error: tell what comes next."""
+    context = multiprocessing.get_context("fork")
+    for bad, moment in enumerate(("after a `break`", "after an error")):
+        tell(f"with large batches, {moment}")
+        items = {i: bytes(200_000) for i in range(bad, 8)}  # item 0 raises KeyError, the second time
+        iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
+        with suppress(KeyError):
+            next(iterator)
+            iterator.close()
+    tell("right")
 
 
 def on_processes(work: Any, load: Any) -> str:
-    """Try a loader on processes in a process of its own, which is ended if it hangs; return what is wrong, or ""."""
+    """Try a loader on processes, with large batches; return what is wrong, "" if nothing."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return ""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-    trainer = context.Process(target=_trainer, args=(work, load, context, theirs))
-    trainer.start()
-    moment = "at the start"
-    try:
-        while ours.poll(PIPES_PATIENCE):
-            if (told := ours.recv()) is None:
-                return ""
-            moment, fault = told
-            if fault:
-                return f"{moment}, {fault}"
-        return f"{moment}, all wait for ever"
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(trainer.pid or 0, signal.SIGKILL)
-        trainer.kill()
-        trainer.join()
+    last = ["at the start", *in_a_process(partial(_trainer, work, load), PIPES_PATIENCE)][-1]
+    return "" if last == "right" else last if "raised" in last else f"{last}, all wait for ever"

@@ -65,7 +65,8 @@ def one_by_one(work, dataset, batches, collate, workers=1, prefetch=2, context=N
 def ends_only_at_the_end(work, dataset, batches, collate, workers=1, prefetch=2, context=None):
     """Right as long as nobody breaks off and nothing is raised: there is no `finally`."""
     results, orders = context.Queue(), [context.Queue() for _ in range(workers)]
-    [context.Process(target=work, args=(dataset, collate, queue, results)).start() for queue in orders]
+    team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
+    [worker.start() for worker in team]
     todo, early = enumerate(batches), {}
 
     def hand_out(count):
@@ -82,6 +83,7 @@ def ends_only_at_the_end(work, dataset, batches, collate, workers=1, prefetch=2,
             raise error
         yield batch
     [queue.put(None) for queue in orders]
+    [worker.join() for worker in team]
 
 
 def in_the_trainer(work, dataset, batches, collate, workers=1, prefetch=2, context=None):

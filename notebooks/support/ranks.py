@@ -4,6 +4,7 @@ in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates to
                           ranks would only hang of: nobody can go on, calls that do not match, a wait forgotten
 Ranks(W)                  W processes with one gloo group, which stay: `run(function, …)` runs `function(dist)` on each;
                           there `dist` is torch.distributed itself
+in_a_process(function)    runs what may hang in a process, and ends it with all that it started
 source_of, write_module   the text of what a cell defines: a new process can't import the cells of a notebook
 """
 
@@ -21,7 +22,7 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -409,3 +410,30 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
                 answer = "error", f"{said} (line {last.lineno}, in {last.name}){hint}"
             line.send_bytes(pickle.dumps(answer))
     os._exit(0)  # Python is not taken down: see lib.training.launch.leave
+
+
+def in_a_process(function: Callable[[Callable[[str], None]], None], patience: float) -> Iterator[str]:
+    """Run `function(tell)` in a forked process; yield what it tells, and its error, until it ends or hangs.
+
+    patience: the seconds without a word after which it hangs; then it is ended with all processes that it started.
+    """
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+
+    def run() -> None:
+        os.setsid()  # a group of its own
+        try:
+            function(theirs.send)
+        except Exception as error:
+            theirs.send(f"your code raised {type(error).__name__}: {error}")
+        theirs.send(None)
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    try:
+        while ours.poll(patience) and (told := ours.recv()) is not None:
+            yield told
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid or 0, signal.SIGKILL)
+        process.kill()
+        process.join()

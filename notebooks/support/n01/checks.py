@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
+from operator import add
 from typing import Any
+from unittest.mock import Mock
 
 from lib._values import plural
 from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path
-from support.n01.solved import load_in_order, predict_epoch, work
-from support.n01.watched import Batches, Items, Stuck, Team
+from support.n01.solved import load_in_order, predict_epoch, send_home, work
+from support.n01.watched import Batches, Items, Stuck, Team, on_processes
 from support.ranks import source_of
-
-# ---- predictions
-
-
-def _deeper_queue() -> float:
-    two, eight = (simulate_loading(16, 20, 12, 2, prefetch).makespan for prefetch in (2, 8))
-    return two / eight
 
 
 def _enough_places() -> int:
@@ -29,30 +24,37 @@ def _enough_places() -> int:
     return 1 + epochs.index(deep)
 
 
-def _who_gains() -> Any:
-    costs: Any = dict(collate=0.0, send=0.0, receive=0.0, step=12.0, cores=2)
-    kinds: Any = {"heavy": dict(loads=[24.0] * 48, read=0.0), "slow": dict(loads=[4.0] * 48, read=20.0)}
-    epochs: dict[str, Any] = {
-        name: [predict_epoch(**kind, **costs, workers=w) for w in (0, 3)] for name, kind in kinds.items()
-    }
-    return max(kinds, key=lambda name: epochs[name][0] / epochs[name][1])
+def _gain(load: float, read: float) -> float:
+    alone, three = (predict_epoch([load] * 48, w, 2, read, 0, 0, 0, 12) for w in (0, 3))
+    return alone / three
 
 
-guess_pipeline = Guess(
-    "the time of 6 batches as a pipeline",
-    lambda: simulate_path(6, dict(load=6, pin=1, transfer=2, step=4)).makespan,
-    unit="ms",
+class _Told(Guess):
+    """A guess some of whose values are told apart."""
+
+    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
+        if self.what == GAINS and isinstance(my_guess, str) and my_guess not in KINDS:
+            said = f"{my_guess!r} is none of {', '.join(KINDS)}: choose one. Read on for the reason."
+            return Verdict("note", said)
+        if self.what != GAINS and isinstance(my_guess, int) and my_guess in SLIPS:
+            return Verdict("note", f"You said {my_guess}; {self.what} = 43 ms. {SLIPS[my_guess]}")
+        return super().__call__(my_guess)
+
+
+KINDS, GAINS = ("heavy", "slow", "same"), "the one that gains more"
+SLIPS = {
+    24: "6 · 4 is six steps: but the slowest hop sets the pace, and that is load.",
+    36: "6 · 6 is six loads: but the last batch is then pinned, transferred and trained on, too.",
+    37: "13 + 4 · 6: but five batches come after the first.",
+}
+_PATH = dict(load=6, pin=1, transfer=2, step=4)
+_two, _eight = (simulate_loading(16, 20, 12, 2, prefetch).makespan for prefetch in (2, 8))
+guess_pipeline = _Told("the time of 6 batches as a pipeline", lambda: simulate_path(6, _PATH).makespan, "ms")
+guess_deeper_queue = Guess(
+    "the gain of prefetch_factor 8 over 2 with even batches", lambda: _two / _eight, "×"
 )
-"""The time of a pipeline."""
-guess_deeper_queue = Guess("the gain of prefetch_factor 8 over 2 with even batches", _deeper_queue, unit="×")
-"""The gain of prefetch_factor 8 over 2, where every batch takes the same time."""
 guess_places = Guess("the smallest prefetch_factor that hides the slow batch", _enough_places)
-"""The prefetch_factor that hides a batch of 72 ms among those of 12 ms, with two workers and steps of 12 ms."""
-guess_who_gains = Guess("the one that gains more", _who_gains)
-"""Which dataset gains more from three workers on two cores: "slow", "heavy" or "same"."""
-
-
-# ---- exercise 1: the model
+guess_who_gains = _Told(GAINS, lambda: "slow" if _gain(4, 20) > _gain(24, 0) else "heavy")
 
 
 def _but(thing: Any, *changes: tuple[str, str]) -> Any:
@@ -61,12 +63,56 @@ def _but(thing: Any, *changes: tuple[str, str]) -> Any:
     for old, new in changes:
         assert old in text, f"the solution has no {old!r}"
         text = text.replace(old, new)
-    space: dict[str, Any] = {"Any": Any, "Sequence": Sequence, "islice": islice}
+    space = {
+        "Any": Any,
+        "Sequence": Sequence,
+        "islice": islice,
+        "send_home": send_home,
+        "Mock": Mock,
+        "_plus": add,
+    }
     exec(text, space)
     return space[thing.__name__]
 
 
 _epoch_but, _load_but = partial(_but, predict_epoch), partial(_but, load_in_order)
+
+_ALONE = "sum(loads) + batches * (read + collate + step)"
+_FREE, _ORDERED = "loaded.get(b - workers, 0)", "taken.get(b - workers * prefetch, 0)"
+_LOADED_AT, _DONE = "+ loads[b] + collate + send", "taken[b] + receive + step"
+_PACE = "batches * max(receive + step, (read + loads[0] + collate + send) / workers)"
+
+_FAULTS = {
+    "Without workers nothing is sent or received.": (_ALONE, _ALONE[:-1] + " + send + receive)"),
+    "Without workers the trainer waits for the reading, too.": (_ALONE, "sum(loads) + batches * (collate + step)"),
+    "Without workers nothing overlaps: one process loads, then trains, so the times add up.":
+        (_ALONE, "max(sum(loads) + batches * (read + collate), batches * step)"),
+    "The case without workers is missing: then the trainer itself loads.": ("workers == 0", "False"),
+    "A batch also has to be sent; in the worker's time that is missing.": (_LOADED_AT, "+ loads[b] + collate"),
+    "The trainer also has to receive a batch before its step.": (_DONE, "taken[b] + step"),
+    "Each batch has a load of its own, loads[b]; you took their mean.": ("+ loads[b]", "+ sum(loads) / batches"),
+    "Batch b belongs to worker b mod W, even if another is free.":
+        (_FREE, "min(free)", "for b in", "free = [0.0] * workers\n    for b in",
+         _LOADED_AT, _LOADED_AT + "; free[free.index(min(free))] = loaded[b]"),
+    "Rule 2 is missing: a worker loads one batch at a time, b after b - W.": (_FREE, "0"),
+    "Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.": (_ORDERED, "0"),
+    "Rule 3: the order comes when a batch is taken; you wait until its step is done.": ("taken.get(", "done.get("),
+    "Rule 3: the order comes when a batch is taken; you let the trainer receive it first.":
+        ("prefetch, 0)", "prefetch, -receive) + receive"),
+    "Rule 3 counts from batch b - W · prefetch; you take the one before it.": ("prefetch, 0)", "prefetch - 1, 0)"),
+    "Rule 3 counts from batch b - W · prefetch; you take the one after it.": ("prefetch, 0)", "prefetch + 1, 0)"),
+    "You took 2 for prefetch, whatever it is.": ("prefetch, 0)", "2, 0)"),
+    "A worker begins at the later of two moments, not at their sum.": ("= max(loaded.get", "= _plus(loaded.get"),
+    "Rule 1 is missing: the trainer takes a batch only when the one before is done.": (", done[b - 1]", ", 0"),
+    "That is the pace times the batches: the first batch is not there at time 0.": ("done[batches - 1]", _PACE),
+    "Rule 4 is missing: workers and trainer share the cores.": ("busy / cores", "0"),
+    "You let the waiting take a core: who waits for storage needs none.": ("(collate + send", "(read + collate + send"),
+    "You forgot the trainer among those that need a core.": ("send + receive + step)", "send)"),
+    "Sending needs a core, too: in rule 4 it is missing.": ("(collate + send + r", "(collate + r"),
+    "busy / cores need not be a whole number: no //.": ("busy / cores", "busy // cores"),
+    "Both are lower bounds: the later counts, not their sum.": ("max(done", "_plus(done"),
+    "Both are lower bounds: the later counts, not the earlier.": ("max(done", "min(done"),
+}  # fmt: skip
 
 check_predict = Exercise(
     "predict_epoch",
@@ -74,54 +120,20 @@ check_predict = Exercise(
     cases=cases(
         "loads workers cores read collate send receive step prefetch",
         [
-            ([20] * 5, 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
+            ([20, 26, 20, 23, 21], 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
             ([20] * 5, 1, 64, 5, 2, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
             ([4] * 5, 1, 64, 0, 2, 1, 3, 12, 2),  # the trainer is slower
-            ([20], 3, 64, 5, 2, 1, 3, 12, 2),
-            ([20] * 12, 3, 64, 5, 2, 1, 3, 12, 2),
-            ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 2),  # one is slow: places decide
-            ([9, 9, 9, 9, 9, 9, 99, 9, 9, 9, 9, 9], 2, 64, 0, 1, 1, 2, 12, 3),
-            ([20] * 48, 4, 1.5, 0, 2, 1, 3, 6, 2),  # cores decide
-            ([20] * 48, 2, 2, 0, 2, 1, 3, 12, 2),
+            *(([20] * count, 3, 64, 5, 2, 1, 3, 12, 2) for count in (1, 12)),
+            ([30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30], 2, 64, 0, 1, 1, 2, 12, 1),  # rules 2 and 3 in all their parts
+            ([30, 5, 5, 5, 5, 5, 5, 5], 2, 64, 0, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
+            *(([9] * 6 + [99] + [9] * 5, 2, 64, 0, 1, 1, 2, 12, p) for p in (2, 3)),  # one is slow: places decide
+            *(([20] * 48, 4, 1.5, 0, 2, 1, 3, 6, 2), ([20] * 47, 2, 2, 0, 2, 1, 3, 11, 2)),  # cores decide
             ([3] * 48, 6, 2, 30, 1, 1, 1, 4, 2),  # what waits takes no core
             ([8, 1] * 20, 3, 1.5, 18, 1, 1, 2, 9, 2),
         ],
     ),
-    mistakes={
-        "Without workers nothing is sent and nothing received: the trainer has the batch already.": _epoch_but(
-            ("(read + collate + step)", "(read + collate + send + receive + step)")
-        ),
-        "A batch also has to be sent; in the worker's time that is missing.": _epoch_but(
-            ("loads[b] + collate + send", "loads[b] + collate")
-        ),
-        "The trainer also has to receive a batch before its step.": _epoch_but(
-            ("+ receive + step", "+ step")
-        ),
-        "Rule 2 is missing: a worker loads one batch at a time, b after b - W.": _epoch_but(
-            ("loaded.get(b - workers, 0)", "0")
-        ),
-        "Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.": _epoch_but(
-            ("taken.get(b - workers * prefetch, 0)", "0")
-        ),
-        "Rule 1 is missing: the trainer takes a batch only when it is done with the one before.": _epoch_but(
-            ("max(loaded[b], done[b - 1])", "loaded[b]")
-        ),
-        "That is the pace times the batches: the first batch is not there at time 0.": _epoch_but(
-            (
-                "done[batches - 1], b",
-                "batches * max(receive + step, (read + loads[0] + collate + send) / workers), b",
-            )
-        ),
-        "Rule 4 is missing: workers and trainer share the cores.": _epoch_but(("busy / cores", "0")),
-        "You let the waiting take a core: a worker that waits for storage needs none.": _epoch_but(
-            ("batches * (collate + send", "batches * (read + collate + send")
-        ),
-        "You forgot the trainer among those that need a core.": _epoch_but(
-            ("(collate + send + receive + step)", "(collate + send)")
-        ),
-    },
-)
-"""Exercise 1: the epoch from six measured times, the rules of the DataLoader, and the cores."""
+    mistakes={why: _epoch_but(*zip(old_new[::2], old_new[1::2], strict=True)) for why, old_new in _FAULTS.items()},
+)  # fmt: skip
 
 
 # ---- exercise 2: the loader
@@ -132,8 +144,13 @@ STARVED = "Fewer are handed out than W · prefetch places allow: order one more 
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never ended: it still waits for orders."
 BY_HAND = "The training process loads items itself: that is the workers' work."
-ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an index queue of its own."
+ONE_QUEUE = "Worker k of W gets the batches k, k + W, k + 2 W, …, in an orders queue of its own."
 TWICE = "`batches` was gone through twice in an epoch: a sampler that shuffles then gives two orders."
+WHOLE = "`batches` was read further than was ordered: take a list of indices only when you order it."
+UNCOLLATED = "The items were not collated: a worker sends collate(items)."
+AS_TEXT = "Send the exception itself and raise it: its text is not enough."
+UNJOINED = "A worker was told to go home and not waited for: `.join()` waits until it has ended."
+HOME = "Take what workers have still been ordered to send: a worker whose result nobody fetches can't end."
 
 
 def _epoch(
@@ -161,7 +178,10 @@ def _epoch(
             return f"{where}all batches have arrived, and somebody waits for ever. {LEFT}"
         return f"{where}all wait for each other: nobody puts what the others wait for."
     except Exception as error:
-        return f"{where}your code raised {type(error).__name__}: {error}."
+        text = bad >= 0 and any(
+            words in str(error) for words in ("must derive from BaseException", "has no file")
+        )
+        return f"{where}your code raised {type(error).__name__}: {error}. {AS_TEXT if text else ''}".strip()
     finally:
         team.end()
 
@@ -173,14 +193,12 @@ def _one_pass(
     """Take one epoch, batch by batch; return what is wrong."""
     del team.workers[:], team.handed[:]
     team.results, passes = 0, batches.passes
-    turn = passes + 1 if batches.shuffled else 0
-    order = [(index + turn) % items.size for index in range(items.size)]
-    due = [order[k : k + batches.batch] for k in range(0, items.size, batches.batch)]
+    due = batches.lists(passes + 1)
     iterator = load(work, items, batches, collate, workers=workers, prefetch=prefetch, context=team)
     if iterator is None:
         return "load_in_order returned None (is a `yield` missing?)."
-    taken: list[Any] = []
-    failed: KeyError | None = None
+    taken, failed = list[Any](), None
+    turn = items.bad // items.batch if items.bad >= 0 else 10**6  # of the batch whose item raises
     try:
         for got in iterator:
             number = len(taken)
@@ -193,45 +211,36 @@ def _one_pass(
                 return TWICE
             wanted = collate(due[number])
             if got != wanted:
-                why = (
-                    ARRIVAL
-                    if got in [collate(indices) for indices in due]
-                    else LOST
-                    if items.bad >= 0
-                    else ""
-                )
+                early, raw = got in map(collate, due), got in (due[number], tuple(due[number]))
+                why = LOST if number >= turn else ARRIVAL if early else UNCOLLATED if raw else ""
                 return f"batch {number} is {got!r}, due is {wanted!r}. {why}".strip()
             allowed = min(len(due), workers * prefetch + number + 1)
             if len(team.handed) != allowed:
                 said = UNBOUND if len(team.handed) > allowed else STARVED
                 return f"when batch {number} is taken, {len(team.handed)} orders were given, due are {allowed}. {said}"
+            if batches.drawn > allowed + 1:
+                return f"when batch {number} is taken, {batches.drawn} lists are read, due are {allowed}. {WHOLE}"
             if len(taken) == stop:
                 iterator.close()
                 break
     except KeyError as error:
         failed = error
-    expected = min(stop, items.bad // items.batch if items.bad >= 0 else len(due))
-    if items.bad >= 0 and items.bad // items.batch < stop and failed is None:
-        got_so_far = plural(len(taken), "batch", "batches")
-        return f"item {items.bad} raises, and the loop got {got_so_far} and no error. {LOST}"
+    expected, came = min(stop, turn, len(due)), plural(len(taken), "batch", "batches")
+    if turn < stop and failed is None:
+        return f"item {items.bad} raises, and the loop got {came} and no error. {LOST}"
     if failed is not None and items.bad < 0:
         raise failed
     if len(taken) != expected:
-        return f"{plural(len(taken), 'batch', 'batches')} came before the end, due are {expected}." + (
-            f" {LOST}" if failed else ""
-        )
+        return f"{came} came before the end, due are {expected}. {LOST if failed else ''}".strip()
     if not team.settle():
-        end = (
-            "after the error, " if failed else "after a `break`, " if stop < len(due) else "after the epoch, "
-        )
-        return end + f"{plural(team.alive(), 'worker')} still there. {LEFT}"
+        end = "the error" if failed else "a `break`" if stop < len(due) else "the epoch"
+        return f"after {end}, {plural(team.alive(), 'worker')} still there. {LEFT}"
     if len(team.workers) != workers:
         return f"{plural(len(team.workers), 'worker')} were started, due are {workers}."
-    queues = {id(q): q for q in team.handed}
-    rows = [team.handed[k::workers] for k in range(workers)]
-    if len(queues) != min(workers, len(due)) or any(len({id(q) for q in row}) > 1 for row in rows):
+    rows = [set(map(id, team.handed[k::workers])) for k in range(workers)]
+    if len(set.union(*rows)) != min(workers, len(due)) or any(len(row) > 1 for row in rows):
         return ONE_QUEUE
-    return ""
+    return "" if all(worker.joined for worker in team.workers) else UNJOINED
 
 
 SCENES: Sequence[dict[str, Any]] = (
@@ -248,15 +257,16 @@ SCENES: Sequence[dict[str, Any]] = (
 
 def _judge(exercise: Exercise, answers: Any) -> Verdict:
     said = next(filter(None, (_epoch(*answers, **scene) for scene in SCENES)), "")
-    if said:
-        return exercise.wrong(said)
-    return exercise.right(
-        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs: the right order, no place too many, "
-        "and no worker left."
-    )
+    if not said and (moment := on_processes(*answers)):
+        said = f"on real processes, {moment}. {HOME if 'for ever' in moment else ''}".strip()
+    return exercise.wrong(said) if said else exercise.right(
+        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs, real processes: the right order, no "
+        "place too many, and no worker left."
+    )  # fmt: skip
 
 
 _LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
+_END_ALL = "send_home(team, orders, results, missing)"
 _UNTRIED = (
     ("        try:\n    ", ""),
     ("        except Exception as error:\n            results.put((number, None, error))", ""),
@@ -269,32 +279,27 @@ check_loader = Exercise(
     name="work and load_in_order",
     judge=_judge,
     mistakes={
-        ARRIVAL: (
-            work,
-            _load_but(
-                ("while number not in early", "if True"), ("arrived, *early[arrived]", "_, batch, error"),
-                ("batch, error = early.pop(number)", "pass"),
-            ),
-        ),
+        ARRIVAL: (work, _load_but(
+            ("while number not in early", "if True"), ("arrived, *early[arrived]", "arrived, batch, error"),
+            ("batch, error = early.pop(number)", "pass"),
+        )),
         UNBOUND: (work, _load_but(("hand_out(workers * prefetch)", "hand_out(None)"))),
         STARVED: (work, _load_but(("            hand_out(1)\n", ""), ("yield batch", "yield batch; hand_out(1)"))),
         LOST: (_but(work, *_UNTRIED), load_in_order),
-        LEFT: (work, _load_but(("queue.put(None)", "pass"), ("worker.join()", "pass"))),
-        BY_HAND: (
-            _but(work, (_LOADED, "results.put((number, indices, None))")),
-            _load_but(("yield batch", "yield collate([dataset[index] for index in batch])")),
-        ),
-        ONE_QUEUE: (
-            work,
-            _load_but(
-                ("[number % workers]", "[0]"), ("queue, r", "orders[0], r"), ("queue.p", "orders[0].p"),
-                ("worker.join()", "pass"),
-            ),
-        ),
+        LEFT: (work, _load_but((_END_ALL, "pass"))),
+        BY_HAND: (_but(work, (_LOADED, "results.put((number, indices, None))")),
+                  _load_but(("yield batch", "yield collate([dataset[index] for index in batch])"))),
+        ONE_QUEUE: (work, _load_but(
+            ("[number % workers]", "[0]"), ("queue, results)", "orders[0], results)"),
+            (_END_ALL, "[orders[0].put(None) for _ in team]; [worker.join() for worker in team]"),
+        )),
         TWICE: (work, _load_but(("range(len(batches))", "range(len(list(batches)))"))),
+        WHOLE: (work, _load_but(("enumerate(batches), dict", "enumerate(list(batches)), dict"))),
+        UNCOLLATED: (_but(work, ("collate([", "([")), load_in_order),
+        AS_TEXT: (_but(work, ("None, error)", "None, str(error))")), load_in_order),
+        UNJOINED: (work, _load_but((_END_ALL, "send_home([Mock() for _ in team], orders, results, missing)"))),
     },
 )  # fmt: skip
-"""Exercise 2: the reader's worker and loader, their queues and processes watched."""
 
 
 def use_loader(work: Any, load: Any) -> Any:

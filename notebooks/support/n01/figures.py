@@ -18,12 +18,11 @@ from lib.show.sheet import arrow, box
 from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
 from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace
-from support.n01.runs import queue_depth, simulate_loading, simulate_path
+from support.n01.runs import queue_depth, queue_held_up, simulate_loading, simulate_path
 
-# ---- An epoch of the DataLoader as the model predicts it: lanes, queue, and the epoch over num_workers.
-
-MOST = 6  # workers on the axis of the curve, at least
+MOST = 6  # workers
 SLOW = 12  # the batch that may take longer
+ABOVE: dict[str, Any] = dict(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 WORKER_CONTROLS = dict(
     num_workers=whole(0, 6, 1, "num_workers"),
@@ -40,34 +39,29 @@ QUEUE_CONTROLS = dict(
 
 @style.styled
 def draw_loading_model(
-    num_workers: int,
-    prefetch_factor: int = 2,
-    load_ms: float = 12.0,
-    step_ms: float = 12.0,
-    slow_batch: float = 1,
-    *,
+    num_workers: int, prefetch_factor: int = 2, load_ms: float = 12.0, step_ms: float = 12.0, slow_batch: float = 1, *,
     batches: int = 20,
-) -> Figure:
+) -> Figure:  # fmt: skip
     """Draw an epoch of the model: what every lane does, how full the queue is, and the epoch over num_workers.
 
     slow_batch: batch 12 takes so many times as long.
     """
     loads = [load_ms * (slow_batch if batch == SLOW else 1) for batch in range(batches)]
-    epochs = [
-        simulate_loading(batches, loads, step_ms, workers, prefetch_factor)
-        for workers in range(max(MOST, num_workers) + 1)
-    ]
+    epochs = [simulate_loading(batches, loads, step_ms, w, prefetch_factor) for w in range(MOST + 1)]
     trace = epochs[num_workers]
     lanes = num_workers + 1
     figure, axes = style.new_figure(9, 4.7 + 0.3 * lanes, rows=3, height_ratios=(0.34 * lanes, 0.85, 2.0))
-    _draw_lanes(axes[0], trace)
+    _draw_lanes(axes[0], trace, trace.end)
+    axes[0].tick_params(axis="x", labelbottom=False)
+    handles = [Patch(facecolor=color_of(kind), label=kind) for kind in trace.kinds if kind != "wait"]
+    handles += [Patch(**style.IDLE, label="trainer waits")] if "wait" in trace.kinds else []
+    axes[0].legend(handles=handles, ncols=4, **ABOVE, handlelength=1.2)
     places = num_workers * prefetch_factor
     deepest = _draw_queue(axes[1], trace, places)
     _draw_curve(axes[2], [epoch.makespan for epoch in epochs], num_workers)
 
-    idle_share = 1 - trace.active("step") / trace.makespan
-    workers = plural(num_workers, "worker")
-    finding = f"{workers}: {trace.makespan:.0f} ms, and for {idle_share:.0%} of it the trainer does not train"
+    idle_share, who = 1 - trace.active("step") / trace.makespan, plural(num_workers, "worker")
+    finding = f"{who}: {trace.makespan:.0f} ms, and for {idle_share:.0%} of it the trainer does not train"
     style.title(axes[0], finding)
     axes[0].set_title(axes[0].get_title("left"), pad=30)
     curve = ", ".join(f"{epoch.makespan:.0f}" for epoch in epochs)
@@ -80,25 +74,17 @@ def draw_loading_model(
     )
 
 
-def _draw_lanes(axes: Axes, trace: Trace) -> None:
-    """Draw every lane of the epoch; dotted is the time in which the trainer waits."""
+def _draw_lanes(axes: Axes, trace: Trace, end: float) -> None:
+    """Draw every lane, the batches numbered; dotted is the time in which the trainer waits."""
     for row, lane in enumerate(trace.lanes):
         for span in trace.only(lane=lane):
             if span.kind == "wait":
                 idle(axes, row, [(span.start, span.duration)])
                 continue
             number = span.label.rpartition(" ")[2]
-            # the lane is 560 points wide, a digit 8
-            fits = span.kind != "read" and span.duration * 560 > 8 * len(number) * trace.end
+            fits = span.duration * 560 > 8 * len(number) * end  # the lane is 560 points wide, a digit 8
             bar(axes, row, span.start, span.duration, color_of(span.kind), number if fits else "")
-    lane_rows(axes, trace.lanes, 0, trace.end, track=True)
-    axes.tick_params(axis="x", labelbottom=False)
-    handles = [Patch(facecolor=color_of(kind), label=kind) for kind in trace.kinds if kind != "wait"]
-    if "wait" in trace.kinds:
-        handles.append(Patch(**style.IDLE, label="trainer waits"))
-    axes.legend(
-        handles=handles, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, handlelength=1.2
-    )
+    lane_rows(axes, trace.lanes, 0, end, track=True)
 
 
 def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
@@ -107,13 +93,18 @@ def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     times, depths = [time for time, _ in changes], [depth for _, depth in changes]
     axes.step([*times, trace.end], [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
     axes.fill_between([*times, trace.end], [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
+    held_up = queue_held_up(trace) if places else [0]
+    if any(held_up):
+        look: Any = dict(facecolor=GREEN, alpha=0.7, hatch="////", edgecolor=PAPER, lw=0)
+        axes.fill_between(
+            [*times, trace.end], [*held_up, 0], step="post", label="ready, but not its turn", **look
+        )
+        axes.legend(loc="upper right", bbox_to_anchor=(1, 1.32), fontsize=9, handlelength=1.2)
     axes.axhline(places, color=MUTED, lw=1.2, ls=(0, (4, 3)))
-    axes.set(
-        xlim=(0, trace.end), ylim=(0, max(places, 1) * 1.25), xlabel="time (ms)", ylabel="batches\nready"
-    )
-    beside(
-        axes, (trace.end, places), f"{places} places", (4, 0), fontsize=9, color=MUTED, annotation_clip=False
-    )
+    axes.set(xlim=(0, trace.end), ylim=(0, max(places, 1) * 1.25))
+    axes.set(xlabel="time (ms)", ylabel="batches\nready")
+    look = dict(fontsize=9, color=MUTED, annotation_clip=False)
+    beside(axes, (trace.end, places), f"{places} places", (4, 0), **look)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     return max(depths)
 
@@ -131,35 +122,32 @@ def _draw_curve(axes: Axes, epochs: Sequence[float], here: int) -> None:
     axes.legend(loc="upper right", ncols=3)
 
 
-# ---- What the notebook measures: epochs over num_workers, short epochs.
-
-
 @style.styled
 def draw_scaling(
-    predicted: Mapping[str, Sequence[float]], measured: Mapping[str, Sequence[float]], floor: Mapping[str, float]
+    predicted: Mapping[str, Sequence[float]], measured: Mapping[str, Sequence[float]], floor: Mapping[str, float],
+    cores: float,
 ) -> Figure:  # fmt: skip
     """Draw epochs in seconds over 0, 1, 2 … workers, a panel a dataset; floor: the time of all steps alone."""
     figure, axes = style.new_figure(9, 3.9, cols=len(measured), sharey=True, squeeze=False)
     gains, words = [], []
     for place, (name, seconds) in zip(axes[0], measured.items(), strict=True):
         seen, model = ([1e3 * value for value in values] for values in (seconds, predicted[name]))
-        place.plot(
-            range(len(model)), model, "-o", color=MUTED, mfc=PAPER, mew=1.4, ms=8, label="predicted", zorder=3
-        )
+        look: Any = dict(color=MUTED, mfc=PAPER, mew=1.4, ms=8, label="predicted", zorder=3)
+        place.plot(range(len(model)), model, "-o", **look)
         place.plot(range(len(seen)), seen, "D", color=ORANGE, ms=6, label="measured", zorder=4)
         place.axhline(1e3 * floor[name], color=BLUE, lw=1.2)
-        look: Any = dict(textcoords="offset points", va="top", color=BLUE, fontsize=9.5)
+        look = dict(textcoords="offset points", va="top", color=BLUE, fontsize=9.5)
         place.annotate("all steps", (0, 1e3 * floor[name]), (2, -4), **look)
         place.set_title(name, fontsize=11, pad=6)
         place.set(xlabel="num_workers", xlim=(-0.35, len(seen) - 0.65))
         place.set_xticks(range(len(seen)))
-        gains.append(f"{name}: {seen[0] / min(seen):.1f} × as fast")
+        gains.append(f"{name} {seen[0] / min(seen):.1f} ×")
         numbers = ("/".join(f"{value:.0f}" for value in values) for values in (seen, model))
         words.append(f"{name}: measured {next(numbers)} ms, predicted {next(numbers)} ms")
     every = [value for values in (*measured.values(), *predicted.values()) for value in values]
     axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1e3 * max(every)))
     axes[0, -1].legend(loc="upper right")
-    finding = f"Best number of workers against none: {', '.join(gains)}"
+    finding = f"With {cores:.2f} cores, best number of workers against none: {', '.join(gains)}"
     headline(figure, finding)
     return style.describe(figure, f"{finding}. Epochs with 0, 1, 2 … workers. {'; '.join(words)}.")
 
@@ -175,20 +163,18 @@ def draw_short_epochs(rows: Mapping[str, tuple[float, float]], batches: int) -> 
     lane_rows(axes, list(rows), 0, 1.15e3 * max(total for _, total in rows.values()))
     axes.set_xlabel(f"time of an epoch of {batches} batches (ms)")
     handles = [Patch(**style.IDLE, label="nothing is loaded yet"), Patch(facecolor=GREY, label="the rest")]
-    axes.legend(handles=handles, ncols=2, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
-    (alone, (_, base)), *others = rows.items()
-    against = ", ".join(f"{name} {total / base:.1f} × as long" for name, (_, total) in others)
-    finding = f"Against an epoch {alone}: {against}"
+    axes.legend(handles=handles, ncols=2, **ABOVE)
+    (_, (_, base)), *others = rows.items()
+    finding = "Against no workers: " + "; ".join(
+        f"{name} {total / base:.1f} ×" for name, (_, total) in others
+    )
     style.title(axes, finding)
     axes.set_title(axes.get_title("left"), pad=30)
-    sums = ", ".join(
-        f"{name} {1e3 * total:.0f} ms, of which {1e3 * start:.0f} before any load"
-        for name, (start, total) in rows.items()
-    )
-    return style.describe(figure, f"{finding}. Epochs of {batches} batches: {sums}.")
+    words = [
+        f"{name} {1e3 * b:.0f} ms, of which {1e3 * a:.0f} before any load" for name, (a, b) in rows.items()
+    ]
+    return style.describe(figure, f"{finding}. Epochs of {batches} batches: {', '.join(words)}.")
 
-
-# ---- The path of a batch from storage to the device, hop by hop.
 
 HOPS = {"load": "workers", "pin": "pin thread", "transfer": "copy engine", "step": "GPU cores"}
 PLACES = ("storage", "pageable\nhost memory", "pinned\nhost memory", "device\nmemory", "model")
@@ -211,11 +197,9 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
     slowest = max(hops, key=lambda hop: hops[hop])
     figure, axes = style.new_figure(9, 6.6, rows=3, height_ratios=(1.5, 1.15, 1.15))
     _draw_places(axes[0], hops)
-    for place, trace, name in (
-        (axes[1], serial, "one after the other"),
-        (axes[2], pipeline, "as a pipeline"),
-    ):
-        _draw_hops(place, trace, serial.end)
+    ways = {"one after the other": serial, "as a pipeline": pipeline}
+    for place, (name, trace) in zip(axes[1:], ways.items(), strict=True):
+        _draw_lanes(place, trace, 1.004 * serial.end)
         place.set_title(f"{name}: {trace.end:g} ms", fontsize=11, pad=5)
         place.axvline(trace.end, color=INK, lw=1.4, ls=(0, (4, 3)))
     axes[1].tick_params(labelbottom=False)
@@ -227,18 +211,16 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
     style.title(axes[0], finding)
     times = ", ".join(f"{hop} {time:g} ms" for hop, time in hops.items())
     busy = ", ".join(f"{hop} {pipeline.busy(hop) / pipeline.makespan:.0%}" for hop in hops)
-    return style.describe(
-        figure,
-        f"{finding}. The path of a batch: storage, pageable host memory, pinned host memory, device memory, model; its "
-        f"hops: {times}. Busy in the pipeline: {busy}.",
-    )
+    path = "storage, pageable host memory, pinned host memory, device memory, model"
+    words = f"The path of a batch: {path}; its hops: {times}. Busy in the pipeline: {busy}."
+    return style.describe(figure, f"{finding}. {words}")
 
 
 def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
     """Draw the five places in a row, an arrow for each hop, and behind them the host and the device that hold them."""
     axes.set(xlim=(0, 18.2), ylim=(0, 4.5))
     axes.axis("off")
-    for left, right, name in ((3.8, 10.3, "host: CPU cores and RAM"), (12.0, 18.15, "device: GPU")):
+    for left, right, name in ((3.8, 10.05, "host: CPU cores and RAM"), (12.25, 18.15, "device: GPU")):
         _rounded(axes, left, 0.05, right - left, 4.3, TRACK, GRID)
         axes.text(left + 0.25, 3.97, name, fontsize=9.5, color=MUTED, va="center")
     names, times = list(hops), list(hops.values())
@@ -249,7 +231,7 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         elif number < len(hops):
             # a queue fills up in front of a hop that is slower than all hops before it
             full = times[number] > max(times[:number])
-            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 1)
+            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 0)
         else:
             _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)
@@ -257,8 +239,8 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
         left, right = 4.1 * number + 1.72, 4.1 * number + 4.18
         style = "simple,head_length=8,head_width=11,tail_width=4"
         arrow(axes, (left, 2.3), (right, 2.3), color=color_of(hop), width=0, head=1, gap=2, style=style)
-        middle, above = (left + right) / 2, f"{hop} {milliseconds:g} ms"
-        axes.text(middle, 2.68, above, ha="center", va="bottom", fontsize=9.5, weight="bold")
+        middle, above = (left + right) / 2, f"{hop}\n{milliseconds:g} ms"
+        axes.text(middle, 2.62, above, ha="center", va="bottom", fontsize=9.5, weight="bold", linespacing=1.1)
         axes.text(middle, 1.92, HOPS[hop], ha="center", va="top", fontsize=9, color=MUTED)
 
 
@@ -269,16 +251,6 @@ def _draw_slots(axes: Axes, x: float, y: float, width: float, height: float, col
         face = color if slot < filled else PAPER
         at = (x + 0.25, y + 0.24 + 0.5 * slot)
         axes.add_patch(Rectangle(at, width - 0.5, 0.38, facecolor=face, edgecolor=GREY, lw=1))
-
-
-def _draw_hops(axes: Axes, trace: Trace, end: float) -> None:
-    """Draw a lane per hop, the batches numbered."""
-    for row, hop in enumerate(trace.lanes):
-        for span in trace.only(lane=hop):
-            fits = span.duration * 560 > 9 * end  # points: the width of a digit and a little more
-            number = span.label.rpartition(" ")[2] if fits else ""
-            bar(axes, row, span.start, span.duration, color_of(hop), number)
-    lane_rows(axes, trace.lanes, 0, end * 1.004, track=True)
 
 
 def _rounded(

@@ -11,8 +11,6 @@ from torch.utils.data import DataLoader
 from lib._values import integer
 from lib.timeline import Recorder, Span, Trace, Work, play
 
-# ---- A model of torch's DataLoader, and of a path with hops: what an epoch takes, before it is run.
-
 TRAINER = "trainer"
 LOADING = ("read", "load", "collate")
 
@@ -28,25 +26,16 @@ def simulate_loading(
     """Predict an epoch of torch's DataLoader: lanes "worker 0" … and "trainer", from an empty queue to the last step.
 
     load: seconds that a worker needs for a batch, or a sequence with one number for each batch. Everybody has a core,
-    and sending costs nothing. Raises ValueError. The rules, as in torch's _MultiProcessingDataLoaderIter:
-      1. The trainer takes the batches in order, and trains on one at a time.
-      2. Worker k loads batches k, k + W, k + 2 W, …, one at a time.
-      3. Batch b is handed out when the trainer takes batch b - W · prefetch_factor: no more than W · prefetch_factor
-         batches are being loaded or lie ready.
+    and sending costs nothing. The rules 1 to 3 are those of the notebook. Raises ValueError.
     """
     batches = integer("batches", batches, at_least=1)
     workers = integer("num_workers", num_workers, at_least=0)
     places = workers * integer("prefetch_factor", prefetch_factor, at_least=1)
     loads = list(load) if isinstance(load, Sequence) else [load] * batches
     if len(loads) != batches:
-        raise ValueError(
-            f"load must be one number or one for each of {batches} batches, not {len(loads)} numbers"
-        )
+        raise ValueError(f"load must be one number or one for each of {batches} batches, not {len(loads)}")
     seconds, step = [check_seconds("load", value) for value in loads], check_seconds("step", step)
-    spans: list[Span] = []
-    loaded: list[float] = []
-    taken: list[float] = []
-    done = 0.0
+    spans, loaded, taken, done = list[Span](), list[float](), list[float](), 0.0
     for batch in range(batches):
         begun = done
         if workers:
@@ -79,8 +68,7 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     batches = integer("batches", batches, at_least=1)
     if not hops:
         raise ValueError("a path needs at least one hop: hops is empty")
-    tasks: list[Work] = []
-    before: list[str] = []
+    tasks, before = list[Work](), list[str]()
     for batch in range(batches):
         before = [] if overlap else before
         for hop, seconds in hops.items():
@@ -89,25 +77,11 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     return play(tasks, hops)
 
 
-# ---- Where a batch's time goes: an epoch recorded. The notebook's dataset and collate_fn record spans, too.
-#
-#     hop        from -> to                              who does it in torch
-#     read       storage -> pageable host memory         a worker (`num_workers` of them)
-#     load       bytes -> tensors: decode, augment       the same worker
-#     collate    tensors -> one tensor of a batch        the same worker
-#     pin        pageable -> pinned host memory          a thread of the main process (`pin_memory=True`)
-#     transfer   pinned host memory -> device            the GPU's copy engine (`.to(device, non_blocking=True)`)
-#     step       forward, backward, update               the trainer
-#
-# `run_epoch` measures an epoch; `simulate_loading` predicts one: traces with the same lanes and labels.
-
-
 def run_epoch(loader: DataLoader[Any], step: Callable[[Any], object], recorder: Recorder) -> Trace:
     """Train one epoch and return who did what when, from the call of `iter(loader)` to the end of the last step.
 
-    The loader's dataset records what it does in the same recorder, which is cleared first: spans of kind "read", "load"
-    and "collate", in lane "worker k" or "trainer". They are numbered by torch's rule: worker k of W loads batches
-    k, k + W, k + 2 W, …
+    The loader's dataset records spans of kind "read", "load" and "collate", in lane "worker k" or "trainer", in the
+    same recorder, which is cleared first. They are numbered by torch's rule 2.
     """
     recorder.clear()
     asked = recorder.now()
@@ -151,9 +125,17 @@ def moments(trace: Trace) -> dict[str, list[float]]:
 def queue_depth(trace: Trace) -> list[tuple[float, int]]:
     """Return (time, number of batches that are loaded and not yet taken) at each change, from (start, 0) on."""
     at, depth = moments(trace), {trace.start: 0}
-    changes = [(time, 1) for time in at["ended"]] + [(time, -1) for time in at["taken"]]
-    level = 0
-    for moment, change in sorted(changes):
-        level += change
-        depth[moment] = level
+    for moment in sorted(at["ended"] + at["taken"]):
+        depth[moment] = sum(time <= moment for time in at["ended"]) - sum(
+            time <= moment for time in at["taken"]
+        )
     return list(depth.items())
+
+
+def queue_held_up(trace: Trace) -> list[int]:
+    """Return, at each change of `queue_depth`, how many of the batches that lie ready come after one that doesn't."""
+    at, held_up = moments(trace), []
+    for moment, depth in queue_depth(trace):
+        due = next((b for b, time in enumerate(at["ended"]) if time > moment), len(at["ended"]))
+        held_up.append(depth - (due - sum(time <= moment for time in at["taken"])))
+    return held_up

@@ -35,6 +35,15 @@ def work(dataset: Any, collate: Any, orders: Any, results: Any) -> None:
             results.put((number, None, error))
 
 
+def send_home(team: Any, orders: Any, results: Any, missing: Any) -> None:
+    """End the workers, after what they have still been ordered to send."""
+    for _ in missing:
+        results.get()
+    for queue, worker in zip(orders, team, strict=True):
+        queue.put(None)
+        worker.join()
+
+
 def load_in_order(
     work: Any, dataset: Any, batches: Any, collate: Any, workers: int = 1, prefetch: int = 2, context: Any = None
 ) -> Any:  # fmt: skip
@@ -43,23 +52,23 @@ def load_in_order(
     team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
     for worker in team:
         worker.start()
-    todo, early = enumerate(batches), dict[int, Any]()
+    todo, early, missing = enumerate(batches), dict[int, Any](), set[int]()
 
     def hand_out(count: int | None) -> None:
         for number, indices in islice(todo, count):
             orders[number % workers].put((number, indices))
+            missing.add(number)
 
     try:
         hand_out(workers * prefetch)
         for number in range(len(batches)):
             while number not in early:
                 arrived, *early[arrived] = results.get()
+                missing.remove(arrived)
             batch, error = early.pop(number)
             hand_out(1)
             if error is not None:
                 raise error
             yield batch
     finally:
-        for queue, worker in zip(orders, team, strict=True):
-            queue.put(None)
-            worker.join()
+        send_home(team, orders, results, missing)

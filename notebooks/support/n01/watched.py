@@ -1,12 +1,18 @@
-"""A stand-in for multiprocessing whose processes are threads and whose queues are watched, and data to load with it."""
+"""A stand-in for multiprocessing, of threads whose queues are watched, with data to load; and real processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from support.ranks import in_a_process
+
+PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
 PATIENCE = 20.0  # seconds without any change; who waits for nobody is found at once
 
 
@@ -42,10 +48,9 @@ class _Queue:
             self.team.wait(lambda: bool(self.items))
             return self.items.pop(0)
 
-    put_nowait = put
+    def close(self) -> None: ...
 
-    def get_nowait(self) -> Any:
-        return self.get(block=False)
+    put_nowait, cancel_join_thread, join_thread = put, close, close
 
     def empty(self) -> bool:
         return not self.items
@@ -64,13 +69,10 @@ class Team:
         team = self
 
         class Process(threading.Thread):
-            def __init__(
-                self, group: Any = None, target: Any = None, name: Any = None, args: Any = (), kwargs: Any = None,
-                *, daemon: Any = True,
-            ) -> None:  # fmt: skip
-                super().__init__(None, target, name, args, kwargs or {}, daemon=True)
+            def __init__(self, *given: Any, daemon: Any = True, **named: Any) -> None:
+                super().__init__(*given, **named, daemon=True)
                 self.error: BaseException | None = None
-                self.over = False
+                self.over = self.joined = False
 
             def start(self) -> None:
                 team.workers.append(self)
@@ -86,6 +88,7 @@ class Team:
                     team.changed.notify_all()
 
             def join(self, timeout: float | None = None) -> None:
+                self.joined = True
                 if timeout is None:
                     with team.changed:
                         team.wait(lambda: self.over)
@@ -169,13 +172,39 @@ class Batches:
     """Lists of indices; as a shuffling sampler, it gives another order each time it is iterated over."""
 
     def __init__(self, size: int, batch: int, shuffled: bool) -> None:
-        self.size, self.batch, self.shuffled, self.passes = size, batch, shuffled, 0
+        self.size, self.batch, self.shuffled, self.passes, self.drawn = size, batch, shuffled, 0, 0
+
+    def lists(self, turn: int) -> list[list[int]]:
+        """Return all lists of a pass."""
+        order = [(index + turn * self.shuffled) % self.size for index in range(self.size)]
+        return [order[k : k + self.batch] for k in range(0, self.size, self.batch)]
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.passes += 1
-        turn = self.passes if self.shuffled else 0
-        order = [(index + turn) % self.size for index in range(self.size)]
-        return iter([order[k : k + self.batch] for k in range(0, self.size, self.batch)])
+        self.passes, self.drawn = self.passes + 1, 0
+        for indices in self.lists(self.passes):
+            self.drawn += 1
+            yield indices
 
     def __len__(self) -> int:
         return -(-self.size // self.batch)
+
+
+def _trainer(work: Any, load: Any, tell: Any) -> None:
+    """Break off, and meet an error: tell what comes next."""
+    context = multiprocessing.get_context("fork")
+    for bad, moment in enumerate(("after a `break`", "after an error")):
+        tell(f"with large batches, {moment}")
+        items = {i: bytes(200_000) for i in range(bad, 8)}  # item 0 raises KeyError, the second time
+        iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
+        with suppress(KeyError):
+            next(iterator)
+            iterator.close()
+    tell("right")
+
+
+def on_processes(work: Any, load: Any) -> str:
+    """Try a loader on processes, with large batches; return what is wrong, "" if nothing."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return ""
+    last = ["at the start", *in_a_process(partial(_trainer, work, load), PIPES_PATIENCE)][-1]
+    return "" if last == "right" else last if "raised" in last else f"{last}, all wait for ever"

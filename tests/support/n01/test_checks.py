@@ -8,6 +8,7 @@ import pytest
 
 from support.n00 import checks as n00
 from support.n01 import checks as n01
+from support.n01 import watched
 from support.n01.runs import simulate_loading
 from support.n01.solved import load_in_order, predict_epoch, work
 
@@ -64,7 +65,8 @@ def one_by_one(work, dataset, batches, collate, workers=1, prefetch=2, context=N
 def ends_only_at_the_end(work, dataset, batches, collate, workers=1, prefetch=2, context=None):
     """Right as long as nobody breaks off and nothing is raised: there is no `finally`."""
     results, orders = context.Queue(), [context.Queue() for _ in range(workers)]
-    [context.Process(target=work, args=(dataset, collate, queue, results)).start() for queue in orders]
+    team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
+    [worker.start() for worker in team]
     todo, early = enumerate(batches), {}
 
     def hand_out(count):
@@ -81,6 +83,7 @@ def ends_only_at_the_end(work, dataset, batches, collate, workers=1, prefetch=2,
             raise error
         yield batch
     [queue.put(None) for queue in orders]
+    [worker.join() for worker in team]
 
 
 def in_the_trainer(work, dataset, batches, collate, workers=1, prefetch=2, context=None):
@@ -120,7 +123,9 @@ def forgetful(dataset, collate, orders, results):
         ((work, in_the_trainer), n01.BY_HAND),
         ((work, by_the_books_of_torch), n01.BY_HAND),
         ((swallowing, load_in_order), n01.LOST),
-        ((forgetful, load_in_order), "batch 0 is (0, 1), due is [0, 1]"),
+        ((forgetful, load_in_order), f"batch 0 is (0, 1), due is [0, 1]. {n01.UNCOLLATED}"),
+        ((work, n01._load_but(("raise error", "continue"))), n01.LOST),
+        ((work, n01._load_but(("raise error", "raise RuntimeError(error)"))), n01.AS_TEXT),
         ((lambda *_: print(end=""), load_in_order), "all wait for each other"),
         ((lambda dataset, *_: dataset.nothing, load_in_order), "in a worker your code raised AttributeError"),
     ],
@@ -128,6 +133,20 @@ def forgetful(dataset, collate, orders, results):
 def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
     verdict = n01.check_loader(*answer)
     assert verdict.status == "wrong" and says in verdict.message
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "moment, end",
+    [
+        ("after a `break`", "send_home(team, orders, results, ())"),
+        ("after an error", "send_home(team, orders, results, missing if number == 0 and error is None else ())"),
+    ],
+)
+def test_a_loader_that_leaves_large_results_unfetched_is_ended_and_told_so(monkeypatch, moment, end):
+    monkeypatch.setattr(watched, "PIPES_PATIENCE", 0.5)
+    verdict = n01.check_loader(work, n01._load_but((n01._END_ALL, end)))
+    assert f"on real processes, with large batches, {moment}, all wait for ever. {n01.HOME}" in verdict.message
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_the_path_says_what_the_pipeline_gains():
 
 @pytest.mark.parametrize(
     "hops, filled",
-    [((6, 1, 2, 4), [1, 1, 1]), ((2, 1, 2, 4), [1, 1, 3]), ((1, 2, 4, 8), [3, 3, 3]), ((2, 8, 1, 1), [3, 1, 1])],
+    [((6, 1, 2, 4), [0, 0, 0]), ((2, 1, 2, 4), [0, 0, 3]), ((1, 2, 4, 8), [3, 3, 3]), ((2, 8, 1, 1), [3, 0, 0])],
 )
 def test_a_queue_fills_in_front_of_a_hop_that_is_slower_than_all_before(hops, filled):
     patches = n01.draw_path(4, *hops).axes[0].patches
@@ -44,15 +44,15 @@ def test_the_epoch_is_that_of_the_model_and_a_deeper_queue_saves_the_trainer_fro
 
 
 def test_scaling_tells_measured_and_predicted_epochs_and_the_gain_over_none():
-    words = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.21]}, {"slow": 0.1}))
-    assert words.startswith("Best number of workers against none: slow: 2.1 × as fast.")
+    words = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.21]}, {"slow": 0.1}, 1.5))
+    assert words.startswith("With 1.50 cores, best number of workers against none: slow 2.1 ×.")
     assert "slow: measured 440/210 ms, predicted 400/200 ms" in words
-    worse = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.5]}, {"slow": 0.1}))
-    assert "slow: 1.0 × as fast" in worse
+    worse = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.5]}, {"slow": 0.1}, 1))
+    assert "slow 1.0 ×" in worse
 
 
 def test_a_short_epoch_is_compared_with_the_one_without_workers():
     rows = {"without workers": (0.0, 0.02), "with 4 workers": (0.05, 0.06)}
     words = alt_text(n01.draw_short_epochs(rows, 3))
-    assert words.startswith("Against an epoch without workers: with 4 workers 3.0 × as long.")
+    assert words.startswith("Against no workers: with 4 workers 3.0 ×.")
     assert "with 4 workers 60 ms, of which 50 before any load" in words

@@ -50,6 +50,8 @@ def test_one_slow_batch_is_waited_for_and_a_deeper_queue_absorbs_it():
     assert max(depth for _, depth in n01.queue_depth(trace)) == 3
     waits = [span.label for span in trace.only(kind="wait")]
     assert waits == ["wait 0", "wait 4"]
+    assert max(n01.queue_held_up(trace)) == 2, "batches 5 and 7 lie ready while 4 is loaded"
+    assert not any(n01.queue_held_up(n01.simulate_loading(12, 1.0, 1.0, 2)))
     loads = [1.0] * 30
     loads[20] = 8.0
     epochs = [n01.simulate_loading(30, loads, 1.0, 2, prefetch).makespan for prefetch in (1, 2, 4, 8)]
@@ -66,7 +68,7 @@ def test_one_slow_batch_is_waited_for_and_a_deeper_queue_absorbs_it():
         (dict(prefetch_factor=0), "prefetch_factor must be at least 1, not 0"),
         (dict(load=-1.0), "load must be a number of seconds"),
         (dict(step=float("nan")), "step must be a number of seconds"),
-        (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2 numbers"),
+        (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2"),
     ],
 )
 def test_bad_arguments_raise_at_once(arguments, message):

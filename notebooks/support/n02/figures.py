@@ -121,6 +121,7 @@ def _order(
         index = named[place] if known else "?"
         _cell(axes, x, y, index, place // batch_size if known else None, state, SIDE)
         x += SIDE + (0.12 if (place + 1) % batch_size == 0 else 0)
+    write(axes, 4.83, y, "in this strip:", color=MUTED, ha="right", va="center_baseline")
     x = 5.0
     for state in ("named", "loaded", "used") + (("dropped",) if kept < size else ()):
         _cell(axes, x, y, "", 0, state, 0.26)
@@ -154,6 +155,8 @@ def draw_conversation(
     bottom = HEAD + rows * ROW + 0.1
     figure, axes = sheet.inch_sheet(bottom + 1.1)
     _heads(axes, bottom)
+    if begin:
+        sheet.note(axes, 4.87, bottom + 0.12, f"messages 1 to {begin} are above the first one shown")
     sent = dict.fromkeys(("length", "indices", "load", "batch"), 0)
     for number, message in enumerate(shown, start=1):
         if number > begin:

@@ -34,7 +34,7 @@ class Loader(n02.Loader):
             "Each reading may be",
             "shuffled at each reading: for size = 24, ",
         ),
-        (n02.check_pooled, "The sampler may name", "len: for size = 24, "),
+        (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
         (n02.check_epoch_keys, "Only set_epoch sets", "iterated again without set epoch: for size = 3, "),
         (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),
         (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
@@ -109,7 +109,7 @@ def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_
     ],
 )
 def test_two_seeds_share_no_items_however_the_seed_is_mixed_with_the_rest(source):
-    assert "Items of seed 1 have the numbers" in n02.check_repaired(n02._from(source)).message
+    assert "Items of seed 1 have the numbers" in n02.check_repaired(n02._repaired(source=source)).message
 
 
 def test_a_guess_of_another_shape_is_told_which_is_asked_for_and_no_truth():

@@ -378,7 +378,7 @@ check_epoch_keys = Exercise(
     methods=("__iter__",),
     reference=EpochKeys,
     view=_view(_keys),
-    judge=_in_turn(iterated_again_without_set_epoch=partial(_keys, number=1)),
+    judge=_in_turn(iterated_a_second_time=partial(_keys, number=1)),
     cases=cases("size epochs", [(3, [1, 2]), (4, [0, 5]), (1, [7, 7])]),
     mistakes={
         "An epoch has `size` keys, whatever share of the items this sampler names.": _made(

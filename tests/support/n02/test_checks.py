@@ -35,7 +35,7 @@ class Loader(n02.Loader):
             "shuffled at each reading: for size = 24, ",
         ),
         (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
-        (n02.check_epoch_keys, "Only set_epoch sets", "iterated again without set epoch: for size = 3, "),
+        (n02.check_epoch_keys, "Only set_epoch sets", "iterated a second time: for size = 3, "),
         (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),
         (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
         (

@@ -6,13 +6,14 @@ import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count, islice, product
 from operator import length_hint
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lib.data.samplers import RandomSampler
@@ -20,22 +21,17 @@ from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
 from support.n02.runs import IndexDataset, as_worker, pooled_batches, record_epoch, sentence_lengths
 
-View = Callable[[Any], Callable[..., Any]]
-
 
 # ---- predictions
-
-
 def _asker() -> str:
     messages = record_epoch(lambda dataset: RandomSampler(dataset, seed=0), size=5, batch_size=2)
     return next(message.receiver for message in messages if message.name == "length")
 
 
-def _handed_out() -> str:
+def _handed_out() -> str:  # a text: 8 and 12, the wrong ideas, are not close to 10
     indices = iter(range(12))
     loader = DataLoader(IndexDataset(12), 2, sampler=indices, num_workers=2)
-    counts = [12 - length_hint(indices) for _ in loader]
-    return str(counts[0])
+    return str(min(12 - length_hint(indices) for _ in loader))  # it grows
 
 
 def _signed(items: list[int]) -> tuple[int, int]:
@@ -49,43 +45,72 @@ def _loads() -> list[int]:
     return [dataset.loads, copies[0], copies[1]]
 
 
+def _streamed() -> int:
+    return sum(map(len, DataLoader(IterableWrapper(range(10)), 5, num_workers=2)))
+
+
+def _rows(table: dict[str, Any]) -> Any:
+    return _listed([*table.values()])
+
+
 def _listed(guess: Any) -> Any:
     return [*map(_listed, guess)] if isinstance(guess, (list, tuple)) else guess
 
 
-def _exact(guess: Any) -> Any:
-    return str(guess) if isinstance(guess, int) else guess  # 8 and 12, the wrong ideas, are not close to 10
+def _alike(guess: Any, truth: Any) -> bool:
+    if isinstance(truth, list):
+        return isinstance(guess, list) and len(guess) == len(truth) and all(map(_alike, guess, truth))
+    return str(guess).strip().isdigit()
+
+
+def _shaped(guess: Guess, shape: str = "A whole number") -> Callable[..., Verdict]:
+    """Comment on a guess, but where it has another shape than the truth, say only which is asked for."""
+
+    def comment(my_guess: object, *known: Any) -> Verdict:
+        if my_guess is None or my_guess is ... or _alike(guess.read(my_guess), guess.truth(*known)):
+            return guess(my_guess, *known)
+        return Verdict("note", f"{shape}, please, not {my_guess!r}. No guess? Read on for the reason.")
+
+    return comment
 
 
 guess_asker = Guess("who asks the Dataset for its length", _asker)
-guess_loads = Guess("loads in [the main process, worker 0's copy, worker 1's copy]", _loads, read=_listed)
-guess_handed_out = Guess("indices handed out when the first batch comes", _handed_out, read=_exact)
-guess_streamed = Guess(
-    "items in an epoch", lambda: sum(map(len, DataLoader(IterableWrapper(range(10)), 5, num_workers=2)))
-)
-guess_table = Guess("different rows of 4", lambda table: _listed([*table.values()]), read=_listed)
+_THREE = "loads in [the main process, worker 0's copy, worker 1's copy]"
+guess_loads = _shaped(Guess(_THREE, _loads, read=_listed), "Three whole numbers")
+_TEN = "indices handed out when the first batch comes"
+guess_handed_out = _shaped(Guess(_TEN, _handed_out, read=lambda g: str(g) if isinstance(g, int) else g))
+guess_streamed = _shaped(Guess("items in an epoch", _streamed))
+guess_table = _shaped(Guess("different rows of 4", _rows, read=_listed), "Four pairs [[new, persistent], …]")
 
 
 # ---- how the classes of the exercises are tried, and wrong ones made
+def _view(tried: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    """View an answer as a function of the case: tried(answer, **case)."""
+    return lambda answer: partial(tried, answer)
 
 
-def _in_turn(**views: View) -> Callable[[Exercise, Any], Verdict]:
+def _in_turn(**views: Callable[..., Any]) -> Callable[[Exercise, Any], Verdict]:
     """Make a judge that compares an answer in its first view, then in these, and names the one where it is wrong."""
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:
         first = verdict = exercise.compare(answer)
-        for name, view in views.items():
+        for name, tried in views.items():
             if verdict:
-                part = replace(exercise, what=f"{exercise.what}, {name.replace('_', ' ')}", view=view)
-                verdict = part.compare(answer)
+                what = f"{exercise.what}, {name.replace('_', ' ')}"
+                verdict = replace(exercise, what=what, view=_view(tried)).compare(answer)
         return first if verdict else verdict
 
     return judge
 
 
-def _with(base: type, **methods: Callable[..., Any]) -> Any:
+def _with(base: Any, **methods: Callable[..., Any]) -> Any:
     """Return a wrong answer: the right class with other methods."""
     return type(base.__name__, (base,), methods)
+
+
+def _kept(base: Any) -> Any:
+    """Return a wrong answer that makes its iterator once."""
+    return _with(base, __iter__=lambda self: self.__dict__.setdefault("kept", base.__iter__(self)))
 
 
 def _pass(iterable: Any, number: int, limit: int = 50) -> list[Any]:
@@ -94,8 +119,6 @@ def _pass(iterable: Any, number: int, limit: int = 50) -> list[Any]:
 
 
 # ---- exercise 1: a DataLoader for one process
-
-
 class Tens(IndexDataset):
     """Item i is 10 · i, so that an index is not mistaken for an item."""
 
@@ -117,56 +140,55 @@ class Loader:
         return len(self.batch_sampler)
 
 
-def _used_up(self: Any) -> Any:
-    self.iterator = getattr(self, "iterator", None) or Loader.__iter__(self)
-    return self.iterator
+def _batches(loader: Any, size: int, batches: list[list[int]], epoch: int = 0) -> list[Any]:
+    got = _pass(loader(Tens(size), batches, sum), epoch)
+    return [str(batch) if isinstance(batch, torch.Tensor) else batch for batch in got]  # a tensor is no list
 
 
-def _batches(epoch: int) -> View:
-    return lambda loader: lambda size, batches: _pass(loader(Tens(size), batches, sum), epoch)
+def _first(loader: Any, size: int, batches: list[list[int]]) -> list[int]:
+    dataset, left = Tens(size), iter(batches)
+    next(iter(loader(dataset, left, sum)), None)
+    return [dataset.loads, len(batches) - length_hint(left)]
 
 
-def _loads_first(loader: Any) -> Callable[..., Any]:
-    def loads(size: int, batches: list[list[int]]) -> int:
-        dataset = Tens(size)
-        next(iter(loader(dataset, batches, sum)), None)
-        return dataset.loads
-
-    return loads
-
+_loader = partial(_with, Loader)
 
 check_loader = Exercise(
     "batches (here dataset[i] is 10 * i, and collate_fn is sum)",
     name="Loader",
     methods=("__iter__", "__len__"),
     reference=Loader,
-    view=_batches(0),
+    view=_view(_batches),
     judge=_in_turn(
-        second_epoch=_batches(1),
-        items_loaded_when_the_first_batch_comes=_loads_first,
-        len=lambda loader: lambda size, batches: len(loader(Tens(size), batches, sum)),
+        second_epoch=partial(_batches, epoch=1),
+        items_and_lists_taken_when_the_first_batch_comes=_first,
+        len=lambda loader, size, batches: len(loader(Tens(size), batches, sum)),
     ),
     cases=cases("size batches", [(5, [[0, 1], [4, 2], [3]]), (9, [[8, 0, 0], [7]]), (1, [[0]]), (4, [])]),
     praise="right in all {count} cases: two epochs, each batch loaded when it is asked for, and len()",
     mistakes={
-        "These are lists of items; collate_fn makes a batch of such a list.": _with(
-            Loader, __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batch_sampler)
+        "These are lists of items; collate_fn makes a batch of such a list.": _loader(
+            __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batch_sampler)
         ),
-        "These are the indices; dataset[index] is the item.": _with(
-            Loader, __iter__=lambda self: map(self.collate_fn, self.batch_sampler)
+        "These batches are not made by the collate_fn that the Loader was given.": _loader(
+            __iter__=lambda self: Loader.__iter__(Loader(self.dataset, self.batch_sampler, default_collate))
         ),
-        "An iterator that is kept is used up: __iter__ begins anew.": _with(Loader, __iter__=_used_up),
-        "All batches are loaded before the first one leaves: yield each as soon as it is there.": _with(
-            Loader, __iter__=lambda self: iter(list(Loader.__iter__(self)))
+        "These are the indices; dataset[index] is the item.": _loader(
+            __iter__=lambda self: map(self.collate_fn, self.batch_sampler)
         ),
-        "len() counts batches, not items.": _with(Loader, __len__=lambda self: len(self.dataset)),
+        "An iterator that is kept is used up: __iter__ begins anew.": _kept(Loader),
+        "All batches are loaded before the first one leaves: yield each as soon as it is there.": _loader(
+            __iter__=lambda self: iter(list(Loader.__iter__(self)))
+        ),
+        "You take all lists from the batch sampler at once: take each when its batch is asked for.": _loader(
+            __iter__=lambda s: Loader.__iter__(Loader(s.dataset, [*s.batch_sampler], s.collate_fn))
+        ),
+        "len() counts batches, not items.": _loader(__len__=lambda self: len(self.dataset)),
     },
 )
 
 
 # ---- exercise 2: a batch sampler
-
-
 class PooledBatches:
     """What exercise 2 asks for; `cut` is where wrong answers differ."""
 
@@ -182,75 +204,71 @@ class PooledBatches:
         return -(-len(self.sampler) // self.batch_size)
 
 
-def _cut(cut: Callable[..., Iterable[list[int]]]) -> Any:
-    """Make a wrong answer from a function of (lengths, order, batch_size, pool)."""
-    return _with(PooledBatches, cut=staticmethod(cut))
+_pooled, _cut = partial(_with, PooledBatches), pooled_batches
+_CUTS: dict[str, Callable[..., Iterable[list[int]]]] = {  # of lengths n, order o, batch size b, pool p
+    "Sort inside each pool only: this is the whole epoch.": lambda n, o, b, p: _cut(n, o, b, len(o) + 1),
+    "Sort by lengths[index], not by the index itself.": lambda n, o, b, p: _cut(range(len(n)), o, b, p),
+    "Sort from short to long.": lambda n, o, b, p: _cut([-length for length in n], o, b, p),
+    "Equal lengths keep their order.": lambda n, *obp: _cut([99 * n[i] + i for i in range(len(n))], *obp),
+    "These are places, no indices.": lambda n, o, *bp: _cut([n[i] for i in o], range(len(o)), *bp),
+    "A pool holds pool × batch_size indices; yours holds batch_size.": lambda n, o, b, p: _cut(n, o, b, 1),
+    "A pool holds pool × batch_size indices; yours holds pool.": lambda n, o, b, p: chain.from_iterable(
+        _cut(n, o[k : k + p], b, p) for k in range(0, len(o), p)
+    ),
+    "Nothing is sorted here.": lambda n, o, b, p: [o[k : k + b] for k in range(0, len(o), b)],
+    "The short batch is lost.": lambda n, o, b, p: [part for part in _cut(n, o, b, p) if len(part) == b],
+}
 
 
-def _one_order(self: Any) -> Iterator[list[int]]:
-    self.kept = getattr(self, "kept", None) or list(self.sampler)
-    return iter(pooled_batches(self.lengths, self.kept, self.batch_size, self.pool))
+class Odd(RandomSampler):
+    """Name the items 1, 3, 5, …, and so half of them, in another order at each reading; count the readings."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.readings += 1
+        return (2 * index + 1 for index in super().__iter__())
 
 
-def _reads_again(self: Any) -> Iterator[list[int]]:
-    size = self.pool * self.batch_size
-    for k in range(0, len(self.sampler), size):
-        yield from pooled_batches(self.lengths, list(self.sampler)[k : k + size], self.batch_size, self.pool)
-
-
-def _made(answer: Any, size: int, batch_size: int, pool: int, fixed: bool = False) -> Any:
-    lengths = sentence_lengths(size, seed=size)
-    sampler = RandomSampler(lengths, seed=size)  # another shuffle each time it is read
-    return answer(list(sampler) if fixed else sampler, lengths, batch_size, pool)
+def _asked(answer: Any, size: int, batch_size: int, pool: int, ask: str = "", epoch: int = 0) -> Any:
+    lengths = [length // 6 for length in sentence_lengths(size)]  # many are equal
+    sampler = Odd(range(size // 2), seed=size)
+    batches = answer(list(sampler) if ask == "fixed" else sampler, lengths, batch_size, pool)
+    passed = len(batches) if ask in ("len", "readings") else _pass(batches, epoch)
+    return sampler.readings if ask == "readings" else passed
 
 
 check_pooled = Exercise(
-    "batches of indices",
+    "batches of indices (here the sampler names 1, 3, 5, …, half of the items)",
     name="PooledBatches",
     methods=("__iter__", "__len__"),
     reference=PooledBatches,
-    view=lambda answer: lambda **case: _pass(_made(answer, fixed=True, **case), 0),
+    view=_view(partial(_asked, ask="fixed")),
     judge=_in_turn(
-        shuffled_at_each_reading=lambda answer: lambda **case: _pass(_made(answer, **case), 0),
-        second_epoch=lambda answer: lambda **case: _pass(_made(answer, **case), 1),
-        len=lambda answer: lambda **case: len(_made(answer, **case)),
+        shuffled_at_each_reading=_asked,
+        second_epoch=partial(_asked, epoch=1),
+        len=partial(_asked, ask="len"),
+        readings_of_the_sampler_by_len=partial(_asked, ask="readings"),
     ),
-    cases=cases("size batch_size pool", [(12, 2, 3), (8, 2, 2), (11, 3, 2), (5, 4, 1), (3, 2, 4), (0, 2, 2)]),
-    mistakes={
-        "You sort the whole epoch: sort inside each pool only, or nothing is left of the shuffle.": _cut(
-            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, len(order) + 1)
-        ),
-        "Sort the indices by lengths[index], not by the index itself.": _cut(
-            lambda lengths, *rest: pooled_batches(range(len(lengths)), *rest)
-        ),
-        "A pool holds pool × batch_size indices; yours holds batch_size.": _cut(
-            lambda lengths, order, size, pool: pooled_batches(lengths, order, size, 1)
-        ),
-        "A pool holds pool × batch_size indices; yours holds pool.": _cut(
-            lambda lengths, order, size, pool: chain.from_iterable(
-                pooled_batches(lengths, order[k : k + pool], size, 1) for k in range(0, len(order), pool)
+    cases=cases("size batch_size pool", [(24, 2, 4), (22, 3, 2), (10, 4, 1), (6, 2, 4), (0, 2, 2)]),
+    mistakes={why: _pooled(cut=staticmethod(cut)) for why, cut in _CUTS.items()}
+    | {
+        "Each reading may be another shuffle: read the sampler once.": _pooled(
+            cut=lambda s, n, o, b, p: chain.from_iterable(
+                _cut(n, [*s.sampler][k : k + b * p], b, p) for k in range(0, len(o), b * p)
             )
         ),
-        "Nothing is sorted here: the batches are those of the shuffle.": _cut(
-            lambda lengths, order, size, pool: [order[k : k + size] for k in range(0, len(order), size)]
+        "Every epoch has the order of the first: read it anew.": _pooled(
+            cut=lambda self, n, o, b, p: pooled_batches(n, self.__dict__.setdefault("kept", o), b, p)
         ),
-        "The short batch at the end is lost: nothing is dropped here.": _cut(
-            lambda lengths, order, size, pool: [
-                b for b in pooled_batches(lengths, order, size, pool) if size == len(b)
-            ]
-        ),
-        "list(self.sampler) in the loop: read the sampler once.": _with(PooledBatches, __iter__=_reads_again),
-        "Every epoch has the order of the first: read it anew.": _with(PooledBatches, __iter__=_one_order),
-        "len() counts the short batch at the end, too: round up.": _with(
-            PooledBatches, __len__=lambda self: len(self.sampler) // self.batch_size
-        ),
+        "len() rounds up: the short batch counts.": _pooled(__len__=lambda s: len(s.sampler) // s.batch_size),
+        "Count what the sampler names.": _pooled(__len__=lambda s: -(-len(s.lengths) // s.batch_size)),
+        "len() reads the sampler, and so uses up an order.": _pooled(__len__=lambda self: len([*iter(self)])),
     },
 )
 
 
 # ---- exercise 3: a stream, dealt over ranks and workers
-
-
 class Dealt(IterableDataset[Any]):
     """What exercise 3 asks for; `places` is where wrong answers differ."""
 
@@ -264,7 +282,11 @@ class Dealt(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         first, step = self.places(*((info.id, info.num_workers) if info else (0, 1)))
-        return islice(iter(self.read()), first, None, step)
+        return (item for place, item in enumerate(self.read()) if self.mine(place, item, first, step))
+
+    def mine(self, place: int, item: Any, first: int, step: int) -> bool:
+        """Say whether an item is this process's."""
+        return place % step == first
 
 
 def _places(places: Callable[[int, int, int, int], tuple[int, int]]) -> Any:
@@ -276,21 +298,19 @@ def _numbers(size: int | None) -> Iterator[int]:
     for number in count() if size is None else range(size):
         if number == 10_000:
             raise RuntimeError("this stream has no end: hand on each item when it is read, and keep none")
-        yield number
+        yield 10 * number + 3  # an item is not its place
 
 
-def _read_by(epoch: int, endless: bool = False) -> View:
-    """View the dataset as a function to what one process of all reads of a stream."""
-
-    def view(dataset_class: Any) -> Callable[..., Any]:
-        def items(size: int, rank: int, world_size: int, worker: int, workers: int) -> list[Any]:
-            dataset = dataset_class(lambda: _numbers(None if endless else size), rank, world_size)
-            with as_worker(worker, workers, dataset=dataset):
-                return _pass(dataset, epoch, 3 if endless else 50)
-
-        return items
-
-    return view
+def _read(dealt: Any, epoch: int = 0, end: bool = True, **case: int) -> list[Any]:
+    """Return what one process of all reads of a stream."""
+    dataset = dealt(lambda: _numbers(case["size"] if end else None), case["rank"], case["world_size"])
+    try:
+        with as_worker(case["worker"], case["workers"], dataset=dataset):
+            return _pass(dataset, epoch, 50 if end else 3)
+    except AttributeError as error:
+        if case["workers"] or "NoneType" not in str(error):
+            raise
+        raise AttributeError(f"{error}: get_worker_info() is None without workers") from error
 
 
 SHARES = [  # rank, world_size, worker, workers; in the first all famous mistakes differ
@@ -299,11 +319,12 @@ SHARES = [  # rank, world_size, worker, workers; in the first all famous mistake
 ]
 
 check_dealt = Exercise(
-    "Dealt",
+    "Dealt (here item p of the stream is 10 * p + 3)",
+    name="Dealt",
     methods=("__iter__",),
     reference=Dealt,
-    view=_read_by(0),
-    judge=_in_turn(second_epoch=_read_by(1), a_stream_without_end=_read_by(0, endless=True)),
+    view=_view(_read),
+    judge=_in_turn(second_epoch=partial(_read, epoch=1), a_stream_without_end=partial(_read, end=False)),
     cases=cases(
         "size rank world_size worker workers", [(n, *share) for n, share in product((13, 12, 2), SHARES)]
     ),
@@ -314,13 +335,15 @@ check_dealt = Exercise(
         "ranks first, then each rank's share to its workers.": _places(lambda r, w, k, n: (r * n + k, w * n)),
         "rank + worker: some items come twice, others never.": _places(lambda r, w, k, n: (r + k, w * n)),
         "This is the whole stream, in every process of every rank.": _places(lambda r, w, k, n: (0, 1)),
+        "A kept iterator is used up: call self.read() in __iter__, anew for each epoch.": _kept(Dealt),
+        "You ask the item's value; only its place in the stream counts.": _with(
+            Dealt, mine=lambda self, place, item, first, step: item % step == first
+        ),
     },
 )
 
 
 # ---- exercise 4: random numbers that depend on seed, epoch and index alone
-
-
 class EpochKeys(Sampler[Any]):
     """What exercise 4 asks of the sampler; `key` is where wrong answers differ."""
 
@@ -342,31 +365,36 @@ class EpochKeys(Sampler[Any]):
         return len(self.sampler)
 
 
-def _keys_of(answer: Any) -> Callable[..., Any]:
-    def keys(size: int, epochs: list[int]) -> list[Any]:
-        sampler, passes = answer(range(0, size, 2), size), []
-        for epoch in epochs:
-            sampler.set_epoch(epoch)
-            passes.append(_pass(sampler, 0))
-        return passes
+def _keys(answer: Any, size: int, epochs: list[int], number: int = 0) -> list[Any]:
+    sampler = answer(range(0, size, 2), size)
+    return [(sampler.set_epoch(epoch), _pass(sampler, number))[1] for epoch in epochs]
 
-    return keys
 
+_made = partial(_with, EpochKeys)
 
 check_epoch_keys = Exercise(
     "keys of two epochs (here the sampler names only 0, 2, 4, …)",
     name="EpochKeys.__iter__",
     methods=("__iter__",),
     reference=EpochKeys,
-    view=_keys_of,
+    view=_view(_keys),
+    judge=_in_turn(iterated_a_second_time=partial(_keys, number=1)),
     cases=cases("size epochs", [(3, [1, 2]), (4, [0, 5]), (1, [7, 7])]),
     mistakes={
-        "An epoch has `size` keys, whatever share of the items this sampler names.": _with(
-            EpochKeys, key=lambda self, index: self.epoch * len(self.sampler) + index
+        "An epoch has `size` keys, whatever share of the items this sampler names.": _made(
+            key=lambda self, index: self.epoch * len(self.sampler) + index
         ),
-        "The epoch is missing.": _with(EpochKeys, key=lambda self, index: index),
-        "The sum cannot be taken apart again.": _with(EpochKeys, key=lambda self, i: self.epoch + i),
-        "A key is one whole number, no pair.": _with(EpochKeys, key=lambda self, i: (self.epoch, i)),
+        "The epoch is missing.": _made(key=lambda self, i: i),
+        "The sum cannot be taken apart again.": _made(key=lambda self, i: self.epoch + i),
+        "A later epoch has the larger keys.": _made(key=lambda self, i: i * self.size + self.epoch),
+        "A key stands for the index, not for its place in the sampler.": _made(
+            __iter__=lambda self: (self.epoch * self.size + place for place, _ in enumerate(self.sampler))
+        ),
+        "Only what the sampler inside names gets a key.": _made(__iter__=lambda s: map(s.key, range(s.size))),
+        "Only set_epoch sets the epoch: __iter__ must not change it.": _made(
+            __iter__=lambda s: iter([*map(s.key, s.sampler), *(s.set_epoch(s.epoch + 1) or ())])
+        ),
+        "A key is one whole number, no pair.": _made(key=lambda self, i: (self.epoch, i)),
     },
 )
 
@@ -390,11 +418,6 @@ class Repaired(Dataset[Any]):
         return index, int(generator.integers(100)), int(generator.integers(2))
 
 
-def _from(source: Callable[[Any, int, int], Any]) -> Any:
-    """Make a wrong answer from a function of (dataset, epoch, index) to what the item's generator is made of."""
-    return _with(Repaired, source=source)
-
-
 def _reseeds(self: Repaired, key: int) -> Any:
     np.random.seed(self.seed + 1000 * key)  # noqa: NPY002 the mistake
     return key % self.size, int(np.random.randint(100)), int(np.random.randint(2))  # noqa: NPY002
@@ -404,8 +427,9 @@ def _twins(self: Repaired, key: int) -> Any:
     return key % self.size, *(int(np.random.default_rng((self.seed, key)).integers(n)) for n in (100, 2))
 
 
-_SHAPE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED, _SEEDS, _TWINS = (
+_SHAPE, _RANGE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED, _SEEDS, _TWINS = (
     "An item is (index, crop, flip): the index that its key stands for, a number from 0 to 99, and 0 or 1.",
+    "Of the crops of 60 epochs none is 0, or none is 99: a crop goes from 0 to 99, both included.",
     "A global generator has been seeded or drawn from, and all others who use it notice: make one for the item.",
     "All items of an epoch have the same numbers: the index is missing.",
     "Asked again after other items, a key had other numbers: no generator may live longer than an item.",
@@ -413,15 +437,12 @@ _SHAPE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED, _SEEDS, _TWIN
     "Epoch 1 repeats epoch 0: the epoch must come out of the key; an attribute stays as it was in the worker.",
     "Epoch 1 is epoch 0 moved on by one item: 0 + 1 and 1 + 0 are one sum. Give the generator all, unadded.",
     "Another seed changes nothing: runs with other seeds have the same noise.",
-    "Seed 1 gives item i what seed 0 gave item i + 1: do not add the seed to the rest, hand both over.",
+    "Items of seed 1 have the numbers that seed 0 gives to other items, or in another epoch: seed, epoch and index are "
+    "added or mixed into fewer numbers. Hand over all three.",
     "The crop tells the flip, or the flip never changes: draw both from one generator, one after the other. Two with "
     "the same seed begin with the same bits.",
 )
-_RULES: tuple[Callable[[int], bool], ...] = (
-    lambda crop: True,
-    lambda crop: crop >= 50,
-    lambda crop: crop % 2 == 1,
-)
+_RULES: Any = (lambda crop: True, lambda crop: crop >= 50, lambda crop: crop % 2 == 1)
 
 
 def _states() -> list[Any]:
@@ -448,10 +469,11 @@ def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
         for worker in range(2):  # a worker holds a copy
             with as_worker(worker, 2, dataset=copy.deepcopy(answer(20, 0))) as info:
                 workers.append(numbers(info.dataset))
-        other_seed = numbers(answer(20, 1))
+        other_seed, far = numbers(answer(20, 1)), numbers(answer(20, 0), range(1200))
     except Exception as error:
         return exercise.wrong(f"your code raised {type(error).__name__}: {error}")
     first, second = straight[:20], straight[20:]
+    blocks = [sorted(far[k : k + 10]) for k in range(1190)]  # sorted: a mix may change the order
     faults = {
         _GLOBAL: touched,
         _ALIKE: len({*first}) == 1,
@@ -460,14 +482,17 @@ def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
         _REPEATS: first == second,
         _SHIFT: first[1:] == second[:-1],
         _SEED: straight == other_seed,
-        _SEEDS: first[1:] == other_seed[:19],
+        _SEEDS: sorted(other_seed[:10]) in blocks,
         _TWINS: any(len({rule(crop) == flip for crop, flip in straight}) == 1 for rule in _RULES),
+        _RANGE: not {0, 99} <= {crop for crop, _ in far},
     }
     said = next((sentence for sentence, found in faults.items() if found), "")
     if said:
         return exercise.wrong(f"{said} Items 0 to 3 have {first[:4]} in epoch 0 and {second[:4]} in epoch 1.")
     return exercise.right("every number depends on seed, epoch and index, and on nothing else")
 
+
+_repaired = partial(_with, Repaired)
 
 check_repaired = Exercise(
     "Repaired",
@@ -476,15 +501,20 @@ check_repaired = Exercise(
     reference=Repaired,
     judge=_judge_noise,
     mistakes={
-        _SHAPE: _with(Repaired, __getitem__=lambda self, key: (key, *Repaired.__getitem__(self, key)[1:])),
-        _GLOBAL: _with(Repaired, __getitem__=_reseeds),
-        _ALIKE: _from(lambda self, epoch, index: (self.seed, epoch)),
-        _ASKED: _from(lambda self, *_: self.__dict__.setdefault("kept", np.random.default_rng(self.seed))),
-        _WORKER: _from(lambda self, *rest: (getattr(get_worker_info(), "seed", 0), *rest)),
-        _REPEATS: _from(lambda self, epoch, index: (self.seed, index)),
-        _SHIFT: _from(lambda self, epoch, index: self.seed + epoch + index),
-        _SEED: _from(lambda self, *rest: rest),
-        _SEEDS: _from(lambda self, epoch, index: self.seed + epoch * self.size + index),
-        _TWINS: _with(Repaired, __getitem__=_twins),
+        _SHAPE: _repaired(__getitem__=lambda self, key: (key, *Repaired.__getitem__(self, key)[1:])),
+        _RANGE: _repaired(
+            __getitem__=lambda self, key: [min(98, n) for n in Repaired.__getitem__(self, key)]
+        ),
+        _GLOBAL: _repaired(__getitem__=_reseeds),
+        _ALIKE: _repaired(source=lambda self, epoch, index: (self.seed, epoch)),
+        _ASKED: _repaired(
+            source=lambda self, *_: self.__dict__.setdefault("kept", np.random.default_rng(self.seed))
+        ),
+        _WORKER: _repaired(source=lambda self, *rest: (getattr(get_worker_info(), "seed", 0), *rest)),
+        _REPEATS: _repaired(source=lambda self, epoch, index: (self.seed, index)),
+        _SHIFT: _repaired(source=lambda self, epoch, index: self.seed + epoch + index),
+        _SEED: _repaired(source=lambda self, *rest: rest),
+        _SEEDS: _repaired(source=lambda self, epoch, index: (self.seed + epoch, index)),
+        _TWINS: _repaired(__getitem__=_twins),
     },
 )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch.utils.data import Sampler
 
 from lib._values import format_share
 from lib.data.samplers import RandomSampler, SequentialSampler
@@ -31,21 +29,9 @@ ROW, HEAD, SIDE, WINDOW = 0.44, 0.62, 0.32, 8  # inches, but for the window: so 
 NOW = "#e8f2f9"
 
 
-class InOrder(Sampler[int]):
-    """Yield what a function makes of the dataset's length."""
-
-    def __init__(self, dataset: IndexDataset, order: Callable[[int], Iterable[int]]) -> None:
-        self.dataset, self.order = dataset, order
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order(len(self.dataset)))
-
-
 SAMPLERS: dict[str, Callable[[IndexDataset], Iterable[int]]] = {
     "sequential": SequentialSampler,
     "random": lambda dataset: RandomSampler(dataset, seed=0),
-    "reversed": partial(InOrder, order=lambda size: range(size - 1, -1, -1)),
-    "odd first": partial(InOrder, order=lambda size: [*range(1, size, 2), *range(0, size, 2)]),
 }
 
 MESSAGES_CONTROLS = {
@@ -121,6 +107,7 @@ def _order(
         index = named[place] if known else "?"
         _cell(axes, x, y, index, place // batch_size if known else None, state, SIDE)
         x += SIDE + (0.12 if (place + 1) % batch_size == 0 else 0)
+    write(axes, 4.83, y, "in this strip:", color=MUTED, ha="right", va="center_baseline")
     x = 5.0
     for state in ("named", "loaded", "used") + (("dropped",) if kept < size else ()):
         _cell(axes, x, y, "", 0, state, 0.26)
@@ -154,6 +141,8 @@ def draw_conversation(
     bottom = HEAD + rows * ROW + 0.1
     figure, axes = sheet.inch_sheet(bottom + 1.1)
     _heads(axes, bottom)
+    if begin:
+        sheet.note(axes, 4.87, bottom + 0.12, f"messages 1 to {begin} are above the first one shown")
     sent = dict.fromkeys(("length", "indices", "load", "batch"), 0)
     for number, message in enumerate(shown, start=1):
         if number > begin:

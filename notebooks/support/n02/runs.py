@@ -16,12 +16,6 @@ from torch.utils.data._utils import worker as torch_worker
 from lib._values import integer
 
 # ---- Data that shows its order: a dataset whose item is its index, and a log of who asked whom for what.
-#
-#     length    Dataset -> Sampler              how many samples there are
-#     indices   Sampler -> DataLoader           which of them, in which order
-#     load      DataLoader -> Dataset           dataset[i], for each index
-#     batch     DataLoader -> training loop     what was loaded, collated
-#
 # The classes live in a module and not in a notebook cell, so that DataLoader workers can unpickle them.
 
 
@@ -90,9 +84,6 @@ class LoggedSampler(Sampler[int]):
             self.log.append(Message("indices", "Sampler", who_asked(), (index,)))
             yield index
 
-    def __len__(self) -> int:
-        return len(self.sampler)  # type: ignore[arg-type]
-
 
 def record_epoch(
     make_sampler: Callable[[IndexDataset], Iterable[int]], size: int, batch_size: int, drop_last: bool = False
@@ -121,12 +112,6 @@ def joined(messages: Iterable[Message]) -> list[Message]:
 
 
 # ---- Batches of samples that are about equally long: less padding, and still a shuffle.
-#
-#     order    3 9 0 5 | 8 1 7 2      pools of 2 batches of 2
-#     sorted   9 0 5 3 | 1 7 8 2      by length, inside each pool
-#     batches  [9 0] [5 3] [1 7] [8 2]
-
-
 def sentence_lengths(count: int, seed: int = 0) -> list[int]:
     """Return made-up sentence lengths in words, spread as in real text: many short ones, few long (at most 64)."""
     drawn = np.random.default_rng(seed).lognormal(

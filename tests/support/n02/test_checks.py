@@ -23,10 +23,20 @@ class Loader(n02.Loader):
     "exercise, mistake, said",
     [
         (n02.check_loader, "An iterator that is kept", "collate_fn is sum), second epoch: for size = 5, "),
-        (n02.check_loader, "All batches are loaded", "items loaded when the first batch comes: for size = 5, "),
-        (n02.check_pooled, "Every epoch has the order", "batches of indices, second epoch: for size = 12, "),
-        (n02.check_pooled, "list(self.sampler) in the loop", "batches of indices, shuffled at each reading: for size"),
-        (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 3, "),
+        (
+            n02.check_loader,
+            "All batches are loaded",
+            "items and lists taken when the first batch comes: for size = 5, ",
+        ),
+        (n02.check_pooled, "Every epoch has the order", "half of the items), second epoch: for size = 24, "),
+        (
+            n02.check_pooled,
+            "Each reading may be",
+            "shuffled at each reading: for size = 24, ",
+        ),
+        (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
+        (n02.check_epoch_keys, "Only set_epoch sets", "iterated a second time: for size = 3, "),
+        (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),
         (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
         (
             n02.check_repaired,
@@ -58,7 +68,7 @@ def test_a_loop_that_counts_places_is_a_right_answer_and_one_that_collects_the_s
     collected = dealt(lambda self, first, step: iter(list(self.read())[first::step]))
     assert n02.check_dealt(right)
     verdict = n02.check_dealt(collected)
-    assert verdict.status == "wrong" and "Dealt, a stream without end: " in verdict.message
+    assert verdict.status == "wrong" and "a stream without end: " in verdict.message
     assert "this stream has no end" in verdict.message
 
 
@@ -71,6 +81,7 @@ def test_whoever_forgets_that_there_may_be_no_workers_is_told_what_happened():
 
     verdict = n02.check_dealt(Dealt)
     assert "worker = 0, workers = 0 your code raised AttributeError: 'NoneType'" in verdict.message
+    assert verdict.message.endswith("get_worker_info() is None without workers")
 
 
 def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_that_is_left_out_is_not():
@@ -84,6 +95,32 @@ def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_
 
     assert n02.check_repaired(ByText)
     assert "Another seed changes nothing" in n02.check_repaired(Text).message
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda self, epoch, index: self.seed ^ (epoch * self.size + index),
+        lambda self, epoch, index: self.seed + epoch * self.size + index,
+        lambda self, epoch, index: self.seed + 1000 * epoch + index,
+        lambda self, epoch, index: 1000 * self.seed + epoch * self.size + index,
+        lambda self, epoch, index: (self.seed ^ epoch, index),
+        lambda self, epoch, index: (epoch, self.seed + index),
+    ],
+)
+def test_two_seeds_share_no_items_however_the_seed_is_mixed_with_the_rest(source):
+    assert "Items of seed 1 have the numbers" in n02.check_repaired(n02._repaired(source=source)).message
+
+
+def test_a_guess_of_another_shape_is_told_which_is_asked_for_and_no_truth():
+    for guess, comment, *known in (
+        (10, n02.guess_loads),
+        ([4, 2], n02.guess_table, {"a": (4, 2)}),
+        ("ten", n02.guess_handed_out),
+        ([20], n02.guess_streamed),
+    ):
+        said = comment(guess, *known).message
+        assert f"please, not {guess!r}. " in said and "=" not in said
 
 
 @pytest.mark.parametrize("flip", [lambda crop: 0, lambda crop: crop // 50, lambda crop: 1 - crop % 2])

@@ -37,6 +37,7 @@ PALETTE: dict[str, str] = {
     "read": YELLOW,
     "pin": PINK,
     "transfer": SKY,
+    "mean": SKY,
     "step": BLUE,
     "wait": GREY,
     "idle": PAPER,

@@ -37,7 +37,6 @@ PALETTE: dict[str, str] = {
     "read": YELLOW,
     "pin": PINK,
     "transfer": SKY,
-    "mean": SKY,
     "step": BLUE,
     "wait": GREY,
     "idle": PAPER,

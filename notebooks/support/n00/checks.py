@@ -41,8 +41,8 @@ guess_weight = _exact(
     {
         0.5: "right only if both ranks had equally many rows",
         1: "then the two gradients would be added, but each of them is a mean already",
-        6: "a sum over rank 0's rows has this factor; the whole batch's loss is a mean over 8",
-        3: "rank 0 does weigh three times as much as rank 1, but the two factors must add up to 1",
+        6: "its number of rows; but the whole batch's loss is a mean over 8 rows",
+        3: "three times as much as rank 1, yes, but the two factors must add up to 1",
         0.25: "that is the factor of rank 1",
     },
 )
@@ -52,9 +52,9 @@ guess_slow_rank = _exact(
     lambda ranks, slow: shared_step(ranks, slow).makespan,
     {
         5: "as if rank 3 worked on alone; but the mean needs its gradient",
-        5.75: "that spreads the 3 extra ticks over the four ranks; but they are not shared out, all wait",
-        6.5: "half of the 3 extra ticks; but forward takes 1 tick longer and backward 2, and all wait for both",
-        6: "backward takes 4 ticks instead of 2, so forward alone cannot be all that is longer",
+        5.75: "the 3 extra ticks are not shared out over four ranks: all wait for them",
+        6.5: "forward takes 1 tick longer and backward 2, and all wait for both",
+        6: "forward takes 1 tick longer, but backward 2 more, and all wait for both",
         7: "there the slow rank ends its backward; the mean and the step still follow",
         10: "twice everything; but loading, the mean and the step take as long as before",
     },
@@ -180,7 +180,7 @@ def _broken_rule(replicas: list[_Watched], batches: list[Batch]) -> str:
             if (owner := places.setdefault(weight.data_ptr(), rank)) != rank:
                 return (
                     f"ranks {owner} and {rank} share one tensor as their weight; on two devices each has memory "
-                    f"of its own, so give each its own numbers"
+                    f"of its own"
                 )
     return ""
 
@@ -260,7 +260,7 @@ check_step = Exercise(
         "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": (
             _on_every_rank
         ),
-        "All ranks were given one tensor.": _mistaken(shared=True),
+        "Give each rank numbers of its own, as `weight -= …` does.": _mistaken(shared=True),
         "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _mistaken(
             stepped=1
         ),
@@ -344,6 +344,7 @@ check_idle_share = Exercise(
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
         ],
     ),
+    view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them
     mistakes={
         "You compared with the time of one lane: all lanes together could have worked longer than the makespan.": (
             _otherwise(lambda worked, makespan, lanes: 1 - worked / makespan)

@@ -8,7 +8,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from support.built import my_step
-from support.n00.checks import check_step, guess_python_speedup, guess_slow_rank, guess_weight, whole_batch_step
+from support.n00.checks import (
+    check_idle_share,
+    check_step,
+    guess_python_speedup,
+    guess_slow_rank,
+    guess_weight,
+    whole_batch_step,
+)
 
 
 def locally(replicas, batches, learning_rate):
@@ -97,15 +104,19 @@ def test_the_reference_takes_the_step_that_torch_takes_on_all_rows():
 @pytest.mark.parametrize(
     "comment, wrong, told",
     [
-        (guess_weight, 1, {"rows": (6, 2)}),
-        (guess_slow_rank, 7, {"ranks": 4, "slow": 2}),
+        *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
+        *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
         (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
         (guess_python_speedup, 2.0, {}),
     ],
 )
 def test_a_famous_wrong_guess_is_not_called_close_and_its_reason_is_told(comment, wrong, told):
     message = comment(wrong, **told).message
-    assert "close" not in message and "(" in message
+    assert "close" not in message and "(" in message and "…" not in message, "told, and not cut off"
+
+
+def test_the_names_of_the_arguments_are_the_readers():
+    assert check_idle_share(lambda rows, names: check_idle_share.reference(rows, names))
 
 
 def test_a_guess_may_be_a_fraction():

@@ -151,7 +151,8 @@ def _draw_legend(axes: Axes, layout: Layout, bubbles: bool) -> int:
         return 0
     columns = min(len(patches), 6)
     look = dict(borderaxespad=0.0, handlelength=1.1, handleheight=1.1, columnspacing=1.4, handletextpad=0.5)
-    axes.legend(handles=patches, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, **look)
+    rowwise = [patch for column in range(columns) for patch in patches[column::columns]]  # matplotlib fills columns
+    axes.legend(handles=rowwise, loc="lower left", bbox_to_anchor=(0, 1.01), ncols=columns, **look)
     return math.ceil(len(patches) / columns)
 
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from lib._values import plural
 from lib.show.explore import steps, whole
 from lib.show.sheet import box, write
-from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, describe, new_figure, styled
-from lib.show.timeline import draw_timeline
+from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, alt_text, describe, new_figure, styled
+from lib.show.timeline import BARS, draw_timeline, lay_out
 from lib.timeline import Trace, Work, play
 
 # ---- One training step that several ranks share, in ticks, and what it costs when one of them is slow.
@@ -38,8 +38,7 @@ def shared_step(ranks: int, slow: float, count: int = 1) -> Trace:
             for rank, name in enumerate(names):
                 slower = slow if rank == ranks - 1 and part in ("forward", "backward") else 1.0
                 after = [f"backward {number} of {name}" for name in names] if part == "mean" else []
-                kind = "transfer" if part == "mean" else part
-                work.append(Work(name, f"{part} {number} of {name}", ticks * slower, after, kind))
+                work.append(Work(name, f"{part} {number} of {name}", ticks * slower, after, part))
     spans = (replace(span, label=" ".join(span.label.split()[:2])) for span in play(work, names))
     return Trace(spans, names)
 
@@ -56,7 +55,22 @@ def draw_shared_step(ranks: int, slow: float, count: int) -> Figure:
     else:
         waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
         finding = f"{taken} instead of {alike:g}: {waiting} for the slow one, {trace.bubble:.0%} idle"
-    return draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)
+    figure = draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)
+    figure.axes[0].set_xlabel("time (ticks)")  # this notebook has no clock yet, and one word for its unit
+    return describe(figure, alt_text(figure).replace(" clocks", " ticks"))
+
+
+@styled
+def draw_both(measured: Trace, predicted: Trace, title: str) -> Figure:
+    """Draw `draw_timeline`'s picture of both traces, each on grey only up to its own end: busy shares refer to that."""
+    figure = draw_timeline(measured, predicted, title=title)
+    axes, layout = figure.axes[0], lay_out(measured, predicted, None, None)
+    for name, trace in layout.traces.items():
+        end = trace.end * layout.per_second
+        for row in range(len(layout.rows)):
+            place = (row + BARS[name][0] - 0.04, BARS[name][1] + 0.08)
+            axes.broken_barh([(end, layout.end - end)], place, color=PAPER, lw=0, zorder=0.5)
+    return figure
 
 
 # ---- The map of the course: two tracks that meet, drawn as a railway plan.

@@ -82,13 +82,18 @@ class Team:
         return Round(trace, sum(one.cpu_seconds for one in told))
 
 
+def free(witness: Sequence[Round]) -> int:
+    """Count the rounds, of two threads that need no lock, in which a second core was free: they found 1.6 or more."""
+    return sum(one.cores >= 1.6 for one in witness)
+
+
 def gain(in_threads: Sequence[Round], in_processes: Sequence[Round], witness: Sequence[Round]) -> bool | None:
     """Say whether processes use more cores than threads and less time, each in its best round; None: not testable.
 
-    witness: rounds in turns with those, of threads that need no lock. Where fewer than a third of them found 1.6 cores
-    to work on, no second core was free, and processes had nothing to gain.
+    witness: rounds in turns with those, of threads that need no lock. Where a second core was free in fewer than a
+    third of them, processes had nothing to gain.
     """
-    if sum(one.cores > 1.6 for one in witness) < len(witness) / 3:
+    if free(witness) < len(witness) / 3:
         return None
     cores = [max(one.cores for one in rounds) for rounds in (in_threads, in_processes)]
     seconds = [min(one.trace.makespan for one in rounds) for rounds in (in_threads, in_processes)]

@@ -3,7 +3,7 @@
 import pytest
 
 from lib.show.style import alt_text
-from support.n00.figures import COURSE, SHARED_STEP_CONTROLS, draw_course, draw_shared_step, shared_step
+from support.n00.figures import COURSE, SHARED_STEP_CONTROLS, draw_both, draw_course, draw_shared_step, shared_step
 from tests.pictures import told
 
 
@@ -28,3 +28,17 @@ def test_the_title_says_who_waits_only_where_somebody_does():
     for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
         waits = values["ranks"] > 1 and values["slow"] > 1
         assert ("for the slow one" in alt) == (shared_step(**values).bubble > 0) == waits
+
+
+def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
+    shown = draw_both(shared_step(2, 3.0), shared_step(2, 1.0), title="two")
+    white = [part.get_datalim(shown.axes[0].transData) for part in shown.axes[0].collections if part.zorder == 0.5]
+    starts = [round(area.x0, 3) for area in white if area.width > 1e-6]
+    assert starts == [5, 5], "the predicted rows end after 5 s of 11"
+
+
+def test_the_figure_of_a_shared_step_has_one_word_for_its_unit_and_one_for_its_exchange():
+    figure = draw_shared_step(4, 2.0, 1)
+    assert figure.axes[0].get_xlabel() == "time (ticks)" and "makespan 8 ticks" in alt_text(figure)
+    named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "mean (M)" in named and "clock" not in alt_text(figure)

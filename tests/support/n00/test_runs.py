@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lib.timeline import Span, Trace
+from support.n00 import runs
 from support.n00.checks import whole_batch_step
 from support.n00.runs import Round, Team, ddp_step, gain
 from support.runs import count
@@ -27,6 +28,7 @@ def test_processes_gain_where_a_second_core_is_free_and_otherwise_nothing_is_sai
         assert gain(threads, broken, free) is False
     assert gain(threads, rounds(0.9, 40), taken) is None
     assert gain(threads, threads, taken[:5] + free[:1]) is None, "one free moment is no free core"
+    assert runs.free(taken[:5] + free[:1]) == 1
 
 
 @pytest.mark.ranks

@@ -82,7 +82,7 @@ def words(scene: Scene) -> str:
 # ---- The runtime as a picture that steps: a scheduler, a worker a partition, two queues between them.
 
 RUNTIME_CONTROLS = {
-    "step": whole(1, len(NAMES), 1, "step"),
+    "step": whole(1, len(NAMES), 4, "step"),
     "clock": whole(0, MICRO_BATCHES + 2, 2, "k · clock"),
     "partitions": whole(1, 4, 3, "n · partitions"),
 }

@@ -30,8 +30,8 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 	@$(PY) -m jupyterlab --ip=127.0.0.1 --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly
 
-test: environment-test ## run everything (11 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
-	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, every notebook compared output by output, widgets in a browser (11 minutes)))."
+test: environment-test ## run everything (10 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
+	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)))."
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
 
 run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)

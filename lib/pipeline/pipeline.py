@@ -159,9 +159,8 @@ class Pipeline:
         done = dict(answer for ok, answer in answers if ok)
         del answers
         if errors:
-            raise errors.pop(
-                min(errors)
-            )  # of the first partition; its traceback holds this frame, which must not hold it
+            first = min(errors)
+            raise errors.pop(first)  # its traceback holds this frame, which must not hold it
         for (i, j), task in zip(clock, tasks, strict=True):
             batch = self.batches[i] = done[task]
             if i < self.checkpoint_stop:

@@ -296,9 +296,7 @@ def statement(row: Comparison, seeds: int) -> str:
     if not row.settled:
         worst = f"{100 * max(0.0, -row.low):.2f}"
         return f"{row.name}: {interval}, {seeds} seeds show no difference; a loss above {worst} is ruled out"
-    doubt = (
-        "" if row.sure else ", but doubtful: among so many comparisons one such interval can come by chance"
-    )
+    doubt = "" if row.sure else ", but doubtful"  # among so many comparisons, one such may come by chance
     return f"{row.name}: {interval}, {'better' if row.difference > 0 else 'worse'}{doubt}"
 
 

@@ -41,8 +41,9 @@ from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import schedules as tables
-from lib import timeline
+from lib.pipeline import streams
 from lib.pipeline.gpipe import BalanceError, verify_module
+from lib.pipeline.recording import device_span
 from lib.schedules.simulate import KINDS
 from lib.schedules.table import Action, Op, Schedule, validate
 
@@ -94,10 +95,13 @@ class EngineStage(pipelining.PipelineStage):
 
     @contextmanager
     def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
-        action, recorder = Action(op, self.stage_index, self.order[micro_batch]), timeline.current
-        start = recorder.now() if recorder is not None else 0.0
+        # What the engine received is waited for by now: by the thread on gloo, and on NCCL by the stream that is in use.
+        # So on a GPU two events of that stream bound the action; a clock of the host would count that wait as work.
+        action = Action(op, self.stage_index, self.order[micro_batch])
+        stream, lane = streams.current_stream(self.device), f"rank {dist.get_rank()}"
         try:
-            yield
+            with device_span(stream, lane, str(action), KINDS[op]):
+                yield
         except Exception as error:
             # the engine raises a RuntimeError about the layer's error; in W it does not
             layers = error.__cause__ if type(error) is RuntimeError else None
@@ -106,10 +110,6 @@ class EngineStage(pipelining.PipelineStage):
             if layers is None:
                 raise
             raise layers from layers.__cause__
-        if recorder is not None:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            recorder.add(f"rank {dist.get_rank()}", str(action), start, recorder.now(), KINDS[op])
 
 
 def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -153,7 +153,7 @@ class DistributedPipeline:
     `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
     `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
     targets are needed here. `engine`: the schedule of torch.
-    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks; on a GPU it waits for each action).
+    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks), which begins when its message is here.
 
     Raises TypeError, ValueError and BalanceError as GPipe does, ScheduleError for a table that can't run, ValueError if
     mesh, table and balance don't fit.

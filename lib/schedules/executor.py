@@ -6,8 +6,10 @@
     rank 1    .   1F0  1B0 ──┘ 1F1  1B1          an action begins when what it needs is there
 
 What a stage gets is cut off from the graph of the stage before (see Stage), so that every backward is a call of its own
-in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. The
-threads live as long as a run; to start them takes some 0.1 ms. A legal schedule can't hang, others are refused first.
+in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. On
+CUDA it has one thread for each device: ranks that share a GPU launch their backwards one after the other, into streams
+of their own. The ranks' threads live as long as a run; to start them takes some 0.1 ms. A legal schedule can't hang,
+others are refused first.
 """
 
 from __future__ import annotations

@@ -67,9 +67,7 @@ def join() -> tuple[int, int, torch.device]:
     if gpu:
         torch.cuda.set_device(device)  # its number on this machine, not among all ranks
     bound = {"device_id": device} if gpu else {}  # else NCCL guesses the GPU, and connects late
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world_size, timeout=patience, **bound
-    )
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience, **bound)
     return rank, world_size, device
 
 

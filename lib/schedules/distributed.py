@@ -63,6 +63,7 @@ class EngineStage(pipelining.PipelineStage):
     """A stage that knows what it does: it records it, and says it when it fails."""
 
     order: Sequence[int] = range(sys.maxsize)  # the engine's micro-batches, by their numbers in our table
+    lane = ""  # of its spans
     _kept: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def keep_buffers(self) -> None:
@@ -95,12 +96,11 @@ class EngineStage(pipelining.PipelineStage):
 
     @contextmanager
     def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
-        # What the engine received is waited for by now: by the thread on gloo, and on NCCL by the stream that is in use.
-        # So on a GPU two events of that stream bound the action; a clock of the host would count that wait as work.
+        # What the engine received is waited for by now: on gloo by the thread, on NCCL by the stream that is in use.
+        # So on a GPU two events of that stream bound the action: a clock of the host would count that wait as work.
         action = Action(op, self.stage_index, self.order[micro_batch])
-        stream, lane = streams.current_stream(self.device), f"rank {dist.get_rank()}"
         try:
-            with device_span(stream, lane, str(action), KINDS[op]):
+            with device_span(streams.current_stream(self.device), self.lane, str(action), KINDS[op]):
                 yield
         except Exception as error:
             # the engine raises a RuntimeError about the layer's error; in W it does not
@@ -153,7 +153,7 @@ class DistributedPipeline:
     `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
     `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
     targets are needed here. `engine`: the schedule of torch.
-    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks), which begins when its message is here.
+    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks), without the wait for its message.
 
     Raises TypeError, ValueError and BalanceError as GPipe does, ScheduleError for a table that can't run, ValueError if
     mesh, table and balance don't fit.
@@ -214,7 +214,7 @@ class DistributedPipeline:
         ]
         self._order = [i for _, (op, stage, i) in schedule if op == "F" and stage == last]  # 6 of the list above
         for stage in self._stages:
-            stage.order = self._order
+            stage.order, stage.lane = self._order, f"rank {dist.get_rank()}"
         number = {i: k for k, i in enumerate(self._order)}
         rows = [[a._replace(micro_batch=number[a.micro_batch]) for a in schedule.actions(r)] for r in range(ranks)]
         self.engine = engine_for(Schedule(schedule.name, rows), self._stages, loss_fn)

@@ -10,7 +10,6 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -364,7 +363,9 @@ def test_a_pageable_copy_is_staged_not_done_so_it_races_as_a_pinned_one_does(pin
         [("side", "compute")] if wait == "none" else []
     )
     x.fill_(3)  # what is staged has been read; what is pinned is read at any time until the copy is known to be done
-    assert ("writes x" in " ".join(map(str, find_races(gpu.operations)))) == (pinned and wait in ("none", "wait_stream"))
+    assert ("writes x" in " ".join(map(str, find_races(gpu.operations)))) == (
+        pinned and wait in ("none", "wait_stream")
+    )
     del z
 
 
@@ -541,8 +542,7 @@ def test_without_a_recorder_no_event_is_made(monkeypatch):
 
 def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
     gpu, stage, recorder = FakeDevice(monkeypatch), EngineStage.__new__(EngineStage), Recorder()
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    stage.device, stage.stage_index = torch.device("cuda", 0), 1
+    stage.device, stage.stage_index, stage.lane = torch.device("cuda", 0), 1, "rank 1"
     with recorder:
         gpu.stream += 5.0  # NCCL's wait() returns at once; the stream waits for the message
         with stage._doing("F", 0):

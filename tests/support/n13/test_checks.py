@@ -130,7 +130,10 @@ def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetche
             but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
             "wait_stream waits for all",
         ),
-        (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "stands still until copy of batch 0"),
+        (
+            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
+            "stands still until copy of batch 0",
+        ),
         (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),

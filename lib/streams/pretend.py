@@ -253,7 +253,7 @@ class PretendGPU:
             # CUDA's call returns once it has read pageable memory into a pinned buffer of its own: staged, not done.
             # What goes on from there runs in the stream, and torch leaves out its own wait. (CUDA may wait for the
             # stream first: that is no promise.)
-            reads = reads._replace(block=f"staged {source.block.name} {next(self._staged)}")
+            reads = reads._replace(block=f"staging {next(self._staged)}")
             self._access(HOST, "stage", [_region(source)], [reads])
         self._access(lane, label, [reads], [_region(target)])
         if to_device != from_device and not (non_blocking and (to_device or target.block.pinned)):

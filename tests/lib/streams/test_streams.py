@@ -168,7 +168,7 @@ def test_a_batch_that_is_not_pinned_is_pinned_first():
     shown = [str(op) for op in gpu.operations]
     first_copy = next(k for k, op in enumerate(gpu.operations) if op.lane == "copy" and op.kind == "launch")
     assert any(line.startswith("host      pin   pageable -> host") for line in shown), "the host's work, not the copy's"
-    assert not any("stands still" in line or "staged" in line for line in shown[: first_copy + 1])
+    assert not any("stands still" in line or "staging" in line for line in shown[: first_copy + 1])
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib import schedules as makers
 from lib._values import format_share, plural
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
+from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
 from lib.schedules.table import Turn, needs, playable, validate
@@ -35,20 +36,6 @@ from lib.show.style import (
 )
 from lib.show.timeline import FONT, LANE, idle, lane_rows, ticks
 from lib.timeline import Span, Trace
-
-MAKERS: dict[str, Callable[..., Schedule]] = {
-    "model parallel": makers.model_parallel,
-    "GPipe": makers.gpipe,
-    "1F1B": makers.one_f_one_b,
-    "interleaved 1F1B": makers.interleaved_one_f_one_b,
-    "looped BFS": makers.looped_bfs,
-    "zero bubble (ZB-H1)": makers.zero_bubble_h1,
-    "interleaved zero bubble": makers.interleaved_zero_bubble,
-    "ZB-V": makers.zbv,
-    "DualPipeV": makers.dualpipe_v,
-    "PipeDream": makers.pipedream,
-}
-"""Who makes a table, by what it is called in pictures."""
 
 NAMES = {maker.__name__: name for name, maker in MAKERS.items()}
 WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
@@ -241,9 +228,6 @@ def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
 
 # --- any maker, any size: what a maker does not take is changed, and said
 
-ANY_STAGES = ("interleaved 1F1B", "looped BFS", "interleaved zero bubble")
-TWO_STAGES = ("ZB-V", "DualPipeV")
-
 
 def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
     """Return the schedule of that name, and what had to be changed for it (or nothing).
@@ -257,8 +241,9 @@ def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tu
     if maker == "DualPipeV" and m < 2 * partitions:
         m = 2 * partitions
         changed.append(f"it takes m ≥ 2n, so m = {m}")
-    if maker in ANY_STAGES:
+    if "stages_per_rank" in signature(MAKERS[maker]).parameters:
         sizes.append(stages)
-    elif stages != (always := 2 if maker in TWO_STAGES else 1):
+    made = MAKERS[maker](m, *sizes)
+    if (always := made.stages // partitions) != stages:
         changed.append(f"always v = {always}")
-    return Schedule(maker, MAKERS[maker](m, *sizes).ranks), ", ".join(changed)
+    return Schedule(maker, made.ranks), ", ".join(changed)

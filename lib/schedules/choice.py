@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import NamedTuple
 
 from lib._values import integer
 from lib.schedules.makers import MAKERS
@@ -21,33 +20,23 @@ ALMOST = 1 + 1e-9
 class Choice:
     """Hold the table that was chosen, its predicted seconds, and the most activations that a rank holds (see `choose`).
 
-    name: the maker and its parameters, as "eager 1F1B, m = 8, ahead = 2". passed_over: why not, by the names of all
-    others: too slow, too large, not to be made. Printed, it is a line each.
+    name: the maker and its parameters, as "eager 1F1B, m = 8, ahead = 2". passed_over: by the names of all others, why
+    not: too slow, too large, not to be made. Printed, it is a line each.
     """
 
     name: str
     schedule: Schedule
     seconds: float
     held: float
-    passed_over: Mapping[str, str]
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         chosen = f"{self.name}: {self.seconds:g} s, holds {self.held:g}"
         return "\n".join([chosen, *(f"  {name}: {why}" for name, why in self.passed_over.items())])
 
 
-class _Made(NamedTuple):
-    schedule: Schedule
-    seconds: float
-    held: float
-
-
 def choose(
-    costs: Mapping[int, Costs],
-    ranks: int,
-    *,
-    memory: float = math.inf,
-    communicate: float | Mapping[int, float] = 0.0,
+    costs: Mapping[int, Costs], ranks: int, *, memory: float = math.inf, communicate: float | Mapping[int, float] = 0.0
 ) -> Choice:
     """Choose, for one batch on so many ranks, the fastest table that fits into the memory; of equals the smallest.
 
@@ -69,41 +58,38 @@ def choose(
         raise ValueError(f"costs must be of equally many units, and of some, for each m; they are of {sorted(units)}")
     if not memory > 0:
         raise ValueError(f"memory must be a number of activations above 0, not {memory!r}")
-    found: dict[str, _Made | str] = {}
+    found: dict[str, Choice | str] = {}
     for m, each in costs.items():
         message = communicate.get(m) if isinstance(communicate, Mapping) else communicate
         if message is None:
             raise ValueError(f"communicate has no number for {m} micro-batches")
         for name, table in _tables(integer("micro_batches", m, at_least=1), n, *units):
-            found[name] = table if isinstance(table, str) else _Made(
-                table,
-                simulate(table, *_by_stage(each, table.stages), communicate=message).makespan,
-                max(live_activations(table)) * n / table.stages * max(costs) / m,
-            )  # fmt: skip
-    made = {name: one for name, one in found.items() if isinstance(one, _Made)}
+            if isinstance(table, str):
+                found[name] = table
+                continue
+            seconds = simulate(table, *_by_stage(each, table.stages), communicate=message).makespan
+            held = max(live_activations(table)) * n / table.stages * max(costs) / m
+            found[name] = Choice(name, table, seconds, held)
+    made = [one for one in found.values() if isinstance(one, Choice)]
     if not made:
-        raise ValueError(
-            f"{ranks} ranks can't have equally many of {max(units)} units: give a multiple, or fewer ranks"
-        )
-    fits = [name for name, one in made.items() if one.held <= memory * ALMOST]
+        raise ValueError(f"{n} ranks can't have equally many of {max(units)} units: give a multiple, or fewer ranks")
+    fits = [one for one in made if one.held <= memory * ALMOST]
     if not fits:
-        least = min(made, key=lambda name: made[name].held)
-        told = f"the smallest, {least}, needs {made[least].held:g}"
+        least = min(made, key=lambda one: one.held)
+        told = f"the smallest, {least.name}, needs {least.held:g}"
         raise ValueError(f"no table fits into {memory:g} live activations a rank: {told}")
-    limit = ALMOST * min(made[name].seconds for name in fits)
-    chosen = min((name for name in fits if made[name].seconds <= limit), key=lambda name: made[name].held)
-    best = made[chosen]
+    limit = ALMOST * min(one.seconds for one in fits)
+    best = min((one for one in fits if one.seconds <= limit), key=lambda one: one.held)
 
-    def why(one: _Made | str) -> str:
+    def why(one: Choice | str) -> str:
         if isinstance(one, str):
             return one
         if one.held > memory * ALMOST:
             return f"needs {one.held:g} live activations, and {memory:g} fit"
-        if one.seconds > limit:
-            return f"slower by {one.seconds - best.seconds:g} s"
-        return f"as fast, and holds {one.held:g}"
+        slower = one.seconds - best.seconds
+        return f"slower by {slower:g} s" if one.seconds > limit else f"as fast, and holds {one.held:g}"
 
-    return Choice(chosen, *best, {name: why(one) for name, one in found.items() if name != chosen})
+    return replace(best, passed_over={name: why(one) for name, one in found.items() if one is not best})
 
 
 def _tables(m: int, n: int, units: int) -> Iterator[tuple[str, Schedule | str]]:

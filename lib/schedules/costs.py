@@ -18,15 +18,9 @@ from lib.schedules.table import Action, Op, Schedule
 
 
 def measure_costs(
-    schedule: Schedule,
-    stages: Sequence[nn.Module],
-    inputs: TensorOrTensors | list[TensorOrTensors],
-    targets: Any,
-    loss_fn: LossFunction,
-    *,
-    devices: Sequence[torch.device | str] | None = None,
-    repeats: int = 5,
-) -> Costs:
+    schedule: Schedule, stages: Sequence[nn.Module], inputs: TensorOrTensors | list[TensorOrTensors], targets: Any,
+    loss_fn: LossFunction, *, devices: Sequence[torch.device | str] | None = None, repeats: int = 5,
+) -> Costs:  # fmt: skip
     """Run the first micro-batch through all stages, one action at a time; return the medians. Arguments as for `run`.
 
     On a device nothing else runs meanwhile: what ranks take from each other (caches, memory bandwidth) is in no cost.

@@ -49,14 +49,10 @@ from lib.schedules.table import Action, Op, Schedule, validate
 
 # torch's public class for the tables of a maker; the two count as the same only if maker and table agree.
 CLASSES = {
-    "gpipe": "ScheduleGPipe",
-    "one_f_one_b": "Schedule1F1B",
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-}
+    "gpipe": "ScheduleGPipe", "one_f_one_b": "Schedule1F1B", "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS", "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble", "dualpipe_v": "ScheduleDualPipeV",
+}  # fmt: skip
 
 
 class EngineStage(pipelining.PipelineStage):
@@ -160,23 +156,16 @@ class DistributedPipeline:
     """
 
     def __init__(
-        self,
-        module: nn.Sequential,
-        balance: Sequence[int],
-        schedule: Schedule,
-        loss_fn: Callable[[Tensor, Tensor], Tensor],
-        *,
-        mesh: DeviceMesh,
-        device: torch.device | str | None = None,
-    ) -> None:
+        self, module: nn.Sequential, balance: Sequence[int], schedule: Schedule,
+        loss_fn: Callable[[Tensor, Tensor], Tensor], *, mesh: DeviceMesh, device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
         verify_module(module)
         validate(schedule)
         if sum(balance) != len(module) or min(balance, default=0) < 1:
             raise BalanceError(f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one")
         if schedule.stages != len(balance):
-            raise ValueError(
-                f"{schedule.name} has {schedule.stages} stages, the balance {len(balance)}: {list(balance)}"
-            )
+            cut = f"the balance {len(balance)}: {list(balance)}"
+            raise ValueError(f"{schedule.name} has {schedule.stages} stages, {cut}")
         names, ranks = mesh.mesh_dim_names or (), len(schedule.ranks)
         if "pipeline" not in names or set(names) - {"pipeline", "data"}:
             raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')

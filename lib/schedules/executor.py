@@ -333,13 +333,9 @@ class Executor:
         return next((p.device for stage in mine for p in stage.parameters()), torch.device("cpu"))
 
     def run(
-        self,
-        inputs: TensorOrTensors | list[TensorOrTensors],
-        targets: Any,
-        loss_fn: LossFunction,
-        *,
+        self, inputs: TensorOrTensors | list[TensorOrTensors], targets: Any, loss_fn: LossFunction, *,
         reduction: str = "mean",
-    ) -> tuple[list[Tensor], Trace]:
+    ) -> tuple[list[Tensor], Trace]:  # fmt: skip
         """Do all actions. Return what each micro-batch adds to the loss (it is their sum), and what ran when.
 
         inputs, targets: whole batches, to be scattered into the schedule's micro-batches, or lists of micro-batches.
@@ -385,14 +381,8 @@ class Executor:
 
 
 def run(
-    schedule: Schedule,
-    stages: Sequence[nn.Module],
-    inputs: TensorOrTensors | list[TensorOrTensors],
-    targets: Any,
-    loss_fn: LossFunction,
-    *,
-    devices: Sequence[torch.device | str] | None = None,
-    reduction: str = "mean",
-) -> tuple[list[Tensor], Trace]:
+    schedule: Schedule, stages: Sequence[nn.Module], inputs: TensorOrTensors | list[TensorOrTensors], targets: Any,
+    loss_fn: LossFunction, *, devices: Sequence[torch.device | str] | None = None, reduction: str = "mean",
+) -> tuple[list[Tensor], Trace]:  # fmt: skip
     """Run a schedule once; see Executor and its `run`."""
     return Executor(schedule, stages, devices=devices).run(inputs, targets, loss_fn, reduction=reduction)

@@ -77,10 +77,10 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
 def eager_one_f_one_b(micro_batches: int, partitions: int, ahead: int = 2) -> Schedule:
     """Make eager 1F1B: rank j goes `ahead` micro-batches further than rank j + 1 before it begins to alternate.
 
-    What for: a message of c that nobody is busy with. In 1F1B a rank's next forward waits for a gradient that has
-    travelled there and back, 2c a rank, micro-batch after micro-batch. With ahead >= 1 + 2c / (F + B), and m large, no
-    rank waits for messages but in filling and draining. Rank j holds min(m, ahead·(n-1-j) + 1) activations; with
-    ahead=1 it is 1F1B, and large ones make GPipe's warm-up. Raises ValueError for ahead below 1.
+    What for: a message takes c. In 1F1B a rank's next forward waits for a gradient that has travelled there and back,
+    2c a rank, micro-batch after micro-batch. With ahead >= 1 + 2c / (F + B) messages delay no more than GPipe's: what
+    fills and drains. Rank j holds min(m, ahead·(n-1-j) + 1) activations; with ahead=1 it is 1F1B, with 2
+    torch's ScheduleInterleaved1F1B for one stage a rank. Raises ValueError for ahead below 1.
     Source: Zhuang et al. 2023, "On optimizing the communication of model parallelism" (there eager-1F1B); the deeper of
     two warm-ups of Fan et al. 2021, "DAPPLE: A pipelined data parallel approach for training large models".
     """
@@ -354,16 +354,8 @@ def in_phases(a: int, b: int, phases: Sequence[tuple[int, str]]) -> list[Action]
 
 
 MAKERS: dict[str, Callable[..., Schedule]] = {
-    "model parallel": model_parallel,
-    "GPipe": gpipe,
-    "1F1B": one_f_one_b,
-    "eager 1F1B": eager_one_f_one_b,
-    "interleaved 1F1B": interleaved_one_f_one_b,
-    "looped BFS": looped_bfs,
-    "zero bubble (ZB-H1)": zero_bubble_h1,
-    "interleaved zero bubble": interleaved_zero_bubble,
-    "ZB-V": zbv,
-    "DualPipeV": dualpipe_v,
-    "PipeDream": pipedream,
-}
+    "model parallel": model_parallel, "GPipe": gpipe, "1F1B": one_f_one_b, "eager 1F1B": eager_one_f_one_b,
+    "interleaved 1F1B": interleaved_one_f_one_b, "looped BFS": looped_bfs, "zero bubble (ZB-H1)": zero_bubble_h1,
+    "interleaved zero bubble": interleaved_zero_bubble, "ZB-V": zbv, "DualPipeV": dualpipe_v, "PipeDream": pipedream,
+}  # fmt: skip
 """Who makes a table, by what it is called in words and pictures."""

@@ -13,11 +13,8 @@ from lib.streams.pretend import PretendGPU
 
 
 def pinned(x: Tensor) -> Tensor:
-    """Return what a copy can leave or read while the host goes on: x, or a pinned copy, which takes the host's time.
-
-    From pageable memory `non_blocking` is a promise that CUDA keeps only by half: the host stands still until the data
-    are staged. torch's allocator of pinned memory does not give a copy away while a stream still reads it.
-    """
+    """Return x, or a pinned copy, which takes the host's time; so that the copy to the device takes none of it."""
+    # torch's allocator of pinned memory does not give the pinned copy away while a stream still reads it
     return x if x.is_cuda or x.is_pinned() else x.pin_memory()
 
 

@@ -175,9 +175,8 @@ class PretendGPU:
 
     def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
         size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
-        if on_device:
-            return self._wrap(data, self._take(size))
-        return self._wrap(data, Block(name or f"host {next(self._names)}", False, size, HOST, pinned))
+        block = self._take(size) if on_device else Block(name or f"host {next(self._names)}", False, size, HOST, pinned)
+        return self._wrap(data, block)
 
     def _wrap(self, data: Tensor, block: Block) -> PretendTensor:
         tensor = data.as_subclass(PretendTensor)
@@ -250,9 +249,8 @@ class PretendGPU:
         lane, label = self._current.name if to_device or from_device else HOST, f"copy of {source.block.name}"
         reads = _region(source)
         if non_blocking and to_device and not (from_device or source.block.pinned):
-            # CUDA's call returns once it has read pageable memory into a pinned buffer of its own: staged, not done.
-            # What goes on from there runs in the stream, and torch leaves out its own wait. (CUDA may wait for the
-            # stream first: that is no promise.)
+            # CUDA's call returns once pageable memory is read into a pinned buffer of its own: staged, not done. The
+            # rest runs in the stream, and torch leaves out its own wait. (CUDA may wait for the stream: no promise.)
             reads = reads._replace(block=f"staging {next(self._staged)}")
             self._access(HOST, "stage", [_region(source)], [reads])
         self._access(lane, label, [reads], [_region(target)])

@@ -66,10 +66,8 @@ def _check_missing(exercise: Exercise, answer: object) -> Verdict:
     a, b = labels[first], labels[later]
     if a >= b:
         return exercise.wrong(f"{first} is launched after {later}, so {later} can't wait for it.")
-    if (
-        happens_before(operations)[b].get(operations[a].lane, 0)
-        >= happens_before(operations)[a][operations[a].lane]
-    ):
+    known, lane = happens_before(operations), operations[a].lane
+    if known[b].get(lane, 0) >= known[a][lane]:
         return exercise.wrong(f"{later} already waits for {first}, by a stream or by events.")
     if not find_races(with_wait(operations, a, b)):
         return exercise.wrong(f"with it there is no race, but {later} would wait for more than it must.")

@@ -215,6 +215,9 @@ def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
 # --- any maker, any size: what a maker does not take is changed, and said
 
 
+ANY_STAGES = tuple(name for name, maker in MAKERS.items() if "stages_per_rank" in signature(maker).parameters)
+
+
 def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
     """Return the schedule of that name, and what had to be changed for it (or nothing).
 
@@ -227,7 +230,7 @@ def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tu
     if maker == "DualPipeV" and m < 2 * partitions:
         m = 2 * partitions
         changed.append(f"it takes m ≥ 2n, so m = {m}")
-    if "stages_per_rank" in signature(MAKERS[maker]).parameters:
+    if maker in ANY_STAGES:
         sizes.append(stages)
     made = MAKERS[maker](m, *sizes)
     if (always := made.stages // partitions) != stages:

@@ -358,7 +358,7 @@ def draw_executor_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
         ("idle (%)", "predicted_idle", "idle", GREEN, 100),
     )
     for axes, (label, predicted, measured, color, scale) in zip(both, panels, strict=True):
-        found = [scale * row[measured] for row in rows] if measured in rows[0] else None
+        found = [scale * row[measured] for row in rows] if have else None
         bars(axes, [scale * row[predicted] for row in rows], found, color, across=True)
         axes.set_yticks(range(len(rows)), names if axes is both[0] else [""] * len(rows), color=INK)
         axes.tick_params(axis="y", length=0)

@@ -91,10 +91,7 @@ def predicted_rows() -> list[dict[str, Any]]:
 
 
 def measure_rows() -> dict[str, Any]:
-    """Return {"rows": …}: the same with mib (the peak, all GPUs), ms and idle (medians), predicted_idle by costs.
-
-    idle: only with a GPU for each rank.
-    """
+    """Return {"rows": …}: the same with mib (the peak, all GPUs), ms and idle (medians), predicted_idle by costs."""
     count = min(torch.cuda.device_count(), RANKS)
     devices = [f"cuda:{r * count // RANKS}" for r in range(RANKS)]
     stages = [
@@ -118,8 +115,7 @@ def measure_rows() -> dict[str, Any]:
         traces = [executor.run(x, target, nn.functional.mse_loss)[1] for _ in range(5)]
         row["mib"], row["counted"] = sum(peaks), sum(executor.live)
         row["ms"] = 1e3 * statistics.median(trace.makespan for trace in traces)
-        if count == RANKS:  # else a span also holds the waiting for a GPU on which another rank computes
-            row["idle"] = statistics.median(trace.bubble for trace in traces)
+        row["idle"] = statistics.median(trace.bubble for trace in traces)
         row["gpus"] = count
     return {"rows": rows}
 

@@ -87,7 +87,7 @@ def test_without_a_gpu_the_prediction_is_drawn_and_says_so_and_a_recording_is_fi
     assert gpipe_row["live"] == 4 * 8
     assert ours["live"] == 4 + 3 + 2 + 1
     rows = [
-        {**row, "mib": 100.0 * k, "ms": 1.0, "gpus": 1}  # no idle: the ranks share it
+        {**row, "mib": 100.0 * k, "idle": 0.2, "ms": 1.0, "gpus": 1}
         for k, row in enumerate(executor_gpu.predicted_rows(), 1)
     ]
     figure = n14.draw_executor_gpu(rows, "Measured here")

@@ -67,8 +67,9 @@ def choose(
             if isinstance(table, str):
                 found[name] = table
                 continue
-            seconds = simulate(table, *_by_stage(each, table.stages), communicate=message).makespan
-            held = max(live_activations(table)) * n / table.stages * max(costs) / m
+            held, seconds = max(live_activations(table)) * n / table.stages * max(costs) / m, math.inf
+            if held <= memory * ALMOST:  # else its seconds don't matter
+                seconds = simulate(table, *_by_stage(each, table.stages), communicate=message).makespan
             found[name] = Choice(name, table, seconds, held)
     made = [one for one in found.values() if isinstance(one, Choice)]
     if not made:

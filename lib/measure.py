@@ -236,7 +236,8 @@ class CudaPeak:
 def cuda_peak(device: Device | None = None) -> Iterator[CudaPeak]:
     """Measure the peak of torch's memory on a CUDA device in the body of a `with`; nothing without a GPU.
 
-    It is torch.cuda.max_memory_allocated, which it resets; the CUDA context and cached blocks come on top.
+    They are torch's active bytes, whose peak it resets; the CUDA context and cached blocks come on top. (A block that
+    Python has let go and a stream still uses counts, until that is done: not so in torch.cuda.max_memory_allocated.)
     """
     peak = CudaPeak()
     if not torch.cuda.is_available():
@@ -244,12 +245,12 @@ def cuda_peak(device: Device | None = None) -> Iterator[CudaPeak]:
         return
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before = torch.cuda.memory_stats(device).get("active_bytes.all.current", 0)
     try:
         yield peak
     finally:
         torch.cuda.synchronize(device)
-        peak.allocated = torch.cuda.max_memory_allocated(device)
+        peak.allocated = torch.cuda.memory_stats(device).get("active_bytes.all.peak", 0)
         peak.extra = peak.allocated - before
 
 

@@ -66,7 +66,8 @@ def join() -> tuple[int, int, torch.device]:
     )
     if gpu:
         torch.cuda.set_device(device)  # its number on this machine, not among all ranks
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+    bound = {"device_id": device} if gpu else {}  # else NCCL guesses the GPU, and connects late
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience, **bound)
     return rank, world_size, device
 
 

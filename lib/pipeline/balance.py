@@ -136,13 +136,9 @@ def _now(device: torch.device) -> float:
 
 
 def balance_by_time(
-    partitions: int,
-    module: nn.Sequential,
-    sample: TensorOrTensors,
-    *,
-    timeout: float = 1.0,
+    partitions: int, module: nn.Sequential, sample: TensorOrTensors, *, timeout: float = 1.0,
     device: Device | None = None,
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """Return the balance with the least time in the slowest partition: forward and backward of `sample`, measured.
 
     Every layer is measured again until `timeout` seconds have passed; the median counts. device: where to measure, by
@@ -153,14 +149,9 @@ def balance_by_time(
 
 
 def balance_by_size(
-    partitions: int,
-    module: nn.Sequential,
-    input: TensorOrTensors,
-    *,
-    chunks: int = 1,
-    param_scale: float = 2.0,
+    partitions: int, module: nn.Sequential, input: TensorOrTensors, *, chunks: int = 1, param_scale: float = 2.0,
     device: Device | None = None,
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """Return the balance with the least memory in the largest partition: parameters, and what waits for backward.
 
     input: a mini-batch of the size to train with; chunks: its micro-batches, of which one is run. param_scale: how many

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lib.pipeline import recording, streams
+from lib.pipeline.microbatch import Tensors
 from lib.pipeline.streams import AbstractStream
 
 
@@ -45,9 +46,7 @@ class Copy(torch.autograd.Function):
     """Copy tensors from the device of one stream to that of another; backward copies the gradients back."""
 
     @staticmethod
-    def forward(
-        ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor) -> Tensors:
         """Return a tuple, also for one tensor."""
         return _pass_on(ctx, (prev_stream, next_stream), input, _move(input, prev_stream, next_stream))
 
@@ -63,9 +62,7 @@ class Wait(torch.autograd.Function):
     """Let `next_stream` wait for `prev_stream`; in backward the other way round."""
 
     @staticmethod
-    def forward(
-        ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor) -> Tensors:
         """Return aliases of the inputs."""
         streams.wait_stream(next_stream, prev_stream)
         return _pass_on(ctx, (prev_stream, next_stream), input, input)

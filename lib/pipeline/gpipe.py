@@ -144,15 +144,9 @@ class GPipe(nn.Module):
     _pipeline: ClassVar[type[Pipeline]] = Pipeline
 
     def __init__(
-        self,
-        module: nn.Sequential,
-        balance: Iterable[int] | None = None,
-        *,
-        devices: Iterable[Device] | None = None,
-        chunks: float = 1,
-        checkpoint: str = "except_last",
-        deferred_batch_norm: bool = False,
-    ) -> None:
+        self, module: nn.Sequential, balance: Iterable[int] | None = None, *, devices: Iterable[Device] | None = None,
+        chunks: float = 1, checkpoint: str = "except_last", deferred_batch_norm: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         if balance is None:
             raise BalanceError("balance is required")

@@ -13,7 +13,7 @@ recorder ends: the run itself is never waited for. Without a recorder, a span co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -133,12 +133,8 @@ def span(kind: str, place: Place | None, stream: AbstractStream) -> AbstractCont
 @contextmanager
 def _span(kind: str, place: Place, stream: AbstractStream) -> Iterator[None]:
     _end_backward()
-    end = _begin(kind, place, stream)
-    try:
-        with during(place=place):
-            yield
-    finally:
-        end()
+    with _of_partition(kind, place, stream), during(place=place):
+        yield
 
 
 def follow(input: TensorOrTensors, output: TensorOrTensors, place: Place, stream: AbstractStream) -> None:
@@ -158,8 +154,10 @@ def follow(input: TensorOrTensors, output: TensorOrTensors, place: Place, stream
 def _begin_backward(place: Place, stream: AbstractStream, _: object) -> None:
     _end_backward()
     if timeline.current is not None:
-        this_thread.end_backward = end = _begin("backward", place, stream)
-        torch.autograd.Variable._execution_engine.queue_callback(end)
+        stack = ExitStack()
+        stack.enter_context(_of_partition("backward", place, stream))
+        this_thread.end_backward = stack.close  # ends it, once
+        torch.autograd.Variable._execution_engine.queue_callback(stack.close)
 
 
 def _end_backward(_: object = None) -> None:
@@ -168,8 +166,5 @@ def _end_backward(_: object = None) -> None:
         this_thread.end_backward = None
 
 
-def _begin(kind: str, place: Place, stream: AbstractStream) -> Callable[[], None]:
-    """Begin a span, and return what ends it, once."""
-    stack = ExitStack()
-    stack.enter_context(device_span(stream, f"partition {place.j}", f"{LETTER[kind]}{place.i}", kind))
-    return stack.close
+def _of_partition(kind: str, place: Place, stream: AbstractStream) -> AbstractContextManager[None]:
+    return device_span(stream, f"partition {place.j}", f"{LETTER[kind]}{place.i}", kind)

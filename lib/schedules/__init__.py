@@ -1,8 +1,10 @@
 """Schedules as tables: who works on which micro-batch when; made, checked, simulated, and run."""
 
+from lib.schedules.choice import Choice, choose
 from lib.schedules.makers import (
     bubble_share,
     dualpipe_v,
+    eager_one_f_one_b,
     gpipe,
     interleaved_one_f_one_b,
     interleaved_zero_bubble,
@@ -14,12 +16,13 @@ from lib.schedules.makers import (
     zbv,
     zero_bubble_h1,
 )
-from lib.schedules.simulate import Idle, live_activations, simulate, waits_for
+from lib.schedules.simulate import Costs, Idle, live_activations, simulate, waits_for
 from lib.schedules.table import Action, Schedule, ScheduleError, slotted, validate
 
 # fmt: off
 __all__ = [
-    "Action", "Idle", "Schedule", "ScheduleError", "bubble_share", "dualpipe_v", "gpipe", "interleaved_one_f_one_b",
-    "interleaved_zero_bubble", "live_activations", "looped_bfs", "model_parallel", "one_f_one_b", "pipedream",
-    "simulate", "slotted", "staleness", "validate", "waits_for", "zbv", "zero_bubble_h1",
+    "Action", "Choice", "Costs", "Idle", "Schedule", "ScheduleError", "bubble_share", "choose", "dualpipe_v",
+    "eager_one_f_one_b", "gpipe", "interleaved_one_f_one_b", "interleaved_zero_bubble", "live_activations",
+    "looped_bfs", "model_parallel", "one_f_one_b", "pipedream", "simulate", "slotted", "staleness", "validate",
+    "waits_for", "zbv", "zero_bubble_h1",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,27 +13,14 @@ from torch import nn
 from lib._values import integer
 from lib.pipeline.microbatch import Batch, TensorOrTensors
 from lib.schedules.executor import Executor, LossFunction
+from lib.schedules.simulate import Costs
 from lib.schedules.table import Action, Op, Schedule
 
 
-class Costs(NamedTuple):
-    """Seconds by stage, as `simulate(schedule, *costs)` takes them: backward is the whole, weight the W part of it."""
-
-    forward: list[float]
-    backward: list[float]
-    weight: list[float] | None
-
-
 def measure_costs(
-    schedule: Schedule,
-    stages: Sequence[nn.Module],
-    inputs: TensorOrTensors | list[TensorOrTensors],
-    targets: Any,
-    loss_fn: LossFunction,
-    *,
-    devices: Sequence[torch.device | str] | None = None,
-    repeats: int = 5,
-) -> Costs:
+    schedule: Schedule, stages: Sequence[nn.Module], inputs: TensorOrTensors | list[TensorOrTensors], targets: Any,
+    loss_fn: LossFunction, *, devices: Sequence[torch.device | str] | None = None, repeats: int = 5,
+) -> Costs:  # fmt: skip
     """Run the first micro-batch through all stages, one action at a time; return the medians. Arguments as for `run`.
 
     On a device nothing else runs meanwhile: what ranks take from each other (caches, memory bandwidth) is in no cost.

@@ -41,27 +41,25 @@ from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import schedules as tables
-from lib import timeline
+from lib.pipeline import streams
 from lib.pipeline.gpipe import BalanceError, verify_module
+from lib.pipeline.recording import device_span
 from lib.schedules.simulate import KINDS
 from lib.schedules.table import Action, Op, Schedule, validate
 
 # torch's public class for the tables of a maker; the two count as the same only if maker and table agree.
 CLASSES = {
-    "gpipe": "ScheduleGPipe",
-    "one_f_one_b": "Schedule1F1B",
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-}
+    "gpipe": "ScheduleGPipe", "one_f_one_b": "Schedule1F1B", "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
+    "looped_bfs": "ScheduleLoopedBFS", "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
+    "zbv": "ScheduleZBVZeroBubble", "dualpipe_v": "ScheduleDualPipeV",
+}  # fmt: skip
 
 
 class EngineStage(pipelining.PipelineStage):
     """A stage that knows what it does: it records it, and says it when it fails."""
 
     order: Sequence[int] = range(sys.maxsize)  # the engine's micro-batches, by their numbers in our table
+    lane = ""  # of its spans
     _kept: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def keep_buffers(self) -> None:
@@ -94,10 +92,12 @@ class EngineStage(pipelining.PipelineStage):
 
     @contextmanager
     def _doing(self, op: Op, micro_batch: int) -> Iterator[None]:
-        action, recorder = Action(op, self.stage_index, self.order[micro_batch]), timeline.current
-        start = recorder.now() if recorder is not None else 0.0
+        # What the engine received is waited for by now: on gloo by the thread, on NCCL by the stream that is in use.
+        # So on a GPU two events of that stream bound the action: a clock of the host would count that wait as work.
+        action = Action(op, self.stage_index, self.order[micro_batch])
         try:
-            yield
+            with device_span(streams.current_stream(self.device), self.lane, str(action), KINDS[op]):
+                yield
         except Exception as error:
             # the engine raises a RuntimeError about the layer's error; in W it does not
             layers = error.__cause__ if type(error) is RuntimeError else None
@@ -106,10 +106,6 @@ class EngineStage(pipelining.PipelineStage):
             if layers is None:
                 raise
             raise layers from layers.__cause__
-        if recorder is not None:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            recorder.add(f"rank {dist.get_rank()}", str(action), start, recorder.now(), KINDS[op])
 
 
 def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -153,30 +149,23 @@ class DistributedPipeline:
     `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
     `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
     targets are needed here. `engine`: the schedule of torch.
-    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks; on a GPU it waits for each action).
+    In a `with recorder:` each action is a span in lane "rank R" (R of all ranks), without the wait for its message.
 
     Raises TypeError, ValueError and BalanceError as GPipe does, ScheduleError for a table that can't run, ValueError if
     mesh, table and balance don't fit.
     """
 
     def __init__(
-        self,
-        module: nn.Sequential,
-        balance: Sequence[int],
-        schedule: Schedule,
-        loss_fn: Callable[[Tensor, Tensor], Tensor],
-        *,
-        mesh: DeviceMesh,
-        device: torch.device | str | None = None,
-    ) -> None:
+        self, module: nn.Sequential, balance: Sequence[int], schedule: Schedule,
+        loss_fn: Callable[[Tensor, Tensor], Tensor], *, mesh: DeviceMesh, device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
         verify_module(module)
         validate(schedule)
         if sum(balance) != len(module) or min(balance, default=0) < 1:
             raise BalanceError(f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one")
         if schedule.stages != len(balance):
-            raise ValueError(
-                f"{schedule.name} has {schedule.stages} stages, the balance {len(balance)}: {list(balance)}"
-            )
+            cut = f"the balance {len(balance)}: {list(balance)}"
+            raise ValueError(f"{schedule.name} has {schedule.stages} stages, {cut}")
         names, ranks = mesh.mesh_dim_names or (), len(schedule.ranks)
         if "pipeline" not in names or set(names) - {"pipeline", "data"}:
             raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')
@@ -214,7 +203,7 @@ class DistributedPipeline:
         ]
         self._order = [i for _, (op, stage, i) in schedule if op == "F" and stage == last]  # 6 of the list above
         for stage in self._stages:
-            stage.order = self._order
+            stage.order, stage.lane = self._order, f"rank {dist.get_rank()}"
         number = {i: k for k, i in enumerate(self._order)}
         rows = [[a._replace(micro_batch=number[a.micro_batch]) for a in schedule.actions(r)] for r in range(ranks)]
         self.engine = engine_for(Schedule(schedule.name, rows), self._stages, loss_fn)

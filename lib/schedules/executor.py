@@ -6,8 +6,10 @@
     rank 1    .   1F0  1B0 ──┘ 1F1  1B1          an action begins when what it needs is there
 
 What a stage gets is cut off from the graph of the stage before (see Stage), so that every backward is a call of its own
-in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. The
-threads live as long as a run; to start them takes some 0.1 ms. A legal schedule can't hang, others are refused first.
+in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. On
+CUDA it has one thread for each device: ranks that share a GPU launch their backwards one after the other, into streams
+of their own. The ranks' threads live as long as a run; to start them takes some 0.1 ms. A legal schedule can't hang,
+others are refused first.
 """
 
 from __future__ import annotations
@@ -331,13 +333,9 @@ class Executor:
         return next((p.device for stage in mine for p in stage.parameters()), torch.device("cpu"))
 
     def run(
-        self,
-        inputs: TensorOrTensors | list[TensorOrTensors],
-        targets: Any,
-        loss_fn: LossFunction,
-        *,
+        self, inputs: TensorOrTensors | list[TensorOrTensors], targets: Any, loss_fn: LossFunction, *,
         reduction: str = "mean",
-    ) -> tuple[list[Tensor], Trace]:
+    ) -> tuple[list[Tensor], Trace]:  # fmt: skip
         """Do all actions. Return what each micro-batch adds to the loss (it is their sum), and what ran when.
 
         inputs, targets: whole batches, to be scattered into the schedule's micro-batches, or lists of micro-batches.
@@ -383,14 +381,8 @@ class Executor:
 
 
 def run(
-    schedule: Schedule,
-    stages: Sequence[nn.Module],
-    inputs: TensorOrTensors | list[TensorOrTensors],
-    targets: Any,
-    loss_fn: LossFunction,
-    *,
-    devices: Sequence[torch.device | str] | None = None,
-    reduction: str = "mean",
-) -> tuple[list[Tensor], Trace]:
+    schedule: Schedule, stages: Sequence[nn.Module], inputs: TensorOrTensors | list[TensorOrTensors], targets: Any,
+    loss_fn: LossFunction, *, devices: Sequence[torch.device | str] | None = None, reduction: str = "mean",
+) -> tuple[list[Tensor], Trace]:  # fmt: skip
     """Run a schedule once; see Executor and its `run`."""
     return Executor(schedule, stages, devices=devices).run(inputs, targets, loss_fn, reduction=reduction)

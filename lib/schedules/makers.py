@@ -1,4 +1,4 @@
-"""The makers: ten schedules as tables, from model parallelism to DualPipeV, each with its source.
+"""The makers: eleven schedules as tables, from model parallelism to DualPipeV, each with its source.
 
 micro_batches: how many, m. partitions: how many ranks, n; with a stage each, or stages_per_rank, v, where a maker takes
 it. Every maker raises ValueError for a size below 1 and NotAnIntegerError for one that is no whole number.
@@ -16,7 +16,7 @@ one_f_one_b      0F0 0F1  .  0B0 0F2 0B1  .  0B2                        backward
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
@@ -71,12 +71,21 @@ def one_f_one_b(micro_batches: int, partitions: int) -> Schedule:
     builds for it is wrong: it counts the last rank's forwards from 1, so that 2F0 is missing for n = 3.)
     Source: Narayanan et al. 2021, "Memory-efficient pipeline-parallel DNN training" (there PipeDream-Flush).
     """
-    m, n, _ = sizes(micro_batches, partitions)
-    orders = []
-    for j in range(n):
-        forwards, backwards = ([Action(op, j, i) for i in range(m)] for op in ("F", "B"))
-        orders.append(alternate(forwards, backwards, warm_up=n - 1 - j))
-    return slotted(Schedule("one_f_one_b", orders))
+    return Schedule("one_f_one_b", eager_one_f_one_b(micro_batches, partitions, ahead=1).ranks)
+
+
+def eager_one_f_one_b(micro_batches: int, partitions: int, ahead: int = 2) -> Schedule:
+    """Make eager 1F1B: rank j goes `ahead` micro-batches further than rank j + 1 before it begins to alternate.
+
+    What for: a message takes c. In 1F1B a rank's next forward waits for a gradient that has travelled there and back,
+    2c a rank, micro-batch after micro-batch. With ahead >= 1 + 2c / (F + B) messages delay no more than GPipe's: what
+    fills and drains. Rank j holds min(m, ahead·(n-1-j) + 1) activations; with ahead=1 it is 1F1B, with 2
+    torch's ScheduleInterleaved1F1B for one stage a rank. Raises ValueError for ahead below 1.
+    Source: Zhuang et al. 2023, "On optimizing the communication of model parallelism" (there eager-1F1B); the deeper of
+    two warm-ups of Fan et al. 2021, "DAPPLE: A pipelined data parallel approach for training large models".
+    """
+    (m, n, _), ahead = sizes(micro_batches, partitions), integer("ahead", ahead, at_least=1)
+    return slotted(Schedule("eager_one_f_one_b", looped(m, n, 1, backward="B", hop=ahead)))
 
 
 # ---- PipeDream: 1F1B that never flushes
@@ -342,3 +351,11 @@ def in_phases(a: int, b: int, phases: Sequence[tuple[int, str]]) -> list[Action]
                 owed.append(action._replace(op="W"))
             order.append(action)
     return order
+
+
+MAKERS: dict[str, Callable[..., Schedule]] = {
+    "model parallel": model_parallel, "GPipe": gpipe, "1F1B": one_f_one_b, "eager 1F1B": eager_one_f_one_b,
+    "interleaved 1F1B": interleaved_one_f_one_b, "looped BFS": looped_bfs, "zero bubble (ZB-H1)": zero_bubble_h1,
+    "interleaved zero bubble": interleaved_zero_bubble, "ZB-V": zbv, "DualPipeV": dualpipe_v, "PipeDream": pipedream,
+}  # fmt: skip
+"""Who makes a table, by what it is called in words and pictures."""

@@ -13,6 +13,14 @@ Cost: TypeAlias = float | Iterable[float]
 KINDS = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
 
 
+class Costs(NamedTuple):
+    """Seconds by stage, as `simulate(schedule, *costs)` takes them: backward is the whole, weight the W part of it."""
+
+    forward: list[float]
+    backward: list[float]
+    weight: list[float] | None = None
+
+
 class Idle(NamedTuple):
     """One idle time of a rank: `action` can't start before `needed` arrives; both are None after its last action."""
 
@@ -60,9 +68,7 @@ def waits_for(
     for rank, _, action, needed in in_order(schedule):
         span = spans[str(action)]
         if span.start > free[rank]:
-            waits.append(
-                Idle(rank, free[rank], span.start, action, needed[-1])
-            )  # an F of its own rank stands before it
+            waits.append(Idle(rank, free[rank], span.start, action, needed[-1]))  # an F of its own stands before it
         free[rank] = span.end
     waits += [Idle(rank, end, trace.end, None, None) for rank, end in enumerate(free) if end < trace.end]
     return sorted(waits, key=lambda wait: (wait.rank, wait.start))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 Grads: TypeAlias = Sequence[Tensor | None]
+Arrived: TypeAlias = dict[Node, tuple[Tensor | None, ...]]
 Branches: TypeAlias = dict[Node, set[Node]]  # the weights (AccumulateGrad) that each node's branches lead to
 
 
@@ -42,17 +44,14 @@ def backward_input(
     on_trunk, branches = trunk([y.grad_fn for y, _ in pairs if y.grad_fn is not None], wanted)
     upper = [(y, g) for y, g in pairs if y.grad_fn in on_trunk or any(y is x for x in wanted)]
     aside = [(y, g) for y, g in pairs if not any(y is z for z, _ in upper)]  # leads to weights only
-    arrived: dict[Node, tuple[Tensor | None, ...]] = {}
+    arrived: Arrived = {}
     found: Sequence[Tensor | None] = [None] * len(wanted)
     if upper:
-        hooks = [node.register_prehook(partial(arrived.__setitem__, node)) for node in branches]
-        try:
-            found = torch.autograd.grad(
-                [y for y, _ in upper], wanted, [g for _, g in upper], retain_graph=True, allow_unused=True
-            )
-        finally:
-            for hook in hooks:
-                hook.remove()
+        ends, arriving = zip(*upper, strict=True)
+        with ExitStack() as hooks:
+            for node in branches:
+                hooks.callback(node.register_prehook(partial(arrived.__setitem__, node)).remove)
+            found = torch.autograd.grad(ends, wanted, arriving, retain_graph=True, allow_unused=True)
     by_input = {id(x): g for x, g in zip(wanted, found, strict=True)}
     # `upper` goes along: a node of a custom Function lives only as long as a tensor that it has led to
     later = partial(_backward_weight, branches, arrived, aside, upper)
@@ -97,12 +96,7 @@ def _inputs_first(roots: Iterable[Node]) -> list[Node]:
     return order
 
 
-def _backward_weight(
-    branches: Branches,
-    arrived: dict[Node, tuple[Tensor | None, ...]],
-    aside: list[tuple[Tensor, Tensor | None]],
-    _alive: object,
-) -> None:
+def _backward_weight(branches: Branches, arrived: Arrived, aside: list[tuple[Tensor, Any]], _alive: object) -> None:
     if aside:
         torch.autograd.backward([y for y, _ in aside], [g for _, g in aside], retain_graph=bool(arrived))
     used = Counter(weight for node in arrived for weight in branches[node])
@@ -113,22 +107,18 @@ def _backward_weight(
     if together:
         # From the upper of these nodes the way to their common weight leads through the lower ones as well, where what
         # arrives along the trunk is in the number that I wrote down already: put that number in the place of the sum.
-        hooks = [node.register_prehook(lambda _, saved=arrived[node]: saved) for node in together]
-        try:
+        with ExitStack() as hooks:
+            for node in together:
+                hooks.callback(node.register_prehook(lambda _, saved=arrived[node]: saved).remove)
             _walk_branches(together, branches, arrived, retain_graph=False)
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
-def _walk_branches(nodes: list[Node], branches: Branches, arrived: dict[Node, Any], *, retain_graph: bool) -> None:
+def _walk_branches(nodes: list[Node], branches: Branches, arrived: Arrived, *, retain_graph: bool) -> None:
     starts = [(GradientEdge(node, k), g) for node in nodes for k, g in enumerate(arrived[node]) if g is not None]
     if not starts:
         return
-    weights: list[Tensor] = [
-        leaf.variable  # type: ignore[attr-defined]
-        for leaf in dict.fromkeys(leaf for node in nodes for leaf in branches[node])
-    ]
+    leaves: Any = dict.fromkeys(leaf for node in nodes for leaf in branches[node])
+    weights: list[Tensor] = [leaf.variable for leaf in leaves]
     edges, grads = zip(*starts, strict=True)
     found = torch.autograd.grad(edges, weights, grads, retain_graph=retain_graph, allow_unused=True)
     for weight, grad in zip(weights, found, strict=True):

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 from lib._values import integer, whole_or_not_at_all
@@ -320,14 +321,15 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
     def missing(turn: Turn) -> Turn:
         return next(at[need] for need in turn.needs if need not in done)
 
+    when = attrgetter("slot", "rank")
     # From the first rank that waits, on to the first action of the rank that has what it lacks, until one comes again.
-    head = min((row[0] for row in rows if row), key=_when)
+    head = min((row[0] for row in rows if row), key=when)
     circle: list[Turn] = []
     while head not in circle:
         circle.append(head)
         head = rows[missing(head).rank][0]
     circle = circle[circle.index(head) :]
-    first = circle.index(min(circle, key=_when))
+    first = circle.index(min(circle, key=when))
     circle = circle[first:] + circle[:first]
     told = f"{circle[0].action} needs "
     for turn, following in zip(circle, circle[1:] + circle[:1], strict=True):
@@ -340,10 +342,6 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
         if following is not circle[0]:
             told += f"; {following.action} needs "
     return ScheduleError(told, circle[0][:2], circle[0].action)
-
-
-def _when(turn: Turn) -> RankSlot:
-    return turn.slot, turn.rank
 
 
 def _missing(found: set[Action], stages: int, micro_batches: int) -> list[Action]:

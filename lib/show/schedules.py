@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib import schedules as makers
 from lib._values import format_share, plural
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
+from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
 from lib.schedules.table import Turn, needs, playable, validate
+from lib.show import style
 from lib.show.charts import row_bars
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
-from lib.show.style import (
-    GREY,
-    IDLE,
-    INK,
-    MUTED,
-    PAPER,
-    RED,
-    color_of,
-    describe,
-    headline,
-    ink_on,
-    mixed,
-    new_figure,
-    styled,
-)
+from lib.show.style import GREY, IDLE, INK, MUTED, PAPER, RED, color_of, ink_on, mixed
 from lib.show.timeline import FONT, LANE, idle, lane_rows, ticks
 from lib.timeline import Span, Trace
-
-MAKERS: dict[str, Callable[..., Schedule]] = {
-    "model parallel": makers.model_parallel,
-    "GPipe": makers.gpipe,
-    "1F1B": makers.one_f_one_b,
-    "interleaved 1F1B": makers.interleaved_one_f_one_b,
-    "looped BFS": makers.looped_bfs,
-    "zero bubble (ZB-H1)": makers.zero_bubble_h1,
-    "interleaved zero bubble": makers.interleaved_zero_bubble,
-    "ZB-V": makers.zbv,
-    "DualPipeV": makers.dualpipe_v,
-    "PipeDream": makers.pipedream,
-}
-"""Who makes a table, by what it is called in pictures."""
 
 NAMES = {maker.__name__: name for name, maker in MAKERS.items()}
 WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
@@ -84,7 +58,7 @@ def draw_schedule(schedule: Schedule, *, title: str | None = None, **costs: Any)
     return draw_schedules([schedule], title=title, **costs)
 
 
-@styled
+@style.styled
 def draw_schedules(
     schedules: Sequence[Schedule], *, title: str | None = None, until: float = 0.0, **costs: Any
 ) -> Figure:
@@ -100,7 +74,7 @@ def draw_schedules(
     row = min(0.42, max(0.24, 4.4 / max(sum(counts), 1)))
     height = 1.55 + row * sum(counts) + (0.42 * len(counts) if several else 0)
     shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
-    figure, grid = new_figure(9, height, rows=len(schedules), cols=2, squeeze=False, sharex="col", **shape)
+    figure, grid = style.new_figure(9, height, rows=len(schedules), cols=2, squeeze=False, sharex="col", **shape)
     most = max(max(held(schedule)) for schedule in schedules)
     said = []
     for (axes, memory), schedule, trace in zip(grid, schedules, traces, strict=True):
@@ -116,8 +90,8 @@ def draw_schedules(
     grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
     figure.legend(handles=_legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3)
     finding = title or _finding(schedules, traces)
-    headline(figure, finding)
-    return describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")
+    style.headline(figure, finding)
+    return style.describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")
 
 
 def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
@@ -184,7 +158,7 @@ def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
 # --- as it is written; and if it can't run, where each rank is stuck, and what for
 
 
-@styled
+@style.styled
 def draw_refused(schedule: Schedule) -> Figure:
     """Draw a table as it is written, a cell a slot; if `validate` refuses it, its first illegal action is red.
 
@@ -195,7 +169,7 @@ def draw_refused(schedule: Schedule) -> Figure:
         validate(schedule)
     except ScheduleError as refused:
         error = refused
-    figure, axes = new_figure(9, 1.25 + (0.26 if error else 0) + 0.62 * ranks)
+    figure, axes = style.new_figure(9, 1.25 + (0.26 if error else 0) + 0.62 * ranks)
     cell_axes(axes, columns=max(slots, 8), rows=ranks + 0.3, left=1.6, top=0.5)
     axes.set_anchor("W")
     write(axes, -0.75, -0.75, "slot", size=9, color=MUTED, ha="right")
@@ -222,27 +196,26 @@ def draw_refused(schedule: Schedule) -> Figure:
         legend = "arrows: from what is needed to where a rank is stuck"
         write(axes, -0.44, ranks - 0.3, legend, color=MUTED, ha="left")
     finding = f"{name_of(schedule)}: it can run" if error is None else f"{name_of(schedule)}: refused. {error}"
-    headline(figure, finding)
+    style.headline(figure, finding)
     said = f"{finding.rstrip('.')}. The table: {'; '.join(schedule.to_text().splitlines())}."
     if waiting:
         said += f" Stuck: {'; '.join(f'{action} needs {needed}' for action, needed in waiting)}."
-    return describe(figure, said)
+    return style.describe(figure, said)
 
 
 def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
     """Return where each rank stops for ever, and what it needs there: pairs (action, needed); empty if all can run."""
     every = {action for _, action in schedule}
-    rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
-    for rank, action in schedule:
-        rows[rank].append(Turn(rank, 0, action, needs(action, schedule.stages, every)))
+    orders = (schedule.actions(rank) for rank in range(len(schedule.ranks)))
+    rows = [deque(Turn(rank, 0, a, needs(a, schedule.stages, every)) for a in own) for rank, own in enumerate(orders)]
     done = {turn.action for turn in playable(rows)}
     return [(row[0].action, need) for row in rows if row for need in row[0].needs if need not in done]
 
 
 # --- any maker, any size: what a maker does not take is changed, and said
 
-ANY_STAGES = ("interleaved 1F1B", "looped BFS", "interleaved zero bubble")
-TWO_STAGES = ("ZB-V", "DualPipeV")
+
+ANY_STAGES = tuple(name for name, maker in MAKERS.items() if "stages_per_rank" in signature(maker).parameters)
 
 
 def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
@@ -259,6 +232,7 @@ def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tu
         changed.append(f"it takes m ≥ 2n, so m = {m}")
     if maker in ANY_STAGES:
         sizes.append(stages)
-    elif stages != (always := 2 if maker in TWO_STAGES else 1):
+    made = MAKERS[maker](m, *sizes)
+    if (always := made.stages // partitions) != stages:
         changed.append(f"always v = {always}")
-    return Schedule(maker, MAKERS[maker](m, *sizes).ranks), ", ".join(changed)
+    return Schedule(maker, made.ranks), ", ".join(changed)

@@ -26,23 +26,10 @@ BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
 PINK, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#9aa3ad"
 
 PALETTE: dict[str, str] = {
-    "compute": BLUE,
-    "forward": BLUE,
-    "backward": GREEN,
-    "input": PINK,
-    "weight": YELLOW,
-    "recompute": PINK,
-    "copy": ORANGE,
-    "load": ORANGE,
-    "read": YELLOW,
-    "pin": PINK,
-    "transfer": SKY,
-    "step": BLUE,
-    "wait": GREY,
-    "idle": PAPER,
-    "fault": RED,
-    "recorded": PINK,
-}
+    "compute": BLUE, "forward": BLUE, "backward": GREEN, "input": PINK, "weight": YELLOW, "recompute": PINK,
+    "copy": ORANGE, "load": ORANGE, "read": YELLOW, "pin": PINK, "transfer": SKY, "step": BLUE, "wait": GREY,
+    "idle": PAPER, "fault": RED, "recorded": PINK,
+}  # fmt: skip
 """Colour of each kind of span; the same kind has the same colour in every notebook."""
 
 RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
@@ -58,33 +45,14 @@ RECORDED: Any = {"boxstyle": "round,pad=0.4", "facecolor": PINK + "2b", "edgecol
 """The frame of a text that says on which other machine something was recorded."""
 
 STYLE: Any = {  # matplotlib types its settings by name, and the names differ between its versions
-    "font.family": "DejaVu Sans",
-    "font.size": 11,
-    "axes.titlesize": 13,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12,
-    "axes.labelsize": 11,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": False,
-    "grid.color": GRID,
-    "text.color": INK,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "legend.frameon": False,
-    "legend.fontsize": 10,
-    "hatch.linewidth": 0.8,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
+    "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 13, "axes.titleweight": "bold",
+    "axes.titlelocation": "left", "axes.titlepad": 12, "axes.labelsize": 11, "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "axes.grid": False, "grid.color": GRID, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.frameon": False, "legend.fontsize": 10,
+    "hatch.linewidth": 0.8, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
     "lines.linewidth": 2.0,
-}
+}  # fmt: skip
 
 DOTS_PER_INCH, SHOWN_PER_INCH = 150, 96
 

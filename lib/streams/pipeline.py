@@ -25,7 +25,7 @@ from lib._values import integer
 from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
 from lib.pipeline.recording import device_span
 from lib.pipeline.streams import CPUStream
-from lib.streams.gpu import GPU, find_gpu
+from lib.streams.gpu import GPU, find_gpu, pinned
 
 
 @dataclass
@@ -93,10 +93,12 @@ class StreamPipeline:
                 self._in.wait_stream(compute)  # which may still be writing it
             for i, batch in enumerate(batches):
                 slot = slots[i % self.depth]
+                ready = [pinned(x) for x in batch]  # before the span: it is the host's work, and no copy
                 if i >= self.depth:
                     self._in.wait_event(slot.free)  # [2]
                 with gpu.use_stream(self._in), gpu.span(self._in, "copy in", f"C{i}", "copy"):
-                    views = tuple(_copy(x, to) for x, to in zip(batch, slot.buffers, strict=True))
+                    pairs = zip(ready, slot.buffers, strict=True)
+                    views = tuple(to[: len(x)].copy_(x, non_blocking=True) for x, to in pairs)
                 compute.wait_event(self._in.record_event())  # [1]
                 if i >= self.depth:
                     compute.wait_event(slot.fetched)  # [4]
@@ -122,11 +124,6 @@ class StreamPipeline:
                 stream.synchronize()
         assert slots[0].outputs is not None
         return results[0] if slots[0].outputs.atomic else tuple(results)
-
-
-def _copy(x: Tensor, buffer: Tensor) -> Tensor:
-    pinned = x if x.is_cuda or x.is_pinned() else x.pin_memory()
-    return buffer[: len(x)].copy_(pinned, non_blocking=True)
 
 
 def _fetch(outputs: Batch, results: Sequence[Tensor], row: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from lib._values import integer
-from lib.streams.gpu import GPU, find_gpu
+from lib.streams.gpu import GPU, find_gpu, pinned
 
 T = TypeVar("T")
 
@@ -73,10 +73,11 @@ class DevicePrefetcher(Generic[T]):
         """Yield what the loader gives, on its way to the device; last of all its exception or None."""
         try:
             for i, batch in enumerate(self.loader):
+                batch = each_tensor(pinned, batch)  # before the span: it is the host's work, and no copy
                 with gpu.use_stream(self._stream), gpu.span(self._stream, "copy", f"C{i}", "copy"):
-                    moved = each_tensor(lambda x: _to_device(x, gpu.device), batch)
-                yield _Ready(moved, self._stream.record_event())
-                del batch, moved
+                    batch = each_tensor(lambda x: x.to(gpu.device, non_blocking=True), batch)
+                yield _Ready(batch, self._stream.record_event())
+                del batch
         except Exception as error:
             yield _Ready(error, None)
         else:
@@ -95,13 +96,6 @@ def _raise(error: Exception | None) -> None:
             raise error
         finally:
             del error  # its traceback holds this frame: the circle would keep the loader's workers alive
-
-
-def _to_device(x: Tensor, device: torch.device) -> Tensor:
-    # From pageable memory `non_blocking` is a promise that CUDA does not keep: the call returns when the data have
-    # been read. torch's allocator of pinned memory does not give x away before this copy is done.
-    pinned = x if x.is_cuda or x.is_pinned() else x.pin_memory()
-    return pinned.to(device, non_blocking=True)
 
 
 def _hand_over(ready: _Ready, user: Any) -> Any:

@@ -127,6 +127,7 @@ class PretendGPU:
         self.events, self.last = 0, dict[str, str]()  # events so far; the last launch of each stream
         self._clocks = Clocks()
         self._names = ("".join(letters) for size in count(1) for letters in product(ascii_uppercase, repeat=size))
+        self._staged = count(1)
         self._free: list[tuple[Block, VectorClock]] = []
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
@@ -174,9 +175,8 @@ class PretendGPU:
 
     def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
         size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
-        if on_device:
-            return self._wrap(data, self._take(size))
-        return self._wrap(data, Block(name or f"host {next(self._names)}", False, size, HOST, pinned))
+        block = self._take(size) if on_device else Block(name or f"host {next(self._names)}", False, size, HOST, pinned)
+        return self._wrap(data, block)
 
     def _wrap(self, data: Tensor, block: Block) -> PretendTensor:
         tensor = data.as_subclass(PretendTensor)
@@ -211,7 +211,7 @@ class PretendGPU:
             self.last[op.lane] = op.label
 
     def _access(self, lane: str, label: str, reads: list[Region], writes: list[Region]) -> None:
-        label = self._labels[-1] if self._labels else label
+        label = self._labels[-1] if self._labels and lane != HOST else label  # a span is of what is launched
         if self._open is not None and self.operations[self._open].lane == lane:  # more of the same launch
             op = self.operations[self._open]
             reads = [r for r in reads if not any(r.meets(w) for w in op.writes)]  # its own results are no input
@@ -234,8 +234,9 @@ class PretendGPU:
         if name in ("to", "cuda", "cpu") and (target := _target(name, args, kwargs)) is not None:
             if target == x.block.on_device:
                 return x
-            moved = self._new(torch.Tensor.clone(x).as_subclass(Tensor), on_device=target, pinned=not target)
-            self._copy(x, moved, bool(kwargs.get("non_blocking")))
+            non_blocking = bool(kwargs.get("non_blocking"))
+            moved = self._new(torch.Tensor.clone(x).as_subclass(Tensor), on_device=target, pinned=non_blocking)
+            self._copy(x, moved, non_blocking)
             return moved
         if name == "copy_" and isinstance(args[0], PretendTensor) and isinstance(args[1], PretendTensor):
             func(*args, **kwargs)
@@ -244,10 +245,16 @@ class PretendGPU:
         return self._compute(func, name, ours, args, kwargs)
 
     def _copy(self, source: PretendTensor, target: PretendTensor, non_blocking: bool) -> None:
-        on_device = source.block.on_device or target.block.on_device
-        lane, label = self._current.name if on_device else HOST, f"copy of {source.block.name}"
-        self._access(lane, label, [_region(source)], [_region(target)])
-        if on_device and not (non_blocking and all(x.block.on_device or x.block.pinned for x in (source, target))):
+        to_device, from_device = target.block.on_device, source.block.on_device
+        lane, label = self._current.name if to_device or from_device else HOST, f"copy of {source.block.name}"
+        reads = _region(source)
+        if non_blocking and to_device and not (from_device or source.block.pinned):
+            # CUDA's call returns once pageable memory is read into a pinned buffer of its own: staged, not done. The
+            # rest runs in the stream, and torch leaves out its own wait. (CUDA may wait for the stream: no promise.)
+            reads = reads._replace(block=f"staging {next(self._staged)}")
+            self._access(HOST, "stage", [_region(source)], [reads])
+        self._access(lane, label, [reads], [_region(target)])
+        if to_device != from_device and not (non_blocking and (to_device or target.block.pinned)):
             self._current.synchronize()  # the host stands still until it is done
 
     def _compute(

@@ -306,32 +306,36 @@ def predict_chunks(
     *,
     depth: int = 2,
     overhead: float = 0.0,
+    launch: float = 0.0,
     rows: int | None = None,
 ) -> Trace:
     """Predict a StreamPipeline: lanes "copy in", "compute", "copy out", spans C0 F0 D0, C1 F1 D1, …
 
     copy_in, compute, copy_out: seconds of the whole tensor; a chunk takes its share of them, by its rows if `rows` are
-    given, and `overhead` seconds on top in each lane: what a launch costs however small it is. The waits are those of
-    `StreamPipeline`, [1] to [4]. Not in the model: copies that slow each other or the computing. Raises ValueError.
+    given, and `overhead` seconds on top in each lane: what an operation costs the device however small it is. launch:
+    seconds in which the host launches a chunk's three; it runs ahead, so they are hidden until they are the limit. The
+    waits are those of `StreamPipeline`, [1] to [4]. Not in the model: copies that slow each other or the computing.
+    Raises ValueError.
     """
     chunks, depth = integer("chunks", chunks, at_least=1), integer("depth", depth, at_least=1)
     if rows is not None:
         chunks = min(chunks, integer("rows", rows, at_least=1))
     seconds = [_seconds(*pair) for pair in zip(LANES, (copy_in, compute, copy_out), strict=True)]
-    overhead = _seconds("overhead", overhead)
+    overhead, launch = _seconds("overhead", overhead), _seconds("launch", launch)
     tasks = []
     for i in range(chunks):
         share = 1 / chunks if rows is None else (rows // chunks + (i < rows % chunks)) / rows
         into, work, out = (part * share + overhead for part in seconds)
         read, fetched = ([f"{letter}{i - depth}"] if i >= depth else [] for letter in "FD")
         tasks += [
-            Work(COPY_IN, f"C{i}", into, read, "copy"),  # [2] the buffer has been read
+            Work("host", f"launch {i}", launch),  # and on to the next: the host waits for nothing
+            Work(COPY_IN, f"C{i}", into, [f"launch {i}", *read], "copy"),  # [2] the buffer has been read
             Work(
                 COMPUTE, f"F{i}", work, [f"C{i}", *fetched]
             ),  # [1] the data are there, [4] that result was fetched
             Work(COPY_OUT, f"D{i}", out, [f"F{i}"], "copy"),  # [3] the result is there
         ]
-    return play(tasks, LANES)
+    return play(tasks, LANES).only(lane=LANES)
 
 
 def predict_prefetch(

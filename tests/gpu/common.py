@@ -66,4 +66,9 @@ def memory_at_rest():
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # what earlier tests let go is then really free
     torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
+    return active_bytes("current")
+
+
+def active_bytes(which):
+    """Return the "current" or "peak" bytes in use; `allocated` ends with a tensor, even if a stream still uses it."""
+    return torch.cuda.memory_stats()[f"active_bytes.all.{which}"]

@@ -182,6 +182,16 @@ def test_without_psutil_the_error_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_the_cuda_peak_counts_what_a_stream_still_uses_after_python_has_let_go(monkeypatch):
+    stats = {"active_bytes.all.current": 10, "active_bytes.all.peak": 70, "allocated_bytes.all.peak": 30}
+    given = {"is_available": lambda: True, "synchronize": id, "reset_peak_memory_stats": id}
+    for name, fake in {**given, "memory_stats": lambda device: stats}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with cuda_peak("cuda") as peak:
+        pass
+    assert (peak.allocated, peak.extra) == (70, 60)
+
+
 def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_stays_untouched():
     with pytest.raises(RuntimeError, match="torch sees no CUDA device here.*'cuda:1'; leave device out"):
         measure(lambda: None, device="cuda:1")

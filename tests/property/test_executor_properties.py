@@ -68,6 +68,7 @@ def famous_tables(draw):
 MAKERS = {
     "gpipe": lambda m, n, v: schedules.gpipe(m, n),
     "one_f_one_b": lambda m, n, v: schedules.one_f_one_b(m, n),
+    "eager_one_f_one_b": lambda m, n, v: schedules.eager_one_f_one_b(m, n, v + 1),
     "model_parallel": lambda m, n, v: schedules.model_parallel(m, n),
     "zero_bubble_h1": lambda m, n, v: schedules.zero_bubble_h1(m, n),
     "interleaved_one_f_one_b": lambda m, n, v: schedules.interleaved_one_f_one_b(m * n, n, v),

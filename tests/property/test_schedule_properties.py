@@ -15,7 +15,7 @@ from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, w
 from lib.schedules.table import slotted
 from tests.lib.schedules.random_tables import can_run, damaged, graph, inputs, legal_table
 
-ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "pipedream", "zero_bubble_h1")
+ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "eager_one_f_one_b", "pipedream", "zero_bubble_h1")
 V_SHAPED = ("zbv", "dualpipe_v")
 LOOPED = ("interleaved_one_f_one_b", "looped_bfs", "interleaved_zero_bubble")
 

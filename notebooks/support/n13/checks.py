@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lib.streams.pretend import PretendGPU, PretendTensor
-from lib.streams.races import Operation, find_races, happens_before
+from lib.streams.races import HOST, Clocks, Operation, find_races, happens_before
 from support.checks import Exercise, Guess, Verdict
 from support.n13.runs import damaged, earliest, run_way
 from support.runs import best_chunks, predict_chunks
@@ -66,10 +66,8 @@ def _check_missing(exercise: Exercise, answer: object) -> Verdict:
     a, b = labels[first], labels[later]
     if a >= b:
         return exercise.wrong(f"{first} is launched after {later}, so {later} can't wait for it.")
-    if (
-        happens_before(operations)[b].get(operations[a].lane, 0)
-        >= happens_before(operations)[a][operations[a].lane]
-    ):
+    known, lane = happens_before(operations), operations[a].lane
+    if known[b].get(lane, 0) >= known[a][lane]:
         return exercise.wrong(f"{later} already waits for {first}, by a stream or by events.")
     if not find_races(with_wait(operations, a, b)):
         return exercise.wrong(f"with it there is no race, but {later} would wait for more than it must.")
@@ -219,8 +217,8 @@ def _order(operations: list[Operation], batches: int) -> str:
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
         return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
-    if any(op.kind == "synchronize" for op in operations):
-        return "the host stands still. Let the stream wait, wait_event or wait_stream: the host must go on launching."
+    if problem := _stands_still(operations):
+        return problem
     for race in find_races(operations):
         if race.earlier.label.startswith("copy"):
             return f"{race}. Before you hand a batch over, its user's stream must wait for the copy."
@@ -235,6 +233,23 @@ def _order(operations: list[Operation], batches: int) -> str:
             return (
                 f"F{i} waits for the copy of batch {i + 1}, too: wait_stream waits for all that is in the stream. "
                 "Record an event behind each copy, or wait before the next copy is launched."
+            )
+    return ""
+
+
+def _stands_still(operations: Sequence[Operation]) -> str:
+    """Refuse a wait of the host, but for one that bounds how far it runs ahead: for a step before the latest."""
+    clocks, launched = Clocks(), 0
+    last = max((k for k, op in enumerate(operations) if op.kind == "launch"), default=0)
+    for number, op in enumerate(operations):
+        before = clocks.lanes[HOST].get("compute", 0)
+        done = clocks.issue(op).get("compute", 0)
+        launched += op.kind == "launch" and op.lane == "compute"
+        if op.kind == "synchronize" and number < last and not before < done < launched:
+            what = "until all is computed" if done == launched > before else f"until {op.label} is done"
+            return (
+                f"the host stands still {what}. Let the stream wait, wait_event or wait_stream: the host must go on "
+                "launching. (It may wait for an older step, so that it does not run too far ahead.)"
             )
     return ""
 
@@ -266,6 +281,6 @@ check_prefetch = Exercise(
     "my_prefetch",
     reference=one_ahead,
     judge=_check_prefetch,
-    praise="all items, copied ahead, no race, and the host never waits",
+    praise="all items, copied ahead, no race, and the host waits for no copy",
 )
 """Exercise 3: what a prefetcher issues on a PretendGPU, with several numbers of batches."""

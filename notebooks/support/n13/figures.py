@@ -11,29 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lib._values import format_bytes, plural
+from lib.show import style
 from lib.show.charts import log2_axis
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import arrow
-from lib.show.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    HATCH,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    PINK,
-    RED,
-    SKY,
-    TRACK,
-    describe,
-    headline,
-    ink_on,
-    new_figure,
-    styled,
-    title,
-)
+from lib.show.style import BLUE, GREEN, GREY, HATCH, INK, MUTED, ORANGE, PAPER, PINK, RED, SKY, TRACK
 from lib.show.timeline import bar, lane_rows
 from lib.streams.races import HOST, Operation, Race, find_races, waits
 from lib.timeline import Span, Trace, Work, overlap_share, play
@@ -134,7 +116,7 @@ def _box(axes: Axes, op: Operation, span: Span, y: float, racing: bool) -> None:
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=RED, linewidth=3.0, zorder=4))
     if waits_:
         return
-    ink, middle, use = ink_on(color), (span.start + span.end) / 2, block_names(op)
+    ink, middle, use = style.ink_on(color), (span.start + span.end) / 2, block_names(op)
     look: dict[str, Any] = {"ha": "center", "va": "center", "color": ink, "zorder": 5}
     axes.text(middle, y - 0.13 * bool(use), op.label, fontsize=10, weight="bold", **look)
     axes.text(middle, y + 0.17, use, fontsize=9, **look)
@@ -176,7 +158,7 @@ def race_words(races: Sequence[Race]) -> str:
     return f"{many}, first {races[0].earlier.label} and {races[0].later.label} in {races[0].block}"
 
 
-@styled
+@style.styled
 def draw_operations(
     operations: Sequence[Operation],
     finding: str,
@@ -190,10 +172,10 @@ def draw_operations(
     lanes = [
         lane for lane in dict.fromkeys(op.lane for op in operations if op.kind == "launch") if lane != HOST
     ]
-    figure, axes = new_figure(9, 1.5 + 0.62 * len(lanes))
+    figure, axes = style.new_figure(9, 1.5 + 0.62 * len(lanes))
     spans = draw_rows(axes, operations, seconds_of(copy, compute), races, lanes=lanes)
-    title(axes, finding)
-    return describe(figure, f"{finding}. {told(spans)} {race_words(races) if show_races else ''}.")
+    style.title(axes, finding)
+    return style.describe(figure, f"{finding}. {told(spans)} {race_words(races) if show_races else ''}.")
 
 
 def told(spans: dict[int, Span]) -> str:
@@ -213,12 +195,12 @@ WAY_CONTROLS = {
 }
 
 
-@styled
+@style.styled
 def draw_ways(way: str, copy: int, compute: int) -> Figure:
     """Draw three copies on a side stream and three kernels that read them, with one way to wait."""
     operations = run_way(way)
     races = find_races(operations)
-    figure, axes = new_figure(9, 3.3)
+    figure, axes = style.new_figure(9, 3.3)
     lanes = (HOST, "side", "compute")
     spans = draw_rows(
         axes, operations, seconds_of(copy, compute), races, lanes=lanes, end=3 * (copy + compute)
@@ -230,10 +212,10 @@ def draw_ways(way: str, copy: int, compute: int) -> Figure:
         f"but {race_words(races)}" if races else f"no race, the host stands still for {stops:g}"
     )
     with matplotlib.rc_context({"axes.titlepad": 32}):
-        title(axes, finding)
+        style.title(axes, finding)
     note: dict[str, Any] = {"family": "monospace", "color": MUTED, "va": "bottom"}
     axes.text(0, 1.03, CODE[way], transform=axes.transAxes, fontsize=10.5, **note)
-    return describe(figure, f"{way}: {finding}. {told(spans)}")
+    return style.describe(figure, f"{way}: {finding}. {told(spans)}")
 
 
 # ---- Copies to a GPU: bandwidth by size.
@@ -256,10 +238,10 @@ def rates(bytes_: float, link: float, latency: float, staging: float) -> tuple[f
     return bytes_ / pinned / 1e9, bytes_ / (pinned + bytes_ / (staging * 1e9)) / 1e9
 
 
-@styled
+@style.styled
 def draw_bandwidth(link: float, latency: float, staging: float) -> Figure:
     """Draw the model: GB/s by the size of the copy, and the link's limit as a line."""
-    figure, axes = new_figure(9, 3.7)
+    figure, axes = style.new_figure(9, 3.7)
     pairs = [rates(size, link, latency, staging) for size in SIZES]
     for k, (way, color) in enumerate((("pinned", BLUE), ("pageable: copied twice", ORANGE))):
         values = [pair[k] for pair in pairs]
@@ -273,9 +255,9 @@ def draw_bandwidth(link: float, latency: float, staging: float) -> Figure:
     axes.text(half * 1.08, 0.4, format_bytes(half), color=MUTED, fontsize=9.5, va="bottom")
     pageable = pairs[-1][1] / link
     finding = f"Half the speed needs {format_bytes(half)} a copy; pageable memory reaches {pageable:.0%}"
-    title(axes, finding)
+    style.title(axes, finding)
     told = f"A model. Link {link} GB/s, {latency} µs, staging {staging} GB/s. 256 KiB pinned: {pairs[3][0]:.1f} GB/s"
-    return describe(figure, f"{finding}. {told}, pageable {pairs[3][1]:.1f}.")
+    return style.describe(figure, f"{finding}. {told}, pageable {pairs[3][1]:.1f}.")
 
 
 def _sizes(axes: Axes, top: float) -> None:
@@ -294,10 +276,10 @@ def _limit(axes: Axes, rate: float, text: str) -> None:
     )
 
 
-@styled
+@style.styled
 def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     """Draw the GB/s that a GPU was measured at, both directions; the best of them is the limit line."""
-    figure, both = new_figure(9, 4.1, cols=2, sharey=True)
+    figure, both = style.new_figure(9, 4.1, cols=2, sharey=True)
     rows = data["rows"]
     best = {d: max(_rate(row) for row in rows if row["direction"] == d) for d in DIRECTIONS}
     for axes, direction in zip(both, DIRECTIONS, strict=True):
@@ -318,9 +300,9 @@ def draw_bandwidth_measured(data: Mapping[str, Any], origin: str) -> Figure:
     speed = {row["way"]: _rate(row) for row in largest}
     pinned, pageable = (f"{speed[COPY_WAYS[way]]:.0f}" for way in (2, 0))
     finding = f"Pinned {pinned} GB/s, pageable {pageable}, and non_blocking changes nothing there"
-    headline(figure, finding)
+    style.headline(figure, finding)
     figure.supxlabel(origin, **ORIGIN)
-    return describe(figure, f"{finding}. {origin}.")
+    return style.describe(figure, f"{finding}. {origin}.")
 
 
 def _rate(row: Mapping[str, Any]) -> float:
@@ -361,11 +343,11 @@ def step_of(trace: Trace) -> float:
     return last - before
 
 
-@styled
+@style.styled
 def draw_prefetch(ahead: bool, load: float, copy: float, compute: float, depth: int) -> Figure:
     """Draw the three lanes of an epoch's first batches, with the copy ahead or in the loop."""
     trace = chain(load, copy, compute, depth, ahead)
-    figure, axes = new_figure(9, 3.3)
+    figure, axes = style.new_figure(9, 3.3)
     for row, lane in enumerate(HOPS):
         for span in trace.only(lane=lane):
             text = span.label if span.duration > 1 else span.label[1:]
@@ -376,15 +358,17 @@ def draw_prefetch(ahead: bool, load: float, copy: float, compute: float, depth: 
     finding = (
         f"{'Copied ahead' if ahead else 'Copied in the loop'}: a step every {step_of(trace):g} ticks = {how}"
     )
-    title(axes, finding)
+    style.title(axes, finding)
     starts = ", ".join(f"{span.start:g}" for span in trace.only(lane="copy"))
-    return describe(figure, f"{finding}. Depth {depth}. Copies start at {starts}. All done at {trace.end:g}.")
+    return style.describe(
+        figure, f"{finding}. Depth {depth}. Copies start at {starts}. All done at {trace.end:g}."
+    )
 
 
-@styled
+@style.styled
 def draw_prefetch_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
     """Draw the time of a step over copy:compute, in units of the copy; without data the two rules only, said so."""
-    figure, axes = new_figure(9, 3.7)
+    figure, axes = style.new_figure(9, 3.7)
     ratios: Sequence[float] = [row["ratio"] for row in data["rows"]] if data else [0.25, 0.5, 1, 2, 4]
     axes.plot(ratios, [1 + r for r in ratios], "--", color=ORANGE, label="copy + compute")
     axes.plot(ratios, [max(1, r) for r in ratios], "--", color=BLUE, label="max(copy, compute)")
@@ -401,17 +385,17 @@ def draw_prefetch_measured(data: Mapping[str, Any] | None, origin: str) -> Figur
     axes.set_xticks(ratios, [f"{r:g}" for r in ratios])
     axes.set(xlabel="compute / copy", ylabel="step / copy", ylim=(0, None))
     axes.legend(loc="upper left")
-    title(axes, finding)
-    return describe(figure, f"{finding}. For ratio 1 the rules say 2 and 1 copies a step. {origin}.")
+    style.title(axes, finding)
+    return style.describe(figure, f"{finding}. For ratio 1 the rules say 2 and 1 copies a step. {origin}.")
 
 
 # ---- Preprocessing.
 
 
-@styled
+@style.styled
 def draw_preprocess(data: Mapping[str, Any] | None, cpu: Mapping[str, Any], origin: str) -> Figure:
     """Draw what travels and how long it takes, made ready on the CPU or on the GPU; without data the CPU's part."""
-    figure, (left, right) = new_figure(9, 2.9, cols=2, sharey=True, width_ratios=[1, 1.3])
+    figure, (left, right) = style.new_figure(9, 2.9, cols=2, sharey=True, width_ratios=[1, 1.3])
     ways = ("ready on the CPU,\nfloats travel", "bytes travel,\nready on the GPU")
     megabytes = [cpu[name] / 1e6 for name in ("float_bytes", "byte_bytes")]
     left.barh(ways, megabytes, color=ORANGE, height=0.55)
@@ -450,11 +434,13 @@ def draw_preprocess(data: Mapping[str, Any] | None, cpu: Mapping[str, Any], orig
     right.legend(loc="lower right", fontsize=9.5)
     saved = megabytes[0] / megabytes[1]
     finding = f"Made ready on the GPU: {saved:.0f} × fewer bytes travel, and the CPU is free of it"
-    headline(figure, finding)
+    style.headline(figure, finding)
     known = (
         f"Together {begin[0]:.1f} ms and {begin[1]:.1f} ms" if data else "Times of a GPU are not known here"
     )
-    return describe(figure, f"{finding}: {megabytes[0]:.0f} MB and {megabytes[1]:.0f} MB. {known}. {origin}.")
+    return style.describe(
+        figure, f"{finding}: {megabytes[0]:.0f} MB and {megabytes[1]:.0f} MB. {known}. {origin}."
+    )
 
 
 # ---- A tensor in chunks over three streams: the timeline of the model, and the time by the number of chunks.
@@ -471,14 +457,14 @@ CHUNK_CONTROLS = {
 }
 
 
-@styled
+@style.styled
 def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth: int) -> Figure:
     """Draw the model's three lanes for one number of chunks, and below its time for all of them."""
     times = {
         count: predict_chunks(count, copy, compute, copy, depth=depth, overhead=overhead) for count in COUNTS
     }
     trace = times[chunks]
-    figure, (axes, curve) = new_figure(9, 5.4, rows=2, height_ratios=[1, 1])
+    figure, (axes, curve) = style.new_figure(9, 5.4, rows=2, height_ratios=[1, 1])
     draw_lanes(axes, trace, limit=2 * copy + compute + 3 * overhead)
     axes.set_xlabel("ticks (a model: nothing here is measured)")
     best = min(COUNTS, key=lambda count: times[count].makespan)
@@ -489,10 +475,10 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
         f"{plural(chunks, 'chunk')}: {trace.makespan:.0f} ticks, {share:.0%} of the shorter work hidden; "
         f"best {best}: {least:.0f}"
     )
-    title(axes, finding)
+    style.title(axes, finding)
     words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} a launch, depth {depth}"
     ends = ", ".join(f"{lane} ends at {max(s.end for s in trace.only(lane=lane)):.1f}" for lane in LANES)
-    return describe(figure, f"{finding}. {words}. {ends}.")
+    return style.describe(figure, f"{finding}. {words}. {ends}.")
 
 
 def draw_lanes(axes: Axes, trace: Trace, limit: float, scale: float = 1.0) -> None:
@@ -500,20 +486,11 @@ def draw_lanes(axes: Axes, trace: Trace, limit: float, scale: float = 1.0) -> No
     for row, lane in enumerate(LANES):
         spans, color = trace.only(lane=lane), LANE_COLORS[lane]
         thin = min(span.duration for span in spans) * scale < limit / 150
+        look: dict[str, Any] = {"size": 9.5, "edgecolor": color if thin else PAPER, "height": 0.78}
         for span in spans:
             start, width = span.start * scale, span.duration * scale
             text = span.label if width > limit / 28 else ""
-            bar(
-                axes,
-                row,
-                start,
-                width,
-                color,
-                text,
-                size=9.5,
-                edgecolor=color if thin else PAPER,
-                height=0.78,
-            )
+            bar(axes, row, start, width, color, text, **look)
     lane_rows(axes, LANES, 0, limit * 1.01, track=True)
 
 
@@ -529,10 +506,10 @@ def _draw_curve(axes: Axes, seconds: Mapping[int, float], now: int, floor: float
     axes.set(xlabel="chunks", ylabel="ticks", ylim=(0, max(*seconds.values(), floor) * 1.12))
 
 
-@styled
+@style.styled
 def draw_chunks_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
     """Draw a GPU's times by chunk count over their prediction; without data the model for equal lanes, said so."""
-    figure, axes = new_figure(9, 3.7)
+    figure, axes = style.new_figure(9, 3.7)
     if data is None:
         counts = [2**k for k in range(8)]
         times = [predict_chunks(c, 1, 1, 1, overhead=0.005).makespan / 3 for c in counts]
@@ -564,8 +541,8 @@ def draw_chunks_measured(data: Mapping[str, Any] | None, origin: str) -> Figure:
     log2_axis(axes, counts)
     axes.set(xlabel="chunks", ylim=(0, 1.12 * axes.get_ylim()[1]))
     axes.legend(loc="lower left")
-    title(axes, finding)
-    return describe(figure, f"{finding}. {words}.")
+    style.title(axes, finding)
+    return style.describe(figure, f"{finding}. {words}.")
 
 
 # ---- A StreamPipeline without one of its waits: the race, and what the result may then hold.
@@ -575,13 +552,13 @@ REMOVED_CONTROLS = {"removed": whole(0, WAIT_COUNT, 5, "wait removed")}
 SHOWN = 16
 
 
-@styled
+@style.styled
 def draw_removed(removed: int) -> Figure:
     """Draw the pipeline of 4 chunks without one wait: the race, and the results of orders that are now allowed."""
     every, removed = run_chunks(), max(0, min(removed, WAIT_COUNT))
     operations = damaged(removed - 1 if removed else None)
     races, pair = find_races(operations), None
-    figure, (axes, grid) = new_figure(9, 5.2, rows=2, height_ratios=[1.35, 1])
+    figure, (axes, grid) = style.new_figure(9, 5.2, rows=2, height_ratios=[1.35, 1])
     if removed:
         number = waits(every)[removed - 1]
         a, b = next(pair for pair in arrow_pairs(every) if pair not in arrow_pairs_kept(operations, number))
@@ -599,11 +576,11 @@ def draw_removed(removed: int) -> Figure:
         finding = f"{second} does not wait for {first}: a wrong result in {len(wrong)} of {len(found)} allowed orders"
     else:
         finding = f"With all {WAIT_COUNT} waits the result is right in all of {len(found)} allowed orders"
-    title(axes, finding)
+    style.title(axes, finding)
     words = "Whose data each chunk's place of the result holds in the end"
     grid.set_title(words, fontsize=11, weight="normal", loc="left")
     such = "; ".join(" ".join(result) for result in (wrong or found)[:2])
-    return describe(figure, f"{finding}. {told(spans)} {race_words(races)}. Results such as {such}.")
+    return style.describe(figure, f"{finding}. {told(spans)} {race_words(races)}. Results such as {such}.")
 
 
 def arrow_pairs_kept(operations: Sequence[Operation], number: int) -> set[tuple[int, int]]:

@@ -175,11 +175,12 @@ ROWS, WIDTH = 16384, 4096  # 256 MiB of float32
 def measure_chunks(
     chunks: Sequence[int] = CHUNKS, *, rows: int = ROWS, ratio: float = 1.0, repeats: int = 5
 ) -> dict[str, Any]:
-    """Return "alone" (seconds of the whole tensor, and "overhead" of a launch), "rows" by chunk count, and "traces".
+    """Return "alone" (seconds of the whole tensor; "launch" of a chunk), "rows" by chunk count, and "traces".
 
     ratio: computing takes about so many times as long as the copy to the device. A row is {"chunks", "seconds",
     "predicted", "overlap"}: the shortest of `repeats` runs, from its CUDA events; the prediction knows only "alone".
-    Raises RuntimeError without a GPU.
+    launch: the host's seconds for a chunk, of a run that has nearly nothing to copy or to compute, so that the device
+    waits for the host. Raises RuntimeError without a GPU.
     """
     need_gpu("measure_chunks")
     x = torch.ones(rows, WIDTH, pin_memory=True)
@@ -198,7 +199,7 @@ def measure_chunks(
 
     alone["compute"] = _seconds(lambda: stage(on_device))
     small = torch.ones(256, 1, pin_memory=True)
-    alone["overhead"] = _best(StreamPipeline(stage, 256), small, repeats).makespan / 256
+    alone["launch"] = _best(StreamPipeline(stage, 256), small, repeats).makespan / 256
     found: dict[str, Any] = {"alone": alone, "bytes": x.nbytes, "rows": [], "traces": {}}
     for count in chunks:
         trace = _best(StreamPipeline(stage, count), x, repeats)
@@ -211,7 +212,7 @@ def measure_chunks(
 
 def _predicted(chunks: int, alone: Mapping[str, float]) -> float:
     stages = (alone[name] for name in ("copy_in", "compute", "copy_out"))
-    return predict_chunks(chunks, *stages, overhead=alone["overhead"]).makespan
+    return predict_chunks(chunks, *stages, launch=alone["launch"]).makespan
 
 
 def _seconds(work: Any) -> float:

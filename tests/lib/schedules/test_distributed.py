@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lib import schedules as tables
 from lib.schedules import Schedule
@@ -31,6 +32,7 @@ MAKERS = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipe_v": "ScheduleDualPipeV",
     "zero_bubble_h1": "ScheduleInterleavedZeroBubble",
+    "eager_one_f_one_b": "ScheduleInterleaved1F1B",
     "model_parallel": "_PipelineScheduleRuntime",
     "by hand": "_PipelineScheduleRuntime",
 }
@@ -389,7 +391,7 @@ def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_boun
 def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool) -> None:
     """torch's engine wraps what a layer raises in F, B and I, but not in W."""
     stage = object.__new__(EngineStage)
-    stage.stage_index, stage.order = 1, [2, 0, 1]
+    stage.stage_index, stage.order, stage.device = 1, [2, 0, 1], torch.device("cpu")
     error, cause = ValueError("of the layer"), KeyError("of the error")
 
     def work() -> None:

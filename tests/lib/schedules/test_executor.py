@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lib import schedules
-from lib.schedules import Action, Schedule, ScheduleError
-from lib.schedules.costs import Costs, measure_costs
+from lib.schedules import Action, Costs, Schedule, ScheduleError
+from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
 from lib.schedules.split_backward import backward_input
 from lib.timeline import Trace
@@ -26,6 +26,7 @@ from lib.timeline import Trace
 MAKERS = {
     "gpipe": schedules.gpipe,
     "1F1B": schedules.one_f_one_b,
+    "eager 1F1B": schedules.eager_one_f_one_b,
     "model parallel": schedules.model_parallel,
     "zero bubble": schedules.zero_bubble_h1,
     "interleaved": lambda m, n: schedules.interleaved_one_f_one_b(m, n, 2),

@@ -1,6 +1,7 @@
 """Interleaved, zero-bubble and V-shaped schedules: torch's orders, and the bubbles and peaks that they promise."""
 
 from itertools import product
+from math import ceil
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ from lib.schedules import (
     ScheduleError,
     bubble_share,
     dualpipe_v,
+    eager_one_f_one_b,
     gpipe,
     interleaved_one_f_one_b,
     interleaved_zero_bubble,
@@ -153,7 +155,9 @@ def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
     validate(interleaved_one_f_one_b(m, n, v))
 
 
-@pytest.mark.parametrize("maker", [*TORCH, zero_bubble_h1, model_parallel, gpipe, one_f_one_b, pipedream])
+@pytest.mark.parametrize(
+    "maker", [*TORCH, zero_bubble_h1, model_parallel, gpipe, one_f_one_b, eager_one_f_one_b, pipedream]
+)
 def test_sizes_below_one_are_refused_by_name(maker):
     more = (2,) if maker in LOOPED else ()
     with pytest.raises(ValueError, match="micro_batches must be at least 1, not 0"):
@@ -165,6 +169,41 @@ def test_sizes_below_one_are_refused_by_name(maker):
     if more:
         with pytest.raises(ValueError, match="stages_per_rank must be at least 1, not 0"):
             maker(4, 2, 0)
+
+
+# --- eager: a deeper warm-up hides messages
+def test_eager_1f1b_holds_what_it_says_and_lies_between_1f1b_and_gpipes_warm_up():
+    for m, n in SIZES:
+        assert eager_one_f_one_b(m, n, 1).ranks == one_f_one_b(m, n).ranks
+        assert eager_one_f_one_b(m, n).ranks == interleaved_one_f_one_b(m, n, 1).ranks, "two slots: there and back"
+        for ahead in (1, 2, 3, 20):
+            table = eager_one_f_one_b(m, n, ahead)
+            assert live_activations(table) == [min(m, ahead * (n - 1 - j) + 1) for j in range(n)]
+            assert simulate(table) == simulate(one_f_one_b(m, n)) or ahead > 1
+            assert simulate(table).makespan == simulate(gpipe(m, n)).makespan, "with free messages nothing is gained"
+    for wrong, error in ((0, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="ahead must be"):
+            eager_one_f_one_b(4, 2, wrong)
+
+
+def test_where_messages_cost_a_deeper_warm_up_beats_1f1b_by_these_numbers():
+    def ticks(table, message):
+        return round(simulate(table, communicate=message).makespan, 9)
+
+    tables = gpipe(8, 4), one_f_one_b(8, 4), eager_one_f_one_b(8, 4), eager_one_f_one_b(8, 4, 3)
+    assert [ticks(table, 0.1) for table in tables] == [33.6, 34.6, 33.6, 33.6]
+    assert [ticks(table, 0.5) for table in tables] == [36, 41, 36, 36]
+    assert [ticks(table, 2) for table in tables] == [45, 65, 48, 45]
+    assert live_activations(tables[2]) == [7, 5, 3, 1]
+
+
+@pytest.mark.parametrize("forward, backward, message", [(1, 2, 0.1), (1, 2, 1.5), (1, 2, 1.6), (2, 2, 3), (1, 1, 5)])
+def test_ahead_1_plus_2c_over_f_plus_b_is_enough_and_less_is_not(forward, backward, message):
+    enough = ceil(1 + 2 * message / (forward + backward))
+    costs = {"forward": forward, "backward": backward, "communicate": message}
+    least = simulate(gpipe(40, 4), **costs).makespan
+    assert simulate(eager_one_f_one_b(40, 4, enough), **costs).makespan == pytest.approx(least)
+    assert simulate(eager_one_f_one_b(40, 4, enough - 1), **costs).makespan > least + 1e-6
 
 
 # --- interleaved: the bubble shrinks by v, the memory grows

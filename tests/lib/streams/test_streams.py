@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from functools import partial
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from lib.pipeline import recording as spans
+from lib.schedules.distributed import EngineStage
 from lib.streams import (
     DevicePrefetcher,
     PretendGPU,
@@ -165,8 +167,8 @@ def test_a_batch_that_is_not_pinned_is_pinned_first():
     list(DevicePrefetcher([gpu.host(torch.ones(3), "pageable", pinned=False)], gpu))
     shown = [str(op) for op in gpu.operations]
     first_copy = next(k for k, op in enumerate(gpu.operations) if op.lane == "copy" and op.kind == "launch")
-    assert any("pageable -> host" in line for line in shown)
-    assert not any("stands still" in line for line in shown[:first_copy])
+    assert any(line.startswith("host      pin   pageable -> host") for line in shown), "the host's work, not the copy's"
+    assert not any("stands still" in line or "staging" in line for line in shown[: first_copy + 1])
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chu
     gpu = PretendGPU()
     result = StreamPipeline(lambda x: x + 1, 3, device=gpu)(gpu.host(torch.zeros(6, 3), pinned=False))
     assert plain(result).eq(1).all()
-    assert sum(op.label == "pin" or op.lane == HOST for op in gpu.operations if op.kind == "launch") == 3
+    assert [op.label for op in gpu.operations if op.kind == "launch" and op.lane == HOST] == ["pin"] * 3
 
 
 NO_TENSORS = (None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3))
@@ -344,6 +346,40 @@ def test_reading_a_result_or_overwriting_a_batch_that_is_still_being_copied_is_a
     del on_device
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("wait", ["none", "blocking copy", "wait_stream", "of the host"])
+def test_a_pageable_copy_is_staged_not_done_so_it_races_as_a_pinned_one_does(pinned, wait):
+    gpu = PretendGPU()
+    side, x = gpu.new_stream("side"), gpu.host(torch.ones(4), "x", pinned=pinned)
+    with gpu.use_stream(side):
+        y = x.to("cuda", non_blocking=wait != "blocking copy")
+    if wait == "wait_stream":
+        gpu.current_stream().wait_stream(side)
+    elif wait == "of the host":
+        side.synchronize()
+    y.record_stream(gpu.current_stream())
+    z = y * 2
+    assert [(race.earlier.lane, race.later.lane) for race in find_races(gpu.operations)] == (
+        [("side", "compute")] if wait == "none" else []
+    )
+    x.fill_(3)  # what is staged has been read; what is pinned is read at any time until the copy is known to be done
+    assert ("writes x" in " ".join(map(str, find_races(gpu.operations)))) == (
+        pinned and wait in ("none", "wait_stream")
+    )
+    del z
+
+
+def test_only_copies_between_host_and_device_stop_the_host():
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    (x * 2).copy_(x)
+    assert not any(op.kind == "synchronize" for op in gpu.operations), "not one on the device, as in torch"
+    pageable = gpu.host(torch.zeros(2), pinned=False)
+    pageable.copy_(x, non_blocking=True)
+    assert gpu.operations[-1].kind == "synchronize", "to pageable memory the call returns when the data are there"
+    assert not x.to("cpu").is_pinned() and x.to("cpu", non_blocking=True).is_pinned(), "as torch makes them"
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_side_stream_needs_wait_stream_both_ways(waits):
     gpu = PretendGPU()
@@ -400,6 +436,14 @@ def test_too_many_chunks_cost_more_than_they_hide():
     assert best_chunks(1, 100, 0, 5) == 1
 
 
+def test_what_the_host_launches_is_hidden_until_it_is_the_limit():
+    hidden, free = (predict_chunks(10, 4, 6, 4, launch=launch).makespan for launch in (0.3, 0))
+    assert hidden == pytest.approx(free)
+    slow = predict_chunks(100, 4, 6, 4, launch=0.3)
+    assert slow.makespan == pytest.approx(99 * 0.3 + (4 + 6 + 4) / 100), "the host's time, and the last chunk's; no sum"
+    assert slow.lanes == ("copy in", "compute", "copy out")
+
+
 def test_uneven_chunks_take_their_share():
     trace = predict_chunks(4, 10, 10, 0, rows=10)
     assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
@@ -428,11 +472,23 @@ def test_seconds_that_are_none_are_told(seconds):
 
 # ---- spans of a stream, on a clock that the test holds
 class FakeDevice:
-    """A device whose stream does its work later than it is launched; its clock started 100 s before the host's."""
+    """A device whose stream does its work later than it is launched; its clock started 100 s before the host's.
+
+    It is called as torch.cuda may be: arguments that torch's signatures don't take are an error.
+    """
 
     def __init__(self, monkeypatch):
         self.host, self.stream, self.waited = 10.0, 10.0, 0
         device = self
+
+        def stands_in(name, fake):
+            signature = inspect.signature(getattr(torch.cuda, name))
+
+            def held_to_it(*args, **kwargs):
+                signature.bind(*args, **kwargs)
+                return fake(*args, **kwargs)
+
+            monkeypatch.setattr(torch.cuda, name, held_to_it)
 
         class Event:
             def __init__(self, enable_timing):
@@ -453,10 +509,10 @@ class FakeDevice:
             device.host = max(device.host, device.stream)
 
         monkeypatch.setattr(spans, "get_device", lambda stream: torch.device("cuda", 0))
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-        monkeypatch.setattr(torch.cuda, "device", lambda device_: contextlib.nullcontext())
-        monkeypatch.setattr(torch.cuda, "current_stream", lambda device_: object())
+        stands_in("Event", Event)
+        stands_in("synchronize", synchronize)
+        stands_in("device", lambda device_: contextlib.nullcontext())
+        stands_in("current_stream", lambda device_: object())
         monkeypatch.setattr(Recorder, "now", staticmethod(lambda: device.host))
 
     def work(self, seconds):
@@ -482,6 +538,29 @@ def test_without_a_recorder_no_event_is_made(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", None)
     with spans.device_span(object(), "compute", "F0", "compute"):
         pass
+
+
+def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
+    gpu, stage, recorder = FakeDevice(monkeypatch), EngineStage.__new__(EngineStage), Recorder()
+    stage.device, stage.stage_index, stage.lane = torch.device("cuda", 0), 1, "rank 1"
+    with recorder:
+        gpu.stream += 5.0  # NCCL's wait() returns at once; the stream waits for the message
+        with stage._doing("F", 0):
+            gpu.work(2.0)
+        assert gpu.waited == 0
+    (span,) = recorder.trace(from_zero=False)
+    assert (span.lane, span.label, span.kind) == ("rank 1", "1F0", "forward")
+    assert (span.start, span.end) == pytest.approx((15.0, 17.0), abs=1e-3)
+
+
+def test_pinning_is_in_no_span(monkeypatch):
+    gpu, inside = PretendGPU(), []
+    x = gpu.host(torch.zeros(6, 3), pinned=False)
+    pin = type(x).pin_memory
+    monkeypatch.setattr(type(x), "pin_memory", lambda x: (inside.extend(gpu._labels), pin(x))[1])
+    list(DevicePrefetcher([x], gpu))
+    StreamPipeline(torch.sin, 3, device=gpu)(x)
+    assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
 
 
 def test_a_span_of_work_that_raises_is_kept(monkeypatch):

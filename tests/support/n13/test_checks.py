@@ -1,10 +1,11 @@
 """What is particular about the checks of notebook 13; what all exercises have in common is in test_exercises."""
 
+from functools import partial
 from itertools import islice
 
 import pytest
 
-from lib.streams import find_races
+from lib.streams import DevicePrefetcher, find_races
 from lib.streams.races import happens_before, waits
 from support.n13 import checks as n13
 
@@ -99,9 +100,27 @@ def test_a_wait_for_the_stream_before_the_next_copy_is_as_good_as_one_for_an_eve
     assert n13.check_prefetch(wait_before_the_next_copy)
 
 
+def bounded(keep, batches, gpu):
+    """Let the host wait until all steps but the latest `keep` are done."""
+    used = []
+    for batch in n13.one_ahead(batches, gpu):
+        yield batch
+        del batch
+        used.append(gpu.current_stream().record_event())
+        if len(used) > keep:
+            used.pop(0).synchronize()
+
+
+@pytest.mark.parametrize("depth", [2, 3, 9])
+def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetcher(depth):
+    assert n13.check_prefetch(lambda batches, gpu: iter(DevicePrefetcher(batches, gpu, depth)))
+    assert n13.check_prefetch(partial(bounded, depth - 1))
+
+
 @pytest.mark.parametrize(
     "wrong, says",
     [
+        (partial(bounded, 0), "stands still until all is computed"),
         (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
         (
             but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
@@ -111,7 +130,10 @@ def test_a_wait_for_the_stream_before_the_next_copy_is_as_good_as_one_for_an_eve
             but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
             "wait_stream waits for all",
         ),
-        (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "the host stands still"),
+        (
+            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
+            "stands still until copy of batch 0",
+        ),
         (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),

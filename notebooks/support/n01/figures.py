@@ -147,7 +147,7 @@ def draw_scaling(
     every = [value for values in (*measured.values(), *predicted.values()) for value in values]
     axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1e3 * max(every)))
     axes[0, -1].legend(loc="upper right")
-    finding = f"With {cores:.2f} cores, best number of workers against none: {', '.join(gains)}"
+    finding = f"With {cores:.2f} cores, best speed with workers against none: {', '.join(gains)}"
     headline(figure, finding)
     return style.describe(figure, f"{finding}. Epochs with 0, 1, 2 … workers. {'; '.join(words)}.")
 
@@ -165,9 +165,8 @@ def draw_short_epochs(rows: Mapping[str, tuple[float, float]], batches: int) -> 
     handles = [Patch(**style.IDLE, label="nothing is loaded yet"), Patch(facecolor=GREY, label="the rest")]
     axes.legend(handles=handles, ncols=2, **ABOVE)
     (_, (_, base)), *others = rows.items()
-    finding = "Against no workers: " + "; ".join(
-        f"{name} {total / base:.1f} ×" for name, (_, total) in others
-    )
+    times = (f"{name} {total / base:.1f} ×" for name, (_, total) in others)
+    finding = f"Time against no workers: {'; '.join(times)}"
     style.title(axes, finding)
     axes.set_title(axes.get_title("left"), pad=30)
     words = [

@@ -145,3 +145,9 @@ def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     loader = DataLoader(Numbers(recorder), 2, num_workers=2, persistent_workers=True)
     first, second = (n01.run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
     assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12 and second.start == 0.0
+
+
+def test_the_verdict_blames_a_miss_on_the_machine_only_where_it_was_disturbed():
+    assert "explains this run" in n01.verdict(0.12, quiet=True) == n01.verdict(0.25, quiet=False)
+    assert "do not rely on the model" in n01.verdict(0.40, quiet=True)
+    assert "measure again" in n01.verdict(0.40, quiet=False)

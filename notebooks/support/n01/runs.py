@@ -144,9 +144,6 @@ def verdict(miss: float, quiet: bool) -> str:
     """Say what a worst point that is off by this share tells about the model."""
     if miss <= 0.25:
         return "all ten points within a quarter: the model explains this run"
-    why = (
-        "no disturbance seen: do not rely on the model at that point"
-        if quiet
-        else "machine disturbed: measure again"
-    )
-    return f"more than a quarter off, {why}"
+    if quiet:
+        return "more than a quarter off, no disturbance seen: do not rely on the model at that point"
+    return "more than a quarter off, machine disturbed: measure again"

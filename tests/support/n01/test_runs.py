@@ -129,9 +129,9 @@ def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
 def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
     trace = epoch_of_numbers(workers, prefetch)[0]
     depths = [depth for _, depth in n01.queue_depth(trace)]
-    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= workers * prefetch
-    at = n01.moments(trace)
-    places = workers * prefetch
+    at, places = n01.moments(trace), workers * prefetch
+    # torch gives a place away before it hands the batch over: on a busy machine the next lies ready by then
+    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= places + 1
     for batch in range(12):
         assert at["started"][batch] < at["ended"][batch] < at["taken"][batch]
         if batch >= places:  # its place in the queue was free: the trainer had asked for the one that held it

@@ -215,6 +215,20 @@ def undescribed(markup: str) -> list[str]:
     return faults
 
 
+def has_text_that_renders(page: Page) -> list[str]:
+    """Forbid what Markdown and MathJax show as something else, in the browser only."""
+    faults = {
+        r"<code>[^<]*__\w+__": "is shown bold, without the underscores",
+        r"\\text\{[^}]*\\_": "shows the backslash",
+    }
+    return [
+        f"cell {number}: {found} {fault}"
+        for number, _, source in page.cells("markdown")
+        for pattern, fault in faults.items()
+        for found in re.findall(pattern, source)
+    ]
+
+
 def has_short_cells(page: Page) -> list[str]:
     """Limit a code cell to 25 lines: what is longer belongs in lib."""
     return [
@@ -353,6 +367,7 @@ RULES: list[Rule] = [
     is_compared,
     has_no_absolute_path,
     has_alt_text,
+    has_text_that_renders,
     has_short_cells,
     is_light,
     begins_with_the_setup_cell,

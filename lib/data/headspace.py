@@ -91,9 +91,9 @@ class Headspace:
             there = self.workers or "none: step and loader take turns, so their times add up"
             asked = f"{max(1, self.workers)} · {loader} / {step} asks for {self.workers_needed}, the loader has {there}"
             node = f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}: beside its step a rank has "
-            node += f"cores for {self.workers_that_fit} of these {plural(self.workers_needed, 'worker')}: at best "
-            node += f"{reach} a batch, if loading is computing and not waiting"
-            rows += [("workers", asked), ("node", node)]
+            node += f"cores for {self.workers_that_fit} of these {plural(self.workers_needed, 'worker')}"
+            reach += " a batch with these, if loading is computing and not waiting"
+            rows += [("workers", asked), ("node", node), ("at best", reach)]
         return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
 

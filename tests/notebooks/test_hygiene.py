@@ -195,6 +195,11 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
         [cell(FIGURE, source="x = 1\n" * 26)],
         ["cell 3 has 26 lines of code, more than 25"],
     ),
+    (
+        hygiene.has_text_that_renders,
+        [cell(TITLE, source="<code>def __iter__</code>, `__iter__`"), cell(BREAK, source=r"$\text{num\_samples}$")],
+        ["cell 0: <code>def __iter__ …", r"cell 4: \text{num\_ …"],
+    ),
     (hygiene.is_light, [data("image/png", "x" * hygiene.HEAVIEST)], ["…KB, more than 700: make save"]),
     (hygiene.begins_with_the_setup_cell, [more(SETUP, "\nprint('mine')")], ["…differs…"]),
     (hygiene.begins_with_the_setup_cell, [cell(SETUP, metadata={})], ["…first code cell…"]),

@@ -91,14 +91,13 @@ def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     """Draw how many batches lie ready; returns the most that ever did."""
     changes = queue_depth(trace) if places else [(0.0, 0)]
     times, depths = [time for time, _ in changes], [depth for _, depth in changes]
-    axes.step([*times, trace.end], [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
-    axes.fill_between([*times, trace.end], [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
+    until = [*times, trace.end]
+    axes.step(until, [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
+    axes.fill_between(until, [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
     held_up = queue_held_up(trace) if places else [0]
     if any(held_up):
         look: Any = dict(facecolor=GREEN, alpha=0.7, hatch="////", edgecolor=PAPER, lw=0)
-        axes.fill_between(
-            [*times, trace.end], [*held_up, 0], step="post", label="ready, but not its turn", **look
-        )
+        axes.fill_between(until, [*held_up, 0], step="post", label="ready, but not its turn", **look)
         axes.legend(loc="upper right", bbox_to_anchor=(1, 1.32), fontsize=9, handlelength=1.2)
     axes.axhline(places, color=MUTED, lw=1.2, ls=(0, (4, 3)))
     axes.set(xlim=(0, trace.end), ylim=(0, max(places, 1) * 1.25))
@@ -147,7 +146,7 @@ def draw_scaling(
     every = [value for values in (*measured.values(), *predicted.values()) for value in values]
     axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1e3 * max(every)))
     axes[0, -1].legend(loc="upper right")
-    finding = f"With {cores:.2f} cores, best number of workers against none: {', '.join(gains)}"
+    finding = f"With {cores:.2f} cores, best speed with workers against none: {', '.join(gains)}"
     headline(figure, finding)
     return style.describe(figure, f"{finding}. Epochs with 0, 1, 2 … workers. {'; '.join(words)}.")
 
@@ -165,9 +164,8 @@ def draw_short_epochs(rows: Mapping[str, tuple[float, float]], batches: int) -> 
     handles = [Patch(**style.IDLE, label="nothing is loaded yet"), Patch(facecolor=GREY, label="the rest")]
     axes.legend(handles=handles, ncols=2, **ABOVE)
     (_, (_, base)), *others = rows.items()
-    finding = "Against no workers: " + "; ".join(
-        f"{name} {total / base:.1f} ×" for name, (_, total) in others
-    )
+    times = (f"{name} {total / base:.1f} ×" for name, (_, total) in others)
+    finding = f"Time against no workers: {'; '.join(times)}"
     style.title(axes, finding)
     axes.set_title(axes.get_title("left"), pad=30)
     words = [

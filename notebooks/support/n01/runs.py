@@ -126,9 +126,8 @@ def queue_depth(trace: Trace) -> list[tuple[float, int]]:
     """Return (time, number of batches that are loaded and not yet taken) at each change, from (start, 0) on."""
     at, depth = moments(trace), {trace.start: 0}
     for moment in sorted(at["ended"] + at["taken"]):
-        depth[moment] = sum(time <= moment for time in at["ended"]) - sum(
-            time <= moment for time in at["taken"]
-        )
+        depth[moment] = sum(time <= moment for time in at["ended"])
+        depth[moment] -= sum(time <= moment for time in at["taken"])
     return list(depth.items())
 
 
@@ -139,3 +138,12 @@ def queue_held_up(trace: Trace) -> list[int]:
         due = next((b for b, time in enumerate(at["ended"]) if time > moment), len(at["ended"]))
         held_up.append(depth - (due - sum(time <= moment for time in at["taken"])))
     return held_up
+
+
+def verdict(miss: float, quiet: bool) -> str:
+    """Say what a worst point that is off by this share tells about the model."""
+    if miss <= 0.25:
+        return "all ten points within a quarter: the model explains this run"
+    if quiet:
+        return "more than a quarter off, no disturbance seen: do not rely on the model at that point"
+    return "more than a quarter off, machine disturbed: measure again"

@@ -108,8 +108,8 @@ def test_what_is_printed_says_it_all_in_aligned_lines():
         "both     400 ms a batch, as in training; 400 ms if they took nothing from each other",
         "limit    the loader; 4.00 times as fast at most, if batches cost nothing",
         "workers  2 · 400 ms / 100 ms asks for 8, the loader has 2",
-        "node     2 ranks on 8 cores: beside its step a rank has cores for 3 of these 8 workers: "
-        "at best 267 ms a batch, if loading is computing and not waiting",
+        "node     2 ranks on 8 cores: beside its step a rank has cores for 3 of these 8 workers",
+        "at best  267 ms a batch with these, if loading is computing and not waiting",
     ]
     assert "asks for 3, the loader has none: step and loader take turns, so their times add" in str(measured(0.1, 0.25))
     assert str(measured(0.1, 0.005)).splitlines()[-1].startswith("limit    the step; 1.05 times")

@@ -129,9 +129,9 @@ def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
 def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
     trace = epoch_of_numbers(workers, prefetch)[0]
     depths = [depth for _, depth in n01.queue_depth(trace)]
-    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= workers * prefetch
-    at = n01.moments(trace)
-    places = workers * prefetch
+    at, places = n01.moments(trace), workers * prefetch
+    # torch gives a place away before it hands the batch over: on a busy machine the next lies ready by then
+    assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= places + 1
     for batch in range(12):
         assert at["started"][batch] < at["ended"][batch] < at["taken"][batch]
         if batch >= places:  # its place in the queue was free: the trainer had asked for the one that held it
@@ -145,3 +145,9 @@ def test_a_second_epoch_of_the_same_workers_is_recorded_on_its_own():
     loader = DataLoader(Numbers(recorder), 2, num_workers=2, persistent_workers=True)
     first, second = (n01.run_epoch(loader, lambda batch: None, recorder) for _ in range(2))
     assert len(first.only(kind="load")) == len(second.only(kind="load")) == 12 and second.start == 0.0
+
+
+def test_the_verdict_blames_a_miss_on_the_machine_only_where_it_was_disturbed():
+    assert "explains this run" in n01.verdict(0.12, quiet=True) == n01.verdict(0.25, quiet=False)
+    assert "do not rely on the model" in n01.verdict(0.40, quiet=True)
+    assert "measure again" in n01.verdict(0.40, quiet=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -11,13 +10,10 @@ import torch
 from torch import Tensor
 
 from lib._values import plural
-from lib.pipeline.pipeline import clock_cycles
 from support.built import MyFork, MyJoin, depend, fence
 from support.checks import Exercise, Guess, Verdict
-from support.n11.runs import peaks, predict
-
-Function: TypeAlias = Any  # a class derived from torch.autograd.Function
-Fence: TypeAlias = Callable[[list[tuple[int, int]], list[Tensor], Callable[[Tensor, int], Tensor]], None]
+from support.n11 import runs
+from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, my_tie, step
 
 # ---- predictions
 
@@ -32,54 +28,18 @@ guess_ticks = Guess(
     lambda copy, recompute, backward: max(copy, recompute) + backward,
 )
 """Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""
-guess_alive = Guess("the most insides alive in partition 1", lambda: peaks(predict(8, 2, False).ops)[-1])
+guess_alive = Guess(
+    "the most insides alive in partition 1", lambda: runs.peaks(runs.order_of(8, 2, False))[1]
+)
 """Section 7: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
 guess_changes = Guess("the number of gradient entries that change", lambda: 0)
 """ "Break it": does a phony without gradient change the gradients?"""
-
-
-# ---- what the exercises are tried on: steps that note when they go backward, and threads
-
-
-class Step(torch.autograd.Function):
-    """Pass a tensor on; backward notes a label."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, label: str, ran: list[str]) -> Tensor:
-        """Keep what to note."""
-        ctx.note = label, ran
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Note it."""
-        label, ran = ctx.note
-        ran.append(label)
-        return gradient, None, None
-
-
-def step(x: Tensor, label: str, ran: list[str]) -> Tensor:
-    """Apply a Step."""
-    return Step.apply(x, label, ran)  # type: ignore[no-untyped-call,no-any-return]
-
-
-def far_ahead() -> None:
-    """Let this thread's sequence numbers run ahead of those of a new one."""
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(64):
-        x * 1
 
 
 def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
     """Call it in a new thread, whose sequence numbers begin at 0."""
     with ThreadPoolExecutor(1) as worker:
         return worker.submit(work, *arguments).result()
-
-
-def said_of(error: Exception) -> str:
-    """Return what torch says of a wrong autograd function, and what is behind it."""
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return next((f"{text}. {why}" for sign, why in ERRORS.items() if sign in text), text)
 
 
 ERRORS = {  # what torch says: what is behind it
@@ -91,86 +51,63 @@ ERRORS = {  # what torch says: what is behind it
 }
 
 
+def said_of(error: Exception) -> str:
+    """Return what torch says of a wrong autograd function, and what is behind it."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return next((f"{text}. {why}" for sign, why in ERRORS.items() if sign in text), text)
+
+
 # ---- exercise 1: the engine's rule
-
-
-def engine_order(root: Any) -> list[Any]:
-    """Return all nodes behind `root` in the order in which autograd will run them."""
-    users, found = Counter[Any](), [root]
-    for node in found:  # grows while it is read
-        for following, _ in node.next_functions:
-            if following is not None:
-                users[following] += 1
-                if users[following] == 1:
-                    found.append(following)
-    order, ready = [], [root]
-    while ready:
-        node = max(ready, key=lambda node: node._sequence_nr())
-        ready.remove(node)
-        order.append(node)
-        for following, _ in node.next_functions:
-            if following is not None:
-                users[following] -= 1
-                if users[following] == 0:
-                    ready.append(following)
-    return order
 
 
 def graphs() -> Iterator[tuple[str, Tensor]]:
     """Yield graphs, each with its name; no two nodes that can be ready together have the same number."""
     far_ahead()
-    w = torch.ones(2, requires_grad=True)
+    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
     yield "tanh(w * 2)", torch.tanh(w * 2)
-    w = torch.ones(2, requires_grad=True)
     yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
-    w = torch.ones(2, requires_grad=True)
     y = w * 2
     yield "y = w * 2, exp(y) + y", torch.exp(y) + y
-    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
-    y = w * 2
     z = y * y
     yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
-    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
     a, b = torch.tanh(w * 2) * 3, elsewhere(lambda: torch.sin(v * 2) * 3)
     yield "two chains, one of them made in another thread", a + b
-    x = torch.ones(2, requires_grad=True) * 1
     for _ in range(5):
-        x = torch.sin(x) * torch.cos(x) + x
-    yield "five rounds of x = sin(x) * cos(x) + x", x
+        w = torch.sin(w) * torch.cos(w) + w
+    yield "five rounds of w = sin(w) * cos(w) + w", w
 
 
 def _check_engine(exercise: Exercise, answer: Callable[[Any], Any]) -> Verdict:
     suspects = dict(exercise.mistakes)
-    for count, (name, output) in enumerate(graphs(), start=1):
+    for name, output in graphs():
         root: Any = output.grad_fn
         got = _tried(answer, root)
         if isinstance(got, Exception):
             return exercise.wrong(f"for {name} your code raised {type(got).__name__}: {got}.")
         if not isinstance(got, list):
-            return exercise.wrong(
-                "your function returned None (is a `return` missing?)."
+            said = (
+                "returned None (is a `return` missing?)"
                 if got is None
-                else f"a list of nodes is expected, not {type(got).__name__}."
+                else f"gave a {type(got).__name__}, no list"
             )
-        suspects = {why: f for why, f in suspects.items() if _names(_tried(f, root)) == _names(got)}
-        real = watched(engine_order(root))
-        output.backward(torch.ones_like(output))
-        if _names(got) != _names(real):
-            said = next(iter(suspects), "")
-            return exercise.wrong(
-                f"for {name} autograd ran {_told(real)}; yours says {_told(got)}. {said}".rstrip()
-            )
-        if count > 1 and any(a is not b for a, b in zip(got, real, strict=True) if not _is_leaf(a)):
-            return exercise.wrong(f"for {name} two nodes of the same name are exchanged.")
-    return exercise.right(f"the order in which autograd really ran {count} graphs, node by node.")
+            return exercise.wrong(f"your function {said}.")
+        suspects = {why: f for why, f in suspects.items() if _tried(f, root) == got}
+        real, hooks = watched(engine_order(root))
+        output.backward(torch.ones_like(output), retain_graph=True)
+        for hook in hooks:
+            hook.remove()
+        if [*map(_name, got)] != [*map(_name, real)] or any(
+            a is not b for a, b in zip(got, real, strict=True)
+        ):
+            said = f"autograd ran {_told(real)}; yours says {_told(got)}. {next(iter(suspects), '')}"
+            return exercise.wrong(f"for {name} {said}".rstrip())
+    return exercise.right("the order in which autograd really ran six graphs, node by node.")
 
 
-def watched(nodes: list[Any]) -> list[Any]:
-    """Return an empty list, to which each node is added when it runs."""
+def watched(nodes: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return an empty list, to which each node is added when it runs, and the hooks that do it."""
     ran: list[Any] = []
-    for node in nodes:
-        node.register_prehook(lambda *_, node=node: ran.append(node))
-    return ran
+    return ran, [node.register_prehook(lambda *_, node=node: ran.append(node)) for node in nodes]
 
 
 def _tried(answer: Callable[[Any], Any], root: Any) -> Any:
@@ -180,45 +117,16 @@ def _tried(answer: Callable[[Any], Any], root: Any) -> Any:
         return error
 
 
-def _is_leaf(node: Any) -> bool:
-    return str(node.name()).endswith("AccumulateGrad")
-
-
-def _names(nodes: Any) -> list[str]:
-    return (
-        [node.name() if hasattr(node, "name") else repr(node) for node in nodes]
-        if isinstance(nodes, list)
-        else []
-    )
+def _name(node: Any) -> str:
+    return str(node.name()).split("::")[-1].removesuffix("Backward0") if hasattr(node, "name") else repr(node)
 
 
 def _told(nodes: list[Any]) -> str:
-    names = [name.split("::")[-1].removesuffix("Backward0") for name in _names(nodes)]
-    return " ".join(names[:12]) + (" …" if names[12:] else "")
+    return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
 
 
-def _by(pick: Callable[[list[Any]], Any], waits: bool = True) -> Callable[[Any], list[Any]]:
-    """Return the rule with another choice among the ready, or one that does not wait for all users."""
-
-    def order_of(root: Any) -> list[Any]:
-        nodes = engine_order(root)
-        users = Counter(x for node in nodes for x, _ in node.next_functions)
-        order, ready = [], [root]
-        while ready:
-            node = pick(ready)
-            ready.remove(node)
-            order.append(node)
-            for x, _ in node.next_functions:
-                users[x] -= 1
-                if x is not None and (not users[x] if waits else x not in order and x not in ready):
-                    ready.append(x)
-        return order
-
-    return order_of
-
-
-def _highest(ready: list[Any]) -> Any:
-    return max(ready, key=lambda node: node._sequence_nr())
+def _picking(pick: Callable[[list[Any]], Any]) -> Callable[[Any], list[Any]]:
+    return lambda root: engine_order(root, pick)
 
 
 check_engine = Exercise(
@@ -227,21 +135,21 @@ check_engine = Exercise(
     reference=engine_order,
     judge=_check_engine,
     mistakes={
-        "A node is ready only when all its users have run, not the first of them.": _by(
-            _highest, waits=False
+        "A node is ready only when all its users have run, not the first of them.": (
+            lambda root: engine_order(root, waits=False)
         ),
-        "Among the ready nodes the highest number goes first; here it is the lowest.": _by(
+        "Among the ready nodes the highest number goes first; here it is the lowest.": _picking(
             lambda ready: min(ready, key=lambda node: node._sequence_nr())
         ),
-        "Here the node that has been ready for longest goes first; the numbers decide.": _by(
-            lambda ready: ready[0]
+        "Here the node that has been ready for longest goes first; the numbers decide.": _picking(
+            lambda x: x[0]
         ),
-        "Here the node that became ready last goes first; the numbers decide.": _by(lambda ready: ready[-1]),
-        "AccumulateGrad is a node, too; it belongs into the list.": lambda root: [
-            node for node in engine_order(root) if not _is_leaf(node)
-        ],
-        "All nodes in the order of their numbers: which of them are ready is forgotten.": lambda root: sorted(
-            engine_order(root), key=lambda node: -node._sequence_nr()
+        "Here the node that became ready last goes first; the numbers decide.": _picking(lambda x: x[-1]),
+        "AccumulateGrad is a node, too; it belongs into the list.": (
+            lambda root: [node for node in engine_order(root) if not runs.is_leaf(node)]
+        ),
+        "All nodes in the order of their numbers: which of them are ready is forgotten.": (
+            lambda root: sorted(engine_order(root), key=lambda node: -node._sequence_nr())
         ),
         "The root itself runs, too, and first.": lambda root: engine_order(root)[1:],
     },
@@ -251,24 +159,23 @@ check_engine = Exercise(
 
 # ---- exercise 2: Fork and Join
 
+Function: TypeAlias = Any  # a class derived from torch.autograd.Function
+
 
 def _check_fork_join(exercise: Exercise, answer: tuple[Function, Function]) -> Verdict:
-    problem = _problem_of_fork(answer[0]) or _problem_of_join(*answer) or _problem_of_order(*answer)
-    return Verdict("wrong", problem) if problem else exercise.right(f"{exercise.praise}.")
+    said = _fault_of_fork(answer[0]) or _fault_of_join(*answer) or _fault_of_order(*answer)
+    return Verdict("wrong", said) if said else exercise.right(f"{exercise.praise}.")
 
 
-def _problem_of_fork(fork: Function) -> str:
+def _fault_of_fork(fork: Function) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
         forked = fork.apply(x)
     except Exception as error:
         return f"MyFork.forward raised {type(error).__name__}: {error}"
-    if forked is None:
-        return (
-            "MyFork.forward returned None (is a `return` missing?); it must return two tensors, (x, phony)."
-        )
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
-        return f"MyFork.forward must return two tensors, (x, phony), not {type(forked).__name__}."
+        kind = "None: returned None (is a `return` missing?)" if forked is None else type(forked).__name__
+        return f"MyFork.forward must return two tensors, (x, phony), not {kind}."
     y, phony = forked
     if y.shape != x.shape or not torch.equal(y, x):
         return "MyFork must not change x: its first output differs."
@@ -286,40 +193,32 @@ def _problem_of_fork(fork: Function) -> str:
     return ""
 
 
-def _tied(fork: Function, join: Function) -> tuple[list[str], Tensor | None, Tensor | None]:
-    """Return the order of backward and both gradients of chains a (this thread) and b (another one), b tied to a."""
-    ran: list[str] = []
-    x, y = (torch.ones(3, requires_grad=True) for _ in "ab")
-    far_ahead()
-    a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
-    start = join.apply(y, phony)
-    b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
-    (2 * a + 3 * b).sum().backward()
-    return ran, x.grad, y.grad
-
-
-def _problem_of_join(fork: Function, join: Function) -> str:
+def _fault_of_join(fork: Function, join: Function) -> str:
     _, phony = fork.apply(torch.ones(3, requires_grad=True) * 2)
     other = torch.tensor([4.0, 5.0, 6.0], requires_grad=True) * 1
     try:
         joined = join.apply(other, phony)
     except Exception as error:
         return f"MyJoin.forward raised {type(error).__name__}: {error}"
-    if joined is None:
-        return "MyJoin.forward returned None (is a `return` missing?)."
     if not isinstance(joined, Tensor):
-        return f"MyJoin.forward must return one tensor, not {type(joined).__name__}."
-    if joined.shape != other.shape or not torch.equal(joined, other):
-        return "MyJoin must not change x: its output differs."
-    return ""
+        kind = "None: returned None (is a `return` missing?)" if joined is None else type(joined).__name__
+        return f"MyJoin.forward must return one tensor, not {kind}."
+    same = joined.shape == other.shape and torch.equal(joined, other)
+    return "" if same else "MyJoin must not change x: its output differs."
 
 
-def _problem_of_order(fork: Function, join: Function) -> str:
+def _fault_of_order(fork: Function, join: Function) -> str:
+    ran: list[str] = []
+    x, y = (torch.ones(3, requires_grad=True) for _ in "ab")
+    far_ahead()
     try:
-        ran, grad_a, grad_b = _tied(fork, join)
+        a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
+        start = join.apply(y, phony)
+        b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
+        (2 * a + 3 * b).sum().backward()
     except Exception as error:
         return f"backward raised {said_of(error)}"
-    for name, function, grad, want in (("a", "MyFork", grad_a, 2.0), ("b", "MyJoin", grad_b, 3.0)):
+    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
         if grad is None or not grad.any():
             return f"Chain {name} gets no gradient: {function}.backward must hand on that of its tensor."
         if not torch.equal(grad, torch.full((3,), want)):
@@ -345,50 +244,6 @@ check_fork_join = Exercise(
 
 
 # ---- exercise 3: a checkpoint of two nodes, tied together
-
-
-class MyCheckpoint(torch.autograd.Function):
-    """Compute without a graph; go backward through the inside that Recompute has left."""
-
-    @staticmethod
-    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        """Compute: an autograd function's forward runs without grad mode."""
-        ctx.shared = shared
-        return function(x)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Go backward through the inside."""
-        x, output = ctx.shared.pop("inside")
-        torch.autograd.backward(output, gradient)
-        return None, None, None, x.grad
-
-
-class MyRecompute(torch.autograd.Function):
-    """Keep the input; compute the inside when backward comes by."""
-
-    @staticmethod
-    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        """Keep the input."""
-        ctx.shared, ctx.function = shared, function
-        ctx.save_for_backward(x)
-        return phony.detach()
-
-    @staticmethod
-    def backward(ctx: Any, grad_phony: Tensor) -> Any:
-        """Compute once more, with a graph."""
-        (x,) = ctx.saved_tensors
-        x = x.detach().requires_grad_(x.requires_grad)
-        with torch.enable_grad():
-            ctx.shared["inside"] = x, ctx.function(x)
-        return None, None, None, None
-
-
-def my_tie(output: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-    """Hang a Recompute beside the output of a Checkpoint; return the output."""
-    output, phony = MyFork.apply(output)  # type: ignore[no-untyped-call]
-    phony = MyRecompute.apply(phony, shared, function, x)  # type: ignore[no-untyped-call]
-    return MyJoin.apply(output, phony)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _layer(w: Tensor, label: str, ran: list[str]) -> Callable[[Tensor], Tensor]:
@@ -566,33 +421,9 @@ check_halves = Exercise(
 
 
 def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
-    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter.
-
-    One worker computes all partitions, as in torchgpipe on a CPU. C is the way back of a copy.
-    """
+    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter."""
     ran, w = list[str](), torch.full((2,), 0.5, requires_grad=True)
-    batches = [torch.full((1, 2), 1.0 + i) for i in range(m)]
-    far_ahead()
-
-    def layer(label: str) -> Callable[[Tensor], Tensor]:
-        def function(x: Tensor) -> Tensor:
-            ran.extend([f"R{label}"] * torch.is_grad_enabled())
-            return step(x * w + 1, f"B{label}", ran)
-
-        return function
-
-    with ThreadPoolExecutor(1) as worker:
-        for clock in clock_cycles(m, n):
-            numbers = {j: i for i, j in clock}
-            prepare(clock, batches, lambda x, j, numbers=numbers: step(x, f"C{numbers[j]}{j}", ran))
-            tasks = {(i, j): ({}, layer(f"{i}{j}"), batches[i]) for i, j in clock}
-            outputs = {
-                pair: worker.submit(MyCheckpoint.apply, torch.empty(0, requires_grad=True), *task).result()
-                for pair, task in tasks.items()
-            }
-            for (i, j), task in tasks.items():
-                batches[i] = my_tie(outputs[i, j], *task)
-    torch.cat(batches).sum().backward()
+    runs.pipeline(m, n, prepare, ran, w).sum().backward()
     return ran, w.grad
 
 

@@ -1,9 +1,10 @@
 """Figures of notebook 11, the order of backward: the graph of a pipeline, orders, and what is alive."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path
 from torch import Tensor
 
-from lib.show.explore import switch, whole
+from lib.show import style
+from lib.show.explore import whole
 from lib.show.sheet import EDGE, WIDTH, box, inch_sheet, write
 from lib.show.style import (
     GREEN,
@@ -23,41 +25,21 @@ from lib.show.style import (
     PINK,
     RED,
     describe,
-    headline,
     ink_on,
-    new_figure,
     pale,
     rank_color,
     styled,
     title,
 )
-from support.built import fence
-from support.n11.runs import Node, alive, order_of, peaks, pipeline, untied, walk
+from support.n11.runs import Node, alive, order_of, peaks, walk
 
 # ---- The autograd graph of a pipeline: a row a micro-batch, a band a partition; all partitions have the same columns.
 
-GRAPH_CONTROLS = {
-    "micro_batches": whole(1, 4, 3, "m · micro-batches"),
-    "partitions": whole(1, 2, 2, "n · partitions"),
-    "dependencies": switch(True, "ties"),
-}
 NAMES = ("Copy", "Wait", "Checkpoint", "Recompute", "Fork", "Join")
 COLUMNS = ("fed", "copy", "wait in", "work", "wait out", "branch", "merge", "fork", "join")
 """Of a partition, left to right. branch and merge are the Fork and Join of a Recompute, which hangs below them."""
 ROW, TOP, TALL, BELOW = 1.2, 0.85, 0.3, 0.46  # inches
 Point = tuple[float, float]
-
-
-@styled
-def draw_pipeline(micro_batches: int, partitions: int, dependencies: bool) -> Figure:
-    """Draw the graph that a forward of m micro-batches through n partitions leaves."""
-    output = pipeline(micro_batches, partitions, fence if dependencies else untied, [])
-    count = partitions * (micro_batches - 1) if dependencies else 0
-    finding = "Nothing ties one row to another: they meet only at the right end"
-    if count:
-        ties = f"{count} ties lead" if count > 1 else "One tie leads"
-        finding = f"{ties} from a row to the row above: the lower row goes backward first"
-    return draw_graph(output, finding)
 
 
 @styled
@@ -139,7 +121,7 @@ class Graph:
         """Yield the shown nodes that an edge from this one leads to, through those that are not shown."""
         for target in self.nodes[k].next:
             if target in self.shown:
-                yield target  # type: ignore[misc]
+                yield target
             elif target is not None:
                 yield from self._ends(target)
 
@@ -263,7 +245,7 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
     """Draw backward of m micro-batches through n partitions, with ties and without, and how many insides are alive."""
     m, n = micro_batches, partitions
     orders = {name: order_of(m, n, tied) for name, tied in (("with ties", True), ("without", False))}
-    figure, grid = new_figure(
+    figure, grid = style.new_figure(
         9,
         1.8 + 0.22 * m * n + 1.1,
         rows=2,
@@ -292,7 +274,7 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
     figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
     ways = f"at most {most[0]} with ties, {most[1]} without"
     finding = f"Insides alive at once in a partition: {ways}"
-    headline(figure, finding)
+    style.headline(figure, finding)
     return describe(figure, f"{finding}. {'. '.join(said)}.")
 
 
@@ -303,12 +285,12 @@ def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
         steps = [k for k, now in enumerate(found) if f"{i}{j}" in now]
         look: Any = {"facecolor": pale(rank_color(j), 0.55), "linewidth": 0}
         axes.add_patch(Rectangle((steps[0] - 0.5, j * m + i - 0.3), steps[-1] - steps[0] + 1, 0.6, **look))
-        for k in steps[:: max(1, len(steps) - 1)]:
-            face = HUE[ops[k][0]]
-            axes.add_patch(
-                Rectangle((k - 0.5, j * m + i - 0.45), 1, 0.9, facecolor=face, edgecolor=PAPER, zorder=3)
-            )
-    for a, b in pairwise(range(0, m * n + 1, m)):
-        axes.axhspan(a - 0.5, b - 0.5, color=pale(rank_color(a // m), 0.08), zorder=0)
+        for k in (steps[0], steps[-1]):
+            face, corner = HUE[ops[k][0]], (k - 0.5, j * m + i - 0.45)
+            axes.add_patch(Rectangle(corner, 1, 0.9, facecolor=face, edgecolor=PAPER, zorder=3))
+            if len(ops) <= 16:
+                write(axes, k, j * m + i, ops[k][0], size=9, color=ink_on(face), zorder=4)
+    for j in range(n):
+        axes.axhspan(j * m - 0.5, j * m + m - 0.5, color=pale(rank_color(j), 0.08), zorder=0)
     axes.set_yticks(range(m * n), [str(i) for _ in range(n) for i in range(m)])
     axes.tick_params(length=0)

@@ -1,15 +1,19 @@
 """What notebook 11, the order of backward, looks at: graphs as lists of nodes, and the orders of whole pipelines."""
 
+# mypy: allow-untyped-calls
+# ruff: noqa: D102
+
 from __future__ import annotations
 
 import importlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -40,16 +44,8 @@ class Node:
     function: Any = field(repr=False, compare=False)
 
 
-def highest(ready: list[Any]) -> Any:
-    """Return the node with the highest sequence number: the one made last, if all were made in one thread."""
-    return max(ready, key=lambda node: node._sequence_nr())
-
-
-def engine_order(root: Any, pick: Callable[[list[Any]], Any] = highest, waits: bool = True) -> list[Any]:
-    """Return all nodes behind `root`, itself first, in the order in which autograd will run them.
-
-    pick, waits: other rules, for wrong answers.
-    """
+def engine_order(root: Any) -> list[Any]:
+    """Return all nodes behind `root`, itself first, in the order in which autograd will run them."""
     users, found = Counter[Any](), [root]
     for node in found:  # grows while it is read
         for x in following(node):
@@ -57,12 +53,12 @@ def engine_order(root: Any, pick: Callable[[list[Any]], Any] = highest, waits: b
             found += [x] * (users[x] == 1)
     order, ready = [], [root]
     while ready:
-        node = pick(ready)
+        node = max(ready, key=lambda node: node._sequence_nr())
         ready.remove(node)
         order.append(node)
         for x in following(node):
             users[x] -= 1
-            if users[x] == 0 if waits else x not in order + ready:
+            if users[x] == 0:
                 ready.append(x)
     return order
 
@@ -123,25 +119,19 @@ class Step(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, label: str, ran: list[str]) -> Tensor:
-        """Keep what to note."""
         ctx.note = label, ran
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Note it."""
         label, ran = ctx.note
         ran.append(label)
         return gradient, None, None
 
 
-class Copy(Step):
-    """Stand for the copy to the next device."""
-
-
-def step(x: Tensor, label: str, ran: list[str], function: Function = Step) -> Tensor:
+def step(x: Tensor, label: str, ran: list[str]) -> Tensor:
     """Apply a Step."""
-    return function.apply(x, label, ran)  # type: ignore[no-any-return]
+    return Step.apply(x, label, ran)  # type: ignore[no-any-return]
 
 
 class MyCheckpoint(torch.autograd.Function):
@@ -149,13 +139,11 @@ class MyCheckpoint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        """Compute: an autograd function's forward runs without grad mode."""
         ctx.shared = shared
         return function(x)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Go backward through the inside."""
         x, output = ctx.shared.pop("inside")
         torch.autograd.backward(output, gradient)
         return None, None, None, x.grad
@@ -166,14 +154,12 @@ class MyRecompute(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        """Keep the input."""
         ctx.shared, ctx.function = shared, function
         ctx.save_for_backward(x)
         return phony.detach()
 
     @staticmethod
     def backward(ctx: Any, grad_phony: Tensor) -> Any:
-        """Compute once more, with a graph."""
         (x,) = ctx.saved_tensors
         x = x.detach().requires_grad_(x.requires_grad)
         with torch.enable_grad():
@@ -183,9 +169,9 @@ class MyRecompute(torch.autograd.Function):
 
 def my_tie(output: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
     """Hang a Recompute beside the output of a Checkpoint; return the output."""
-    output, phony = MyFork.apply(output)  # type: ignore[no-untyped-call]
-    phony = MyRecompute.apply(phony, shared, function, x)  # type: ignore[no-untyped-call]
-    return MyJoin.apply(output, phony)  # type: ignore[no-untyped-call,no-any-return]
+    output, phony = MyFork.apply(output)
+    phony = MyRecompute.apply(phony, shared, function, x)
+    return MyJoin.apply(output, phony)  # type: ignore[no-any-return]
 
 
 def far_ahead() -> None:
@@ -195,40 +181,35 @@ def far_ahead() -> None:
         x * 1
 
 
-def pipeline(m: int, n: int, prepare: Fence, ran: list[str], parameter: Tensor | None = None) -> Tensor:
-    """Run forward with this fence, and return the output; its backward will note in `ran` what runs.
+def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
+    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter.
 
     One worker computes all partitions, as in torchgpipe on a CPU.
     """
-    w = torch.full((2,), 0.5, requires_grad=True) if parameter is None else parameter
+    ran, w = list[str](), torch.full((2,), 0.5, requires_grad=True)
     batches = [torch.full((1, 2), 1.0 + i) for i in range(m)]
     far_ahead()
 
-    def layer(label: str) -> Callable[[Tensor], Tensor]:
-        def function(x: Tensor) -> Tensor:
-            ran.extend([f"R{label}"] * torch.is_grad_enabled())
-            return step(x * w + 1, f"B{label}", ran)
+    def compute(label: str, x: Tensor) -> Tensor:
+        ran.extend([f"R{label}"] * torch.is_grad_enabled())
+        return step(x * w + 1, f"B{label}", ran)
 
-        return function
+    def copy(pairs: dict[int, str], x: Tensor, j: int) -> Tensor:
+        return step(x, f"C{pairs[j]}", ran)
 
     with ThreadPoolExecutor(1) as worker:
         for clock in clock_cycles(m, n):
-            numbers = {j: i for i, j in clock}
-            prepare(clock, batches, lambda x, j, numbers=numbers: step(x, f"C{numbers[j]}{j}", ran, Copy))
-            tasks = {(i, j): ({"place": (i, j)}, layer(f"{i}{j}"), batches[i]) for i, j in clock}
+            prepare(clock, batches, partial(copy, {j: f"{i}{j}" for i, j in clock}))
+            tasks = [(dict[str, Any](), partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
             leaves = [torch.empty(0, requires_grad=True) for _ in tasks]
-            outputs = [
-                worker.submit(MyCheckpoint.apply, leaf, *task)
-                for leaf, task in zip(leaves, tasks.values(), strict=True)
-            ]
-            for ((i, _), task), output in zip(tasks.items(), outputs, strict=True):
+            outputs = [worker.submit(MyCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)]
+            for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
                 batches[i] = my_tie(output.result(), *task)
-    return torch.cat(batches)
+    torch.cat(batches).sum().backward()
+    return ran, w.grad
 
 
-def untied(
-    clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[[Tensor, int], Tensor]
-) -> None:
+def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[..., Tensor]) -> None:
     """Prepare a clock as `fence` does, without ties."""
     for i, j in clock:
         if j > 0:
@@ -237,9 +218,7 @@ def untied(
 
 def order_of(m: int, n: int, tied: bool = True) -> list[str]:
     """Return the order of a pipeline's backward: R and B, without copies."""
-    ran = list[str]()
-    pipeline(m, n, fence if tied else untied, ran).sum().backward()
-    return [op for op in ran if op[0] != "C"]
+    return [op for op in fenced(m, n, fence if tied else untied)[0] if op[0] != "C"]
 
 
 def alive(ops: Sequence[str]) -> list[set[str]]:
@@ -269,7 +248,7 @@ def peaks(ops: Sequence[str]) -> list[int]:
 class Probe(nn.Module):
     """A layer of partition j that notes its operations. Its input must hold the micro-batch's number in column 0."""
 
-    def __init__(self, j: int, ran: list[str], recomputing: Callable[[], bool] = is_recomputing) -> None:
+    def __init__(self, j: int, ran: list[str], recomputing: Callable[[], bool]) -> None:
         super().__init__()
         self.j, self.ran, self.recomputing = j, ran, recomputing
         self.weight = nn.Parameter(torch.ones(4))
@@ -281,46 +260,25 @@ class Probe(nn.Module):
         return step(x * self.weight, f"B{label}", self.ran)
 
 
-def in_backward() -> bool:
-    """Return whether autograd is running this code: what recomputes without saying so recomputes there."""
-    return bool(torch._C._current_graph_task_id() != -1)
-
-
-def numbers(m: int) -> Tensor:
-    """Return m rows of 4 numbers, row i all i."""
-    return torch.arange(m, dtype=torch.float32).view(m, 1).expand(m, 4).contiguous()
+def _order(gpipe: Any, recomputing: Callable[[], bool], m: int, n: int) -> list[str]:
+    ran = list[str]()
+    far_ahead()
+    layers = nn.Sequential(*(Probe(j, ran, recomputing) for j in range(n)))
+    model = gpipe(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint="always")
+    model(torch.arange(float(m)).view(m, 1).expand(m, 4).contiguous()).sum().backward()  # row i is all i
+    return ran
 
 
 def gpipe_order(m: int, n: int) -> list[str]:
     """Return the order in which lib.GPipe goes backward."""
-    ran = list[str]()
-    far_ahead()
-    model = GPipe(nn.Sequential(*(Probe(j, ran) for j in range(n))), [1] * n, devices=["cpu"] * n, chunks=m,
-                  checkpoint="always")  # fmt: skip
-    model(numbers(m)).sum().backward()
-    return ran
+    return _order(GPipe, is_recomputing, m, n)
 
 
 def torchgpipe_run(m: int, n: int, *, dependencies: bool = True) -> str:
     """Return the order in which torchgpipe goes backward, checkpoint="always". Raises ImportError where it is not."""
-    theirs, ran = importlib.import_module("torchgpipe"), list[str]()
-    layers = nn.Sequential(*(Probe(j, ran, theirs.is_recomputing) for j in range(n)))
-    model = theirs.GPipe(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint="always")
-    module = importlib.import_module("torchgpipe.pipeline")
-    with nullcontext() if dependencies else _replaced(module, "depend", lambda *_: None):
-        output = model(numbers(m))
-    output.sum().backward()
-    return " ".join(ran)
-
-
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
+    theirs, module = (importlib.import_module(name) for name in ("torchgpipe", "torchgpipe.pipeline"))
+    with patch.object(module, "depend", module.depend if dependencies else lambda *_: None):
+        return " ".join(_order(theirs.GPipe, theirs.is_recomputing, m, n))
 
 
 def torchgpipe_orders() -> tuple[dict[str, list[str]], str]:

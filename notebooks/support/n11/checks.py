@@ -15,17 +15,13 @@ from torch import Tensor
 
 from lib._values import plural
 from support.built import MyFork, MyJoin, depend, fence
-from support.checks import Exercise, Guess, Verdict
+from support.checks import Exercise, Guess, Verdict, letter
 from support.n11 import runs
 from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
 # ---- predictions
 
-guess_first = Guess(
-    "the chain that goes backward first",
-    lambda: "a",
-    read=lambda said: said.strip().lower() if isinstance(said, str) else said,
-)
+guess_first = Guess("the chain that goes backward first", lambda: "A", read=letter)
 """Section 3: which of the two chains goes backward first."""
 guess_ticks = Guess(
     "the end of partition 0's backward in ticks",
@@ -308,9 +304,8 @@ def _check_halves(exercise: Exercise, answer: Halves) -> Verdict:
         order, right, _, _ = _outcome(exercise.reference, needs_grad)
         if isinstance(error, NotImplementedError):
             return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
-        said = next(
-            (f" {why}" for why, x in exercise.mistakes.items() if _alike(_outcome(x, needs_grad), got)), ""
-        )
+        alike = (why for why, x in exercise.mistakes.items() if _alike(_outcome(x, needs_grad), got))
+        said = next((f" {why}" for why in alike), "")
         if error:
             return exercise.wrong(f"with {case}: {said_of(error)}{said}")
         if ran != order:

@@ -17,20 +17,7 @@ from torch import Tensor
 from lib.show import style
 from lib.show.explore import whole
 from lib.show.sheet import EDGE, WIDTH, box, inch_sheet, write
-from lib.show.style import (
-    GREEN,
-    INK,
-    MUTED,
-    PAPER,
-    PINK,
-    RED,
-    describe,
-    ink_on,
-    pale,
-    rank_color,
-    styled,
-    title,
-)
+from lib.show.style import GREEN, INK, MUTED, PAPER, PINK, RED, pale, rank_color
 from support.n11.runs import Node, alive, order_of, peaks, walk
 
 # ---- The autograd graph of a pipeline: a row a micro-batch, a band a partition; all partitions have the same columns.
@@ -42,7 +29,7 @@ ROW, TOP, TALL, BELOW = 1.2, 0.85, 0.3, 0.46  # inches
 Point = tuple[float, float]
 
 
-@styled
+@style.styled
 def draw_graph(output: Tensor, finding: str, rows: Sequence[str] = ()) -> Figure:
     """Draw the nodes behind `output` and their turns in backward, as the engine's rule says them.
 
@@ -59,19 +46,18 @@ def draw_graph(output: Tensor, finding: str, rows: Sequence[str] = ()) -> Figure
         write(axes, 0.17, top + number * ROW + 0.1 * graph.hangs, name, rotation=90, color=MUTED)
     for j in () if rows else graph.partitions:
         left, right = graph.band(j)
-        axes.add_patch(
-            Rectangle((left, 0.2), right - left, bottom - 0.2, facecolor=pale(rank_color(j), 0.07), zorder=0)
-        )
+        face = pale(rank_color(j), 0.07)
+        axes.add_patch(Rectangle((left, 0.2), right - left, bottom - 0.2, facecolor=face, zorder=0))
         axes.plot([left, right], [0.2, 0.2], color=rank_color(j), linewidth=3, solid_capstyle="butt")
         write(axes, left + 0.08, 0.37, f"partition {j}", ha="left", weight="bold")
     for start, end in graph.edges:
         _draw_edge(axes, graph, at, start, end)
     for turn, k in enumerate(graph.shown, start=1):
         _draw_node(axes, graph, k, at[k], turn)
-    title(axes, finding)
+    style.title(axes, finding)
     ties = ", ".join(f"{graph.name(a)} to {graph.name(b)}" for a, b in graph.ties) or "none"
     order = ", ".join(map(graph.name, graph.shown))
-    return describe(figure, f"{finding}. Ties between rows: {ties}. In backward: {order}.")
+    return style.describe(figure, f"{finding}. Ties between rows: {ties}. In backward: {order}.")
 
 
 class Graph:
@@ -79,13 +65,10 @@ class Graph:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        self.shown = [
-            k for k, node in enumerate(nodes) if node.name in NAMES or hasattr(node.function, "label")
-        ]
+        drawn = (node.name in NAMES or hasattr(node.function, "label") for node in nodes)
+        self.shown = [k for k, is_drawn in enumerate(drawn) if is_drawn]
         if not self.shown:
-            raise ValueError(
-                "no node of this graph says where it belongs: it is no pipeline's, and has no label"
-            )
+            raise ValueError("no node of this graph is one that a pipeline makes, or has a label")
         self.rows = sorted({nodes[k].place.i for k in self.shown})
         self.partitions = sorted({nodes[k].place.j for k in self.shown})
         self.hangs = any(nodes[k].name == "Recompute" for k in self.shown)
@@ -126,14 +109,9 @@ class Graph:
                 yield from self._ends(target)
 
     def _spread(self) -> None:
-        widths = {
-            key: max(
-                width_of(self.nodes[k].name)
-                for k in self.shown
-                if self.column[k] == key and not self._hung(k)
-            )
-            for key in sorted({key for k, key in self.column.items() if not self._hung(k)})
-        }
+        widths = dict[tuple[int, int], float]()
+        for k in sorted((k for k in self.shown if not self._hung(k)), key=self.column.__getitem__):
+            widths[self.column[k]] = max(widths.get(self.column[k], 0.0), width_of(self.nodes[k].name))
         gap = min(0.8, (WIDTH - 0.45 - sum(widths.values())) / (len(widths) + 1))
         right, self.x = 0.4 + gap, dict[tuple[int, int], float]()
         for key, width in widths.items():
@@ -179,9 +157,8 @@ def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, Point], start: int, en
         points = [(x1, y0 - TALL / 2), (x1, y1 + TALL / 2)]
         if abs(x0 - x1) >= halves[0]:
             points = [(x0 - halves[0], y0), (x1, y0), (x1, y1 + TALL / 2)]
-    patch = FancyArrowPatch(
-        path=Path(points), arrowstyle="-|>", mutation_scale=9, zorder=2, joinstyle="round", **look
-    )
+    look |= {"arrowstyle": "-|>", "mutation_scale": 9, "zorder": 2, "joinstyle": "round"}
+    patch = FancyArrowPatch(path=Path(points), **look)
     patch.set_facecolor("none" if len(points) > 2 else look["color"])
     axes.add_patch(patch)
 
@@ -195,7 +172,7 @@ BACKWARD_CONTROLS = {
 HUE = {"R": PINK, "B": GREEN}
 
 
-@styled
+@style.styled
 def draw_orders(orders: Mapping[str, Sequence[str]], finding: str) -> Figure:
     """Draw each order as a strip of cells; a triangle marks where one first leaves the order in the first row.
 
@@ -216,66 +193,46 @@ def draw_orders(orders: Mapping[str, Sequence[str]], finding: str) -> Figure:
             hue = rank_color(int(op[2]))
             face = hue if op[0] == "B" else pale(hue, 0.35)
             look: Any = {"edge": RED, "line": 2.2, "zorder": 5} if k in leaves else {"edge": PAPER, "line": 1}
-            box(
-                axes,
-                left + (k + 0.5) * side,
-                y,
-                side,
-                0.32,
-                op,
-                face=face,
-                radius=0,
-                size=9,
-                ink=ink_on(face),
-                **look,
-            )
+            look |= {"face": face, "ink": style.ink_on(face), "radius": 0, "size": 9}
+            box(axes, left + (k + 0.5) * side, y, side, 0.32, op, **look)
         for k in leaves:
             axes.plot(left + (k + 0.5) * side, y - 0.23, marker="v", color=RED, markersize=6)
         write(axes, WIDTH - 0.7, y, str(max(peaks(ops))), size=12, weight="bold")
-    title(axes, finding)
+    style.title(axes, finding)
     said = "; ".join(
         f"{name}: {' '.join(ops)}, at most {max(peaks(ops))} alive in a partition"
         for name, ops in orders.items()
     )
-    return describe(figure, f"{finding}. {said}.")
+    return style.describe(figure, f"{finding}. {said}.")
 
 
-@styled
+@style.styled
 def draw_backward(micro_batches: int, partitions: int) -> Figure:
     """Draw backward of m micro-batches through n partitions, with ties and without, and how many insides are alive."""
     m, n = micro_batches, partitions
     orders = {name: order_of(m, n, tied) for name, tied in (("with ties", True), ("without", False))}
-    figure, grid = style.new_figure(
-        9,
-        1.8 + 0.22 * m * n + 1.1,
-        rows=2,
-        cols=2,
-        sharey="row",
-        height_ratios=(0.22 * m * n + 0.2, 1.1),
-        sharex="col",
-    )
+    shape: Any = {"sharex": "col", "sharey": "row", "height_ratios": (0.22 * m * n + 0.2, 1.1)}
+    figure, grid = style.new_figure(9, 2.9 + 0.22 * m * n, rows=2, cols=2, **shape)
     said, most = [], [max(peaks(ops)) for ops in orders.values()]
     for (lanes, stairs), (name, ops) in zip(zip(*grid, strict=True), orders.items(), strict=True):
         _draw_lanes(lanes, ops, m, n)
         counts = np.array([[sum(pair[1] == str(j) for pair in now) for now in alive(ops)] for j in range(n)])
         for j in range(n):
-            stairs.bar(
-                np.arange(len(ops)), counts[j], 1.0, counts[:j].sum(axis=0), color=pale(rank_color(j), 0.55)
-            )
+            color, below = pale(rank_color(j), 0.55), counts[:j].sum(axis=0)
+            stairs.bar(np.arange(len(ops)), counts[j], 1.0, below, color=color)
         lanes.set_title(f"{name}: at most {max(peaks(ops))} in a partition", fontsize=11)
         stairs.set_xlabel("step of backward (one thread: one operation a step)")
         said.append(f"{name.capitalize()}: {' '.join(ops)}; alive {', '.join(map(str, counts.sum(axis=0)))}")
     grid[0][0].set_ylabel("micro-batch")
     grid[1][0].set_ylabel("insides alive")
     handles = [Patch(facecolor=HUE["R"], label="R recompute"), Patch(facecolor=HUE["B"], label="B backward")]
-    handles += [
-        Patch(facecolor=pale(rank_color(j), 0.55), label=f"inside alive, partition {j}") for j in range(n)
-    ]
+    alive_in = {f"inside alive, partition {j}": pale(rank_color(j), 0.55) for j in range(n)}
+    handles += [Patch(facecolor=color, label=label) for label, color in alive_in.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
     ways = f"at most {most[0]} with ties, {most[1]} without"
     finding = f"Insides alive at once in a partition: {ways}"
     style.headline(figure, finding)
-    return describe(figure, f"{finding}. {'. '.join(said)}.")
+    return style.describe(figure, f"{finding}. {'. '.join(said)}.")
 
 
 def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
@@ -289,7 +246,7 @@ def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
             face, corner = HUE[ops[k][0]], (k - 0.5, j * m + i - 0.45)
             axes.add_patch(Rectangle(corner, 1, 0.9, facecolor=face, edgecolor=PAPER, zorder=3))
             if len(ops) <= 16:
-                write(axes, k, j * m + i, ops[k][0], size=9, color=ink_on(face), zorder=4)
+                write(axes, k, j * m + i, ops[k][0], size=9, color=style.ink_on(face), zorder=4)
     for j in range(n):
         axes.axhspan(j * m - 0.5, j * m + m - 0.5, color=pale(rank_color(j), 0.08), zorder=0)
     axes.set_yticks(range(m * n), [str(i) for _ in range(n) for i in range(m)])

@@ -278,7 +278,7 @@ def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[li
     Note what runs; return the gradients of the parameters and of x, and what the two shared. The first is tied in a
     new thread, so that sequence numbers help nobody.
     """
-    checkpoint, _, tie = halves
+    checkpoint, recompute, tie = halves
     weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
     leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
     x, shared = leaf * 2, list[dict[str, Any]]()
@@ -291,6 +291,11 @@ def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[li
         output = tied(tie, output, memory, function, input)
         if not isinstance(output, Tensor):
             raise TypeError(f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing")
+        if all(
+            getattr(type(node), "_forward_cls", None) is not recompute
+            for node in engine_order(output.grad_fn)
+        ):
+            raise ValueError("no node of MyRecompute lies behind what my_tie returned")
         x = step(output, f"Copy{j}", ran)
         shared.append(memory)
     x.backward(torch.tensor([1.0, -2.0, 3.0]))

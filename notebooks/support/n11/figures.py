@@ -133,7 +133,7 @@ def width_of(name: str) -> float:
 
 def _draw_node(axes: Axes, graph: Graph, k: int, at: Point, turn: int) -> None:
     (x, y), node = at, graph.nodes[k]
-    role, hue = COLUMNS[graph.column[k][1]], rank_color(node.place.j)
+    role, hue = COLUMNS[graph.column[k][1]], MUTED if node.name[-1].isdigit() else rank_color(node.place.j)
     look = {"work": (pale(hue, 0.3), hue), "fed": (PAPER, RED), "fork": (PAPER, RED), "join": (PAPER, RED)}
     face, edge = (pale(PINK, 0.4), PINK) if graph._hung(k) else look.get(role, (pale(MUTED, 0.12), MUTED))
     wide = width_of(node.name)

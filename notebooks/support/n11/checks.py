@@ -24,7 +24,7 @@ from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far
 guess_first = Guess("the chain that goes backward first", lambda: "A", read=letter)
 """Section 3: which of the two chains goes backward first."""
 guess_ticks = Guess(
-    "the end of partition 0's backward in ticks",
+    "the end of the partition's backward in ticks",
     lambda copy, recompute, backward: max(copy, recompute) + backward,
 )
 """Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""

@@ -241,7 +241,7 @@ def _fault_of_join(fork: Function, join: Function) -> str:
     if ran != ["b1", "b0", "a1", "a0"]:
         return (
             f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
-            "and return a tensor with a Join node behind it: x.detach(), not x."
+            "and return a tensor with a Join node behind it."
         )
     return ""
 

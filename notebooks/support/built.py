@@ -147,3 +147,44 @@ def load(path, model, optimizer):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["more"]
+
+
+# ---- 11: edges without data, and the fence that ties the micro-batches; 12 goes backward in their order
+
+
+class MyFork(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.detach(), torch.empty(0, device=x.device)
+
+    @staticmethod
+    def backward(ctx, grad_x, grad_phony):
+        return grad_x
+
+
+class MyJoin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, phony):
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, grad_x):
+        return grad_x, None
+
+
+Fork = MyFork
+Join = MyJoin
+
+
+def depend(batches, i):
+    batches[i - 1], phony = Fork.apply(batches[i - 1])
+    batches[i] = Join.apply(batches[i], phony)
+
+
+def fence(clock, batches, copy):
+    """Prepare the batches of a clock: tie each to the micro-batch before it, bring it to its partition."""
+    for i, j in clock:
+        if i > 0:
+            depend(batches, i)
+        if j > 0:
+            batches[i] = copy(batches[i], j)

@@ -1,87 +1,205 @@
 """Predictions and exercises of notebook 11, the order of backward."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import product
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from lib.pipeline.dependency import Fork, Join
-from lib.pipeline.pipeline import Clock as Schedule
-from lib.pipeline.pipeline import Pipeline
+from lib._values import plural
+from support.built import MyFork, MyJoin, depend, fence
 from support.checks import Exercise, Guess, Verdict, letter
-from support.n11.runs import Run, backward_run, by_hand, needs, peaks, predict, turn
+from support.n11 import runs
+from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
 # ---- predictions
 
-guess_first = Guess(
-    "the chain that goes backward first",
-    lambda: "a",
-    read=lambda said: said.strip().lower() if isinstance(said, str) else said,
+guess_first = Guess("the chain that goes backward first", lambda: "A", read=letter)
+"""Section 3: which of the two chains goes backward first."""
+guess_ticks = Guess(
+    "the end of the partition's backward in ticks",
+    lambda copy, recompute, backward: max(copy, recompute) + backward,
 )
-"""Section 2: which of the two chains goes backward first."""
-guess_threads = Guess("the number of threads in backward", lambda: 1)
-"""Section 2: threads in which four CPU partitions go backward."""
-guess_second = Guess("the operation after R21", lambda: predict(3, 2, "always", False).ops[1], read=letter)
-"""Section 4: what follows R21 where nothing ties the micro-batches."""
+"""Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""
 guess_alive = Guess(
-    "the most insides alive in partition 1", lambda: peaks(predict(8, 2, "always", False).ops, 8, 2)[-1]
+    "the most insides alive in partition 1", lambda: runs.peaks(runs.order_of(8, 2, False))[1]
 )
-"""Section 5: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
-guess_changes = Guess("the number of weights whose gradient changes", lambda: 0)
+"""Section 7: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
+guess_changes = Guess("the number of gradient entries that change", lambda: 0)
 """ "Break it": does a phony without gradient change the gradients?"""
+MISSING = (2, 1)
+guess_missing = Guess(
+    "the pair (i, j) whose tie was forgotten",
+    lambda: MISSING,
+    read=lambda said: tuple(said) if isinstance(said, list) else said,
+)
+"""Section 10: read it from an order of backward."""
 
 
-# ---- exercise 1: Fork and Join
-
-AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
-
-
-class _Step(torch.autograd.Function):
-    """Pass a tensor on; backward notes its name."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, name: str, ran: list[str]) -> Tensor:
-        ctx.name_and_list = name, ran
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        name, ran = ctx.name_and_list
-        ran.append(name)
-        return gradient, None, None
+def forgetful_order() -> list[str]:
+    """Return the order of a pipeline of 4 micro-batches in 2 partitions in which one tie was forgotten."""
+    ran = fenced(4, 2, _unlike("i > 0", f"i > 0 and (i, j) != {MISSING}"))[0]
+    return [op for op in ran if op[0] != "C"]
 
 
-def _chain(x: Tensor, name: str, ran: list[str]) -> Tensor:
-    first = _Step.apply(x, f"{name}0", ran)  # type: ignore[no-untyped-call]
-    return _Step.apply(first, f"{name}1", ran)  # type: ignore[no-untyped-call,no-any-return]
+def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call it in a new thread, whose sequence numbers begin at 0."""
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(work, *arguments).result()
 
 
-def _far_ahead() -> None:
-    """Let this thread's sequence numbers run ahead of those of a new one."""
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(64):
-        x * 1
+ERRORS = {  # what torch says: what is behind it
+    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, None for "
+    "what is no tensor.",
+    "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
+    "positional argument": "backward gets one gradient for each output of forward.",
+    "KeyError": "Checkpoint looked for the inside before Recompute had left it there.",
+}
 
 
-def _check_fork_join(exercise: Exercise, answer: tuple[AutogradFunction, AutogradFunction]) -> Verdict:
-    problem = _problem_of_fork(answer[0]) or _problem_of_join(*answer) or _problem_of_order(*answer)
-    return Verdict("wrong", problem) if problem else exercise.right(f"{exercise.praise}.")
+def said_of(error: Exception) -> str:
+    """Return what torch says of a wrong autograd function, and what is behind it."""
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return next((f"{text}. {why}" for sign, why in ERRORS.items() if sign in text), text)
 
 
-def _problem_of_fork(fork: AutogradFunction) -> str:
+def changed(old: str, new: str, *parts: Any) -> Any:
+    """Return parts of ours with one line changed: a famous wrong answer."""
+    text = "\n".join(map(inspect.getsource, parts))
+    if old not in text:
+        raise ValueError(f"{old!r} stands in none of these parts")
+    space = dict(vars(inspect.getmodule(parts[0])))
+    exec(compile("from __future__ import annotations\n" + text.replace(old, new), "<changed>", "exec"), space)
+    wrong = [space[part.__name__] for part in parts]
+    return wrong[0] if len(wrong) == 1 else tuple(wrong)
+
+
+# ---- exercise 1: the engine's rule
+
+HIGHEST = "max(ready, key=lambda node: node._sequence_nr())"
+
+
+def graphs() -> Iterator[tuple[str, Tensor]]:
+    """Yield graphs, each with its name; no two nodes that can be ready together have the same number."""
+    far_ahead()
+    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
+    yield "tanh(w * 2)", torch.tanh(w * 2)
+    yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
+    y = w * 2
+    yield "y = w * 2, exp(y) + y", torch.exp(y) + y
+    z = y * y
+    yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
+    a, b = torch.tanh(w * 2) * 3, elsewhere(lambda: torch.sin(v * 2) * 3)
+    yield "two chains, one of them made in another thread", a + b
+    for _ in range(5):
+        w = torch.sin(w) * torch.cos(w) + w
+    yield "five rounds of w = sin(w) * cos(w) + w", w
+
+
+def _check_engine(exercise: Exercise, answer: Callable[[Any], Any]) -> Verdict:
+    suspects = dict(exercise.mistakes)
+    for name, output in graphs():
+        root: Any = output.grad_fn
+        got = _tried(answer, root)
+        if isinstance(got, Exception):
+            return exercise.wrong(f"for {name} your code raised {type(got).__name__}: {got}.")
+        if not isinstance(got, list):
+            said = (
+                "returned None (is a `return` missing?)"
+                if got is None
+                else f"gave a {type(got).__name__}, no list"
+            )
+            return exercise.wrong(f"your function {said}.")
+        suspects = {why: f for why, f in suspects.items() if _tried(f, root) == got}
+        real, hooks = watched(engine_order(root))
+        output.backward(torch.ones_like(output), retain_graph=True)
+        for hook in hooks:
+            hook.remove()
+        if [*map(_name, got)] != [*map(_name, real)] or any(
+            a is not b for a, b in zip(got, real, strict=True)
+        ):
+            said = f"autograd ran {_told(real)}; yours says {_told(got)}. {next(iter(suspects), '')}"
+            return exercise.wrong(f"for {name} {said}".rstrip())
+    return exercise.right("the order in which autograd really ran six graphs, node by node.")
+
+
+def watched(nodes: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return an empty list, to which each node is added when it runs, and the hooks that do it."""
+    ran: list[Any] = []
+    return ran, [node.register_prehook(lambda *_, node=node: ran.append(node)) for node in nodes]
+
+
+def _tried(answer: Callable[[Any], Any], root: Any) -> Any:
+    try:
+        return answer(root)
+    except Exception as error:
+        return error
+
+
+def _name(node: Any) -> str:
+    return str(node.name()).split("::")[-1].removesuffix("Backward0") if hasattr(node, "name") else repr(node)
+
+
+def _told(nodes: list[Any]) -> str:
+    return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
+
+
+check_engine = Exercise(
+    "the engine's rule",
+    name="engine_order",
+    reference=engine_order,
+    judge=_check_engine,
+    mistakes={
+        "A node is ready only when all its users have run, not the first of them.": changed(
+            "if users[x] == 0:", "if x not in order + ready:", engine_order
+        ),
+        "Among the ready nodes the highest number goes first; here it is the lowest.": changed(
+            "max(ready", "min(ready", engine_order
+        ),
+        "Here the node that has been ready for longest goes first; the numbers decide.": changed(
+            HIGHEST, "ready[0]", engine_order
+        ),
+        "Here the node that became ready last goes first; the numbers decide.": changed(
+            HIGHEST, "ready[-1]", engine_order
+        ),
+        "AccumulateGrad is a node, too; it belongs into the list.": (
+            lambda root: [node for node in engine_order(root) if not runs.is_leaf(node)]
+        ),
+        "All nodes in the order of their numbers: which of them are ready is forgotten.": (
+            lambda root: sorted(engine_order(root), key=lambda node: -node._sequence_nr())
+        ),
+        "The root itself runs, too, and first.": lambda root: engine_order(root)[1:],
+    },
+)
+"""Exercise 1: which node runs when, against what autograd does."""
+
+
+# ---- exercise 2: Fork and Join
+
+Function: TypeAlias = Any  # a class derived from torch.autograd.Function
+
+
+def _check_fork_join(exercise: Exercise, answer: tuple[Function, Function]) -> Verdict:
+    said = _fault_of_fork(answer[0]) or _fault_of_join(*answer)
+    return Verdict("wrong", said) if said else exercise.right(f"{exercise.praise}.")
+
+
+def _fault_of_fork(fork: Function) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
         forked = fork.apply(x)
     except Exception as error:
         return f"MyFork.forward raised {type(error).__name__}: {error}"
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
-        return f"MyFork.forward must return two tensors, (x, phony), not {type(forked).__name__}."
+        kind = "None: returned None (is a `return` missing?)" if forked is None else type(forked).__name__
+        return f"MyFork.forward must return two tensors, (x, phony), not {kind}."
     y, phony = forked
     if y.shape != x.shape or not torch.equal(y, x):
         return "MyFork must not change x: its first output differs."
@@ -99,52 +217,23 @@ def _problem_of_fork(fork: AutogradFunction) -> str:
     return ""
 
 
-ERRORS = {  # what torch says: what is behind it
-    "incorrect number of gradients": "backward returns one gradient for each argument of forward: one in Fork (x), "
-    "two in Join (x and the phony).",
-    "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
-    "positional argument": "backward gets one gradient for each output of forward: two in Fork, one in Join.",
-}
-
-
-def _explained(error: Exception) -> str:
-    text = str(error).splitlines()[0]
-    return next((why for sign, why in ERRORS.items() if sign in text), text)
-
-
-def _tied(fork: AutogradFunction, join: AutogradFunction) -> tuple[list[str], Tensor | None, Tensor | None]:
-    """Return the order of backward and both gradients of chains a (this thread) and b (another one), b tied to a."""
+def _fault_of_join(fork: Function, join: Function) -> str:
     ran: list[str] = []
-    x, y = (torch.ones(3, requires_grad=True) for _ in "ab")
-    _far_ahead()
-    a, phony = fork.apply(_chain(x, "a", ran))
-    start = join.apply(y, phony)
-    with ThreadPoolExecutor(1) as worker:
-        b = worker.submit(_chain, start, "b", ran).result()
-    (2 * a + 3 * b).sum().backward()
-    return ran, x.grad, y.grad
-
-
-def _problem_of_join(fork: AutogradFunction, join: AutogradFunction) -> str:
-    _, phony = fork.apply(torch.ones(3, requires_grad=True) * 2)
-    other = torch.tensor([4.0, 5.0, 6.0], requires_grad=True) * 1
+    x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
+    far_ahead()
     try:
-        joined = join.apply(other, phony)
+        a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
+        start = join.apply(y, phony)
+        if not isinstance(start, Tensor):
+            kind = "None: returned None (is a `return` missing?)" if start is None else type(start).__name__
+            return f"MyJoin.forward must return one tensor, not {kind}."
+        if start.shape != y.shape or not torch.equal(start, y):
+            return "MyJoin must not change x: its output differs."
+        b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
+        (2 * a + 3 * b).sum().backward()
     except Exception as error:
-        return f"MyJoin.forward raised {type(error).__name__}: {error}"
-    if not isinstance(joined, Tensor):
-        return f"MyJoin.forward must return one tensor, not {type(joined).__name__}."
-    if joined.shape != other.shape or not torch.equal(joined, other):
-        return "MyJoin must not change x: its output differs."
-    return ""
-
-
-def _problem_of_order(fork: AutogradFunction, join: AutogradFunction) -> str:
-    try:
-        ran, grad_a, grad_b = _tied(fork, join)
-    except Exception as error:
-        return f"backward raised {type(error).__name__}: {_explained(error)}"
-    for name, function, grad, want in (("a", "MyFork", grad_a, 2.0), ("b", "MyJoin", grad_b, 3.0)):
+        return f"MyFork and MyJoin: with them forward or backward raised {said_of(error)}"
+    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
         if grad is None or not grad.any():
             return f"Chain {name} gets no gradient: {function}.backward must hand on that of its tensor."
         if not torch.equal(grad, torch.full((3,), want)):
@@ -152,7 +241,7 @@ def _problem_of_order(fork: AutogradFunction, join: AutogradFunction) -> str:
     if ran != ["b1", "b0", "a1", "a0"]:
         return (
             f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
-            "and return a tensor with a Join node behind it: x.detach(), not x."
+            "and return a tensor with a Join node behind it."
         )
     return ""
 
@@ -160,109 +249,193 @@ def _problem_of_order(fork: AutogradFunction, join: AutogradFunction) -> str:
 check_fork_join = Exercise(
     "MyFork and MyJoin",
     name="forward and backward of MyFork and MyJoin",
-    reference=(Fork, Join),
+    reference=(MyFork, MyJoin),
     answers=2,
     methods=("forward", "backward"),
     judge=_check_fork_join,
     praise="values and gradients untouched, and b goes backward before a",
 )
-"""Exercise 1: the phony, the values, the gradients, and the order that the edge forces."""
+"""Exercise 2: the phony, the values, the gradients, and the order that the edge forces."""
 
 
-# ---- exercise 2: the order by hand
-
-HAND = (2, 3)  # micro-batches, partitions
+# ---- exercise 3: a checkpoint of two nodes, tied together
 
 
-def _check_by_hand(exercise: Exercise, answer: object) -> Verdict:
-    """Say which edge or which turn an order misses first."""
-    truth = exercise.reference
-    words = answer.split() if isinstance(answer, str) else answer
-    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        return exercise.wrong(f"a text such as 'R12 B12 …' is expected, not {type(answer).__name__}.")
-    order = [word.upper() for word in words]
-    if sorted(order) != sorted(truth):
-        lost, strange = sorted(set(truth) - set(order)), sorted(set(order) - set(truth))
-        twice = sorted({op for op in order if order.count(op) > 1})
-        parts = [("missing", lost), ("unknown", strange), ("twice", twice)]
-        said = "; ".join(f"{name}: {', '.join(ops)}" for name, ops in parts if ops)
-        return Verdict("wrong", f"{exercise.what} has {len(truth)} operations, each once; {said}.")
-    if order == truth:
-        return exercise.right(f"{' '.join(truth)}.")
-    named = next((f" {why}" for why, wrong in exercise.mistakes.items() if wrong == order), "")
-    return exercise.wrong(f"{_first_fault(order)}{named}")
+def _layer(w: Tensor, label: str, ran: list[str]) -> Callable[[Tensor], Tensor]:
+    def function(x: Tensor) -> Tensor:
+        ran.append(f"{'R' if torch.is_grad_enabled() else 'F'}{label}")
+        return step(torch.tanh(x * w), f"B{label}", ran)
+
+    return function
 
 
-def _first_fault(order: list[str]) -> str:
-    waiting = needs(*HAND)
-    for k, op in enumerate(order):
-        done = set(order[:k])
-        missing = sorted(waiting[op] - done)
-        if missing:
-            return f"{op} at position {k} needs {' and '.join(missing)} first."
-        ready = {other for other, before in waiting.items() if other not in done and before <= done}
-        best = max(ready, key=turn)
-        if best != op:
-            among = ", ".join(sorted(ready))
-            return f"at position {k} ready are {among}: {best} has the highest number, not {op}."
-    raise AssertionError("no fault")
+Halves: TypeAlias = tuple[Function, Function, Any]
 
 
-def _twice(pairs: Iterable[tuple[int, int]]) -> list[str]:
-    """Recompute each pair (i, j) and go through it at once."""
-    return [f"{op}{i}{j}" for i, j in pairs for op in "RB"]
+def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[list[Any], list[Any]]:
+    """Send x through two checkpoints, each with a Wait behind its Checkpoint and a Copy behind its tie.
+
+    Note what runs; return the gradients of the parameters and of x, and what the two shared. The first is tied in a
+    new thread, so that sequence numbers help nobody.
+    """
+    checkpoint, recompute, tie = halves
+    weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
+    leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
+    x, shared = leaf * 2, list[dict[str, Any]]()
+    far_ahead()
+    for j, w in enumerate(weights):
+        memory, function, input = dict[str, Any](), _layer(w, f"{j}", ran), x
+        phony = torch.empty(0, requires_grad=True)
+        output = step(checkpoint.apply(phony, memory, function, input), f"Wait{j}", ran)
+        tied = elsewhere if j == 0 else lambda function, *arguments: function(*arguments)
+        output = tied(tie, output, memory, function, input)
+        if not isinstance(output, Tensor):
+            raise TypeError(f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing")
+        if all(
+            getattr(type(node), "_forward_cls", None) is not recompute
+            for node in engine_order(output.grad_fn)
+        ):
+            raise ValueError("no node of MyRecompute lies behind what my_tie returned")
+        x = step(output, f"Copy{j}", ran)
+        shared.append(memory)
+    x.backward(torch.tensor([1.0, -2.0, 3.0]))
+    return [*(w.grad for w in weights), leaf.grad], shared
 
 
-_ALL = list(product(range(HAND[0]), range(HAND[1])))
+def _check_halves(exercise: Exercise, answer: Halves) -> Verdict:
+    for needs_grad in (True, False):
+        case = f"an input that {'requires' if needs_grad else 'does not require'} grad"
+        ran, grads, left, error = got = _outcome(answer, needs_grad)
+        order, right, _, _ = _outcome(exercise.reference, needs_grad)
+        if isinstance(error, NotImplementedError):
+            return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
+        alike = (why for why, x in exercise.mistakes.items() if _alike(_outcome(x, needs_grad), got))
+        said = next((f" {why}" for why in alike), "")
+        if error:
+            return exercise.wrong(f"with {case}: {said_of(error)}{said}")
+        if ran != order:
+            return exercise.wrong(
+                f"with {case} {' '.join(order)} was expected, yours ran {' '.join(ran)}.{said}"
+            )
+        for name, grad, true in zip(("parameter 0", "parameter 1", "the input"), grads, right, strict=True):
+            if grad != true:
+                return exercise.wrong(f"with {case} the gradient of {name} is {grad}, not {true}.{said}")
+        if left:
+            return exercise.wrong(f"`shared` is not empty.{said}")
+    return exercise.right(exercise.praise)
 
-check_by_hand = Exercise(
-    "the order of backward for 2 micro-batches in 3 partitions",
-    reference=by_hand(*HAND),
-    judge=_check_by_hand,
+
+def _outcome(halves: Halves, needs_grad: bool) -> tuple[list[str], list[Any], bool, Exception | None]:
+    """Return what ran, the gradients in round numbers, whether anything is left in `shared`, and the error."""
+    ran = list[str]()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of torch, on a gradient asked of what is no leaf
+            grads, shared = two_partitions(halves, needs_grad, ran)
+    except Exception as error:
+        return ran, [], False, error
+    told = [None if grad is None else [round(value, 3) for value in grad.tolist()] for grad in grads]
+    return ran, told, any(x.get("inside") is not None for x in shared), None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one[:3] == other[:3] and str(one[3]) == str(other[3]))
+
+
+def _wrong(old: str, new: str) -> Any:
+    return changed(old, new, MyCheckpoint, MyRecompute, my_tie)
+
+
+check_halves = Exercise(
+    "a checkpoint of two nodes",
+    name="both backward functions and my_tie",
+    reference=(MyCheckpoint, MyRecompute, my_tie),
+    answers=3,
+    judge=_check_halves,
+    praise="gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
     mistakes={
-        "This is the order without dependencies.": by_hand(*HAND, dependencies=False),
-        "This is the order of forward; backward starts at the end.": _twice(
-            sorted(_ALL, key=lambda pair: (sum(pair), pair[1]))
+        "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": _wrong(
+            "return MyJoin.apply(output, phony)", "return output"
         ),
-        "Here each R waits for its own gradient, as in torch.utils.checkpoint; ours runs once it is ready.": _twice(
-            (int(op[1]), int(op[2])) for op in by_hand(*HAND) if op[0] == "B"
+        "Only sequence numbers put Recompute before Checkpoint here: take its phony from a Fork of the output.": _wrong(
+            "output, phony = MyFork.apply(output)", "phony = torch.empty(0, requires_grad=True)"
         ),
-        "Here one micro-batch goes through all partitions first.": _twice(_ALL[::-1]),
+        "Inside backward no graph is recorded unless one asks for it: with torch.enable_grad().": _wrong(
+            "with torch.enable_grad():", "if True:"
+        ),
+        "The inside must begin with a new leaf (x.detach()), or the nested backward runs on into what made x.": _wrong(
+            "x = x.detach().requires_grad_(x.requires_grad)", "x.requires_grad and x.retain_grad()"
+        ),
+        "torch.autograd.grad for x alone leaves the parameters without their gradients.": _wrong(
+            "torch.autograd.backward(output, gradient)",
+            "x.grad = torch.autograd.grad(output, x, gradient, allow_unused=True)[0]",
+        ),
+        "The nested backward must begin with the gradient that arrived, not with ones.": _wrong(
+            "backward(output, gradient)", "backward(output.sum())"
+        ),
+        "After backward the inside is still in `shared`, so its memory is not free: take it out (pop).": _wrong(
+            '.pop("inside")', '["inside"]'
+        ),
     },
 )
-"""Exercise 2: an order of 2 micro-batches in 3 partitions, as a text or a list."""
+"""Exercise 3: Checkpoint.backward, Recompute.backward, and the tie between them."""
 
 
-# ---- exercise 3: the missing edge
-
-MISSING = (2, 1)
+# ---- exercise 4: depend and fence
 
 
-class Damaged(Pipeline):
-    """A pipeline that forgets one dependency."""
+def _check_fence(exercise: Exercise, answer: Fence) -> Verdict:
+    for m, n in ((3, 2), (2, 2), (1, 2), (3, 1), (5, 3)):
+        where = f"for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
+        ran, gradient = fenced(m, n, fence)
+        try:
+            got = fenced(m, n, answer)
+        except NotImplementedError as error:
+            return Verdict("open", f"Not attempted yet: depend, which your fence calls. {error}".strip())
+        except Exception as error:
+            return exercise.wrong(f"{where} your code raised {said_of(error)}.")
+        if got[1] is None or not torch.equal(got[1], gradient):  # type: ignore[arg-type]
+            return exercise.wrong(
+                f"{where} the gradient is not that of the plain model. Fork and Join change no value."
+            )
+        if got[0] != ran:
+            said = next(
+                (f" {why}" for why, f in exercise.mistakes.items() if fenced(m, n, f)[0] == got[0]), ""
+            )
+            k = next((k for k, (a, b) in enumerate(zip(got[0], ran, strict=False)) if a != b), len(ran))
+            told = f"{' '.join(got[0][:k])} and then {(*got[0], 'nothing')[k]}".removeprefix(" and then ")
+            return exercise.wrong(
+                f"{where} backward should run {' '.join(ran)}, with yours it runs {told} (C: a copy).{said}"
+            )
+    return exercise.right(exercise.praise)
 
-    def fence(self, schedule: Schedule, skip_trackers: Any) -> None:
-        """Fence pair by pair, one of them without its dependency."""
-        for pair in schedule:
-            self.dependencies = tuple(pair) != MISSING
-            super().fence([pair], skip_trackers)
+
+def _unlike(old: str, new: str) -> Any:
+    return changed(old, new, depend, fence)[1]
 
 
-@cache
-def damaged_run() -> Run:
-    """Return a run of 4 micro-batches in 2 partitions in which one fence forgot its dependency."""
-    return backward_run(4, 2, pipeline=Damaged)
-
-
-check_missing = Exercise(
-    "the fence (i, j) that forgot its dependency",
-    reference=MISSING,
-    judge=lambda exercise, answer: exercise.compare(tuple(answer) if isinstance(answer, list) else answer),
+check_fence = Exercise(
+    "fence",
+    name="fence and depend",
+    reference=fence,
+    judge=_check_fence,
+    praise="in five pipelines backward runs in the order of a fence that ties every pair, and the gradients stay.",
     mistakes={
-        "That is where the edge should lead (its Fork); the fence of the later micro-batch makes it.": (1, 1),
-        "The Join would stand behind partition 0, but it is made on the way into the next partition.": (2, 0),
-        "That edge is there. Look one row up.": (3, 1),
-        "Micro-batch first, then partition.": (1, 2),
+        "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and both results stored.": (
+            _unlike("batches[i], phony)", "batches[i], torch.empty(0))")
+        ),
+        "Partition 0 is not tied: every pair with i > 0 needs it, whatever j is.": _unlike(
+            "i > 0", "i > 0 and j > 0"
+        ),
+        "Only partition 0 is tied: every pair with i > 0 needs it, whatever j is.": _unlike(
+            "i > 0", "i > 0 and not j"
+        ),
+        "No copy is made: with j > 0 the batch must come from the partition before.": _unlike(
+            "j > 0", "False"
+        ),
+        "Partition 0 has nobody to copy from: copy only with j > 0.": _unlike("j > 0", "True"),
+        "Only the first pair of a clock is tied; all of them must be.": _unlike(
+            "i > 0", "i and (i, j) in clock[:1]"
+        ),
     },
 )
-"""Exercise 3: the (i, j) whose fence forgot to depend."""
+"""Exercise 4: the order in which a fenced pipeline goes backward."""

@@ -1,315 +1,232 @@
-"""What notebook 11, the order of backward, runs and measures, and its models: graphs, orders, copies."""
+"""What notebook 11, the order of backward, looks at: graphs as lists of nodes, and the orders of whole pipelines."""
+
+# mypy: allow-untyped-calls
+# ruff: noqa: D102
 
 from __future__ import annotations
 
-import heapq
 import importlib
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
-from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
-from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.gpipe import GPipe
-from lib.pipeline.pipeline import Pipeline
+from lib.pipeline.pipeline import clock_cycles
 from lib.pipeline.recording import Place
-from lib.pipeline.streams import CPUStream, current_stream, new_stream
-from lib.saved import SavedTensors
-from lib.timeline import Recorder, Span, Trace
-from support.recordings import as_rows, as_trace, load, measured_or_recorded, need_gpu, origin_of, provenance
-from support.runs import predict_prefetch
+from support.built import MyFork, MyJoin, fence
+from support.recordings import load, provenance
 
-# ---- The autograd graph as a list of nodes: read, run on paper by the engine's rule, watched for real.
-#
-#     nodes = walk(output)
-#     predicted = rule_order(nodes)
-#     ran = watch(nodes)
-#     output.sum().backward()
-#     assert ran == predicted
-#
-# The rule of torch's engine, on a CPU: a node is ready when all nodes that use its outputs have run; of those
-# that are ready, the one with the highest sequence number runs next. Each thread numbers its own nodes 0, 1,
-# 2, … in forward, so two nodes of different threads may have the same number: which of them runs first is
-# left open.
+Function: TypeAlias = Any  # a class derived from torch.autograd.Function
+Fence: TypeAlias = Callable[[list[tuple[int, int]], list[Tensor], Callable[[Tensor, int], Tensor]], None]
+
+# ---- The autograd graph as a list of nodes, and the engine's rule.
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node: its name, where it belongs, its sequence number, the indices of the nodes that it leads to.
+    """One node: its name, where it belongs, the indices of the nodes that it leads to.
 
     next[0] is the node of the first argument in forward, None if that needed no gradient; leaves are None as well.
     """
 
     name: str
-    place: Place | None
-    number: int
+    place: Place
     next: tuple[int | None, ...]
     function: Any = field(repr=False, compare=False)
 
 
-def walk(output: Tensor) -> list[Node]:
-    """Return all nodes that backward from `output` will run, `output`'s own first; parameters and inputs are left out.
-
-    A node says where it belongs by a `place` (micro-batch, partition), and its name by a `label`, if its context has
-    them; one that doesn't belongs where its first argument belongs, or else where it is used. Raises ValueError for a
-    tensor without a graph.
-    """
-    if output.grad_fn is None:
-        raise ValueError("this tensor has no autograd graph: no tensor that it came from requires grad")
-    functions: list[Any] = [output.grad_fn]
-    index = {output.grad_fn: 0}
-    edges: list[tuple[int | None, ...]] = []
-    for function in functions:  # grows while it is read
-        targets = [target for target, _ in function.next_functions]
-        for target in targets:
-            if target is not None and target not in index and not _is_leaf(target):
-                index[target] = len(functions)
-                functions.append(target)
-        edges.append(tuple(index.get(target) for target in targets))
-    places = _places(functions, edges)
-    return [
-        Node(_name(function), place, function._sequence_nr(), next_, function)
-        for function, place, next_ in zip(functions, places, edges, strict=True)
-    ]
+def engine_order(root: Any) -> list[Any]:
+    """Return all nodes behind `root`, itself first, in the order in which autograd will run them."""
+    users, found = Counter[Any](), [root]
+    for node in found:  # grows while it is read
+        for x in following(node):
+            users[x] += 1
+            found += [x] * (users[x] == 1)
+    order, ready = [], [root]
+    while ready:
+        node = max(ready, key=lambda node: node._sequence_nr())
+        ready.remove(node)
+        order.append(node)
+        for x in following(node):
+            users[x] -= 1
+            if users[x] == 0:
+                ready.append(x)
+    return order
 
 
-def _is_leaf(function: Any) -> bool:
+def following(node: Any) -> list[Any]:
+    """Return the nodes that made the inputs of this one."""
+    return [x for x, _ in node.next_functions if x is not None]
+
+
+def is_leaf(function: Any) -> bool:
+    """Say whether a node only adds a gradient to a parameter or an input."""
     return str(function.name()).endswith("AccumulateGrad")
 
 
-def _name(function: Any) -> str:
-    return getattr(function, "label", None) or re.sub(r"Backward\d*$", "", function.name())
+def walk(output: Tensor) -> list[Node]:
+    """Return all nodes behind `output`, in the order in which backward will run them; without AccumulateGrad.
 
-
-def _places(functions: list[Any], edges: list[tuple[int | None, ...]]) -> list[Place | None]:
-    places: list[Place | None] = [_own_place(function) for function in functions]
-    changed = True
-    while changed:  # from the inputs on; a graph of a few hundred nodes needs no better way
-        changed = False
-        for k in reversed(range(len(functions))):
-            first = edges[k][0] if edges[k] else None
-            if places[k] is None and first is not None and places[first] is not None:
-                places[k], changed = places[first], True
+    A node says where it belongs by a label such as "a0" or by the `place` (micro-batch, partition) that it shares with
+    others; one that doesn't belongs where its first argument belongs (a Copy to the partition after it), or else where
+    it is used.
+    """
+    functions = [function for function in engine_order(output.grad_fn) if not is_leaf(function)]
+    index = {function: k for k, function in enumerate(functions)}
+    edges = [tuple(index.get(target) for target, _ in function.next_functions) for function in functions]
+    places = [_own_place(function) for function in functions]
+    for k in reversed(range(len(functions))):  # inputs first: where an argument comes from is known by then
+        first = edges[k][0] if edges[k] else None
+        source = None if first is None else places[first]
+        if places[k] is None and source is not None:
+            places[k] = Place(source.i, source.j + (_name(functions[k]) == "Copy"))
     for k, targets in enumerate(edges):
         for target in targets:
             if target is not None and places[target] is None:
                 places[target] = places[k]
-    return places
+    return [
+        Node(_name(function), place or Place(0, 0), targets, function)
+        for function, place, targets in zip(functions, places, edges, strict=True)
+    ]
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "label", None) or re.sub(r"^My(?=[A-Z])|Backward\d*$", "", function.name())
 
 
 def _own_place(function: Any) -> Place | None:
-    checkpointing = getattr(function, "checkpointing", None)
-    holder = function if checkpointing is None else checkpointing.function
-    place = getattr(holder, "place", None)
+    if found := re.fullmatch(r"([a-z])(\d)", getattr(function, "label", "")):
+        return Place("abcdefgh".index(found[1]), int(found[2]))
+    place = getattr(function, "shared", {}).get("place")
     return None if place is None else Place(*place)
 
 
-def rule_order(nodes: list[Node]) -> list[int]:
-    """Return the indices of the nodes in the order in which a CPU's one autograd thread will run them."""
-    waits_for = [0] * len(nodes)
-    for node in nodes:
-        for target in node.next:
-            if target is not None:
-                waits_for[target] += 1
-    ready, order = [(-nodes[0].number, 0)], []
-    while ready:
-        _, k = heapq.heappop(ready)
-        order.append(k)
-        for target in nodes[k].next:
-            if target is not None:
-                waits_for[target] -= 1
-                if not waits_for[target]:
-                    heapq.heappush(ready, (-nodes[target].number, target))
-    return order
+# ---- A pipeline of checkpoints as the notebook builds it. An operation is written as its letter, the micro-batch, the
+# partition: R21 recomputes micro-batch 2 in partition 1, B21 is its backward, C21 the way back of its copy.
 
 
-def watch(nodes: list[Node]) -> list[int]:
-    """Return an empty list, to which each node adds its index when it runs."""
-    ran: list[int] = []
-    for k, node in enumerate(nodes):
-        node.function.register_prehook(lambda *_, k=k: ran.append(k))
-    return ran
-
-
-# ---- A small pipeline that tells what its backward does: the order, the thread, the tensors held.
-#
-# An operation is written as its letter, the micro-batch, the partition: R21 recomputes micro-batch 2 in
-# partition 1, B21 takes its gradient back.
-
-
-class Untied(Pipeline):
-    """A pipeline without dependencies between its micro-batches."""
-
-    dependencies = False
-
-
-class Log:
-    """What the layers report: the operations of backward, the tensors held during each, the threads at work."""
-
-    def __init__(self) -> None:
-        self.ops: list[str] = []
-        self.held: list[int] = []
-        self.threads: dict[str, set[int]] = {"forward": set(), "backward": set()}
-        self.saved: SavedTensors | None = None
-
-    def add(self, op: str) -> None:
-        """Note an operation, and what is held while it runs."""
-        self.ops.append(op)
-        self.held.append(self.saved.count if self.saved else 0)
-
-
-class Mark(torch.autograd.Function):
-    """Pass a tensor on; its backward reports that the partition now goes backward."""
+class Step(torch.autograd.Function):
+    """Pass a tensor on; backward notes a label."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, report: Callable[[], None], label: str, place: tuple[int, int]
-    ) -> Tensor:
-        """Keep what to report."""
-        ctx.report, ctx.label, ctx.place = report, label, place
-        return x.detach()
+    def forward(ctx: Any, x: Tensor, label: str, ran: list[str]) -> Tensor:
+        ctx.note = label, ran
+        return x.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Report."""
-        ctx.report()
-        return gradient, None, None, None
+        label, ran = ctx.note
+        ran.append(label)
+        return gradient, None, None
 
 
-class Probe(nn.Module):
-    """A layer of partition j that reports to a log. Its input must hold the micro-batch's number in column 0."""
-
-    def __init__(self, j: int, log: Log, recomputing: Callable[[], bool] = is_recomputing) -> None:
-        super().__init__()
-        self.j, self.log, self.recomputing = j, log, recomputing
-        self.weight = nn.Parameter(torch.ones(4))
-        self.inside = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor that still holds the number."""
-        i = round(x[0, 0].item())
-        thread = "backward" if self.recomputing() else "forward"
-        self.log.threads[thread].add(threading.get_ident())
-        y = x * self.weight + 0 * self.inside(x)
-        if self.recomputing():
-            self.log.add(f"R{i}{self.j}")
-
-        def report() -> None:
-            self.log.threads["backward"].add(threading.get_ident())
-            self.log.add(f"B{i}{self.j}")
-
-        return Mark.apply(y, report, "layers", (i, self.j))  # type: ignore[no-untyped-call,no-any-return]
+def step(x: Tensor, label: str, ran: list[str]) -> Tensor:
+    """Apply a Step."""
+    return Step.apply(x, label, ran)  # type: ignore[no-any-return]
 
 
-def in_backward() -> bool:
-    """Return whether autograd is running this code: what recomputes without saying so recomputes there."""
-    return bool(torch._C._current_graph_task_id() != -1)
+class MyCheckpoint(torch.autograd.Function):
+    """Compute without a graph; go backward through the inside that Recompute has left."""
+
+    @staticmethod
+    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
+        ctx.shared = shared
+        return function(x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, output = ctx.shared.pop("inside")
+        torch.autograd.backward(output, gradient)
+        return None, None, None, x.grad
 
 
-@dataclass(frozen=True)
-class Run:
-    """One forward and backward pass: operations in their order, tensors held, and the nodes as they ran."""
+class MyRecompute(torch.autograd.Function):
+    """Keep the input; compute the inside when backward comes by."""
 
-    ops: tuple[str, ...]
-    held: tuple[int, ...]  # tensors that autograd keeps of recomputed insides, during each operation
-    nodes: list[Node] = field(repr=False)
-    ran: tuple[int, ...]  # indices of nodes, in the order in which autograd ran them
-    threads: dict[str, int]  # how many threads computed, in forward and in backward
-    gradient: Tensor | None = field(default=None, repr=False, compare=False)  # of all parameters, end to end
+    @staticmethod
+    def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
+        ctx.shared, ctx.function = shared, function
+        ctx.save_for_backward(x)
+        return phony.detach()
 
-    def __str__(self) -> str:
-        return " ".join(self.ops)
-
-
-def backward_run(
-    micro_batches: int, partitions: int, mode: str = "always", pipeline: type[Pipeline] = Pipeline
-) -> Run:
-    """Run a small model forward and backward, and return what happened.
-
-    pipeline: the class that GPipe runs. Copy and Wait, which CPU partitions do not need, are in the graph all the same.
-    Raises ValueError for counts below 1 or an unknown mode.
-    """
-    with forward(micro_batches, partitions, mode, pipeline) as (output, log, model):
-        nodes = walk(output)
-        ran = watch(nodes)
-        with SavedTensors(model.parameters()) as log.saved:
-            torch.autograd.backward(output, torch.ones_like(output))
-    threads = {phase: len(names) for phase, names in log.threads.items()}
-    gradient = torch.cat([x.grad.flatten() for x in model.parameters() if x.grad is not None])
-    return Run(tuple(log.ops), tuple(log.held), nodes, tuple(ran), threads, gradient)
+    @staticmethod
+    def backward(ctx: Any, grad_phony: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_(x.requires_grad)
+        with torch.enable_grad():
+            ctx.shared["inside"] = x, ctx.function(x)
+        return None, None, None, None
 
 
-@contextmanager
-def forward(
-    micro_batches: int, partitions: int, mode: str, pipeline: type[Pipeline]
-) -> Iterator[tuple[Tensor, Log, nn.Module]]:
-    """Run a model of one Probe a partition forward; yield its output, what it reports, and itself."""
-    m = integer("micro_batches", micro_batches, at_least=1)
-    n = integer("partitions", partitions, at_least=1)
-    log = Log()
-    with torch.random.fork_rng(devices=[]):  # the weights matter to nobody, the caller's random numbers do
-        layers = nn.Sequential(*(Probe(j, log) for j in range(n)))
-    recorded = type("GPipe", (GPipe,), {"_pipeline": pipeline})
-    model = recorded(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint=mode)
-    _count_on()
-    with Recorder():
-        yield model(numbers(m)), log, model
+def my_tie(output: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
+    """Hang a Recompute beside the output of a Checkpoint; return the output."""
+    output, phony = MyFork.apply(output)
+    phony = MyRecompute.apply(phony, shared, function, x)
+    return MyJoin.apply(output, phony)  # type: ignore[no-any-return]
 
 
-def numbers(m: int) -> Tensor:
-    """Return m rows of 4 numbers, row i all i."""
-    return torch.arange(m, dtype=torch.float32).view(m, 1).expand(m, 4).contiguous()
-
-
-def _count_on(nodes: int = 1000) -> None:
-    """Make so many nodes: this thread's numbers are then above those of any new worker, as in a longer program."""
+def far_ahead() -> None:
+    """Let this thread's sequence numbers run ahead of those of a new one."""
     x = torch.ones(1, requires_grad=True)
-    for _ in range(nodes):
-        x = x.detach().requires_grad_() * 1
+    for _ in range(64):
+        x * 1
 
 
-# ---- The order of backward and what it holds, predicted from a graph, or by hand from four lines.
-#
-# `predict` runs only forward and applies the rule of support.n11.runs to the graph that lies there. `by_hand`
-# asks no autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
+def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
+    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter.
 
-MODES = ("always", "except_last", "never")
+    One worker computes all partitions, as in torchgpipe on a CPU.
+    """
+    ran, w = list[str](), torch.full((2,), 0.5, requires_grad=True)
+    batches = [torch.full((1, 2), 1.0 + i) for i in range(m)]
+    far_ahead()
+
+    def compute(label: str, x: Tensor) -> Tensor:
+        ran.extend([f"R{label}"] * torch.is_grad_enabled())
+        return step(x * w + 1, f"B{label}", ran)
+
+    def copy(pairs: dict[int, str], x: Tensor, j: int) -> Tensor:
+        return step(x, f"C{pairs[j]}", ran)
+
+    with ThreadPoolExecutor(1) as worker:
+        for clock in clock_cycles(m, n):
+            prepare(clock, batches, partial(copy, {j: f"{i}{j}" for i, j in clock}))
+            tasks = [(dict[str, Any](), partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
+            leaves = [torch.empty(0, requires_grad=True) for _ in tasks]
+            outputs = [worker.submit(MyCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)]
+            for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
+                batches[i] = my_tie(output.result(), *task)
+    torch.cat(batches).sum().backward()
+    return ran, w.grad
 
 
-@lru_cache(maxsize=64)
-def predict(micro_batches: int, partitions: int, mode: str = "always", dependencies: bool = True) -> Run:
-    """Run only forward, and say by the engine's rule what backward would do; `held` counts insides, not tensors."""
-    pipeline = Pipeline if dependencies else Untied
-    with forward(micro_batches, partitions, mode, pipeline) as (output, _, _):
-        nodes = walk(output)
-    order = rule_order(nodes)
-    ops = tuple(op_of(nodes[k]) for k in order if op_of(nodes[k]))
-    held = tuple(map(len, alive(ops, micro_batches, partitions)))
-    return Run(ops, held, nodes, tuple(order), {})
+def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[..., Tensor]) -> None:
+    """Prepare a clock as `fence` does, without ties."""
+    for i, j in clock:
+        if j > 0:
+            batches[i] = copy(batches[i], j)
 
 
-def op_of(node: Node) -> str:
-    """Return the operation that a node stands for, "" for all nodes that only lead from one to the next."""
-    letter = {"Recompute": "R", "Checkpoint": "B", "layers": "B"}.get(node.name)
-    return f"{letter}{node.place.i}{node.place.j}" if letter and node.place else ""
+def order_of(m: int, n: int, tied: bool = True) -> list[str]:
+    """Return the order of a pipeline's backward: R and B, without copies."""
+    return [op for op in fenced(m, n, fence if tied else untied)[0] if op[0] != "C"]
 
 
-def alive(ops: Sequence[str], micro_batches: int, partitions: int) -> list[set[str]]:
+def alive(ops: Sequence[str]) -> list[set[str]]:
     """Return, for each operation, the insides that exist while it runs, as "21" for micro-batch 2 in partition 1.
 
-    An inside exists from its recomputation to the end of its backward; without recomputation from forward on.
+    An inside exists from its recomputation to the end of its backward.
     """
-    pairs = {f"{i}{j}" for i in range(micro_batches) for j in range(partitions)}
-    now = pairs - {op[1:] for op in ops if op[0] == "R"}
-    found = []
+    now, found = set[str](), []
     for op in ops:
         now = now | {op[1:]}
         found.append(now)
@@ -318,170 +235,63 @@ def alive(ops: Sequence[str], micro_batches: int, partitions: int) -> list[set[s
     return found
 
 
-def peaks(ops: Sequence[str], micro_batches: int, partitions: int) -> list[int]:
+def peaks(ops: Sequence[str]) -> list[int]:
     """Return, for each partition, the most insides that exist at once."""
-    found = alive(ops, micro_batches, partitions)
-    return [max(sum(pair[1] == str(j) for pair in now) for now in found) for j in range(partitions)]
+    partitions = sorted({op[2] for op in ops})
+    return [max(sum(pair[1] == j for pair in now) for now in alive(ops)) for j in partitions]
 
 
-def needs(micro_batches: int, partitions: int, *, dependencies: bool = True) -> dict[str, set[str]]:
-    """Return, for each operation of "always", what must have run before it: the edges of the graph, in short.
-
-    The gradient comes from the next partition; the inside must be there; and with dependencies, in each partition
-    micro-batch i is done before anything of i - 1 begins.
-    """
-    found: dict[str, set[str]] = {}
-    for i in range(micro_batches):
-        for j in range(partitions):
-            before = {f"B{i}{j + 1}"} if j + 1 < partitions else set()
-            if dependencies and i + 1 < micro_batches:
-                before.add(f"B{i + 1}{j}")
-            found[f"R{i}{j}"], found[f"B{i}{j}"] = before, {f"R{i}{j}"}
-    return found
+# ---- The order in which others go backward: lib's GPipe, torchgpipe (run here if it can be imported, else recorded by
+# `python -m support.recordings torchgpipe_order`; it is no requirement of this project), torch.utils.checkpoint.
 
 
-def turn(op: str) -> tuple[bool, int, int]:
-    """Return the place of an operation among those that are ready, the highest first: their sequence numbers, in short.
+class Probe(nn.Module):
+    """A layer of partition j that notes its operations. Its input must hold the micro-batch's number in column 0."""
 
-    Every R before any B; then the later clock of forward (i + j); then the later partition.
-    """
-    i, j = int(op[1]), int(op[2])
-    return op[0] == "R", i + j, j
+    def __init__(self, j: int, ran: list[str], recomputing: Callable[[], bool]) -> None:
+        super().__init__()
+        self.j, self.ran, self.recomputing = j, ran, recomputing
+        self.weight = nn.Parameter(torch.ones(4))
 
-
-def by_hand(micro_batches: int, partitions: int, *, dependencies: bool = True) -> list[str]:
-    """Return the order of "always", from `needs` and `turn` alone: no autograd is asked."""
-    waiting = needs(micro_batches, partitions, dependencies=dependencies)
-    order: list[str] = []
-    while waiting:
-        op = max((op for op, before in waiting.items() if before <= set(order)), key=turn)
-        order.append(op)
-        del waiting[op]
-    return order
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor that still holds the number."""
+        label = f"{round(x[0, 0].item())}{self.j}"
+        self.ran.extend([f"R{label}"] * self.recomputing())
+        return step(x * self.weight, f"B{label}", self.ran)
 
 
-# ---- Copies on the compute stream and on a stream of their own, timed by CUDA events.
-#
-# `python -m support.recordings copy_streams`, on a GPU, writes notebooks/recorded/copy_streams.json.
-
-LANES = ("copy", "compute")
-NAMES = {False: "one stream for both", True: "a copy stream"}
-CYCLES = 4_000_000  # of the GPU's clock: some milliseconds, about as long as a copy
-MEGABYTES = 64
-
-
-def predict_copies(
-    own_stream: bool, micro_batches: int = 4, copy: float = 1.0, compute: float = 1.5
-) -> Trace:
-    """Return the trace of a model: a copy waits for its stream, a computation for its copy and for the one before."""
-    batches = integer("micro_batches", micro_batches, at_least=1)
-    # so deep a prefetcher never waits for a buffer
-    return predict_prefetch(batches, copy, compute, depth=batches, ahead=own_stream)
+def _order(gpipe: Any, recomputing: Callable[[], bool], m: int, n: int) -> list[str]:
+    ran = list[str]()
+    far_ahead()
+    layers = nn.Sequential(*(Probe(j, ran, recomputing) for j in range(n)))
+    model = gpipe(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint="always")
+    model(torch.arange(float(m)).view(m, 1).expand(m, 4).contiguous()).sum().backward()  # row i is all i
+    return ran
 
 
-def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
-    """Bring micro-batches from pinned memory to the GPU by Copy, then Wait, then compute: as fence and compute do.
-
-    own_stream: copy on a stream of its own, else on the one that computes. Raises RuntimeError without a GPU,
-    ValueError for less than one micro-batch.
-    """
-    micro_batches = integer("micro_batches", micro_batches, at_least=1)
-    need_gpu("measure_copies")
-    _launch(own_stream, 1)  # the first launch loads the kernels and makes room
-    zero, marks = _launch(own_stream, micro_batches)
-    spans = []
-    for kind, label, start, end in marks:
-        times = [zero.elapsed_time(event) / 1e3 for event in (start, end)]
-        spans.append(Span(kind, label, times[0], max(times), kind))
-    return Trace(spans, LANES)
+def gpipe_order(m: int, n: int) -> list[str]:
+    """Return the order in which lib.GPipe goes backward."""
+    return _order(GPipe, is_recomputing, m, n)
 
 
-def _launch(own_stream: bool, micro_batches: int) -> tuple[Any, list[tuple[str, str, Any, Any]]]:
-    """Return the event of the beginning and, for each span, kind, label and the events around it; all are done."""
-    device = torch.device("cuda")
-    computes: Any = current_stream(device)
-    copies: Any = new_stream(device) if own_stream else computes
-    host = [torch.empty(MEGABYTES << 18).pin_memory() for _ in range(micro_batches)]
-    torch.cuda.synchronize()
-    zero, marks = _mark(computes), []
-    for i, x in enumerate(host):
-        start = _mark(copies)
-        (y,) = Copy.apply(CPUStream, copies, x)  # type: ignore[no-untyped-call]
-        marks.append(("copy", f"C{i}", start, _mark(copies)))
-        Wait.apply(copies, computes, y)  # type: ignore[no-untyped-call]
-        start = _mark(computes)
-        torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
-        marks.append(("compute", f"F{i}", start, _mark(computes)))
-    torch.cuda.synchronize()
-    return zero, marks
-
-
-def _mark(stream: Any) -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return event
-
-
-def measure_traces() -> dict[str, Any]:
-    """Return {"traces": …}, by NAMES, for JSON. Raises RuntimeError without a GPU."""
-    return {"traces": {name: as_rows(measure_copies(own)) for own, name in NAMES.items()}}
-
-
-def copies_traces() -> tuple[dict[str, Trace], str | None]:
-    """Return the traces by NAMES: measured here, with None as provenance; else recorded; else ({}, None)."""
-    data, _ = measured_or_recorded("copy_streams", measure_traces)
-    traces = data["traces"] if data else {}
-    return {name: as_trace(rows, LANES) for name, rows in traces.items()}, origin_of(data)
-
-
-def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
-    """Return one trace with the lanes of all, named after them; None for no trace."""
-    spans = [replace(span, lane=f"{name}: {span.lane}") for name, trace in traces.items() for span in trace]
-    return (
-        Trace(spans, [f"{name}: {lane}" for name, trace in traces.items() for lane in trace.lanes])
-        if spans
-        else None
-    )
-
-
-# ---- In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.
-#
-# `python -m support.recordings torchgpipe_order` records it; torchgpipe is no requirement of this project.
-
-
-def torchgpipe_run(micro_batches: int, partitions: int, *, dependencies: bool = True) -> str:
+def torchgpipe_run(m: int, n: int, *, dependencies: bool = True) -> str:
     """Return the order in which torchgpipe goes backward, checkpoint="always". Raises ImportError where it is not."""
-    theirs, log = importlib.import_module("torchgpipe"), Log()
-    layers = nn.Sequential(*(Probe(j, log, theirs.is_recomputing) for j in range(partitions)))
-    devices = ["cpu"] * partitions
-    model = theirs.GPipe(layers, [1] * partitions, devices=devices, chunks=micro_batches, checkpoint="always")
-    pipeline = importlib.import_module("torchgpipe.pipeline")
-    with nullcontext() if dependencies else _replaced(pipeline, "depend", lambda *_: None):
-        output = model(numbers(micro_batches))
-    output.sum().backward()
-    return " ".join(log.ops)
+    theirs, module = (importlib.import_module(name) for name in ("torchgpipe", "torchgpipe.pipeline"))
+    with patch.object(module, "depend", module.depend if dependencies else lambda *_: None):
+        return " ".join(_order(theirs.GPipe, theirs.is_recomputing, m, n))
 
 
-@contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-def torchgpipe_orders() -> tuple[dict[str, str], str]:
+def torchgpipe_orders() -> tuple[dict[str, list[str]], str]:
     """Return its orders for 3 micro-batches × 2 partitions, and where they come from: run here, or recorded.
 
     Raises FileNotFoundError where torchgpipe is not and nothing is recorded.
     """
     try:
-        return run_both()["orders"], "run here"
+        orders, origin = run_both()["orders"], "run here"
     except ImportError:
         record = load("torchgpipe_order")
-        return record["orders"], provenance(record)
+        orders, origin = record["orders"], provenance(record)
+    return {name: order.split() for name, order in orders.items()}, origin
 
 
 def run_both() -> dict[str, Any]:

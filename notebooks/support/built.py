@@ -8,6 +8,7 @@ Every definition stands below the number of its notebook, as its solution has it
 
 import io
 import os
+import threading
 import zlib
 
 import torch
@@ -147,3 +148,51 @@ def load(path, model, optimizer):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["more"]
+
+
+# ---- 10: a checkpoint as one autograd function, and what production needs around it; 12's pipeline calls it
+
+
+class MyCheckpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        kind = inputs[0].device.type
+        ctx.function, ctx.random_state = function, torch.get_rng_state()
+        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast(*ctx.autocast):
+            torch.set_rng_state(ctx.random_state)
+            output = ctx.function(*inputs)
+        torch.autograd.backward(output, gradient)
+        return None, *(x.grad for x in inputs)
+
+
+here = threading.local()
+
+
+def is_recomputing():
+    return getattr(here, "recomputing", False)
+
+
+def my_checkpoint(function, *inputs):
+    def run(phony, *inputs):
+        before = is_recomputing()
+        here.recomputing = before or torch.is_grad_enabled()
+        try:
+            return function(*inputs)
+        finally:
+            here.recomputing = before
+
+    phony = torch.empty(0, device=inputs[0].device, requires_grad=True)
+    versions = [x._version for x in inputs]
+    output = MyCheckpoint.apply(run, phony, *inputs)
+    if [x._version for x in inputs] != versions:
+        raise RuntimeError(
+            "the function changed its input in place: recompute would start from the changed one"
+        )
+    return output

@@ -10,6 +10,7 @@ where that is no exercise (tests/support/test_built.py compares).
 import io
 import os
 import sys
+import threading
 import zlib
 from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
@@ -257,3 +258,51 @@ def run_clock(tasks, in_queues, out_queues):
         task.finalize(batch)
         batches[j] = batch
     return batches
+
+
+# ---- 10: a checkpoint as one autograd function, and what production needs around it; 12's pipeline calls it
+
+
+class MyCheckpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        kind = inputs[0].device.type
+        ctx.function, ctx.random_state = function, torch.get_rng_state()
+        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast(*ctx.autocast):
+            torch.set_rng_state(ctx.random_state)
+            output = ctx.function(*inputs)
+        torch.autograd.backward(output, gradient)
+        return None, *(x.grad for x in inputs)
+
+
+here = threading.local()
+
+
+def is_recomputing():
+    return getattr(here, "recomputing", False)
+
+
+def my_checkpoint(function, *inputs):
+    def run(phony, *inputs):
+        before = is_recomputing()
+        here.recomputing = before or torch.is_grad_enabled()
+        try:
+            return function(*inputs)
+        finally:
+            here.recomputing = before
+
+    phony = torch.empty(0, device=inputs[0].device, requires_grad=True)
+    versions = [x._version for x in inputs]
+    output = MyCheckpoint.apply(run, phony, *inputs)
+    if [x._version for x in inputs] != versions:
+        raise RuntimeError(
+            "the function changed its input in place: recompute would start from the changed one"
+        )
+    return output

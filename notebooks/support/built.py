@@ -308,7 +308,7 @@ def my_checkpoint(function, *inputs):
     return output
 
 
-# ---- 11: edges that carry no data order backward: micro-batch i before micro-batch i - 1
+# ---- 11: edges without data, and the fence that ties the micro-batches; 12 goes backward in their order
 
 
 class MyFork(torch.autograd.Function):
@@ -331,6 +331,19 @@ class MyJoin(torch.autograd.Function):
         return grad_x, None
 
 
+Fork = MyFork
+Join = MyJoin
+
+
 def depend(batches, i):
-    batches[i - 1], phony = MyFork.apply(batches[i - 1])
-    batches[i] = MyJoin.apply(batches[i], phony)
+    batches[i - 1], phony = Fork.apply(batches[i - 1])
+    batches[i] = Join.apply(batches[i], phony)
+
+
+def fence(clock, batches, copy):
+    """Prepare the batches of a clock: tie each to the micro-batch before it, bring it to its partition."""
+    for i, j in clock:
+        if i > 0:
+            depend(batches, i)
+        if j > 0:
+            batches[i] = copy(batches[i], j)

@@ -1,4 +1,4 @@
-"""What notebook 11, the order of backward, runs and measures, and its models: graphs, orders, copies."""
+"""What notebook 11, the order of backward, looks at: graphs as lists of nodes, and the orders of whole pipelines."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import heapq
 import importlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,15 +17,12 @@ from torch import Tensor, nn
 
 from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
-from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.recording import Place
-from lib.pipeline.streams import CPUStream, current_stream, new_stream
 from lib.saved import SavedTensors
-from lib.timeline import Recorder, Span, Trace
-from support.recordings import as_rows, as_trace, load, measured_or_recorded, need_gpu, origin_of, provenance
-from support.runs import predict_prefetch
+from lib.timeline import Recorder
+from support.recordings import load, provenance
 
 # ---- The autograd graph as a list of nodes: read, run on paper by the engine's rule, watched for real.
 #
@@ -58,8 +55,8 @@ class Node:
 def walk(output: Tensor) -> list[Node]:
     """Return all nodes that backward from `output` will run, `output`'s own first; parameters and inputs are left out.
 
-    A node says where it belongs by a `place` (micro-batch, partition), and its name by a `label`, if its context has
-    them; one that doesn't belongs where its first argument belongs, or else where it is used. Raises ValueError for a
+    A node says where it belongs by a `place` (micro-batch, partition), of its own or in what it shares with others, and
+    its name by a `label`, if its context has them; one that doesn't belongs where its first argument belongs, or else where it is used. Raises ValueError for a
     tensor without a graph.
     """
     if output.grad_fn is None:
@@ -86,7 +83,7 @@ def _is_leaf(function: Any) -> bool:
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "label", None) or re.sub(r"Backward\d*$", "", function.name())
+    return getattr(function, "label", None) or re.sub(r"^My(?=[A-Z])|Backward\d*$", "", function.name())
 
 
 def _places(functions: list[Any], edges: list[tuple[int | None, ...]]) -> list[Place | None]:
@@ -106,9 +103,11 @@ def _places(functions: list[Any], edges: list[tuple[int | None, ...]]) -> list[P
 
 
 def _own_place(function: Any) -> Place | None:
-    checkpointing = getattr(function, "checkpointing", None)
+    checkpointing = getattr(
+        function, "checkpointing", None
+    )  # of lib's two functions; the notebook's have `shared`
     holder = function if checkpointing is None else checkpointing.function
-    place = getattr(holder, "place", None)
+    place = getattr(function, "shared", {}).get("place") or getattr(holder, "place", None)
     return None if place is None else Place(*place)
 
 
@@ -229,15 +228,13 @@ class Run:
         return " ".join(self.ops)
 
 
-def backward_run(
-    micro_batches: int, partitions: int, mode: str = "always", pipeline: type[Pipeline] = Pipeline
-) -> Run:
-    """Run a small model forward and backward, and return what happened.
+def backward_run(micro_batches: int, partitions: int, pipeline: type[Pipeline] = Pipeline) -> Run:
+    """Run a small model forward and backward, all of it checkpointed, and return what happened.
 
     pipeline: the class that GPipe runs. Copy and Wait, which CPU partitions do not need, are in the graph all the same.
-    Raises ValueError for counts below 1 or an unknown mode.
+    Raises ValueError for counts below 1.
     """
-    with forward(micro_batches, partitions, mode, pipeline) as (output, log, model):
+    with forward(micro_batches, partitions, pipeline) as (output, log, model):
         nodes = walk(output)
         ran = watch(nodes)
         with SavedTensors(model.parameters()) as log.saved:
@@ -249,7 +246,7 @@ def backward_run(
 
 @contextmanager
 def forward(
-    micro_batches: int, partitions: int, mode: str, pipeline: type[Pipeline]
+    micro_batches: int, partitions: int, pipeline: type[Pipeline]
 ) -> Iterator[tuple[Tensor, Log, nn.Module]]:
     """Run a model of one Probe a partition forward; yield its output, what it reports, and itself."""
     m = integer("micro_batches", micro_batches, at_least=1)
@@ -258,7 +255,7 @@ def forward(
     with torch.random.fork_rng(devices=[]):  # the weights matter to nobody, the caller's random numbers do
         layers = nn.Sequential(*(Probe(j, log) for j in range(n)))
     recorded = type("GPipe", (GPipe,), {"_pipeline": pipeline})
-    model = recorded(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint=mode)
+    model = recorded(layers, [1] * n, devices=["cpu"] * n, chunks=m, checkpoint="always")
     _count_on()
     with Recorder():
         yield model(numbers(m)), log, model
@@ -276,40 +273,33 @@ def _count_on(nodes: int = 1000) -> None:
         x = x.detach().requires_grad_() * 1
 
 
-# ---- The order of backward and what it holds, predicted from a graph, or by hand from four lines.
-#
-# `predict` runs only forward and applies the rule of support.n11.runs to the graph that lies there. `by_hand`
-# asks no autograd at all: `needs` are the edges in short, `turn` the sequence numbers in short.
-
-MODES = ("always", "except_last", "never")
+# ---- The order of backward and what it holds, predicted: only forward runs, and the rule is applied to its graph.
 
 
 @lru_cache(maxsize=64)
-def predict(micro_batches: int, partitions: int, mode: str = "always", dependencies: bool = True) -> Run:
+def predict(micro_batches: int, partitions: int, dependencies: bool = True) -> Run:
     """Run only forward, and say by the engine's rule what backward would do; `held` counts insides, not tensors."""
     pipeline = Pipeline if dependencies else Untied
-    with forward(micro_batches, partitions, mode, pipeline) as (output, _, _):
+    with forward(micro_batches, partitions, pipeline) as (output, _, _):
         nodes = walk(output)
     order = rule_order(nodes)
     ops = tuple(op_of(nodes[k]) for k in order if op_of(nodes[k]))
-    held = tuple(map(len, alive(ops, micro_batches, partitions)))
+    held = tuple(map(len, alive(ops)))
     return Run(ops, held, nodes, tuple(order), {})
 
 
 def op_of(node: Node) -> str:
     """Return the operation that a node stands for, "" for all nodes that only lead from one to the next."""
-    letter = {"Recompute": "R", "Checkpoint": "B", "layers": "B"}.get(node.name)
+    letter = {"Recompute": "R", "Checkpoint": "B"}.get(node.name)
     return f"{letter}{node.place.i}{node.place.j}" if letter and node.place else ""
 
 
-def alive(ops: Sequence[str], micro_batches: int, partitions: int) -> list[set[str]]:
+def alive(ops: Sequence[str]) -> list[set[str]]:
     """Return, for each operation, the insides that exist while it runs, as "21" for micro-batch 2 in partition 1.
 
-    An inside exists from its recomputation to the end of its backward; without recomputation from forward on.
+    An inside exists from its recomputation to the end of its backward.
     """
-    pairs = {f"{i}{j}" for i in range(micro_batches) for j in range(partitions)}
-    now = pairs - {op[1:] for op in ops if op[0] == "R"}
-    found = []
+    now, found = set[str](), []
     for op in ops:
         now = now | {op[1:]}
         found.append(now)
@@ -318,130 +308,11 @@ def alive(ops: Sequence[str], micro_batches: int, partitions: int) -> list[set[s
     return found
 
 
-def peaks(ops: Sequence[str], micro_batches: int, partitions: int) -> list[int]:
+def peaks(ops: Sequence[str]) -> list[int]:
     """Return, for each partition, the most insides that exist at once."""
-    found = alive(ops, micro_batches, partitions)
-    return [max(sum(pair[1] == str(j) for pair in now) for now in found) for j in range(partitions)]
-
-
-def needs(micro_batches: int, partitions: int, *, dependencies: bool = True) -> dict[str, set[str]]:
-    """Return, for each operation of "always", what must have run before it: the edges of the graph, in short.
-
-    The gradient comes from the next partition; the inside must be there; and with dependencies, in each partition
-    micro-batch i is done before anything of i - 1 begins.
-    """
-    found: dict[str, set[str]] = {}
-    for i in range(micro_batches):
-        for j in range(partitions):
-            before = {f"B{i}{j + 1}"} if j + 1 < partitions else set()
-            if dependencies and i + 1 < micro_batches:
-                before.add(f"B{i + 1}{j}")
-            found[f"R{i}{j}"], found[f"B{i}{j}"] = before, {f"R{i}{j}"}
-    return found
-
-
-def turn(op: str) -> tuple[bool, int, int]:
-    """Return the place of an operation among those that are ready, the highest first: their sequence numbers, in short.
-
-    Every R before any B; then the later clock of forward (i + j); then the later partition.
-    """
-    i, j = int(op[1]), int(op[2])
-    return op[0] == "R", i + j, j
-
-
-def by_hand(micro_batches: int, partitions: int, *, dependencies: bool = True) -> list[str]:
-    """Return the order of "always", from `needs` and `turn` alone: no autograd is asked."""
-    waiting = needs(micro_batches, partitions, dependencies=dependencies)
-    order: list[str] = []
-    while waiting:
-        op = max((op for op, before in waiting.items() if before <= set(order)), key=turn)
-        order.append(op)
-        del waiting[op]
-    return order
-
-
-# ---- Copies on the compute stream and on a stream of their own, timed by CUDA events.
-#
-# `python -m support.recordings copy_streams`, on a GPU, writes notebooks/recorded/copy_streams.json.
-
-LANES = ("copy", "compute")
-NAMES = {False: "one stream for both", True: "a copy stream"}
-CYCLES = 4_000_000  # of the GPU's clock: some milliseconds, about as long as a copy
-MEGABYTES = 64
-
-
-def predict_copies(
-    own_stream: bool, micro_batches: int = 4, copy: float = 1.0, compute: float = 1.5
-) -> Trace:
-    """Return the trace of a model: a copy waits for its stream, a computation for its copy and for the one before."""
-    batches = integer("micro_batches", micro_batches, at_least=1)
-    # so deep a prefetcher never waits for a buffer
-    return predict_prefetch(batches, copy, compute, depth=batches, ahead=own_stream)
-
-
-def measure_copies(own_stream: bool, micro_batches: int = 4) -> Trace:
-    """Bring micro-batches from pinned memory to the GPU by Copy, then Wait, then compute: as fence and compute do.
-
-    own_stream: copy on a stream of its own, else on the one that computes. Raises RuntimeError without a GPU,
-    ValueError for less than one micro-batch.
-    """
-    micro_batches = integer("micro_batches", micro_batches, at_least=1)
-    need_gpu("measure_copies")
-    _launch(own_stream, 1)  # the first launch loads the kernels and makes room
-    zero, marks = _launch(own_stream, micro_batches)
-    spans = []
-    for kind, label, start, end in marks:
-        times = [zero.elapsed_time(event) / 1e3 for event in (start, end)]
-        spans.append(Span(kind, label, times[0], max(times), kind))
-    return Trace(spans, LANES)
-
-
-def _launch(own_stream: bool, micro_batches: int) -> tuple[Any, list[tuple[str, str, Any, Any]]]:
-    """Return the event of the beginning and, for each span, kind, label and the events around it; all are done."""
-    device = torch.device("cuda")
-    computes: Any = current_stream(device)
-    copies: Any = new_stream(device) if own_stream else computes
-    host = [torch.empty(MEGABYTES << 18).pin_memory() for _ in range(micro_batches)]
-    torch.cuda.synchronize()
-    zero, marks = _mark(computes), []
-    for i, x in enumerate(host):
-        start = _mark(copies)
-        (y,) = Copy.apply(CPUStream, copies, x)  # type: ignore[no-untyped-call]
-        marks.append(("copy", f"C{i}", start, _mark(copies)))
-        Wait.apply(copies, computes, y)  # type: ignore[no-untyped-call]
-        start = _mark(computes)
-        torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
-        marks.append(("compute", f"F{i}", start, _mark(computes)))
-    torch.cuda.synchronize()
-    return zero, marks
-
-
-def _mark(stream: Any) -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(stream)
-    return event
-
-
-def measure_traces() -> dict[str, Any]:
-    """Return {"traces": …}, by NAMES, for JSON. Raises RuntimeError without a GPU."""
-    return {"traces": {name: as_rows(measure_copies(own)) for own, name in NAMES.items()}}
-
-
-def copies_traces() -> tuple[dict[str, Trace], str | None]:
-    """Return the traces by NAMES: measured here, with None as provenance; else recorded; else ({}, None)."""
-    data, _ = measured_or_recorded("copy_streams", measure_traces)
-    traces = data["traces"] if data else {}
-    return {name: as_trace(rows, LANES) for name, rows in traces.items()}, origin_of(data)
-
-
-def below_each_other(traces: Mapping[str, Trace]) -> Trace | None:
-    """Return one trace with the lanes of all, named after them; None for no trace."""
-    spans = [replace(span, lane=f"{name}: {span.lane}") for name, trace in traces.items() for span in trace]
-    return (
-        Trace(spans, [f"{name}: {lane}" for name, trace in traces.items() for lane in trace.lanes])
-        if spans
-        else None
-    )
+    found = alive(ops)
+    partitions = sorted({op[2] for op in ops})
+    return [max(sum(pair[1] == j for pair in now) for now in found) for j in partitions]
 
 
 # ---- In which order torchgpipe goes backward: run here where it can be imported, recorded elsewhere.

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, islice
+from operator import itemgetter
 from queue import SimpleQueue
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
 from typing import Any, TypeAlias
@@ -24,35 +25,26 @@ from torch import Tensor, nn
 
 from support import built
 from support.checks import Exercise, Guess, Verdict
-from support.n12.figures import forward_gain, predicted_forward
+from support.n12.figures import forward_gain
 from support.n12.solved import MiniGPipe, flatten_sequential
 
 PATIENCE = 8.0  # seconds until a task that waits for its neighbours, or a whole pipeline, counts as stuck
 
 # ---- predictions
 
-guess_again = Guess("the tasks that backward computes a second time", lambda: 4 * (8 - 1), unit="tasks")
-"""Section 5: recomputed tasks of a step, 4 partitions, 8 micro-batches, except_last."""
-guess_gain = Guess(
-    "the gain of forward", lambda: round(forward_gain([1.0, 1.0], 8), 2), unit="×", tolerance=0.02
+guess_once = Guess("the tasks that are computed only once", lambda: 4 * 8 - 4 * (8 - 1), unit="tasks")
+"""Section 5: of a step with 4 partitions, 8 micro-batches, except_last."""
+guess_thrice = Guess(
+    "the least number of micro-batches",
+    lambda: next(m for m in range(1, 100) if forward_gain([1.0] * 4, m) >= 3),
 )
-"""Section 6: how many times as fast forward is, 2 equal partitions, 8 micro-batches."""
+"""Section 7: from which m on four equal partitions are three times as fast as one."""
 guess_step = Guess(
-    "the gain of a step",
-    lambda: round(3 / (1 / forward_gain([1.0, 1.0], 8) + 2), 2),
-    unit="×",
-    tolerance=0.03,
+    "the gain of a step", lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)), unit="%"
 )
-"""Section 7: the gain of a step whose backward takes two forwards and gains nothing."""
-guess_slowest = Guess(
-    "the speed of three devices",
-    lambda: round(8 * 8 / predicted_forward([6, 1, 1], 8).makespan, 2),
-    unit="× one device",
-    tolerance=0.02,
-)
-"""Section 8: the speed of three devices, costs 6, 1, 1, 8 micro-batches."""
+"""Section 8: by how many per cent a step is faster whose backward takes two forwards and gains nothing."""
 guess_counted = Guess("num_batches_tracked after one step", lambda: 4 + 3)
-"""Section 9: what a BatchNorm counts in one step, 4 micro-batches, except_last."""
+"""Section 11: what a BatchNorm counts in one step, 4 micro-batches, except_last."""
 
 
 # ---- exercise 1: flatten_sequential
@@ -316,6 +308,11 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], twins: li
     mine = {id(p) for p in model.parameters()}
     if lost := sum(id(layer.weight) not in mine for layer in layers):
         return f"model.parameters() misses {lost} of {len(layers)}: nn.ModuleList registers the partitions"
+    parts = getattr(model, "partitions", None)
+    if parts is None or [[*part] for part in parts] != [list(part) for part in _cut(layers, case.balance)]:
+        return (
+            f"model.partitions should hold one nn.Sequential per partition, with {list(case.balance)} layers"
+        )
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
     x[:, 0] = torch.arange(case.rows)
@@ -346,6 +343,11 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], twins: li
     return _backward_fault(case, watch, layers, twins) or (
         _apart(given.grad, twin.grad, "the input") if wants else ""
     )
+
+
+def _cut(layers: list[_Layer], balance: Sequence[int]) -> list[list[_Layer]]:
+    rest = iter(layers)
+    return [[*islice(rest, size)] for size in balance]
 
 
 def _forward_fault(
@@ -412,9 +414,9 @@ def _backward_fault(case: Case, watch: Watch, layers: list[_Layer], twins: list[
             order = [i for i, k in watch.went_back if k == j]
             if order != sorted(order, reverse=True):
                 return (
-                    "the outcome is right, but nothing in the graph holds backward to its order. When the check turned "
-                    f"autograd's sequence numbers round, partition {j} went back through micro-batches "
-                    f"{', '.join(map(str, order))}; with depend, before each task's input is taken, it would be "
+                    "the outcome is right, but nothing in the graph holds backward to its order. When the check "
+                    f"turned autograd's sequence numbers round, partition {j} went back through micro-batches "
+                    f"{', '.join(map(str, order))}; tied by fence (or depend) before each task takes its input, it is "
                     f"{', '.join(map(str, sorted(order, reverse=True)))}"
                 )
     return ""
@@ -447,7 +449,7 @@ def _check_mini(exercise: Exercise, answer: Pipe) -> Verdict:
 
 
 def _mini(
-    cut: Callable[[Tensor, int], list[Tensor]] = lambda x, c: [rows[0] for rows in built.scatter((x,), c)],
+    cut: Callable[[Tensor, int], list[Tensor]] = lambda x, c: [*map(itemgetter(0), built.scatter((x,), c))],
     stop: Callable[[str, int, int], int] = lambda mode, m, c: {"always": m, "except_last": m - 1, "never": 0}[
         mode
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
 from typing import Any
 
@@ -144,19 +143,6 @@ def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
     axes.set_xlabel(f"time (ticks); a number is a micro-batch of 1/{chunks}, dashed lines part the clocks")
 
 
-def work(trace: Trace) -> Trace:
-    """Return the forward and backward spans of a recorded pipeline, without copies; forward is its "compute"."""
-    kept = trace.only(kind=("compute", "backward"))
-    names = {"compute": "forward", "backward": "backward"}
-    return Trace((replace(span, kind=names[span.kind]) for span in kept), kept.lanes)
-
-
-def most_at_once(trace: Trace) -> int:
-    """Return how many lanes were busy at the same time, at most."""
-    edges = sorted((time, step) for span in trace for time, step in ((span.start, 1), (span.end, -1)))
-    return max(accumulate(step for _, step in edges), default=0)
-
-
 # --- the model, cut
 
 
@@ -260,7 +246,8 @@ def draw_ways(seconds: Mapping[str, float]) -> Figure:
     axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel="speed of a training step")
     axes.invert_yaxis()
     best = names[max(range(len(gains)), key=gains.__getitem__)]
-    finding = f"The fastest step here: {best}, {max(gains):.2f} × {names[0]}"
+    finding = f"The fastest step here: {best}, {max(gains):.2f} × as fast as {names[0]}"
+    finding = finding if best != names[0] else f"No way is faster than {best} here: is a second core free?"
     title(axes, finding)
     said = "; ".join(f"{name} {gain:.2f} ×" for name, gain in zip(names, gains, strict=True))
     return describe(figure, f"{finding}. {said}.")
@@ -287,18 +274,20 @@ def draw_same(runs: Mapping[str, Sequence[float]], whole: Sequence[float]) -> Fi
         color, width = (GREY, 9.0) if k == 0 else (rank_color(k - 1), 8.0 - 1.7 * k)
         left.plot(losses, color=color, lw=width, label=name, solid_capstyle="round")
         if k:
-            apart = [max(abs(a - b) / a, 1e-9) for a, b in zip(first, losses, strict=True)]
+            apart = [abs(a - b) / a for a, b in zip(first, losses, strict=True)]
             right.plot(apart, color=color, lw=1.6, label=name)
     left.plot(whole, color=INK, lw=1.0, ls=(0, (3, 2)), label="whole batches")
-    far = [max(abs(a - b) / a, 1e-9) for a, b in zip(first, whole, strict=True)]
+    far = [abs(a - b) / a for a, b in zip(first, whole, strict=True)]
     right.plot(far, color=INK, lw=1.0, ls=(0, (3, 2)))
     left.set(xlabel="step", ylabel="loss", ylim=(0, None))
     left.legend(loc="upper right")
-    right.set(xlabel="step", ylabel="difference from the first, relative", yscale="log", ylim=(5e-10, 1.5))
+    right.set_yscale("symlog", linthresh=1e-9)
+    right.set(xlabel="step", ylabel="difference from the first, relative", ylim=(-2e-10, 1.5))
+    right.set_yticks([0, 1e-9, 1e-6, 1e-3, 1], ["0", "1e-9", "1e-6", "0.001", "1"])
+    right.minorticks_off()
     most = furthest(runs)
-    finding = (
-        f"{len(runs)} runs with one seed: at no step two losses differ by more than {most:.0e} of themselves"
-    )
+    apart_by = f" to within {most:.0e} of itself" if most else ", to the last bit"
+    finding = f"{len(runs)} runs with one seed: at every step the same loss{apart_by}"
     headline(figure, finding)
     ends = ", ".join(f"{name} ends at {losses[-1]:.4f}" for name, losses in runs.items())
     return describe(figure, f"{finding}. {ends}; whole batches end at {whole[-1]:.4f}.")

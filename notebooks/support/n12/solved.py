@@ -9,7 +9,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from support.built import Task, clock_cycles, depend, gather, my_checkpoint, run_clock, scatter, spawn_workers
+from support.built import Task, clock_cycles, fence, gather, my_checkpoint, run_clock, scatter, spawn_workers
 
 
 def flatten_sequential(module):
@@ -32,10 +32,9 @@ class MiniGPipe(nn.Module):
         stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
         with spawn_workers([torch.device("cpu")] * n) as queues:
             for clock in clock_cycles(m, n):
+                fence(clock, batches, lambda x, j: x)
                 tasks = {}
                 for i, j in clock:
-                    if i > 0:
-                        depend(batches, i)
                     layer = self.partitions[j]
                     if i < stop:
                         layer = partial(my_checkpoint, layer)

@@ -241,8 +241,8 @@ def draw_ways(seconds: Mapping[str, float]) -> Figure:
     colors = [GREY, *[BLUE] * (len(names) - 1)]
     axes.barh(names, gains, height=0.6, color=colors, lw=0)
     for y, (gain, value) in enumerate(zip(gains, values, strict=True)):
-        beside(axes, (gain, y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0))
-    axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)))
+        beside(axes, (gain, y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0), backgroundcolor=PAPER)
+    axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)), zorder=0)
     axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel="speed of a training step")
     axes.invert_yaxis()
     best = names[max(range(len(gains)), key=gains.__getitem__)]

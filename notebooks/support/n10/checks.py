@@ -154,7 +154,7 @@ def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
 
 
 def _cuts() -> list[Mapping[str, Any]]:
-    sizes = [8, 1, 8, 1, 8, 1, 8], [1] * 17, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], [1] * 17, [1] * 17
+    sizes = [8, 1, 4, 1, 8, 1, 2], [1] * 17, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], [1] * 17, [1] * 17
     starts = [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
     return cases("sizes starts", zip(sizes, starts, strict=True))
 
@@ -293,7 +293,7 @@ check_my_checkpoint = Exercise(
             try: → if True: | return function(*inputs) → done = function(*inputs) | finally:¶    here.recomputing = before → here.recomputing = before¶return done
         What the outer one recomputes is recomputed inside as well: begin with what is_recomputing() said before.
             before or torch → torch
-        """,
+        """,  # noqa: E501
     ),
 )
 """Exercise 4: gradients for data without one, writes refused, a flag for the second forward."""

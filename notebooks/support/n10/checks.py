@@ -23,15 +23,10 @@ def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -
     """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
 
     def read(number: Any) -> Any:
-        text = f"{number:.4g}" if isinstance(number, (int, float)) else str(number).strip()
+        text = f"{number:.3g}" if isinstance(number, (int, float)) else str(number).strip()
         return f"{text} ({said[key]})" if (key := "_" + text.replace(".", "_")) in said else text
 
-    return Guess(what, lambda: f"{truth():.4g}", unit, read=lambda said: None if said is None else read(said))
-
-
-def _third(said: object) -> object:
-    """Read 1.3, 1.33 and 4/3 as the same."""
-    return 4 / 3 if isinstance(said, float) and 1.3 <= said <= 1.34 else said
+    return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
 
 
 def _fewer() -> int:
@@ -51,15 +46,14 @@ guess_least = _exact(
     _9="that is one segment's inside alone",
 )
 """Section 3: the least peak of 64 layers, over all numbers of segments."""
-_flops = _exact(
+guess_flops = _exact(
     "the FLOPs with a checkpoint",
-    lambda: (1 + 1 + 2) / (1 + 2),
+    lambda: round((1 + 1 + 2) / (1 + 2), 2),
     "× those without",
     _2="backward is not run twice",
     _1_25="a quarter is the share of the new total",
     _1_5="that would be a backward as cheap as forward",
 )
-guess_flops = Guess(_flops.what, _flops.truth, _flops.unit, read=lambda said: _flops.read(_third(said)))
 """Section 4: the FLOPs of a checkpointed step over those of a plain one."""
 guess_fewer = _exact("what 'always' saves over 'except_last'", _fewer, "tensors")
 """Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
@@ -153,7 +147,7 @@ def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
     return peak
 
 
-def _cuts() -> list[Mapping[str, Any]]:
+def _cuts() -> list[dict[str, Any]]:
     sizes = [8, 1, 4, 1, 8, 1, 2], [1] * 17, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], [1] * 17, [1] * 17
     starts = [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
     return cases("sizes starts", zip(sizes, starts, strict=True))

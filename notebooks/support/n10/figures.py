@@ -46,9 +46,9 @@ LIVES = {  # why a tensor is held: colour, hatch, words
     "recomputed": (PINK, "////", "recomputed"),
 }
 HELD_CONTROLS: dict[str, Control] = {
-    "layers": whole(2, 16, 12, "L · layers"),
-    "segments": whole(1, 8, 3, "segments"),
-    "micro_batches": whole(1, 4, 2, "m · micro-batches"),
+    "layers": whole(2, 16, 8, "L · layers"),
+    "segments": whole(1, 8, 1, "segments"),
+    "micro_batches": whole(1, 4, 4, "m · micro-batches"),
     "mode": choice(MODES, "except_last", "checkpoint"),
 }
 

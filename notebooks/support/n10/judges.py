@@ -34,9 +34,14 @@ def judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:
             finally:
                 random.setstate(state)
 
+    mistakes: dict[str, str] = {}  # the fault of each, once it is known
+
     def judge(exercise: Exercise, answer: Any) -> Verdict:
         found = told(answer)
-        reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if told(wrong) == found)
+        for why, wrong in exercise.mistakes.items() if found else ():
+            if why not in mistakes:
+                mistakes[why] = told(wrong)
+        reasons = (f" {why}" for why, fault in mistakes.items() if fault == found)
         return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
 
     return judge

@@ -29,11 +29,6 @@ def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -
     return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
 
 
-def _fewer() -> int:
-    except_last, always = (peak(predict(8, 1, 4, mode)) for mode in ("except_last", "always"))
-    return except_last - always
-
-
 guess_one_segment = _exact(
     "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward"
 )
@@ -55,7 +50,11 @@ guess_flops = _exact(
     _1_5="that would be a backward as cheap as forward",
 )
 """Section 4: the FLOPs of a checkpointed step over those of a plain one."""
-guess_fewer = _exact("what 'always' saves over 'except_last'", _fewer, "tensors")
+guess_fewer = _exact(
+    "what 'always' saves over 'except_last'",
+    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
+    "tensors",
+)
 """Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
 guess_momentum = _exact(
     "the momentum that acts",
@@ -228,9 +227,6 @@ check_cheapest = Exercise(
         ],
     ),
     mistakes={
-        "What costs most first, whatever it weighs: two lighter ones can spare more.": (
-            lambda costs, budget: _greedy({n: (w, f * w) for n, (w, f) in costs.items()}, budget)
-        ),
         "What costs most per byte first is a good rule, but a smaller one can leave room for more: try all.": _greedy,
         "Those are the operators to compute again; return those to keep.": (
             lambda costs, budget: set(costs) - cheapest(costs, budget)

@@ -173,7 +173,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
             # one filled step function a kind; nan leaves out the steps of the others
             values = [n if k == kind else math.nan for k, *_, n in log]
             look = {"facecolor": pale(color, 0.75), "hatch": "////" if kind == "recompute" else ""}
-            axes.stairs(values, edges, fill=True, edgecolor=PAPER, lw=0, **look)
+            axes.stairs(values, edges, fill=True, edgecolor=PAPER, lw=0, label=kind, **look)
         axes.stairs([len(step.held) for step in expected], edges, color=INK, lw=1.3)
         counts = [n for *_, n in log]
         peaks[name] = top = max(counts)
@@ -183,13 +183,8 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
         said.append(f"{name}: peak {top} over {len(log)} steps")
     panels[0].set(ylim=(0, 1.2 * max(peaks.values())), xlim=(0, 3 * layers))
     panels[-1].set_xlabel("step: one layer forward, recomputed or backward")
-    hatch = {"recompute": "////"}
-    handles = [
-        Patch(facecolor=pale(color, 0.75), edgecolor=PAPER, hatch=hatch.get(kind, ""), label=kind)
-        for kind, color in colors.items()
-    ]
-    handles.append(Patch(facecolor=PAPER, edgecolor=INK, label="outline: predicted"))
-    panels[0].legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+    panels[0].stairs([0], [0, 0], color=INK, label="outline: predicted")
+    panels[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
     best = min(peaks, key=lambda name: peaks[name])
     finding = f"{layers} layers: {peaks['without']} tensors at the peak without, {peaks[best]} with {best}"
     with matplotlib.rc_context({"axes.titlepad": 30}):
@@ -230,7 +225,7 @@ LOOK: Mapping[Outcome, tuple[str, str, str]] = {  # colour, sign, words
     "same": (GREEN, "✓", "same gradients"),
     "warned": (ORANGE, "△", "no gradient, a warning"),
     "error": (BLUE, "!", "refused: an error"),
-    "counted twice": (RED, "2×", "counted twice, silently"),
+    "counted twice": (RED, "2×", "counted twice"),
     "no gradient": (RED, "∅", "no gradient, silently"),
     "wrong": (RED, "✗", "wrong, silently"),
 }
@@ -255,7 +250,7 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     faults = {name: sum(LOOK[row[name]][0] == RED for row in table.values()) for name in columns}
-    finding = f"Silent faults in {len(table)} cases: " + ", ".join(
+    finding = f"Silent faults, of {len(table)} cases: " + ", ".join(
         f"{n} {name}" for name, n in faults.items()
     )
     headline(figure, finding)

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,22 +16,17 @@ from lib.saved import SavedTensors
 from support import built
 from support.checks import Exercise, Verdict
 
-Fault: TypeAlias = Callable[[Any], str]
 
-
-def judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:
+def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
     """Make a judge of what says a fault, "" if there is none; a famous mistake is recognised by its fault."""
 
     def told(answer: Any) -> str:
-        state = random.getstate()
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 return fault(answer)
             except Exception as error:
                 return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
-            finally:
-                random.setstate(state)
 
     mistakes: dict[str, str] = {}  # the fault of each, once it is known
 
@@ -45,6 +39,9 @@ def judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:
         return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
 
     return judge
+
+
+PLACES = ("the last segment", "the first segment", "the layer before")
 
 
 class _Segment(nn.Module):
@@ -77,7 +74,7 @@ class _Case:
         with SavedTensors([*weights, self.shift]) as saved:
             x = self.before(torch.randn(10, 6))
             held = saved.count
-            with torch.autocast("cpu", dtype=cast) if cast else nullcontext():
+            with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
                 self.y = call(self.parts[0], x, keep, self.shift)
                 self.kept = saved.count - held
                 if isinstance(self.y, Tensor):
@@ -87,19 +84,13 @@ class _Case:
         """Go backward; return whether the random state is as it was before."""
         torch.rand(3)  # the generator moves on, as it does in training
         state = torch.get_rng_state()
-        with torch.autocast("cpu", dtype=cast) if cast else nullcontext():
+        with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
             (self.end**2).sum().backward()
         return torch.equal(torch.get_rng_state(), state)
 
     def gradients(self) -> dict[str, Tensor | None]:
-        parts = {
-            "the last segment": self.parts[1],
-            "the first segment": self.parts[0],
-            "the layer before": self.before,
-        }
-        named = [
-            (f"{where}'s {name}", p) for where, part in parts.items() for name, p in part.named_parameters()
-        ]
+        parts = zip(PLACES, (*self.parts[::-1], self.before), strict=True)
+        named = [(f"{where}'s {name}", p) for where, part in parts for name, p in part.named_parameters()]
         return {name: p.grad for name, p in [*named, ("the third input", self.shift)]}
 
 
@@ -134,11 +125,7 @@ def fault_of_checkpoint(answer: Any) -> str:
 
 
 def _fault_of_autocast(answer: Any) -> str:
-    for forward, backward in (
-        (torch.bfloat16, None),
-        (torch.float16, None),
-        (None, torch.bfloat16),
-    ):
+    for forward, backward in ((torch.bfloat16, None), (torch.float16, None), (None, torch.bfloat16)):
         mine = _Case(answer.apply, forward)
         mine.backward(backward)
         one, two = (str(dtype).removeprefix("torch.") for dtype in mine.parts[0].types[:2])
@@ -220,18 +207,13 @@ def _fault_of_flag(answer: Any) -> str:
 
 def fault_of_wrapper(answer: Any) -> str:
     """Say which of the three faults is still there, and how it shows."""
-    kinds = (
-        ("Repair 1: ", _fault_of_data),
-        ("Repair 2: ", _fault_of_writes),
-        ("Repair 3: ", _fault_of_flag),
-    )
     here = getattr(answer, "__globals__", {}).get("here", built.here)
-    for repair, kind in kinds:
+    for number, kind in enumerate((_fault_of_data, _fault_of_writes, _fault_of_flag), 1):
         here.recomputing = False
         try:
             found = kind(answer)
         finally:
             here.recomputing = False
         if found:
-            return found if found.startswith("my_checkpoint must") else repair + found
+            return found if found.startswith("my_checkpoint must") else f"Repair {number}: {found}"
     return ""

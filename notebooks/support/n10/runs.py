@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from lib._values import integer
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
 from lib.pipeline.microbatch import scatter
 from lib.saved import SavedTensors
@@ -50,23 +49,19 @@ class Step(NamedTuple):
 
 
 def segments_of(layers: int, segments: int) -> list[range]:
-    """Return the layers of each segment, 1 … L: as even as can be, the longer ones first. Raises ValueError."""
-    layers = integer("layers", layers, at_least=1)
-    segments = integer("segments", segments, at_least=1, below=layers + 1)
+    """Return the layers of each segment, 1 … L: as even as can be, the longer ones first."""
     short, longer = divmod(layers, segments)
     starts = [1 + c * short + min(c, longer) for c in range(segments + 1)]
     return [range(start, end) for start, end in itertools.pairwise(starts)]
 
 
 def checkpointed(micro_batches: int, mode: Mode) -> int:
-    """Return how many micro-batches, the first ones, are checkpointed. Raises ValueError for an unknown mode."""
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    """Return how many micro-batches, the first ones, are checkpointed."""
     return {"never": 0, "except_last": micro_batches - 1, "always": micro_batches}[mode]
 
 
 def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always") -> list[Step]:
-    """Return the steps of one forward and backward over all micro-batches, in order. Raises ValueError."""
+    """Return the steps of one forward and backward over all micro-batches, in order."""
     parts, stop = segments_of(layers, segments), checkpointed(micro_batches, mode)
     steps: list[Step] = []
     held: set[tuple[int, int]] = set()
@@ -152,8 +147,6 @@ def measure(
 
 
 # ---- Layers that recompute can trip over, and a run that says what a checkpoint makes of each.
-#
-#     verdicts(HOWS)["dropout"]["torch reentrant"]     "same"
 #
 # Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared
 # with those of the same model without checkpoint, from the same weights, inputs and random state.

@@ -47,6 +47,6 @@ def test_the_table_counts_silent_faults_warnings_are_none_and_every_outcome_is_s
     row: dict[str, runs.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error", "d": "warned"}
     other: dict[str, runs.Outcome] = {"a": "same", "b": "wrong", "c": "counted twice", "d": "same"}
     figure = n10.draw_faults({"x": row, "y": other})
-    assert alt_text(figure).startswith("Silent faults in 2 cases: 1 a, 2 b, 1 c, 0 d.")
+    assert alt_text(figure).startswith("Silent faults, of 2 cases: a 1, b 2, c 1, d 0.")
     words = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert all(n10.LOOK[outcome][2] in words for outcome in n10.LOOK)

@@ -251,7 +251,7 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
         spine.set_visible(False)
     faults = {name: sum(LOOK[row[name]][0] == RED for row in table.values()) for name in columns}
     finding = f"Silent faults, of {len(table)} cases: " + ", ".join(
-        f"{n} {name}" for name, n in faults.items()
+        f"{name} {n}" for name, n in faults.items()
     )
     headline(figure, finding)
     rows = (

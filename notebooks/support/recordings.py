@@ -62,7 +62,6 @@ class Recording(NamedTuple):
 
 RECORDINGS = (
     Recording("chunk_speed_gpu", "07", "support.runs:gpu_speed", "size rows_per_second"),
-    Recording("copy_streams", "11", "support.n11.runs:measure_traces", "traces"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
     Recording("bandwidth", "13", "support.n13.runs:measure_bandwidth", "rows"),
     Recording("stream_chunks", "13", "support.n13.runs:measure_chunks", "alone rows traces"),

@@ -14,7 +14,7 @@ from lib.show.explore import explore
 from lib.show.style import COLORS, PALETTE, new_figure, png
 from support.n03.figures import draw_mechanism
 from support.n05.figures import HOLDERS_CONTROLS, draw_holders
-from support.n11.figures import GRAPH_CONTROLS, draw_pipeline
+from support.n11.figures import BACKWARD_CONTROLS, draw_backward
 from support.n14.figures import HELD_CONTROLS, draw_held
 
 
@@ -36,7 +36,7 @@ FIGURES: list[Callable[[], Figure]] = [
     every_color,
     grey_picture,
     draw_mechanism,
-    lambda: explore(draw_pipeline, **GRAPH_CONTROLS).figure,
+    lambda: explore(draw_backward, **BACKWARD_CONTROLS).figure,
     lambda: explore(draw_holders, **HOLDERS_CONTROLS).figure,
     lambda: explore(draw_held, **HELD_CONTROLS).figure,
 ]

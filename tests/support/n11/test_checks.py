@@ -1,32 +1,13 @@
 """What is particular about the checks of notebook 11; what all exercises have in common is in test_exercises."""
 
+import inspect
+
 import pytest
 import torch
 
+from support.built import MyFork, MyJoin, depend, fence
 from support.n11 import checks as n11
-from support.n11.figures import ties_of
-
-TRUTH = "R12 B12 R02 R11 B02 B11 R01 R10 B01 B10 R00 B00"
-
-
-class MyFork(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.detach(), torch.empty(0)
-
-    @staticmethod
-    def backward(ctx, grad_x, grad_phony):
-        return grad_x
-
-
-class MyJoin(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, phony):
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient, None
+from support.n11.runs import MyCheckpoint, MyRecompute, engine_order, my_tie
 
 
 def ask_with(base, half, function):
@@ -35,10 +16,23 @@ def ask_with(base, half, function):
     return n11.check_fork_join(*(variant if own is base else own for own in (MyFork, MyJoin)))
 
 
-def test_what_the_notebook_asks_for_passes_and_half_of_it_is_not_attempted():
-    assert n11.check_fork_join(MyFork, MyJoin)
+def test_other_right_ways_pass_and_half_an_answer_is_not_attempted():
     assert ask_with(MyFork, "forward", lambda ctx, x: (x.view_as(x), torch.empty(0)))
     assert ask_with(MyJoin, "backward", lambda ctx, gradient: None).status == "open"
+    assert n11.check_halves(MyCheckpoint, MyRecompute, lambda *_: None).status == "open"
+
+    def stub(ctx, gradient):
+        raise NotImplementedError
+
+    half = type("MyCheckpoint", (MyCheckpoint,), {"backward": staticmethod(stub)})
+    assert n11.check_halves(half, MyRecompute, my_tie).status == "open"
+
+    def calls_a_stub(clock, batches, copy):
+        raise NotImplementedError("depend")
+
+    assert n11.check_fence(calls_a_stub).status in ("open", "wrong")
+    # whoever does not store the forked tensor has tied all the same: Fork is one more user of what lies behind it
+    assert n11.check_fence(n11.changed("batches[i - 1], phony", "_, phony", depend, fence)[1])
 
 
 def dead_phony(ctx, x):
@@ -58,7 +52,9 @@ def dead_phony(ctx, x):
         (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
         (MyFork, "backward", lambda ctx, x, phony: [].clear(), "Chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
-        (MyFork, "backward", lambda ctx, x: x, "two in Fork, one in Join"),
+        (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
+        (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),
+        (MyJoin, "forward", lambda ctx, x, phony: x + 1, "must not change x"),
         (MyJoin, "backward", lambda ctx, x: x, "one gradient for each argument of forward"),
         (MyJoin, "backward", lambda ctx, x: (x, x), "The phony's has no elements"),
         (MyJoin, "backward", lambda ctx, x: (None, None), "Chain b gets no gradient"),
@@ -67,40 +63,52 @@ def dead_phony(ctx, x):
         (MyFork, "apply", lambda x: (x, torch.empty(0)), "without a Fork node"),
     ],
 )
-def test_a_wrong_half_is_named(base, half, wrong, says):
+def test_a_wrong_half_of_fork_and_join_is_named(base, half, wrong, says):
     verdict = ask_with(base, half, wrong)
     assert verdict.status == "wrong" and says in verdict.message
 
 
-def test_the_order_by_hand_passes_as_text_or_list():
-    assert n11.check_by_hand(TRUTH) and n11.check_by_hand(TRUTH.lower().split())
-
-
-def wrong_order(begins):
-    return next(wrong for why, wrong in n11.check_by_hand.mistakes.items() if why.startswith(begins))
-
-
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("old", "new", "says"),
     [
-        (wrong_order("This is the order without"), "R02 at position 1 needs B12 first"),
-        (wrong_order("Here each R waits"), "at position 3 ready are B02, R11: R11 has the highest number, not"),
-        (["B12", "R12", *TRUTH.split()[2:]], "B12 at position 0 needs R12 first"),
-        (TRUTH.split()[:-1], "missing: B00"),
-        ([*TRUTH.split()[:-1], "B99"], "unknown: B99"),
-        ([*TRUTH.split(), "B00"], "twice: B00"),
-        (12, "a text such as"),
+        ("return MyJoin.apply(output, phony)", "MyJoin.apply(output, phony)", "returned None"),
+        ("None, None, None, x.grad", "None, None, None, None", "the gradient of parameter 0 is [0.0,"),
+        ("None, None, None, x.grad", "None, x.grad", "one gradient for each argument of forward"),
+        ("None, None, None, x.grad", "None, None, None, 2 * x.grad", "the gradient of parameter 0 is"),
+        ('= x, ctx.function(x)', '= x, (ctx.function(x), ctx.function(x))[1]', "Copy1 R1 R1 Wait1"),
     ],
-)
-def test_a_wrong_order_is_told_its_first_fault(wrong, says):
-    verdict = n11.check_by_hand(" ".join(wrong) if isinstance(wrong, list) else wrong)
+)  # fmt: skip
+def test_a_wrong_part_of_the_two_nodes_is_told(old, new, says):
+    verdict = n11.check_halves(*n11.changed(old, new, MyCheckpoint, MyRecompute, my_tie))
     assert verdict.status == "wrong" and says in verdict.message
 
 
-def test_the_damaged_graph_misses_exactly_the_edge_that_is_asked_for():
-    nodes = n11.damaged_run().nodes
-    earlier = {(nodes[b].place.i, nodes[b].place.j) for _, b in ties_of(nodes)}
-    i, j = n11.MISSING
-    assert {(i, j) for i in range(3) for j in range(2)} - earlier == {(i - 1, j)}
-    assert n11.damaged_run().ops.index("R11") < n11.damaged_run().ops.index("B21")
-    assert n11.check_missing([2, 1])
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("batches[i - 1], phony = MyFork", "batches[i], phony = MyFork"),  # from i, to i
+        ("batches[i] = MyJoin.apply(batches[i], phony)", "MyJoin.apply(batches[i], phony)"),
+        ("batches[i] = MyJoin.apply(batches[i], phony)", "batches[i - 1] = MyJoin.apply(batches[i - 1], phony)"),
+        ("for i, j in clock:", "for j, i in clock:"),
+        ("copy(batches[i], j)", "copy(batches[i], j - 1)"),
+        ("copy(batches[i], j)", "copy(batches[i], j) * 2"),
+    ],
+)
+def test_a_wrong_line_of_the_fence_is_refused(old, new):
+    parts = n11.changed(old.replace("MyFork", "Fork").replace("MyJoin", "Join"),
+                        new.replace("MyFork", "Fork").replace("MyJoin", "Join"), depend, fence)  # fmt: skip
+    assert n11.check_fence(parts[1]).status == "wrong"
+
+
+def test_a_list_of_nodes_in_another_form_is_told_and_no_line_is_changed_that_is_not_there():
+    assert "gave a tuple" in n11.check_engine(lambda root: tuple(engine_order(root))).message
+    assert n11.check_engine(lambda root: [node.name() for node in engine_order(root)]).status == "wrong"
+    with pytest.raises(ValueError, match="stands in none"):
+        n11.changed("no such line", "", fence)
+    assert "no such line" not in inspect.getsource(fence)
+
+
+def test_the_forgotten_tie_can_be_read_off_the_order():
+    order = n11.forgetful_order()
+    late = [(i, j) for i in range(1, 4) for j in range(2) if order.index(f"B{i}{j}") > order.index(f"R{i - 1}{j}")]
+    assert late == [n11.MISSING]

@@ -1,121 +1,98 @@
 """The graph figure shows the nodes and edges that are there, each in its place, in no other's way."""
 
-import inspect
 import itertools
 import re
-from collections import Counter
 
 import pytest
 import torch
+from matplotlib.patches import FancyBboxPatch
 
-from lib.pipeline.pipeline import Pipeline
-from lib.show.explore import explore
 from lib.show.style import alt_text
+from support.built import MyFork, MyJoin, fence
 from support.n11 import figures as n11
-from support.n11.runs import Untied, backward_run, by_hand, peaks, predict, walk
-from tests.pictures import corners, told
+from support.n11.runs import MyCheckpoint, my_tie, order_of, untied, walk
 
 
-def test_each_operation_is_shown_once_and_nothing_overlaps():
-    for values in corners(explore(n11.draw_pipeline, **n11.GRAPH_CONTROLS), 30):
-        m, n, mode = values["micro_batches"], values["partitions"], values["mode"]
-        drawn = [box for box in n11.draw_pipeline(**values).axes[0].patches if isinstance(box, n11.NodeBox)]
-        nodes = predict(m, n, mode, values["dependencies"]).nodes
-        names = Counter(nodes[box.index].name for box in drawn)
-        again = {"always": m, "except_last": m - 1, "never": 0}[mode] * n
-        assert names["Recompute"] == names["Checkpoint"] == again
-        assert (names["layers"], names["Copy"]) == (m * n - again, m * (n - 1))
-        assert sorted(box.turn for box in drawn) == list(range(1, len(drawn) + 1))
-        assert not any(a.get_bbox().overlaps(b.get_bbox()) for a, b in itertools.combinations(drawn, 2)), values
-        assert all(box.get_x() >= 0 and box.get_x() + box.get_width() <= n11.WIDTH for box in drawn)
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
 
 
-def test_a_row_runs_from_right_to_left_recompute_hangs_below_and_edges_skip_what_is_not_shown():
-    nodes = predict(1, 2).nodes
-    at = n11.Layout(nodes).at
-    row = sorted((k for k in at if nodes[k].name != "Recompute"), key=lambda k: at[k][0])
-    first = ["Checkpoint", "Wait", "Fork", "Join"]
-    assert [nodes[k].name for k in row] == [*first, "Copy", "Wait", "Checkpoint", "Fork", "Join"]
-    top = min(y for _, y in at.values())
-    assert all((y > top) == (nodes[k].name == "Recompute") for k, (_, y) in at.items())
-    nodes = predict(2, 2, "never").nodes
-    names = {(nodes[a].name, nodes[b].name) for a, b in n11.Layout(nodes).edges}
-    assert any(node.name == "Addmm" for node in nodes) and ("layers", "Wait") in names
-    assert not any("Addmm" in pair for pair in names)
+class Wait(Copy): ...
 
 
-@pytest.mark.parametrize("m, n, mode, ties", [(3, 2, "always", 4), (4, 2, "except_last", 6), (3, 2, "never", 2)])
-def test_ties_are_one_a_row_and_partition_and_none_without_dependencies(m, n, mode, ties):
-    nodes = predict(m, n, mode).nodes
-    found = n11.ties_of(nodes)
-    assert len(found) == ties
-    for a, b in found:
-        later, earlier = nodes[a].place, nodes[b].place
-        assert later.i == earlier.i + 1
-        assert nodes[b].name == "Fork"
-    assert n11.ties_of(predict(m, n, mode, False).nodes) == []
-    assert f"{ties} dependencies" in alt_text(n11.draw_pipeline(m, n, mode, True))
+def graph_of(m, n, prepare=fence, wait=False):
+    """Send m micro-batches through n partitions as the notebook does, and return the output."""
+    batches, w = [torch.ones(1, 2) for _ in range(m)], torch.ones(2, requires_grad=True)
+    for k in range(m + n - 1):
+        clock = [(k - j, j) for j in range(n) if 0 <= k - j < m]
+        prepare(clock, batches, lambda x, j: Copy.apply(x))
+        for i, j in clock:
+            task = {"place": (i, j)}, lambda x: torch.tanh(x * w), batches[i]
+            output = MyCheckpoint.apply(torch.empty(0, requires_grad=True), *task)
+            batches[i] = my_tie(Wait.apply(output) if wait else output, *task)
+    return torch.cat(batches)
 
 
-def test_alt_text_tells_the_turns_and_a_graph_that_says_no_place_is_refused():
-    alt = alt_text(n11.draw_pipeline(2, 2, "always", True))
-    assert "In their turn: Recompute 11, Checkpoint 11, Recompute 01" in alt
-    assert "Checkpoint 10 to Fork 00" in alt
-    with pytest.raises(ValueError, match="where it belongs"):
-        n11.draw_graph(walk(torch.ones(2, requires_grad=True) * 2))
+@pytest.mark.parametrize("m, n, wait", [(1, 1, True), (2, 2, False), (4, 2, False), (3, 2, True)])
+def test_each_node_is_drawn_once_with_its_turn_and_nothing_overlaps(m, n, wait):
+    output = graph_of(m, n, wait=wait)
+    figure = n11.draw_graph(output, "title")
+    boxes = [patch for patch in figure.axes[0].patches if isinstance(patch, FancyBboxPatch)]
+    names = [node.name for node in walk(output) if node.name in n11.NAMES]
+    assert len(boxes) == len(names) == m * n * (4 + wait) + m * (n - 1) + 2 * n * (m - 1)
+    assert not any(a.get_bbox().overlaps(b.get_bbox()) for a, b in itertools.combinations(boxes, 2))
+    turns = sorted(int(text.get_text()) for text in figure.axes[0].texts if text.get_text().isdigit())
+    assert turns == list(range(1, len(boxes) + 1))
 
 
-def test_the_order_is_that_of_a_real_run_and_the_title_says_what_dependencies_save():
-    for values, words in told(n11.draw_backward, n11.BACKWARD_CONTROLS, 20):
-        ties = [] if values["dependencies"] else [Untied]
-        run = backward_run(values["micro_batches"], values["partitions"], values["mode"], *ties)
-        assert f"Order: {' '.join(run.ops)}." in words
-    tied, untied = (alt_text(n11.draw_backward(5, 2, "always", tie)) for tie in (True, False))
-    assert tied.startswith("With dependencies at most 1 alive in a partition; without: 5.")
-    assert untied.startswith("Without dependencies at most 5 alive in a partition; with: 1.")
-    assert "all 10 insides are alive from the start" in alt_text(n11.draw_backward(5, 2, "never", True))
+def test_ties_lead_from_a_row_to_the_row_above_and_there_are_none_without():
+    graph = n11.Graph(walk(graph_of(3, 2)))
+    assert sorted(f"{graph.name(a)} {graph.name(b)}" for a, b in graph.ties) == [
+        "Join 10 Fork 00", "Join 10 Fork 01", "Join 20 Fork 10", "Join 20 Fork 11",
+    ]  # fmt: skip
+    assert n11.Graph(walk(graph_of(3, 2, untied))).ties == []
+    assert "Ties between rows: none." in alt_text(n11.draw_graph(graph_of(3, 2, untied), "title"))
 
 
-def test_strips_mark_where_an_order_leaves_the_first_row_and_staircases_whether_counts_agree():
-    orders = {"tied": by_hand(3, 2), "untied": by_hand(3, 2, dependencies=False), "again": by_hand(3, 2)}
+def test_a_row_runs_from_right_to_left_and_recompute_hangs_below():
+    graph = n11.Graph(walk(graph_of(1, 2)))
+    row = sorted((k for k in graph.shown if graph.nodes[k].name != "Recompute"), key=lambda k: graph.at[k][0])
+    assert [graph.name(k) for k in row] == [
+        "Checkpoint 00", "Fork 00", "Join 00", "Copy 01", "Checkpoint 01", "Fork 01", "Join 01",
+    ]  # fmt: skip
+    assert all((y > 0) == (graph.nodes[k].name == "Recompute") for k, (_, y) in graph.at.items())
+    with pytest.raises(ValueError, match="no node of this graph"):
+        n11.draw_graph(torch.ones(2, requires_grad=True) * 2, "title")
+
+
+def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
+    x = torch.ones(2, requires_grad=True) * 1
+    y, phony = MyFork.apply(x)
+    output = y + MyJoin.apply(torch.ones(2, requires_grad=True), phony)
+    assert "In backward: Join 00, Fork 00." in alt_text(n11.draw_graph(output, "title", ("a",)))
+    words = alt_text(n11.draw_graph(graph_of(2, 2), "title"))
+    ops = re.findall(r"(Recompute|Checkpoint) (\d\d)", words.split("In backward:")[1])
+    assert ops.index(("Checkpoint", "11")) < ops.index(("Recompute", "01"))
+
+
+def test_strips_mark_where_an_order_leaves_the_first_row():
+    orders = {"tied": order_of(3, 2), "untied": order_of(3, 2, False), "again": order_of(3, 2)}
     figure = n11.draw_orders(orders, "title")
-    (marked,) = [c.op for c in figure.axes[0].patches if isinstance(c, n11.OpCell) and c.get_linewidth() > 2]
-    assert marked == "R11" and "untied: R21 R11" in alt_text(figure)
-    assert [max(peaks(ops, 3, 2)) for ops in orders.values()] == [1, 3, 1]
+    (marked,) = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
+    cells = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 2]
+    assert len(cells) == 1 and cells[0].get_x() < marked.get_xdata()[0] < cells[0].get_x() + cells[0].get_width()
+    assert "untied: R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00, at most 3" in alt_text(figure)
     with pytest.raises(ValueError, match="at least one order"):
-        n11.draw_orders({})
-    figure = n11.draw_staircases({"a": [3, 6], "b": [3, 9]}, {"a": [3, 6], "b": [3, 6]}, "finding")
-    assert "a: at most 6 tensors, as predicted; b: at most 9 tensors, not as predicted" in alt_text(figure)
+        n11.draw_orders({}, "title")
 
 
-def test_every_step_names_its_node_and_its_line_of_code():
-    for values, words in told(n11.draw_fence, n11.FENCE_CONTROLS):
-        stop = n11.STOPS[n11.order_of(values["direction"])[values["step"] - 1]]
-        assert f"step {values['step']} of {len(n11.STOPS)}, {stop.name}" in words
-        assert stop.code in words and getattr(stop, values["direction"])[:20] in words
-    with pytest.raises(ValueError, match="sideways"):
-        n11.draw_fence("sideways", 1)
-    assert n11.DIRECTIONS == ("forward", "backward")
-
-
-def test_the_steps_backward_are_those_of_a_real_run():
-    run = backward_run(2, 3)
-    of_interest = ("Copy", "Wait", "Checkpoint", "Recompute")
-    names = [run.nodes[k].name for k in run.ran if run.nodes[k].place in ((1, 1), (1, 2))]
-    row = [k for k in run.ran if run.nodes[k].place and run.nodes[k].place.i == 1]
-    ours = [k for k in row if run.nodes[k].name in of_interest]
-    after = [run.nodes[k].name for k in ours if run.nodes[k].place == (1, 1)]
-    copy_next = [k for k in ours if run.nodes[k].name == "Copy" and run.nodes[k].place == (1, 2)]
-    assert len(copy_next) == 1
-    assert names.index("Copy") < names.index("Recompute", names.index("Copy"))
-    assert ["Copy", *after] == [n11.STOPS[k].name for k in n11.order_of("backward")]
-
-
-def test_the_code_of_each_stop_stands_in_the_pipeline():
-    source = inspect.getsource(Pipeline.fence) + inspect.getsource(Pipeline.compute)
-    flat = source.replace("self.", "").replace("batches[i]", "batch")
-    for stop in n11.STOPS[:-1]:  # the last is the first, one partition on
-        assert re.sub(r"\)$", "", stop.code) in flat, stop.code
-        if stop.tag:
-            line = next(line for line in flat.splitlines() if re.sub(r"\)$", "", stop.code) in line)
-            assert f"# {stop.tag}" in line
+def test_the_title_says_what_ties_save():
+    for m, n in ((1, 1), (5, 2), (6, 4)):
+        words = alt_text(n11.draw_backward(m, n))
+        assert words.startswith(f"Insides alive at once in a partition: at most 1 with ties, {m} without.")

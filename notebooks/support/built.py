@@ -1,14 +1,20 @@
 """What the notebooks' solutions build and later notebooks go on from: yours, or ours if you skipped it.
 
-Every definition stands below the number of its notebook, as its solution has it (tests/support/test_built.py compares).
+Every definition stands below the number of its notebook, as its solution has it, or as the notebook itself shows it
+where that is no exercise (tests/support/test_built.py compares).
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="assignment, var-annotated"
 # ruff: noqa: D101, D102, D103
 
 import io
 import os
+import sys
+import threading
 import zlib
+from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
+from threading import Thread
 
 import torch
 from torch.nn import functional as F
@@ -147,6 +153,160 @@ def load(path, model, optimizer):
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return state["more"]
+
+
+# ---- 07: a mini-batch, a tuple of tensors, cut into micro-batches and put together again
+
+
+def scatter(tensors, chunks):
+    rows = len(tensors[0])
+    if any(len(tensor) != rows for tensor in tensors):
+        raise ValueError(f"unequal numbers of rows: {[len(tensor) for tensor in tensors]}")
+    size, longer = divmod(rows, min(chunks, rows))
+    parts, start = [], 0
+    while start < rows:
+        end = start + size + (len(parts) < longer)
+        parts.append(tuple(tensor[start:end] for tensor in tensors))
+        start = end
+    return parts
+
+
+def gather(parts):
+    return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+
+
+# ---- 08: which pairs (micro-batch i, partition j) run at the same time
+
+
+def clock_cycles(m, n):
+    clocks = []
+    for k in range(m + n - 1):
+        clocks.append([(k - j, j) for j in range(n) if 0 <= k - j < m])
+    return clocks
+
+
+# ---- 09: a worker per partition, and the scheduler of a clock
+
+
+def worker(in_queue, out_queue):
+    """Serve the tasks of one partition until None comes."""
+    while (task := in_queue.get()) is not None:
+        try:
+            answer = True, (task, task.compute())
+        except BaseException:
+            answer = False, sys.exc_info()
+        out_queue.put(answer)
+    out_queue.put((False, None))
+
+
+serve = worker
+
+
+@contextmanager
+def spawn_workers(devices):
+    """Start a worker per device (on a CPU: per partition), hand out (in_queues, out_queues), and end them."""
+    keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
+    pairs = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
+    threads = [Thread(target=serve, args=pair, daemon=True) for pair in pairs.values()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield [pairs[key][0] for key in keys], [pairs[key][1] for key in keys]
+    finally:
+        for in_queue, _ in pairs.values():
+            in_queue.put(None)
+        for thread in threads:
+            thread.join()
+
+
+def use_stream(stream):
+    """Make a context manager: what its body launches goes into `stream`; on a CPU (None) nothing changes."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+class Task:
+    """Say how a partition computes a micro-batch: `compute` in a worker, `finalize` in the scheduler's thread."""
+
+    def __init__(self, stream, *, compute, finalize=None):
+        self.stream, self._compute, self._finalize = stream, compute, finalize
+        self.grad, self.threads = (
+            torch.is_grad_enabled(),
+            torch.get_num_threads(),
+        )  # of the thread that makes it
+
+    def compute(self):
+        torch.set_num_threads(self.threads)
+        with torch.set_grad_enabled(self.grad), use_stream(self.stream):
+            return self._compute()
+
+    def finalize(self, batch):
+        if self._finalize is not None:
+            with use_stream(self.stream):
+                self._finalize(batch)
+
+
+def run_clock(tasks, in_queues, out_queues):
+    """Run the tasks of a clock at the same time; return {partition: batch}, or raise the first error."""
+    for j, task in tasks.items():
+        in_queues[j].put(task)
+    answers = [out_queues[j].get() for j in tasks]
+    for ok, payload in answers:
+        if not ok:
+            raise payload[1]
+    batches = {}
+    for j, (_, (task, batch)) in zip(tasks, answers, strict=True):
+        task.finalize(batch)
+        batches[j] = batch
+    return batches
+
+
+# ---- 10: a checkpoint as one autograd function, and what production needs around it; 12's pipeline calls it
+
+
+class MyCheckpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *inputs):
+        kind = inputs[0].device.type
+        ctx.function, ctx.random_state = function, torch.get_rng_state()
+        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        ctx.save_for_backward(*inputs)
+        return function(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast(*ctx.autocast):
+            torch.set_rng_state(ctx.random_state)
+            output = ctx.function(*inputs)
+        torch.autograd.backward(output, gradient)
+        return None, *(x.grad for x in inputs)
+
+
+Checkpoint = MyCheckpoint
+here = threading.local()
+
+
+def is_recomputing():
+    return getattr(here, "recomputing", False)
+
+
+def my_checkpoint(function, *inputs):
+    def run(phony, *inputs):
+        before = is_recomputing()
+        here.recomputing = before or torch.is_grad_enabled()
+        try:
+            return function(*inputs)
+        finally:
+            here.recomputing = before
+
+    phony = torch.empty(0, device=inputs[0].device, requires_grad=True)
+    versions = [x._version for x in inputs]
+    output = Checkpoint.apply(run, phony, *inputs)
+    if [x._version for x in inputs] != versions:
+        raise RuntimeError(
+            "the function changed its input in place: recompute would start from the changed one"
+        )
+    return output
 
 
 # ---- 11: edges without data, and the fence that ties the micro-batches; 12 goes backward in their order

@@ -62,9 +62,7 @@ class Recording(NamedTuple):
 
 RECORDINGS = (
     Recording("chunk_speed_gpu", "07", "support.runs:gpu_speed", "size rows_per_second"),
-    Recording("checkpoint_gpu", "10", "support.n10.runs:measure_rows", "rows"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
-    Recording("gpipe_gpu", "12", "support.n12.runs:measure_rows", "rows"),
     Recording("bandwidth", "13", "support.n13.runs:measure_bandwidth", "rows"),
     Recording("stream_chunks", "13", "support.n13.runs:measure_chunks", "alone rows traces"),
     Recording("stream_prefetch", "13", "support.n13.runs:measure_prefetch", "rows traces"),

@@ -11,6 +11,7 @@ from tools.hygiene import joined
 from tools.project import ROOT, notebooks
 
 SOLUTIONS = {path.name[:2]: path for path in notebooks() if path.parent.name == "solutions"}
+NOTEBOOKS = {path.name[:2]: path for path in notebooks() if path.parent.name == "notebooks"}
 TEXT = (ROOT / "notebooks" / "support" / "built.py").read_text(encoding="utf-8")
 
 
@@ -25,12 +26,22 @@ def name_of(part):
     return part.name if isinstance(part, (ast.FunctionDef, ast.ClassDef)) else ast.unparse(part.targets[0])
 
 
-def solved(number):
-    """Return the syntax tree, as text, of every statement of a solution's cells."""
-    cells = json.loads(SOLUTIONS[number].read_text(encoding="utf-8"))["cells"]
+def statements(path):
+    """Return every statement of a notebook's code cells, and `x = y` for what reads `x = use(y, its check)`."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = [joined(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     own = [text for text in code if "from support.setup import setup" not in text]  # it has a shell's command
-    return {ast.dump(part) for text in own for part in ast.parse(text).body}
+    parts = [part for text in own for part in ast.parse(text).body]
+    used = [part for part in parts if re.match(r"\w+ = (checks\.)?use\(\w+,", ast.unparse(part))]
+    return parts + [ast.parse(f"{name_of(part)} = {part.value.args[0].id}").body[0] for part in used]
+
+
+def solved(number):
+    """Return the syntax tree, as text, of what a solution has, and of what only its notebook has: no exercise."""
+    parts = statements(SOLUTIONS[number])
+    known = {name_of(part) for part in parts if isinstance(part, (ast.FunctionDef, ast.ClassDef))}
+    shown = [part for part in statements(NOTEBOOKS[number]) if isinstance(part, (ast.FunctionDef, ast.ClassDef))]
+    return {ast.dump(part) for part in parts + [part for part in shown if part.name not in known]}
 
 
 def invented(text):
@@ -58,6 +69,9 @@ def test_every_part_is_as_its_solution_has_it_and_stands_there_once():
         ("def reduce_scatter(tensor, dist):\n", 'def reduce_scatter(tensor, dist):\n    ""\n', "reduce_scatter"),
         ("# ---- 06: ", "# ---- 04: ", "save"),
         ("# ---- 06: ", "def more(): ...\n\n\n# ---- 06: ", "more"),
+        ("answers = [out_queues", "answers = [in_queues", "run_clock"),
+        ("serve = worker", "serve = spawn_workers", "serve"),
+        ("self.grad, self.threads = (", "self.threads, self.grad = (", "Task"),
     ],
 )  # fmt: skip
 def test_any_difference_is_found(old, new, culprit):

@@ -1,288 +1,289 @@
 """Predictions and exercises of notebook 10, checkpoint and recompute."""
 
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any, TypeAlias
 
-import torch
-from torch import Tensor, nn
-
-from lib.saved import SavedTensors
-from support.checks import Exercise, Guess, Verdict, cases
-from support.n10.runs import peak, predict, predict_early
+from support import built
+from support.built import MyCheckpoint, my_checkpoint
+from support.checks import Exercise, Guess, cases
+from support.checks import use as use
+from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, judged
+from support.n10.runs import peak, predict
+from support.ranks import source_of
 
 # ---- predictions
 
 
-def _fewer() -> int:
-    except_last, always = (peak(predict(8, 1, 4, mode)) for mode in ("except_last", "always"))
-    return except_last - always
+def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -> Guess:
+    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
+
+    def read(number: Any) -> Any:
+        text = f"{number:.3g}" if isinstance(number, (int, float)) else str(number).strip()
+        return f"{text} ({said[key]})" if (key := "_" + text.replace(".", "_")) in said else text
+
+    return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
 
 
-def _sooner() -> int:
-    late, early = (predict_early(4, 4, early=early).makespan for early in (False, True))
-    return round(late - early)
-
-
-guess_one_segment = Guess("the peak with one segment", lambda: peak(predict(16, 1)), unit="tensors")
+guess_one_segment = _exact(
+    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward"
+)
 """Section 2: the peak of 16 layers in one segment."""
-guess_least = Guess(
-    "the least peak of 64 layers", lambda: min(peak(predict(64, s)) for s in range(1, 65)), unit="tensors"
+guess_least = _exact(
+    "the least peak of 64 layers",
+    lambda: min(peak(predict(64, s)) for s in range(1, 65)),
+    "tensors",
+    _8="that is the best number of segments",
+    _9="that is one segment's inside alone",
 )
 """Section 3: the least peak of 64 layers, over all numbers of segments."""
-guess_ratio = Guess("the time with recompute", lambda: (1 + 2 + 1) / (1 + 2), unit="×", tolerance=0.03)
-"""Section 4: a step with recompute over one without, if backward costs two forwards."""
-guess_fewer = Guess("what 'always' saves over 'except_last'", _fewer, unit="tensors")
+guess_flops = _exact(
+    "the FLOPs with a checkpoint",
+    lambda: round((1 + 1 + 2) / (1 + 2), 2),
+    "× those without",
+    _2="backward is not run twice",
+    _1_25="a quarter is the share of the new total",
+    _1_5="that would be a backward as cheap as forward",
+)
+"""Section 4: the FLOPs of a checkpointed step over those of a plain one."""
+guess_fewer = _exact(
+    "what 'always' saves over 'except_last'",
+    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
+    "tensors",
+)
 """Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
-guess_sooner = Guess("the time saved", _sooner, unit="forwards")
-"""Section 6: forwards saved by an early Recompute in 4 partitions."""
-guess_differ = Guess("the expected share of other units", lambda: 50, unit="%", tolerance=0.2)
-""" "Break it": per cent of units whose dropout mask differs by chance at p = 0.5."""
-guess_batches = Guess("num_batches_tracked after one step", lambda: 2)
-""" "Break it": what BatchNorm counts in one step with a checkpoint."""
+guess_momentum = _exact(
+    "the momentum that acts",
+    lambda: 1 - 0.9**2,
+    _0_2="the second update also shrinks what the first has added",
+)
+""" "Break it": the weight of a batch's mean in running_mean after two updates of momentum 0.1."""
+
+
+# ---- what the exercises have in common
+
+
+def _famous(thing: Any, table: str) -> dict[str, Any]:
+    """Read famous mistakes: a line with the sentence, a line with what they change in the solved function."""
+    found, lines = {}, [line.strip() for line in table.strip().splitlines()]
+    for sentence, changes in zip(lines[::2], lines[1::2], strict=True):
+        text, space = source_of(thing), dict(vars(built), combinations=combinations)
+        for change in changes.split(" | "):
+            old, new = change.replace("¶", "\n        ").split(" → ")
+            assert old in text, f"{thing.__name__} has no {old!r}"
+            text = text.replace(old, new)
+        exec(text, space)
+        found[sentence] = space[thing.__name__]
+    return found
 
 
 # ---- exercise 1: a checkpoint as one autograd function
-
-AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
-
-
-class _Case:
-    """A layer, two segments with dropout and a last layer; run with or without an answer."""
-
-    def __init__(self, apply: Callable[[nn.Module, Tensor], Tensor] | None) -> None:
-        torch.manual_seed(7)
-        self.first, draw, self.masks = nn.Linear(6, 6), nn.Dropout(0.5), list[Tensor]()
-        draw.register_forward_hook(lambda _, x, output: self.masks.append(output.detach() != 0))
-        self.segment = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), draw, nn.Linear(6, 6), nn.Tanh())
-        self.second = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
-        apply = apply or (lambda function, x: function(x))
-        with SavedTensors(
-            p for part in (self.first, self.segment, self.second) for p in part.parameters()
-        ) as saved:
-            start = self.first(torch.randn(10, 6))
-            before = saved.count
-            self.y = apply(self.segment, start)
-            self.kept = saved.count - before
-            if isinstance(self.y, Tensor):
-                self.end = apply(self.second, self.y)
-
-    def backward(self) -> None:
-        torch.rand(3)  # the generator moves on, as it does in training
-        self.before_backward = torch.get_rng_state()
-        (self.end**2).sum().backward()
-
-    def grads(self) -> dict[str, Any]:
-        parts = {"the layer before": self.first, "the segment": self.segment, "a second segment": self.second}
-        return {
-            f"{where}'s {name}": p.grad
-            for where, part in parts.items()
-            for name, p in part.named_parameters()
-        }
-
-
-ERRORS = {  # what torch says: what is behind it
-    "does not require grad and does not have a grad_fn": "The second forward made no graph: inside an autograd "
-    "function gradients are off. Run it in `with torch.enable_grad():`.",
-    "returned an incorrect number of gradients": "backward returns one gradient for each argument of forward: None "
-    "for the function, then that of x.",
-    "a second time": "The second forward must start at `x.detach()`: without that, backward runs on into the layers "
-    "before.",
-}
-NONE_BEFORE = (
-    "x got none. A detached x requires no grad until you say .requires_grad_(), and backward must return its "
-    ".grad."
-)
-NONE_INSIDE = (
-    "the parameters are no arguments of forward. torch.autograd.backward(y, gradient) gives them theirs; "
-    "torch.autograd.grad(y, x, gradient) does not."
-)
-
-
-def _problem(answer: AutogradFunction) -> str:
-    plain = _Case(None)
-    plain.backward()
-    try:
-        mine = _Case(answer.apply)
-    except Exception as error:
-        return f"forward raised {type(error).__name__}: {error}"
-    if not isinstance(mine.y, Tensor):
-        return f"forward must return function(x), a tensor, not {type(mine.y).__name__}."
-    if mine.y.shape != plain.y.shape or not torch.allclose(mine.y, plain.y):
-        return "forward does not return what function(x) returns."
-    if mine.kept > 1:
-        return (
-            f"{mine.kept} tensors are kept after forward, {plain.kept} without checkpoint: only x may stay. "
-            + ("A graph was made in forward." if mine.kept > 2 else "What else do you save?")
-        )
-    try:
-        mine.backward()
-    except Exception as error:
-        reason = next((why for text, why in ERRORS.items() if text in str(error)), "")
-        return f"backward raised {type(error).__name__}: {str(error).splitlines()[0]} {reason}".rstrip()
-    return _problem_of_gradients(mine, plain)
-
-
-def _problem_of_gradients(mine: _Case, plain: _Case) -> str:
-    masks = mine.masks
-    if len(masks) != 2:
-        return f"function ran {len(masks)} time{'s' * (len(masks) != 1)}; a checkpoint runs it twice."
-    if not torch.equal(*masks):
-        other = int((masks[0] != masks[1]).sum())
-        return (
-            f"the second forward drew another dropout mask ({other} of {masks[0].numel()} units differ): keep "
-            "torch.get_rng_state() in forward, and set it before the second one."
-        )
-    expected = plain.grads()
-    gradients = [(name, got, expected[name]) for name, got in mine.grads().items()]
-    for name, got, want in gradients:
-        if got is None or not got.any():
-            before = name.startswith("the layer before")
-            return f"{name} has no gradient: " + (NONE_BEFORE if before else NONE_INSIDE)
-        if torch.allclose(got, 2 * want, atol=1e-6):
-            return f"{name} has twice its gradient: backward went through the graph two times."
-    for name, got, want in gradients:
-        if not torch.allclose(got, want, atol=1e-6):
-            off = float((got - want).norm() / want.norm())
-            return f"{name}: the gradient is off by {off:.0%}. Is the gradient that arrives passed on?"
-    if not torch.equal(torch.get_rng_state(), mine.before_backward):
-        return (
-            "gradients are right, but the random state after backward is another one than before it: whoever "
-            "draws next gets used numbers. Put it back (torch.random.fork_rng does)."
-        )
-    return ""
-
-
-class TrueCheckpoint(torch.autograd.Function):
-    """The reference of exercise 1: one function that keeps the input and computes again when the gradient arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, function: nn.Module, x: Tensor) -> Any:
-        """Compute without graph; keep the function, the input and the random state."""
-        ctx.function, ctx.rng_state = function, torch.get_rng_state()
-        ctx.save_for_backward(x)
-        return function(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        """Compute again with a graph, from a new leaf and the same random state; then go through it."""
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
-            torch.set_rng_state(ctx.rng_state)
-            y = ctx.function(x)
-        torch.autograd.backward(y, gradient)
-        return None, x.grad
-
-
-def _check_checkpoint(exercise: Exercise, answer: AutogradFunction) -> Verdict:
-    """Run the answer on a small model with dropout; every symptom of a known mistake has a sentence of its own."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        problem = _problem(answer)
-    return exercise.wrong(problem) if problem else exercise.right(f"{exercise.praise}.")
 
 
 check_checkpoint = Exercise(
     "MyCheckpoint",
     name="forward and backward of MyCheckpoint",
-    reference=TrueCheckpoint,
+    reference=MyCheckpoint,
     methods=("forward", "backward"),
-    judge=_check_checkpoint,
-    praise="output, gradients and random state as without checkpoint, and only the input is kept",
+    judge=judged(
+        fault_of_checkpoint,
+        "output, gradients, random state and autocast are as without a checkpoint; only the inputs are kept.",
+    ),
+    mistakes=_famous(
+        MyCheckpoint,
+        """
+        Is a `return` missing?
+            return function(*inputs) → function(*inputs)
+        A graph was made in forward: there gradients are off by themselves, leave it at that.
+            return function(*inputs) → with torch.enable_grad(): ctx.y = function(*inputs)¶return ctx.y.detach()
+        An attribute of ctx hides them from autograd, which then sees no change of them: save_for_backward.
+            ctx.save_for_backward(*inputs) → ctx.x = inputs | ctx.saved_tensors → ctx.x
+        Keep torch.get_rng_state() in forward, before function draws, and set it before the second forward.
+            torch.set_rng_state(ctx.random_state) → pass
+        Whoever draws next gets numbers a second time. Put the state back: torch.random.fork_rng does.
+            torch.random.fork_rng(devices=[]) → torch.enable_grad()
+        The second forward made no graph: in backward, too, gradients are off; torch.enable_grad() turns them on.
+            torch.enable_grad() → torch.no_grad()
+        backward is outside the autocast block: note in forward whether autocast is on, for the second forward.
+            torch.autocast(*ctx.autocast) → torch.enable_grad()
+        Autocast has two types: note torch.get_autocast_dtype as well.
+            torch.autocast(*ctx.autocast) → torch.autocast("cpu", enabled=ctx.autocast[2])
+        If autocast was off in forward, it must be off in the second one as well: enabled=False.
+            torch.autocast(*ctx.autocast) → (torch.autocast(*ctx.autocast) if ctx.autocast[2] else torch.enable_grad())
+        Start at x.detach(): from x itself backward runs on into the layers before, and a second time from there.
+            x.detach().requires_grad_(x.requires_grad) → x
+        A detached tensor requires no gradient until you say so: then x.grad stays None.
+            .requires_grad_(x.requires_grad) → .detach()
+        A mask of True and False can have no gradient: let each new leaf require one if its input does.
+            requires_grad_(x.requires_grad) → requires_grad_()
+        Is the gradient that arrives passed on?
+            (output, gradient) → (output, torch.ones_like(output))
+        torch.autograd.grad gives gradients to the inputs only; torch.autograd.backward also to the parameters.
+            .backward(output, gradient) → .backward(output, gradient, inputs=[x for x in inputs if x.requires_grad])
+        backward returns one value for each argument of forward: None for function, then one for each input.
+            return None, *(x.grad for x in inputs) → return tuple(x.grad for x in inputs)
+        """,
+    ),
 )
-"""Exercise 1: output, kept tensors, gradients, dropout mask and random state, against no checkpoint."""
+"""Exercise 1: output, kept tensors, gradients, dropout mask, random state and autocast, against no checkpoint."""
 
 
-# ---- exercise 2: segments for a budget
-
-Segments: TypeAlias = Callable[[int, int], int | None]
+# ---- exercise 2: the peak in bytes
 
 
-def _segments(
-    held: Callable[[int, int], int] = lambda layers, s: s + layers // s,
-    *,
-    most: bool = False,
-    zero: bool = True,
-) -> Segments:
-    """Make an answer: the fewest segments whose peak `held` fits; 0 if none is needed, None if nothing fits."""
-
-    def segments(layers: int, budget: int) -> int | None:
-        if zero and layers + 1 <= budget:
-            return 0
-        numbers = range(1, layers + 1)[:: -1 if most else 1]
-        return next((s for s in numbers if held(layers, s) <= budget), None)
-
-    return segments
+def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
+    """Return the most bytes held in backward. sizes: of x_0 … x_L; starts: the first layer's number of each segment."""
+    ends = [*starts[1:], len(sizes) - 1]
+    peak = 0
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        kept = sum(sizes[first] for first in starts[: k + 1])
+        inside = sum(sizes[start + 1 : end + 1])
+        peak = max(peak, kept + inside)
+    return peak
 
 
-check_segments = Exercise(
-    "fewest_segments",
-    reference=_segments(),
+def _cuts() -> list[dict[str, Any]]:
+    sizes = [8, 1, 4, 1, 8, 1, 2], [1] * 17, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], [1] * 17, [1] * 17
+    starts = [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
+    return cases("sizes starts", zip(sizes, starts, strict=True))
+
+
+check_peak_bytes = Exercise(
+    "peak_bytes",
+    reference=peak_bytes,
+    cases=_cuts,
+    mistakes=_famous(
+        peak_bytes,
+        """
+        The first segment is the last one in backward: while a segment is at work, the inputs before it are held, too.
+            starts[: k + 1] → starts[k : k + 1]
+        That is only what is kept after forward: in backward a segment's inside comes on top.
+            starts[: k + 1] → starts | kept + inside → kept
+        When segment k is at work, the segments behind it are done, and their inputs are gone.
+            starts[: k + 1] → starts
+        The input of the segment that is at work is still held, too.
+            starts[: k + 1] → starts[:k]
+        The last layer's output is saved as well (tanh needs it): the inside ends with sizes[end].
+            start + 1 : end + 1 → start + 1 : end
+        A segment's input is counted twice, as kept and as inside.
+            sizes[start + 1 : → sizes[start :
+        The peak is the largest sum over all segments, not that of the last one.
+            max(peak, kept + inside) → kept + inside
+        The segments are at work one after another: not all insides are there at once.
+            max(peak, kept + inside) → sum(sizes)
+        """,
+    ),
+)
+"""Exercise 2: the most bytes that are held, over cuts of equal and unequal layers."""
+
+
+# ---- exercise 3: what to keep under a budget
+
+Costs: TypeAlias = Mapping[str, tuple[float, float]]
+
+
+def cheapest(costs: Costs, budget: float) -> set[str]:
+    """Return the operators to keep: within the budget of bytes, with the fewest FLOPs to compute again."""
+    best, least = set[str](), None
+    for number in range(len(costs) + 1):
+        for kept in combinations(costs, number):
+            weight = sum(costs[name][0] for name in kept)
+            again = sum(flops for name, (_, flops) in costs.items() if name not in kept)
+            if weight <= budget and (least is None or (again, weight) < least):
+                best, least = set(kept), (again, weight)
+    return best
+
+
+def _greedy(costs: Costs, budget: float) -> set[str]:
+    """Keep what costs most FLOPs per byte, as long as it fits: a good rule, and not the best."""
+    kept, left = set[str](), budget
+    for name in sorted(costs, key=lambda name: -costs[name][1] / costs[name][0]):
+        if costs[name][1] and costs[name][0] <= left:
+            kept, left = kept | {name}, left - costs[name][0]
+    return kept
+
+
+SMALL = {"addmm": (9, 24), "bmm": (5, 4), "softmax": (4, 0)}
+check_cheapest = Exercise(
+    "cheapest",
+    reference=cheapest,
+    view=lambda answer: (
+        lambda costs, budget: None if (found := answer(costs, budget)) is None else sorted(found)
+    ),
     cases=cases(
-        "layers budget",
-        (
-            (layers, budget)
-            for layers in (16, *range(1, 25))
-            for budget in (9, 10, 8, 17, 7, *range(2, layers + 3))
-        ),
+        "costs budget",
+        [
+            (SMALL, 9),
+            (SMALL, 100),
+            (SMALL, 4),
+            ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
+            ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10),
+            ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
+            ({"a": (1, 1)}, 0),
+        ],
     ),
     mistakes={
-        "√layers needs least memory, but the budget may allow fewer segments, or not even that.": (
-            lambda layers, budget: 0 if layers + 1 <= budget else round(math.sqrt(layers))
+        "What costs most per byte first is a good rule, but a smaller one can leave room for more: try all.": _greedy,
+        "Those are the operators to compute again; return those to keep.": (
+            lambda costs, budget: set(costs) - cheapest(costs, budget)
         ),
-        "That counts one segment's inside only; the inputs of the segments are held as well.": _segments(
-            lambda layers, s: layers // s
-        ),
-        "The longest segments come last in backward, when fewer inputs are left: s + layers // s.": _segments(
-            lambda layers, s: s + math.ceil(layers / s)
-        ),
-        "If layers + 1 tensors fit, no checkpoint is needed: 0.": _segments(zero=False),
-        "These fit, but fewer segments do as well.": _segments(most=True),
-    },
-)
-"""Exercise 2 over layers 1..24 and budgets around the least and the largest peak."""
-
-
-# ---- exercise 3: the time of a step
-
-
-def _step_time(
-    except_last: Callable[[int], int] = lambda m: m - 1,
-    recompute: Callable[[float, float], float] = lambda forward, backward: forward,
-) -> Callable[[float, float, int, str], float]:
-    """Make an answer: each micro-batch goes forward and back, and some are recomputed, at a price."""
-
-    def time(forward: float, backward: float, micro_batches: int, mode: str) -> float:
-        again = {"never": 0, "except_last": except_last(micro_batches), "always": micro_batches}[mode]
-        return micro_batches * (forward + backward) + again * recompute(forward, backward)
-
-    return time
-
-
-check_step_time = Exercise(
-    "step_time",
-    reference=_step_time(),
-    cases=cases(
-        "forward backward micro_batches mode",
-        (
-            (*prices, m, mode)
-            for prices in ((1.0, 2.0), (2.0, 3.0), (1.5, 1.0))
-            for m in (4, 1, 8)
-            for mode in ("except_last", "always", "never")
-        ),
+    }
+    | _famous(
+        cheapest,
+        """
+        That weighs more than the budget.
+            weight <= budget and → True and
+        Exactly the budget fits as well.
+            weight <= budget → weight < budget
+        That is the least memory, not the fewest FLOPs within the budget.
+            (again, weight) → (weight, again)
+        An operator without FLOPs is kept for nothing: of equal FLOPs, take the fewest bytes.
+            (again, weight) → (again, -weight)
+        """,
     ),
-    mistakes={
-        "In except_last the last micro-batch is not recomputed.": _step_time(lambda m: m),
-        "except_last recomputes all but the last micro-batch, not only the last.": _step_time(lambda m: 1),
-        "Recompute is a forward; backward still runs once.": _step_time(
-            recompute=lambda forward, backward: forward + backward
-        ),
-        "A quarter is a rule of thumb: here are the numbers.": lambda forward, backward, micro_batches, mode: (
-            micro_batches * (forward + backward) * (1 if mode == "never" else 1.25)
-        ),
-    },
 )
-"""Exercise 3 over modes, micro-batches and several ratios of backward to forward."""
+"""Exercise 3: which operators' outputs to keep within a budget of memory."""
+
+
+# ---- exercise 4: my_checkpoint, three repairs
+
+
+check_my_checkpoint = Exercise(
+    "my_checkpoint",
+    reference=my_checkpoint,
+    judge=judged(
+        fault_of_wrapper, "all three faults are repaired, also for a checkpoint within a checkpoint."
+    ),
+    mistakes=_famous(
+        my_checkpoint,
+        """
+        (your function returned None: is a `return` missing?)
+            return output → output
+        Give MyCheckpoint one more input, an empty tensor that requires a gradient; function does not get it.
+            requires_grad=True → requires_grad=False
+        It is not yours to change: its gradient is computed and kept for nothing.
+            versions = [ → inputs[0].requires_grad_(); versions = [
+        Every write in place raises a tensor's _version: compare it before and after.
+            != versions: → is None:
+        Look at the version of every input, not of the first alone.
+            in inputs] != versions → in inputs][:1] != versions[:1]
+        In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
+            before or torch.is_grad_enabled() → True
+        The other way round: gradients are on in the second forward.
+            before or torch.is_grad_enabled() → not torch.is_grad_enabled()
+        Set here.recomputing in each call of the function, around it.
+            here.recomputing = before or torch.is_grad_enabled() → pass
+        Put back what here.recomputing was.
+            finally:¶    here.recomputing = before → finally: pass
+        Put it back in `finally:`, which runs in either case.
+            try: → if True: | return function(*inputs) → done = function(*inputs) | finally:¶    here.recomputing = before → here.recomputing = before¶return done
+        What the outer one recomputes is recomputed inside as well: begin with what is_recomputing() said before.
+            before or torch → torch
+        """,  # noqa: E501
+    ),
+)
+"""Exercise 4: gradients for data without one, writes refused, a flag for the second forward."""

@@ -1,13 +1,11 @@
-"""What notebook 10, checkpoint and recompute, runs, measures, predicts: held tensors, time, faults."""
+"""What notebook 10, checkpoint and recompute, predicts and runs: held tensors, faults of a second forward."""
 
 from __future__ import annotations
 
 import itertools
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,14 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
-from lib._values import integer
-from lib.measure import cuda_peak
-from lib.measure import measure as time_on_gpu
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
-from lib.pipeline.microbatch import TensorOrTensors, scatter
+from lib.pipeline.microbatch import scatter
 from lib.saved import SavedTensors
-from lib.timeline import Recorder, Span, Trace, Work, play
-from support import recordings
+from support import built
 
 # ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.
 #
@@ -55,23 +49,19 @@ class Step(NamedTuple):
 
 
 def segments_of(layers: int, segments: int) -> list[range]:
-    """Return the layers of each segment, 1 … L: as even as can be, the longer ones first. Raises ValueError."""
-    layers = integer("layers", layers, at_least=1)
-    segments = integer("segments", segments, at_least=1, below=layers + 1)
+    """Return the layers of each segment, 1 … L: as even as can be, the longer ones first."""
     short, longer = divmod(layers, segments)
     starts = [1 + c * short + min(c, longer) for c in range(segments + 1)]
     return [range(start, end) for start, end in itertools.pairwise(starts)]
 
 
 def checkpointed(micro_batches: int, mode: Mode) -> int:
-    """Return how many micro-batches, the first ones, are checkpointed. Raises ValueError for an unknown mode."""
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
+    """Return how many micro-batches, the first ones, are checkpointed."""
     return {"never": 0, "except_last": micro_batches - 1, "always": micro_batches}[mode]
 
 
 def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always") -> list[Step]:
-    """Return the steps of one forward and backward over all micro-batches, in order. Raises ValueError."""
+    """Return the steps of one forward and backward over all micro-batches, in order."""
     parts, stop = segments_of(layers, segments), checkpointed(micro_batches, mode)
     steps: list[Step] = []
     held: set[tuple[int, int]] = set()
@@ -156,201 +146,17 @@ def measure(
     return log
 
 
-# ---- How long a training step takes with recompute, predicted and measured.
-#
-# A micro-batch costs forward + backward; a checkpointed one a second forward between them: recompute.
-#
-# predict_step   one device, m micro-batches: the spans of a step in each mode
-# measure_steps  the same on this machine
-# predict_early  several partitions: what it saves that Recompute need not wait for the gradient
-
-LETTER = {"forward": "F", "recompute": "R", "backward": "B"}
-
-
-def _lay(lane: str, pieces: list[tuple[str, int, float]]) -> list[Span]:
-    """Return spans of these (kind, micro-batch, duration), one after the other."""
-    spans, now = [], 0.0
-    for kind, i, duration in pieces:
-        spans.append(Span(lane, f"{LETTER[kind]}{i}", now, now + duration, kind))
-        now += duration
-    return spans
-
-
-def predict_step(forward: float, backward: float, micro_batches: int, mode: Mode) -> list[Span]:
-    """Return the spans of one step on one device, in a lane named after the mode. Raises ValueError for that."""
-    stop = checkpointed(micro_batches, mode)
-    pieces = [("forward", i, forward) for i in range(micro_batches)]
-    for i in reversed(range(micro_batches)):
-        pieces += [("recompute", i, forward)] * (i < stop) + [("backward", i, backward)]
-    return _lay(mode, pieces)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let each operation use one thread within a `with`: several are slow where other programs run as well."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def measure_steps(
-    model: nn.Module, x: Tensor, micro_batches: int, *, repeats: int = 5
-) -> Mapping[Mode, Trace]:
-    """Return the trace of a step in each mode, each piece as short as in the best of `repeats` rounds in turn.
-
-    Pieces that another program disturbed drop out that way. Each micro-batch is one checkpoint over the whole model, as
-    in a partition of GPipe; one thread computes.
-    """
-    runs: dict[Mode, list[Trace]] = {mode: [] for mode in MODES}
-    with one_thread():
-        for turn in range(repeats + 1):
-            for mode in MODES:
-                trace = _step(model, x, micro_batches, mode)
-                if turn:  # the first warms up
-                    runs[mode].append(trace)
-    least: dict[Mode, Trace] = {}
-    for mode, traces in runs.items():
-        pieces = [min(spans, key=lambda span: span.duration) for spans in zip(*traces, strict=True)]
-        least[mode] = Trace(_lay(mode, [(span.kind, int(span.label[1:]), span.duration) for span in pieces]))
-    return least
-
-
-def _step(model: nn.Module, x: Tensor, micro_batches: int, mode: Mode) -> Trace:
-    marks: list[tuple[float, str, int]] = []  # when what starts; it ends where the next one starts
-    stop = checkpointed(micro_batches, mode)
-
-    def mark(kind: str, i: int) -> None:
-        marks.append((Recorder.now(), kind, i))
-
-    def function(i: int, input: TensorOrTensors) -> TensorOrTensors:
-        again = is_recomputing()
-        mark("recompute" if again else "forward", i)
-        output: Tensor = model(input)
-        if again:
-            mark("backward", i)
-        elif (
-            output.requires_grad
-        ):  # backward of this micro-batch starts when the gradient of its output arrives
-            output.register_hook(lambda _: mark("backward", i))  # type: ignore[no-untyped-call]
-        return output
-
-    outputs = []
-    for i, batch in enumerate(scatter(x, micro_batches)):
-        work = partial(function, i)
-        outputs.append(checkpoint(work, batch.value) if i < stop else work(batch.value))
-    loss = torch.cat(outputs).sum()  # type: ignore[arg-type]
-    loss.backward()  # type: ignore[no-untyped-call]
-    mark("end", 0)
-    spans = [
-        Span(mode, f"{LETTER[kind]}{i}", start, end, kind)
-        for (start, kind, i), (end, *_) in itertools.pairwise(marks)
-    ]
-    return Trace(spans).from_zero()
-
-
-def predict_early(
-    partitions: int, micro_batches: int, *, early: bool, backward: float = 2.0, mode: Mode = "always"
-) -> Trace:
-    """Return the trace of backward in a pipeline, in units of one forward; the last partition starts at 0.
-
-    early: a partition recomputes as soon as it is free (an ideal: the host launches at once, and no stream waits);
-    otherwise it waits for the gradient first.
-    """
-    stop, tasks = checkpointed(micro_batches, mode), []
-    for j in reversed(range(partitions)):
-        for i in reversed(range(micro_batches)):
-            gradient = [f"B{i} {j + 1}"] if j + 1 < partitions else []
-            if i < stop:
-                tasks.append(Work(f"partition {j}", f"R{i} {j}", 1, [] if early else gradient, "recompute"))
-            tasks.append(Work(f"partition {j}", f"B{i} {j}", backward, gradient, "backward"))
-    trace = play(tasks, [f"partition {j}" for j in range(partitions)])
-    # the lane says which partition it is
-    return Trace((replace(span, label=span.label.split()[0]) for span in trace), trace.lanes)
-
-
-# ---- Peak memory and time of a step on a GPU, by the number of checkpointed segments; predicted without one.
-#
-# To record them:   python -m support.recordings checkpoint_gpu
-
-LAYERS, WIDTH, ROWS = 16, 2048, 8192
-SEGMENTS = (0, 1, 2, 4, 8, 16)  # 0: no checkpoint
-MIB = 2**20
-
-
-def predicted_rows() -> list[dict[str, Any]]:
-    """Return segments, predicted_mib (weights and their gradients, held tensors) and predicted_ratio of time.
-
-    One tensor more is at work on top of what is held; with a checkpoint two (as `LiveTensors` counts them).
-    """
-    tensor, weights = ROWS * WIDTH * 4 / MIB, 2 * LAYERS * (WIDTH * WIDTH + WIDTH) * 4 / MIB
-    return [
-        {
-            "segments": s,
-            "predicted_mib": weights + tensor * (peak(predict(LAYERS, s)) + 2 if s else LAYERS + 1 + 1),
-            "predicted_ratio": 4 / 3 if s else 1.0,
-        }
-        for s in SEGMENTS
-    ]
-
-
-def measure_rows() -> dict[str, Any]:
-    """Return {"rows": …}, the same rows with what this GPU needs: mib at the peak, ms of a step (median of 5)."""
-    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(LAYERS)]
-    model = nn.Sequential(*layers).cuda()
-    x = torch.randn(ROWS, WIDTH, device="cuda")
-    rows = predicted_rows()
-    for row in rows:
-
-        def step(segments: int = row["segments"]) -> None:
-            y: Any = x
-            for part in segments_of(LAYERS, segments) if segments else ():
-                y = checkpoint(model[part[0] - 1 : part[-1]], y)
-            loss: Tensor = (y if segments else model(x)).sum()
-            del y
-            loss.backward()  # type: ignore[no-untyped-call]
-
-        step()  # the gradients are there from now on
-        with cuda_peak() as used:
-            step()
-        assert used.allocated is not None
-        row["mib"] = used.allocated / MIB
-        row["ms"] = 1e3 * time_on_gpu(step, device="cuda").median
-    return {"rows": rows}
-
-
-def rows_and_source() -> tuple[list[dict[str, Any]], str]:
-    """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
-    return recordings.rows_and_source("checkpoint_gpu", measure_rows, predicted_rows)
-
-
 # ---- Layers that recompute can trip over, and a run that says what a checkpoint makes of each.
-#
-#     verdicts()["dropout"]["ours"]     "same"
 #
 # Every case is a small model of a first layer and a segment that is checkpointed; its gradients are compared
 # with those of the same model without checkpoint, from the same weights, inputs and random state.
 
-Outcome: TypeAlias = Literal["same", "wrong", "error", "no gradient", "counted twice"]
+Outcome: TypeAlias = Literal["same", "wrong", "error", "warned", "no gradient", "counted twice"]
 How: TypeAlias = Callable[[nn.Module, Tensor], Any]
 
 
-class SometimesTanh(nn.Module):
-    """Tanh or nothing, by Python's random numbers, whose state no checkpoint keeps: the second time another branch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._random = random.Random(6)  # draws: below 0.8, then above
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return tanh(x) or x."""
-        return x.tanh() if self._random.random() < 0.8 else x
-
-
 class Noise(nn.Module):
-    """Scale by Python's random numbers: nothing but the values shows that the second forward is another."""
+    """Scale by Python's random numbers, whose state no checkpoint keeps: only the values show it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -361,36 +167,31 @@ class Noise(nn.Module):
         return (x * (0.5 + self._random.random())).tanh()
 
 
-class Count(nn.Module):
-    """Count the forwards; with `careful` only those that are no recompute."""
-
-    def __init__(self, careful: bool = False) -> None:
-        super().__init__()
-        self.careful, self.calls = careful, 0
+class SometimesTanh(Noise):
+    """Tanh or nothing, by Python's random numbers: the second time it takes the other branch."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x as it is."""
-        if not (self.careful and is_recomputing()):
-            self.calls += 1
-        return x
+        """Return tanh(x) or x."""
+        return x.tanh() if self._random.random() < 0.8 else x  # draws: below 0.8, then above
 
 
 HOWS: Mapping[str, How] = {
-    "ours": checkpoint,
+    "MyCheckpoint": built.MyCheckpoint.apply,
+    "my_checkpoint": built.my_checkpoint,
     "torch reentrant": partial(torch_checkpoint, use_reentrant=True),
     "torch not reentrant": partial(torch_checkpoint, use_reentrant=False),
 }
 CASES: Mapping[str, Callable[[], list[nn.Module]]] = {  # the segment: layers on 8 features
     "dropout": lambda: [nn.Linear(8, 8), nn.Dropout(0.5)],
     "in place, inside": lambda: [nn.Linear(8, 8), nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "input without gradient": lambda: [nn.Linear(8, 8)],
     "in place, on its input": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
     "in place, on the data": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
-    "other random numbers: values": lambda: [Noise(), nn.Linear(8, 8)],
-    "other random numbers: a branch": lambda: [nn.Linear(8, 8), SometimesTanh(), nn.Linear(8, 8)],
     "BatchNorm": lambda: [nn.Linear(8, 8), nn.BatchNorm1d(8)],
-    "input without grad": lambda: [nn.Linear(8, 8)],
+    "Python's random: values": lambda: [Noise(), nn.Linear(8, 8)],
+    "Python's random: a branch": lambda: [nn.Linear(8, 8), SometimesTanh(), nn.Linear(8, 8)],
 }
-NO_GRAD = ("in place, on the data", "input without grad")  # the segment comes first
+NO_GRAD = ("in place, on the data", "input without gradient")  # the segment comes first
 
 
 def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
@@ -408,22 +209,22 @@ def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
 
 
 def outcome(case: str, how: How) -> Outcome:
-    """Return what becomes of a case when its segment is checkpointed this way."""
+    """Return what becomes of a case when its segment is checkpointed this way; a warning is no silence."""
     expected, count = _gradients(case, None)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
             got, counted = _gradients(case, how)
-    except RuntimeError:  # torch's CheckpointError is one
-        return "error"
+        except RuntimeError:  # torch's CheckpointError is one
+            return "error"
     if any(grad is None for grad in got):
-        return "no gradient"
+        return "warned" if caught else "no gradient"
     pairs = zip(got, expected, strict=True)
     if not all(torch.allclose(a, b, atol=1e-6) for a, b in pairs if a is not None and b is not None):
         return "wrong"
     return "same" if counted == count else "counted twice"
 
 
-def verdicts() -> dict[str, dict[str, Outcome]]:
+def verdicts(hows: Mapping[str, How]) -> dict[str, dict[str, Outcome]]:
     """Return the outcome of every case under every checkpoint."""
-    return {case: {name: outcome(case, how) for name, how in HOWS.items()} for case in CASES}
+    return {case: {name: outcome(case, how) for name, how in hows.items()} for case in CASES}

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate, pairwise
-from statistics import mean
+from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from lib._values import format_share, plural
-from lib.pipeline.balance import partition
 from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
 from lib.show.explore import Control, choice, steps, whole
 from lib.show.sheet import arrow, box, write
 from lib.show.style import (
     BLUE,
-    GREEN,
     GREY,
-    HATCH,
     INK,
     MUTED,
     ORANGE,
     PAPER,
-    PINK,
     describe,
     headline,
     new_figure,
@@ -38,7 +32,7 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import bar, draw_timeline, idle, lane_rows
+from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Span, Trace
 
 Row = Mapping[str, Any]
@@ -75,10 +69,22 @@ def predicted_forward(seconds: Sequence[float], chunks: int) -> Trace:
     return Trace(spans, lanes)
 
 
+def forward_gain(seconds: Sequence[float], chunks: int) -> float:
+    """Return how many times as fast as one task after the other a forward pass is, clock by clock."""
+    return chunks * sum(seconds) / predicted_forward(seconds, chunks).makespan
+
+
 def speedup(costs: Sequence[float], balance: Sequence[int], chunks: int, overhead: float) -> float:
     """Return how many times as fast as one device, with the whole batch, the clocks are."""
     tasks = [cost / chunks + overhead for cost in block_costs(costs, balance)]
     return (sum(costs) + overhead) / predicted_forward(tasks, chunks).makespan
+
+
+def fastest(costs: Sequence[float], partitions: int, chunks: int, overhead: float) -> list[int]:
+    """Return the balance with the least predicted time, by trying all."""
+    cuts = combinations(range(1, len(costs)), partitions - 1)
+    balances = ([b - a for a, b in pairwise([0, *cut, len(costs)])] for cut in cuts)
+    return max(balances, key=lambda balance: speedup(costs, balance, chunks, overhead))
 
 
 def owners(balance: Sequence[int]) -> list[int]:
@@ -93,7 +99,7 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     first = min(first, len(layers) - 2)
     second = min(second, len(layers) - first - 1)
     balance = [first, second, len(layers) - first - second]
-    blocks, best = block_costs(layers, balance), partition(layers, 3)
+    blocks, best = block_costs(layers, balance), fastest(layers, 3, chunks, overhead)
     gain, possible = (speedup(layers, cut, chunks, overhead) for cut in (balance, best))
     trace = predicted_forward([block / chunks + overhead for block in blocks], chunks)
 
@@ -102,7 +108,7 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     _draw_clocks(lower, trace, chunks)
     slowest = [j for j, block in enumerate(blocks) if block == max(blocks)]
     who = f"partition {slowest[0]} decides" if len(slowest) == 1 else "no partition alone decides"
-    better = f"{best} gives {possible:.2f} ×" if possible > gain + 5e-3 else "the best there is"
+    better = f"{best} gives {possible:.2f} ×" if possible > gain + 5e-3 else "no cut is faster"
     finding = f"{balance}: {who}, {gain:.2f} × one device; {better}"
     title(upper, finding)
     facts = ", ".join(f"partition {j} costs {block:g} ticks" for j, block in enumerate(blocks))
@@ -135,35 +141,6 @@ def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
         axes.axvline(start, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
     lane_rows(axes, trace.lanes, 0, end * 1.13)
     axes.set_xlabel(f"time (ticks); a number is a micro-batch of 1/{chunks}, dashed lines part the clocks")
-
-
-def draw_balance_run(measured: Trace, costs: Sequence[float], balance: Sequence[int], chunks: int) -> Figure:
-    """Draw a measured forward pass below what the costs of the layers predict.
-
-    costs: seconds of the layers for one micro-batch. Machines are not equally busy at all times, so the predicted
-    tasks are scaled to the same sum as the measured ones: what is compared is their shares, and the order.
-    """
-    blocks, lanes = block_costs(costs, balance), [f"partition {j}" for j in range(len(balance))]
-    shares = [block / sum(blocks) for block in blocks]
-    busy = [measured.busy(lane) for lane in lanes]
-    predicted = predicted_forward([share * sum(busy) / chunks for share in shares], chunks)
-    slowest = max(range(len(busy)), key=busy.__getitem__)
-    does, should = format_share(busy[slowest] / sum(busy)), format_share(shares[slowest])
-    finding = f"Balance {list(balance)}: partition {slowest} does {does} of the work, predicted {should}"
-    return draw_timeline(measured.from_zero(), predicted, title=finding, lanes=lanes, unit="ms")
-
-
-def work(trace: Trace) -> Trace:
-    """Return the forward and backward spans of a recorded pipeline, without copies; forward is its "compute"."""
-    kept = trace.only(kind=("compute", "backward"))
-    names = {"compute": "forward", "backward": "backward"}
-    return Trace((replace(span, kind=names[span.kind]) for span in kept), kept.lanes)
-
-
-def most_at_once(trace: Trace) -> int:
-    """Return how many lanes were busy at the same time, at most."""
-    edges = sorted((time, step) for span in trace for time, step in ((span.start, 1), (span.end, -1)))
-    return max(accumulate(step for _, step in edges), default=0)
 
 
 # --- the model, cut
@@ -222,132 +199,98 @@ def _skip_words(start: int, stop: int) -> str:
     return f"; the skip tensor goes from {start} straight to {stop}{past}"
 
 
-# --- checkpoint modes
-
-MODES = {"never": ("o", BLUE), "except_last": ("s", ORANGE), "always": ("^", GREEN)}
+# --- measured beside predicted
 
 
 @styled
-def draw_modes(rows: Sequence[Row], source: str) -> Figure:
-    """Draw the rows of support.n12.runs: dashed lines with open marks are predicted, full ones measured."""
-    have = "mib" in rows[0]
-    memory, time = ("mib", "ratio") if have else ("predicted_mib", "predicted_ratio")
-    if have:
-        rows = [{**row, "ratio": row["ms"] / row["plain_ms"]} for row in rows]
-    figure, (left, right) = new_figure(9, 3.9, cols=2)
-    chunks = sorted({row["chunks"] for row in rows})
-    for axes, key in ((left, "mib"), (right, "ratio")):
-        for mode, (mark, color) in MODES.items():
-            mine = [row for row in rows if row["mode"] == mode]
-            x = [chunks.index(row["chunks"]) for row in mine]
-            look: Any = {"color": color, "marker": mark, "ms": 8}
-            expected = [row[f"predicted_{key}"] for row in mine]
-            faint, name = (0.6, None) if have else (1.0, mode)
-            axes.plot(x, expected, ls="--", lw=1.5, mfc=PAPER, alpha=faint, label=name, **look)
-            if have:
-                axes.plot(x, [row[key] for row in mine], label=mode, **look)
-        axes.set_xticks(range(len(chunks)), [str(m) for m in chunks])
-        axes.set_xlabel("m · micro-batches")
-    left.set(ylim=(0, None), ylabel="peak memory of a GPU (MiB)")
-    right.set(ylim=(0, 1.15 * max(row[time] for row in rows)), ylabel="time of a step (× plain)")
-    right.axhline(1, color=GREY, lw=1, zorder=0)
-    left.legend(loc="upper right", bbox_to_anchor=(1, 0.9))
-    most = next(row[memory] for row in rows if row["mode"] == "never" and row["chunks"] == 1)
-    best = min(rows, key=lambda row: row[memory])
-    share = f"{'needs' if have else 'should need'} {100 * best[memory] / most:.0f} % of the memory"
-    finding = f"On {plural(rows[0]['devices'], 'GPU')}: {best['mode']}, m = {best['chunks']} {share}"
-    headline(figure, finding)
-    source_note(figure, source)
-    said = []
-    for mode in MODES:
-        peaks = (f"m = {row['chunks']} {row[memory]:.0f} MiB" for row in rows if row["mode"] == mode)
-        said.append(f"{mode}: {', '.join(peaks)}")
-    return describe(figure, f"{finding}. {source}. Peak by mode, {'; '.join(said)}.")
+def draw_gains(rows: Sequence[Row]) -> Figure:
+    """Draw how many times as fast forward was, beside what the clocks predict.
 
-
-@styled
-def draw_kept(rows: Sequence[Row]) -> Figure:
-    """Draw what each mode keeps of m micro-batches, and what a step costs.
-
-    rows: mode, chunks, partitions, forward and again (tasks counted in a run), time (measured, × the first row's).
+    rows: one per m, with "chunks", "law" (as if a task were as fast beside another), "predicted" and "measured".
     """
-    modes = list(dict.fromkeys(row["mode"] for row in rows))
-    chunks, n = list(dict.fromkeys(row["chunks"] for row in rows)), rows[0]["partitions"]
-    figure, axes = new_figure(9, 3.9)
-    for row in rows:
-        x, y, m = chunks.index(row["chunks"]), modes.index(row["mode"]) + 0.2, row["chunks"]
-        look: Any = {"height": 0.4, "linewidth": 1.4, "size": 10}
-        for i in range(m):
-            kind: Any = (
-                {"color": PAPER, "text": "R", "edgecolor": PINK} if i < row["again"] // n else {"color": BLUE}
-            )
-            bar(axes, y, x + 0.86 * i / m + 0.01, 0.86 / m - 0.02, **kind, **look)
-        write(axes, x + 0.43, y + 0.3, f"{row['time']:.1f} × the time", color=MUTED, va="top")
-    for x, m in enumerate(chunks):
-        text = f"m = {m}\nbubble {100 * (n - 1) / (m + n - 1):.0f} %"
-        write(axes, x + 0.43, -0.12, text, size=10.5, va="bottom")
-    for y, mode in enumerate(modes):
-        write(axes, -0.08, y + 0.2, mode, size=11, ha="right", weight="bold")
+    figure, axes = new_figure(9, 3.7)
+    for x, row in enumerate(rows):
+        bar_of: Any = {"width": 0.34, "align": "center"}
+        axes.bar(x - 0.19, row["predicted"], color=PAPER, edgecolor=BLUE, lw=1.8, **bar_of)
+        axes.bar(x + 0.19, row["measured"], color=BLUE, lw=0, **bar_of)
+        axes.plot([x - 0.4, x + 0.4], [row["law"]] * 2, color=INK, lw=1.6, ls=(0, (3, 2)))
+        for shift, key in ((-0.19, "predicted"), (0.19, "measured")):
+            beside(axes, (x + shift, row[key]), f"{row[key]:.2f}", (0, 3), ha="center", va="bottom")
     handles = [
-        Patch(facecolor=BLUE, label="a micro-batch whose inside is kept for backward"),
-        Patch(facecolor=PAPER, edgecolor=PINK, linewidth=1.4, label="R: forgotten, computed again"),
+        Patch(facecolor=PAPER, edgecolor=BLUE, linewidth=1.8, label="predicted, with contention"),
+        Patch(facecolor=BLUE, label="measured"),
+        Line2D([], [], color=INK, lw=1.6, ls=(0, (3, 2)), label="2 m / (m + 1)"),
     ]
-    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2, handlelength=1.2)
-    axes.set(xlim=(-0.75, len(chunks)), ylim=(len(modes) - 0.2, -0.6))
-    axes.set_axis_off()
-    most = max(chunks)
-    insides = [f"{row['mode']} keeps {most - row['again'] // n}" for row in rows if row["chunks"] == most]
-    finding = f"Of {most} micro-batches {', '.join(insides)}"
+    axes.legend(handles=handles, loc="upper left", ncols=3)
+    axes.set_xticks(range(len(rows)), [f"m = {row['chunks']}" for row in rows])
+    axes.set(ylim=(0, 2.6), ylabel="× one after the other")
+    last = rows[-1]
+    finding = f"Forward in two workers, m = {last['chunks']}: predicted {last['predicted']:.2f} ×"
+    finding += f", measured {last['measured']:.2f} ×"
     title(axes, finding)
-    one = "{mode}, m = {chunks}: {again} of {forward} tasks again, {time:.1f} × the time".format_map
-    return describe(figure, f"{finding}. {'; '.join(map(one, rows))}.")
+    each = "m = {chunks}: 2 m / (m + 1) is {law:.2f}, predicted {predicted:.2f}, measured {measured:.2f}".format_map
+    return describe(figure, f"{finding}. {'; '.join(map(each, rows))}.")
+
+
+@styled
+def draw_ways(seconds: Mapping[str, float]) -> Figure:
+    """Draw how long a training step takes in several ways; the first one is the unit."""
+    names, values = list(seconds), list(seconds.values())
+    gains = [values[0] / value for value in values]
+    figure, axes = new_figure(9, 3.3)
+    colors = [GREY, *[BLUE] * (len(names) - 1)]
+    axes.barh(names, gains, height=0.6, color=colors, lw=0)
+    for y, (gain, value) in enumerate(zip(gains, values, strict=True)):
+        beside(axes, (gain, y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0), backgroundcolor=PAPER)
+    axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)), zorder=0)
+    axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel="speed of a training step")
+    axes.invert_yaxis()
+    best = names[max(range(len(gains)), key=gains.__getitem__)]
+    finding = f"The fastest step here: {best}, {max(gains):.2f} × as fast as {names[0]}"
+    finding = finding if best != names[0] else f"No way is faster than {best} here: is a second core free?"
+    title(axes, finding)
+    said = "; ".join(f"{name} {gain:.2f} ×" for name, gain in zip(names, gains, strict=True))
+    return describe(figure, f"{finding}. {said}.")
 
 
 # --- training
 
 
-def differences(runs: Sequence[Row]) -> list[float]:
-    """Return, for each seed, how many points of accuracy GPipe has more than the plain model."""
-    return [100 * (run["gpipe"][1] - run["plain"][1]) for run in runs]
+def furthest(runs: Mapping[str, Sequence[float]]) -> float:
+    """Return the largest relative difference between the first run's losses and another's, at any step."""
+    first, *others = runs.values()
+    return max(abs(a - b) / a for other in others for a, b in zip(first, other, strict=True))
 
 
 @styled
-def draw_training(runs: Sequence[Row]) -> Figure:
-    """Draw losses and accuracies in pairs.
+def draw_same(runs: Mapping[str, Sequence[float]], whole: Sequence[float]) -> Figure:
+    """Draw the losses of several runs, wide lines below narrow ones, and how far each is from the first.
 
-    runs: one a seed, with "seed", "partitions", and "plain" and "gpipe": (losses, accuracy from 0 to 1).
+    whole: the losses of the same training without micro-batches.
     """
-    figure, (left, right) = new_figure(9, 3.9, cols=2, width_ratios=[1.5, 1])
-    full: Any = {"marker": "o", "ms": 9, "ls": ""}
-    hollow: Any = {**full, "mfc": PAPER, "mew": 2}
-    said, scores = [], []
-    for x, run in enumerate(runs):
-        color, plain, piped = rank_color(run["seed"]), 100 * run["plain"][1], 100 * run["gpipe"][1]
-        left.plot(run["plain"][0], color=color, lw=1.4)
-        left.plot(run["gpipe"][0], color=color, lw=2.2, ls=":")
-        right.plot([x - 0.12, x + 0.12], [plain, piped], color=color, lw=1.5)
-        right.plot(x - 0.12, plain, mec=color, **hollow)
-        right.plot(x + 0.12, piped, color=color, **full)
-        beside(right, (x + 0.12, piped), f"n = {run['partitions']}")
-        scores.append((plain, piped))
-        pair = f"plain {plain:.1f} %, GPipe with {run['partitions']} partitions {piped:.1f} %"
-        said.append(f"seed {run['seed']}: {pair}")
-    plains, every = [plain for plain, _ in scores], [score for pair in scores for score in pair]
-    left.plot([], [], color=INK, lw=1.4, label="plain")
-    left.plot([], [], color=INK, lw=2.2, ls=":", label="GPipe")
-    left.legend(loc="upper right", title="a colour is a seed")
+    figure, (left, right) = new_figure(9, 3.9, cols=2, width_ratios=[1.4, 1])
+    first = next(iter(runs.values()))
+    for k, (name, losses) in enumerate(runs.items()):
+        color, width = (GREY, 9.0) if k == 0 else (rank_color(k - 1), 8.0 - 1.7 * k)
+        left.plot(losses, color=color, lw=width, label=name, solid_capstyle="round")
+        if k:
+            apart = [abs(a - b) / a for a, b in zip(first, losses, strict=True)]
+            right.plot(apart, color=color, lw=1.6, label=name)
+    left.plot(whole, color=INK, lw=1.0, ls=(0, (3, 2)), label="whole batches")
+    far = [abs(a - b) / a for a, b in zip(first, whole, strict=True)]
+    right.plot(far, color=INK, lw=1.0, ls=(0, (3, 2)))
     left.set(xlabel="step", ylabel="loss", ylim=(0, None))
-    right.plot([], [], mec=INK, label="plain", **hollow)
-    right.plot([], [], color=INK, label="GPipe, n partitions", **full)
-    right.legend(loc="lower right")
-    right.set(xlim=(-0.5, len(runs) - 0.2), ylim=(min(every) - 4, max(every) + 1.5), ylabel="accuracy (%)")
-    right.set_xticks(range(len(runs)), [f"seed {run['seed']}" for run in runs])
-    right.yaxis.set_major_locator(MaxNLocator(6))
-    apart, seeds = mean(differences(runs)), max(plains) - min(plains)
-    finding = f"GPipe differs by {apart:+.1f} points in the mean; seeds differ by {seeds:.1f}"
+    left.legend(loc="upper right")
+    right.set_yscale("symlog", linthresh=1e-9)
+    right.set(xlabel="step", ylabel="difference from the first, relative", ylim=(-2e-10, 1.5))
+    right.set_yticks([0, 1e-9, 1e-6, 1e-3, 1], ["0", "1e-9", "1e-6", "0.001", "1"])
+    right.minorticks_off()
+    most = furthest(runs)
+    apart_by = f" to within {most:.0e} of itself" if most else ", to the last bit"
+    finding = f"{len(runs)} runs with one seed: at every step the same loss{apart_by}"
     headline(figure, finding)
-    source_note(figure, "test set: 360 digits of other hands")
-    return describe(figure, f"{finding}. {'; '.join(said)}.")
+    ends = ", ".join(f"{name} ends at {losses[-1]:.4f}" for name, losses in runs.items())
+    return describe(figure, f"{finding}. {ends}; whole batches end at {whole[-1]:.4f}.")
 
 
 # --- what others have published
@@ -360,20 +303,18 @@ def ideal(partitions: int, micro_batches: int) -> float:
 
 @styled
 def draw_published(record: Row) -> Figure:
-    """Draw the published speeds against the clocks, the ablation, the speed by devices, and the accuracy."""
-    figure, ((ideals, ablation), (speed, error)) = new_figure(9, 7.4, rows=2, cols=2)
+    """Draw torchgpipe's published speeds against the clocks, and what each part of it gained."""
+    figure, (ideals, ablation) = new_figure(9, 3.9, cols=2)
     shares = _draw_ideals(ideals, record["amoebanet"])
     gain = _draw_ablation(ablation, record["ablation"])
-    speeds = _draw_speed(speed, record["speed"])
-    errors = _draw_error(error, record["top1_error"])
     least, most = round(100 * min(shares)), round(100 * max(shares))
-    finding = f"Published: {least} to {most} % of the speed that the clocks allow, at equal accuracy"
+    finding = f"Published: {least} to {most} % of the speed that the clocks allow"
     headline(figure, finding)
     origin = record["provenance"]
     source = f"Published {origin['date']}, not measured here: {record['source']}."
     source += f"\n{origin['machine']}, {origin['commit']}"
     source_note(figure, source, recorded=True)
-    return describe(figure, f"{finding}. {gain}. {speeds}. {errors}. {source}.")
+    return describe(figure, f"{finding}. {gain}. {source}.")
 
 
 def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
@@ -411,84 +352,3 @@ def _draw_ablation(axes: Axes, rows: Sequence[Row]) -> str:
     gain = speeds[-1] / speeds[0]
     axes.set_title(f"U-Net: all parts together, {gain:.1f} ×", fontsize=11)
     return f"U-Net on 4 GPUs: {', '.join(said)}"
-
-
-def _draw_speed(axes: Axes, models: Row) -> str:
-    said = []
-    for (name, model), (mark, color) in zip(models.items(), (("o", ORANGE), ("^", GREEN)), strict=True):
-        numbers = {int(n): value / model["baseline"] for n, value in model["partitions"].items()}
-        axes.plot(list(numbers), list(numbers.values()), marker=mark, ms=7, color=color, label=name)
-        beside(axes, (8, numbers[8]), f"{numbers[8]:.1f} ×", (5, 0))
-        said.append(f"{name} " + ", ".join(f"{x:.2f} × on {n}" for n, x in numbers.items()))
-    axes.axhline(1, color=GREY, lw=1.2, ls="--")
-    beside(axes, (8, 1), "without GPipe", (0, -3), va="top", ha="right", fontsize=9.5, color=MUTED)
-    axes.set_xticks([1, 2, 4, 8])
-    axes.set(xlim=(0.6, 9.3), ylim=(0, 5), xlabel="partitions, a GPU each", ylabel="× without GPipe")
-    axes.legend(loc="upper left")
-    axes.set_title("One partition costs, then it pays", fontsize=11)
-    return "; ".join(said)
-
-
-def _draw_error(axes: Axes, rows: Sequence[Row]) -> str:
-    said = []
-    ways = (("torchgpipe", "torchgpipe", "o", BLUE), ("data_parallel", "nn.DataParallel", "s", MUTED))
-    for k, (key, name, mark, color) in enumerate(ways):
-        known = [(x + 0.12 * (2 * k - 1), *row[key]) for x, row in enumerate(rows) if row[key]]
-        x, values, spread = zip(*known, strict=True)
-        axes.errorbar(x, values, yerr=spread, fmt=mark, color=color, ms=7, capsize=4, lw=1.6, label=name)
-        said.append(f"{name} " + ", ".join(f"{value} ± {about}" for _, value, about in known))
-    axes.set_xticks(range(len(rows)), [f"{row['batch']}" for row in rows])
-    axes.set(xlim=(-0.6, len(rows) - 0.4), ylim=(21.6, 22.85), xlabel="mini-batch", ylabel="top-1 error (%)")
-    axes.legend(loc="upper left")
-    axes.set_title("ResNet-101: the same error", fontsize=11)
-    return f"ResNet-101 top-1 error in %: {'; '.join(said)}"
-
-
-STATE = {"idea": BLUE, "not maintained": GREY, "deprecated": GREY, "gone": GREY, "in use": GREEN}
-PLACES = {  # (column, row): the line of code above, the line of ideas below
-    "GPipe": (0, 1), "torchgpipe": (1.25, 2), "fairscale Pipe": (2.5, 2), "torch Pipe": (3.75, 2),
-    "torch pipelining": (3.75, 0), "lib.pipeline": (5, 1),
-}  # fmt: skip
-WIDE, HIGH = 0.94, 0.66  # a box of the family tree, in its columns and rows
-
-
-@styled
-def draw_descent(rows: Sequence[Row]) -> Figure:
-    """Draw who took what from whom: solid arrows for code, dashed ones for ideas; hatched is what is gone."""
-    figure, axes = new_figure(9, 3.7)
-    for row in rows:
-        (x, y), color = PLACES[row["name"]], STATE[row["state"]]
-        behind: dict[str, Any] = {}
-        face, hatch = pale(color, 0.18), None
-        if row["state"] == "gone":
-            face, hatch = PAPER, HATCH["dropped"]
-            behind = {"bbox": {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none"}}
-        box(axes, x, y, WIDE, HIGH, face=face, edge=color, line=1.8, hatch=hatch)
-        write(axes, x, y + 0.13, row["name"], size=10.5, weight="bold", **behind)
-        write(axes, x, y - 0.14, row["what"], size=9, **behind)
-        when = f"{row['year']}" if row["state"] == "idea" else f"{row['year']} · {row['state']}"
-        write(axes, x, y + HIGH / 2 + 0.06, when, size=9.5, color=MUTED, va="bottom")
-        if row["from"]:
-            _draw_heritage(axes, PLACES[row["from"]], (x, y), code=row["how"] == "code")
-    for level, style, text in ((0.05, "-", "code"), (-0.25, "--", "idea")):
-        axes.plot([-0.35, 0.05], [level, level], color=INK, lw=1.6, ls=style)
-        write(axes, 0.13, level, text, ha="left")
-    axes.set(xlim=(-0.55, 5.55), ylim=(-0.5, 2.75))
-    axes.set_axis_off()
-    ended = [row["name"] for row in rows if row["state"] in ("gone", "deprecated")]
-    finding = f"The line of code ends: {' and '.join(ended)} are no more; the idea lives on"
-    headline(figure, finding)
-    heritage = {
-        row["name"]: f" has its {row['how']} from {row['from']}" if row["from"] else "" for row in rows
-    }
-    said = "; ".join(f"{row['name']} ({row['year']}, {row['state']}){heritage[row['name']]}" for row in rows)
-    use = " and ".join(row["name"] for row in rows if row["state"] == "in use")
-    return describe(figure, f"{finding}. {said}. In use: {use}.")
-
-
-def _draw_heritage(axes: Axes, parent: Point, child: Point, *, code: bool) -> None:
-    (x0, y0), (x1, y1), half = parent, child, WIDE / 2 + 0.02
-    start, bend = (x0 + half, y0), 0.0
-    if y1 != y0:
-        start, bend = ((x0, y0 - 0.36), 0.18) if y1 < y0 else ((x0, y0 + 0.62), -0.18)
-    arrow(axes, start, (x1 - half, y1), head=14, bend=bend, gap=2, linestyle="-" if code else (0, (4, 3)))

@@ -1,96 +1,58 @@
 """What is particular about the checks of notebook 10; what all exercises have in common is in test_exercises."""
 
-import pytest
 import torch
 
+from support.checks import Exercise
 from support.n10 import checks as n10
-from support.n10.runs import MODES, measure, predict_step
+from support.n10.runs import measure, segments_of
 
 
-def through(y, x, gradient):
-    torch.autograd.backward(y, gradient)
-    return None, x.grad
+def test_checks_leave_random_numbers_and_the_flag_alone():
+    before = torch.get_rng_state()
+    for answer in (n10.MyCheckpoint, n10.check_checkpoint.mistakes["Is a `return` missing?"]):
+        n10.check_checkpoint(answer)
+    n10.check_my_checkpoint(n10.check_my_checkpoint.mistakes["Put back what here.recomputing was."])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not n10.built.is_recomputing()
+    assert n10.check_my_checkpoint(n10.my_checkpoint)
 
 
-def through_twice(y, x, gradient):
-    torch.autograd.backward(y, gradient, retain_graph=True)
-    once = x.grad.clone()
-    torch.autograd.backward(y, gradient)
-    return None, once
+def test_a_checkpoint_that_keeps_its_own_graph_is_told_what_is_held():
+    class KeepsTheGraph(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, function, *inputs):
+            ctx.inputs = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+            with torch.enable_grad():
+                ctx.y = function(*ctx.inputs)
+            return ctx.y.detach()
 
-
-def variant(leaf=lambda x: x.detach().requires_grad_(), *, graph=True, set_state=True, fork=True, go=through):
-    class Variant(n10.TrueCheckpoint):
         @staticmethod
         def backward(ctx, gradient):
-            x = leaf(ctx.saved_tensors[0])
-            with torch.random.fork_rng(devices=[], enabled=fork), torch.set_grad_enabled(graph):
-                if set_state:
-                    torch.set_rng_state(ctx.rng_state)
-                y = ctx.function(x)
-            return go(y, x, gradient)
+            torch.autograd.backward(ctx.y, gradient)
+            return None, *(x.grad for x in ctx.inputs)
 
-    return Variant
+    verdict = n10.check_checkpoint(KeepsTheGraph)
+    assert verdict.status == "wrong" and "not its inputs alone (2)" in verdict.message
 
 
-class KeepsTheGraph(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, function, x):
-        ctx.x = x.detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.y = function(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return through(ctx.y, ctx.x, gradient)
-
-
-class ReturnsNothing(n10.TrueCheckpoint):
-    @staticmethod
-    def forward(ctx, function, x):
-        function(x)
-
-
-def test_the_variant_without_a_change_is_right_and_leaves_the_random_state_alone():
-    assert n10.check_checkpoint(variant())
-    before = torch.get_rng_state()
-    n10.check_checkpoint(n10.TrueCheckpoint)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (ReturnsNothing, "forward must return function(x), a tensor, not NoneType"),
-        (KeepsTheGraph, "A graph was made in forward"),
-        (variant(graph=False), "Run it in `with torch.enable_grad():`"),
-        (variant(set_state=False), "the second forward drew another dropout mask"),
-        (variant(fork=False), "the random state after backward is another one"),
-        (variant(lambda x: x.detach()), "the layer before's weight has no gradient: x got none"),
-        (
-            variant(go=lambda y, x, gradient: (None, *torch.autograd.grad(y, x, gradient))),
-            "torch.autograd.grad(y, x, gradient) does not",
-        ),
-        (variant(go=through_twice), "the segment's 0.weight has twice its gradient"),
-        (variant(lambda x: x), "must start at `x.detach()`"),
-        (variant(go=lambda y, x, gradient: through(y, x, torch.ones_like(y))), "the gradient is off by"),
-        (variant(go=lambda y, x, gradient: through(y, x, gradient)[1]), "None for the function, then that of x"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_wrong_checkpoints_are_named(wrong, says):
-    verdict = n10.check_checkpoint(wrong)
-    assert verdict.status == "wrong" and says in verdict.message
-
-
-def test_the_reference_segments_fit_and_the_reference_time_is_that_of_the_predicted_spans():
+def test_the_reference_peak_is_what_a_run_holds():
     for layers in (5, 9, 12):
-        for budget in range(3, layers + 3):
-            chosen = n10.check_segments.reference(layers, budget)
-            peaks = {s: max(count for *_, count in measure(layers, s)) for s in range(1, layers + 1)}
-            fitting = [s for s, value in peaks.items() if value <= budget]
-            assert chosen == (0 if layers + 1 <= budget else fitting[0] if fitting else None)
-    for mode in MODES:
-        spans = predict_step(1.5, 2.5, 4, mode)
-        assert max(span.end for span in spans) == n10.check_step_time.reference(1.5, 2.5, 4, mode)
+        for segments in range(1, layers + 1):
+            starts = [part[0] - 1 for part in segments_of(layers, segments)]
+            counted = max(count for *_, count in measure(layers, segments))
+            assert n10.peak_bytes([1] * (layers + 1), starts) == counted
+
+
+def test_the_cheapest_set_beats_every_other_that_fits():
+    costs = {"a": (3.0, 5.0), "b": (2.0, 4.0), "c": (2.0, 3.0), "d": (1.0, 0.0)}
+    assert n10.cheapest(costs, 4) == {"b", "c"}
+    assert n10.cheapest(costs, 100) == {"a", "b", "c"}
+    assert n10.cheapest(costs, 0) == set()
+
+
+def test_a_famous_wrong_guess_is_neither_right_nor_close():
+    for guess, wrong in ((n10.guess_flops, 1.25), (n10.guess_momentum, 0.2), (n10.guess_least, 8)):
+        said = guess(wrong).message
+        assert "that is it" not in said and "close" not in said and "(" in said
+    assert "that is it" in n10.guess_flops(4 / 3).message and "that is it" in n10.guess_flops("1.33").message
+    assert isinstance(n10.check_cheapest, Exercise)

@@ -1,52 +1,78 @@
 """What is particular about the checks of notebook 12; what all exercises have in common is in test_exercises."""
 
+from functools import partial
+
 import pytest
+import torch
+from torch import nn
 
+from lib.pipeline import flatten_sequential
+from support import built
 from support.n12 import checks as n12
-from support.n12.figures import block_costs
 
 
-def test_another_balance_with_the_same_slowest_partition_passes_and_one_that_empties_its_costs():
-    def by_search(costs, partitions):
-        if partitions == 1:
-            return [len(costs)]
-        cuts = [[k, *by_search(costs[k:], partitions - 1)] for k in range(1, len(costs) - partitions + 2)]
-        return min(cuts, key=lambda cut: max(block_costs(costs, cut)))
+def test_the_flatten_of_lib_passes():
+    assert n12.check_flatten(flatten_sequential)
 
-    reference = n12.check_balance.reference
-    different = [case for case in n12.check_balance.cases if by_search(**case) != reference(**case)]
-    assert different, "one case at least has two right answers"
-    assert n12.check_balance(by_search)
 
-    def emptying(costs, partitions):
-        sizes = n12.check_balance.reference(costs, partitions)
-        costs.clear()
-        return sizes
+def test_a_copy_and_a_model_that_was_changed_are_told():
+    def copies(module):
+        return nn.Sequential(
+            *(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in n12.flatten_sequential(module))
+        )
 
-    assert n12.check_balance(emptying)
+    def appends(module):
+        flat = n12.flatten_sequential(module)
+        module.append(nn.Identity())
+        return flat
+
+    assert "these are copies" in n12.check_flatten(copies).message
+    assert "the given module was changed" in n12.check_flatten(appends).message
+    assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
+
+
+def test_a_pipeline_with_another_order_of_lines_passes():
+    """Depend in place of fence; or all tasks behind the fence of the whole clock, the last partition first."""
+
+    class Reversed(n12._mini()):
+        def forward(self, x):
+            batches = [part for (part,) in built.scatter((x,), self.chunks)]
+            m, n = len(batches), len(self.partitions)
+            stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
+            with built.spawn_workers([torch.device("cpu")] * n) as queues:
+                for clock in built.clock_cycles(m, n):
+                    built.fence(clock, batches, lambda x, j: x)
+                    layers = [
+                        partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
+                        for i, j in clock
+                    ]
+                    pairs = [*zip(clock, layers, strict=True)][::-1]
+                    tasks = {j: built.Task(None, compute=partial(layer, batches[i])) for (i, j), layer in pairs}
+                    done = built.run_clock(tasks, *queues)
+                    for i, j in clock:
+                        batches[i] = done[j]
+            return torch.cat(batches)
+
+    assert n12.check_mini(n12._mini()) and n12.check_mini(Reversed)
+
+
+def hangs(tasks, in_queues, out_queues):
+    return {j: out_queues[j].get() for j in tasks}
 
 
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (lambda costs, n: [len(costs)] + [0] * (n - 1), "is no balance: GPipe needs 3 numbers from 1 up"),
-        (lambda costs, n: [1] * (n - 1) + [len(costs) - n + 1], "the slowest partition of [1, 1, 8] costs 15;"),
+        (n12._mini(clock=hangs), "it does not come back"),
+        (n12._mini(join=lambda batches: batches), "forward must return one tensor, not list"),
+        (n12._mini(join=lambda batches: None), "forward returned None"),
+        (n12._mini(join=lambda batches: torch.cat(batches[::-1])), "the output is not that of the layers"),
+        (n12._mini(holds=lambda parts: nn.ModuleList(parts[::-1])), "model.partitions should hold"),
+        (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
+        (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
     ],
-)
-def test_any_other_wrong_balance_is_told_why(wrong, says):
-    verdict = n12.check_balance(wrong)
-    assert verdict.status == "wrong" and "for costs = [" in verdict.message and says in verdict.message
-
-
-def test_a_step_in_another_order_passes_and_one_to_a_wrong_device_is_told_in_the_words_of_torch():
-    def step(model, loss_function, x, y):
-        y = y.to(model.devices[-1], non_blocking=True)
-        x = x.to(model.devices[0], non_blocking=True)
-        loss = loss_function(model(x), y)
-        loss.backward()
-        return loss
-
-    assert n12.check_step(step)
-    message = n12.check_step(lambda model, loss_function, x, y: model(x)).message
-    assert "for devices = " in message
-    assert "got RuntimeError: the input is on cpu, partition 0 on cuda:0" in message
+)  # fmt: skip
+def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, wrong, says):
+    monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
+    verdict = n12.check_mini(wrong)
+    assert verdict.status == "wrong" and says in verdict.message

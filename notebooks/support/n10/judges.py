@@ -1,0 +1,219 @@
+"""What the answers of notebook 10 are judged by where comparing results is not enough."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lib.saved import SavedTensors
+from support import built
+from support.checks import Exercise, Verdict
+
+
+def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge of what says a fault, "" if there is none; a famous mistake is recognised by its fault."""
+
+    def told(answer: Any) -> str:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return fault(answer)
+            except Exception as error:
+                return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
+
+    mistakes: dict[str, str] = {}  # the fault of each, once it is known
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        found = told(answer)
+        for why, wrong in exercise.mistakes.items() if found else ():
+            if why not in mistakes:
+                mistakes[why] = told(wrong)
+        reasons = (f" {why}" for why, fault in mistakes.items() if fault == found)
+        return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
+
+    return judge
+
+
+PLACES = ("the last segment", "the first segment", "the layer before")
+
+
+class _Segment(nn.Module):
+    """What is checkpointed: it takes three tensors, draws a dropout mask, and notes how it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.5)
+        self.masks, self.types = list[Tensor](), list[torch.dtype]()
+
+    def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
+        hidden = self.first(x)
+        self.types.append(hidden.dtype)
+        hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
+        self.masks.append(hidden.detach() != 0)
+        y: Tensor = (self.second(hidden) + shift).float().tanh()
+        return y
+
+
+class _Case:
+    """A layer, two segments, a loss; run with an answer, or with None without a checkpoint."""
+
+    def __init__(self, apply: Callable[..., Any] | None, cast: torch.dtype | None = None) -> None:
+        torch.manual_seed(7)
+        self.before, self.shift = nn.Linear(6, 6), nn.Parameter(torch.randn(6))
+        self.parts = _Segment(), _Segment()
+        call = apply or (lambda function, *inputs: function(*inputs))
+        keep = torch.rand(10, 6) < 0.8
+        weights = [p for part in (self.before, *self.parts) for p in part.parameters()]
+        with SavedTensors([*weights, self.shift]) as saved:
+            x = self.before(torch.randn(10, 6))
+            held = saved.count
+            with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+                self.y = call(self.parts[0], x, keep, self.shift)
+                self.kept = saved.count - held
+                if isinstance(self.y, Tensor):
+                    self.end = call(self.parts[1], self.y, keep, self.shift)
+
+    def backward(self, cast: torch.dtype | None = None) -> bool:
+        """Go backward; return whether the random state is as it was before."""
+        torch.rand(3)  # the generator moves on, as it does in training
+        state = torch.get_rng_state()
+        with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+            (self.end**2).sum().backward()
+        return torch.equal(torch.get_rng_state(), state)
+
+    def gradients(self) -> dict[str, Tensor | None]:
+        parts = zip(PLACES, (*self.parts[::-1], self.before), strict=True)
+        named = [(f"{where}'s {name}", p) for where, part in parts for name, p in part.named_parameters()]
+        return {name: p.grad for name, p in [*named, ("the third input", self.shift)]}
+
+
+def fault_of_checkpoint(answer: Any) -> str:
+    """Say what differs from a run without a checkpoint: output, what is kept, masks, gradients, random state, types."""
+    plain, mine = _Case(None), _Case(answer.apply)
+    if not isinstance(mine.y, Tensor):
+        return f"forward must return function(*inputs), a tensor, not {type(mine.y).__name__}."
+    if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
+        return "forward does not return what function(*inputs) returns."
+    if mine.kept != 2:  # the third input is a parameter here, and those are not counted
+        return f"after forward autograd holds {mine.kept} tensors of the segment, not its inputs alone (2)."
+    plain.backward()
+    undisturbed = mine.backward()
+    first, *others = mine.parts[0].masks
+    if len(others) != 1:
+        return f"function ran {1 + len(others)} time{'s' * bool(others)}; a checkpoint runs it twice."
+    if not torch.equal(first, others[0]):
+        share = float((first != others[0]).float().mean())
+        return f"the second forward drew another dropout mask: {share:.0%} of the units differ."
+    expected = plain.gradients()
+    for name, got in mine.gradients().items():
+        want = expected[name]
+        assert want is not None
+        if got is None or not got.any():
+            return f"{name} has no gradient."
+        if not torch.allclose(got, want, atol=1e-6):
+            return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
+    if not undisturbed:
+        return "gradients are right, but the random state after backward is another one than before it."
+    return _fault_of_autocast(answer)
+
+
+def _fault_of_autocast(answer: Any) -> str:
+    for forward, backward in ((torch.bfloat16, None), (torch.float16, None), (None, torch.bfloat16)):
+        mine = _Case(answer.apply, forward)
+        mine.backward(backward)
+        one, two = (str(dtype).removeprefix("torch.") for dtype in mine.parts[0].types[:2])
+        if one != two:
+            where = "outside" if backward is None else "inside"
+            return f"the first forward computed in {one}, the second in {two} (backward was called {where} autocast)."
+    return ""
+
+
+def _fault_of_data(answer: Any) -> str:
+    layer, data = nn.Linear(4, 4), torch.ones(2, 4)
+    output = answer(layer, data)
+    if not isinstance(output, Tensor):
+        return f"my_checkpoint must return the function's output, not {type(output).__name__}."
+    if not output.requires_grad:
+        return (
+            "no input requires a gradient, and the output requires none either: the layer's weights get none."
+        )
+    output.sum().backward()
+    if layer.weight.grad is None:
+        return "no input requires a gradient, and the layer's weights get none."
+    if data.requires_grad:
+        return "the caller's data now requires a gradient."
+    return ""
+
+
+def _fault_of_writes(answer: Any) -> str:
+    layer, before = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def on_itself(x: Tensor) -> Tensor:
+        y: Tensor = layer(x)
+        return y.tanh_()
+
+    def on_its_input(x: Tensor, *others: Tensor) -> Tensor:
+        (others or (x,))[-1].mul_(2)
+        y: Tensor = layer(x)
+        return y
+
+    answer(on_itself, torch.ones(2, 4)).sum().backward()  # must pass
+    for inputs in ((torch.ones(2, 4),), (before(torch.ones(2, 4)), torch.ones(2, 4))):
+        try:
+            answer(on_its_input, *inputs)
+        except RuntimeError:
+            continue
+        which = "its input" if len(inputs) == 1 else "the second of its inputs"
+        return f"the function changed {which} in place, and my_checkpoint raised no RuntimeError."
+    return ""
+
+
+def _fault_of_flag(answer: Any) -> str:
+    asks = getattr(answer, "__globals__", {}).get("is_recomputing", built.is_recomputing)
+    said: list[bool] = []
+
+    def inner(x: Tensor) -> Tensor:
+        said.append(asks())
+        return x.tanh()
+
+    def breaks(x: Tensor) -> Tensor:
+        if asks():
+            raise ArithmeticError
+        return x.tanh()
+
+    answer(inner, torch.ones(2, requires_grad=True)).sum().backward()
+    if said != [False, True]:
+        return f"in forward and in the second forward is_recomputing() says {', '.join(map(str, said))}."
+    if asks():
+        return "after backward is_recomputing() still says True."
+    with suppress(ArithmeticError):
+        answer(breaks, torch.ones(2, requires_grad=True)).sum().backward()
+    if asks():
+        return "the second forward raised an error, and ever since is_recomputing() says True."
+    said.clear()
+    x = torch.ones(2, requires_grad=True)
+    answer(lambda x: answer(inner, 2 * x), x).sum().backward()
+    if said != [False, True, True]:
+        return f"a checkpoint within a checkpoint runs three times, and is_recomputing() says {said}."
+    return ""
+
+
+def fault_of_wrapper(answer: Any) -> str:
+    """Say which of the three faults is still there, and how it shows."""
+    here = getattr(answer, "__globals__", {}).get("here", built.here)
+    for number, kind in enumerate((_fault_of_data, _fault_of_writes, _fault_of_flag), 1):
+        here.recomputing = False
+        try:
+            found = kind(answer)
+        finally:
+            here.recomputing = False
+        if found:
+            return found if found.startswith("my_checkpoint must") else f"Repair {number}: {found}"
+    return ""

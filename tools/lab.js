@@ -26,14 +26,18 @@
     // The source is asked of the model: the page may not have drawn the editor of a cell yet.
     const prompts = () => cells()
         .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
-        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.innerText.trim() || '[ ]:');
+        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.textContent.trim() || '[ ]:');
 
     const errors = () => {
         const found = [];
         for (const cell of cells()) {
             if (cell.model.type !== 'code' || meantToFail(cell)) continue;
-            for (const output of cell.model.outputs.toJSON())
-                if (output.output_type === 'error') found.push(output.ename + ': ' + output.evalue);
+            for (let i = 0; i < cell.model.outputs.length; i++) {  // of pictures, half a megabyte each, no copy
+                const output = cell.model.outputs.get(i);
+                if (output.type !== 'error') continue;
+                const { ename, evalue } = output.toJSON();
+                found.push(ename + ': ' + evalue);
+            }
             for (const element of cell.node.querySelectorAll('.idt-error, .jupyter-widgets-error-widget'))
                 found.push(element.innerText.trim() || element.className);
         }

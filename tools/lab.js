@@ -5,7 +5,10 @@
     const meantToFail = cell => tags(cell).includes('raises-exception');
 
     // Open another notebook beside nothing; or take the one that is open away, without a question whether to save it.
-    const open = path => { window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }); };
+    const open = (path, kernel) => {
+        const known = kernel ? { kernel: { id: kernel, name: 'python3' } } : {};
+        window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook', ...known });
+    };
     const close = () => window.jupyterapp.shell.currentWidget?.dispose();
 
     // Whether the notebook and its kernel are ready, at the latest after so many seconds.
@@ -21,6 +24,15 @@
         };
         const limit = new Promise(resolve => setTimeout(() => resolve(false), 1000 * seconds));
         return await Promise.race([wait(), limit]);
+    };
+
+    // Run code in the notebook's kernel, unseen; return the kernel's id, nothing if it does not answer in so many seconds.
+    const run = async (code, seconds) => {
+        const kernel = window.jupyterapp.shell.currentWidget.context.sessionContext.session?.kernel;
+        if (!kernel) return '';
+        const done = kernel.requestExecute({ code, store_history: false }).done.then(
+            reply => reply.content.status === 'ok' ? kernel.id : '', () => '');
+        return await Promise.race([done, new Promise(resolve => setTimeout(() => resolve(''), 1000 * seconds))]);
     };
 
     // The source is asked of the model: the page may not have drawn the editor of a cell yet.
@@ -77,5 +89,5 @@
         return words(box.querySelector('.widget-label')) || words(box);
     };
 
-    window.idt = { open, close, ready, prompts, errors, warnings, heights, label };
+    window.idt = { open, close, ready, run, prompts, errors, warnings, heights, label };
 })();

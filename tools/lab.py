@@ -219,8 +219,9 @@ class Notebook:
     def __init__(self, page: Page, server: Server, path: Path, kernel: str = "") -> None:
         """Open `path` in `page` and wait until JupyterLab and the kernel are ready.
 
-        kernel: the id of one that page has shown before, to go on with; without it a new one starts. A page that shows this server's JupyterLab already, of a notebook that was closed, is not loaded anew: that
-        costs as much as running what the figures of a notebook need.
+        kernel: the id of one that `page` has shown before, to go on with; without it a new one starts. A page that
+        shows this server's JupyterLab already, of a notebook that was closed, is not loaded anew: that costs as much
+        as running what the figures of a notebook need.
         """
         self.page = page
         self.console: list[str] = []

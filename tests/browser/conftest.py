@@ -110,8 +110,11 @@ def open_notebook(
 
     def open_one(path: Path, own: bool = False) -> Notebook:
         page = lab_pages.pop() if lab_pages else browser.new_page(viewport={"width": 1280, "height": 1600})
-        # fails it to open, the next one gets another page and another kernel
-        notebook = Notebook(page, server, path, "" if own else kernels.pop(path.parent, ""))
+        try:  # fails it to open, the next one gets another page and another kernel
+            notebook = Notebook(page, server, path, "" if own else kernels.pop(path.parent, ""))
+        except Exception:
+            server.end_kernel(path)
+            raise
         opened.append((path, notebook, own))
         return notebook
 

@@ -16,7 +16,7 @@ from tests.browser.needed import LIVES, SHOWS, shows, with_needed_cells_only
 from tools.lab import Notebook, Server
 from tools.project import ROOT, notebooks
 
-WHOLE = ("11_backward_order", "04_contiguous_shards")  # the quickest: what others measure is measured by nbval
+WHOLE = ("11_backward_order", "13_cuda_streams")  # the quickest: what others measure is measured by nbval
 assert {path.stem for path in notebooks()} >= {*WHOLE}
 
 

@@ -5,7 +5,10 @@
     const meantToFail = cell => tags(cell).includes('raises-exception');
 
     // Open another notebook beside nothing; or take the one that is open away, without a question whether to save it.
-    const open = path => { window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook' }); };
+    const open = (path, kernel) => {
+        const known = kernel ? { kernel: { id: kernel, name: 'python3' } } : {};
+        window.jupyterapp.commands.execute('docmanager:open', { path, factory: 'Notebook', ...known });
+    };
     const close = () => window.jupyterapp.shell.currentWidget?.dispose();
 
     // Whether the notebook and its kernel are ready, at the latest after so many seconds.
@@ -23,17 +26,30 @@
         return await Promise.race([wait(), limit]);
     };
 
+    // Run code in the notebook's kernel, unseen; return the kernel's id, nothing if it does not answer in so many seconds.
+    const run = async (code, seconds) => {
+        const kernel = window.jupyterapp.shell.currentWidget.context.sessionContext.session?.kernel;
+        if (!kernel) return '';
+        const done = kernel.requestExecute({ code, store_history: false }).done.then(
+            reply => reply.content.status === 'ok' ? kernel.id : '', () => '');
+        return await Promise.race([done, new Promise(resolve => setTimeout(() => resolve(''), 1000 * seconds))]);
+    };
+
     // The source is asked of the model: the page may not have drawn the editor of a cell yet.
     const prompts = () => cells()
         .filter(cell => cell.model.type === 'code' && cell.model.sharedModel.getSource().trim())
-        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.innerText.trim() || '[ ]:');
+        .map(cell => cell.node.querySelector('.jp-InputPrompt')?.textContent.trim() || '[ ]:');
 
     const errors = () => {
         const found = [];
         for (const cell of cells()) {
             if (cell.model.type !== 'code' || meantToFail(cell)) continue;
-            for (const output of cell.model.outputs.toJSON())
-                if (output.output_type === 'error') found.push(output.ename + ': ' + output.evalue);
+            for (let i = 0; i < cell.model.outputs.length; i++) {  // of pictures, half a megabyte each, no copy
+                const output = cell.model.outputs.get(i);
+                if (output.type !== 'error') continue;
+                const { ename, evalue } = output.toJSON();
+                found.push(ename + ': ' + evalue);
+            }
             for (const element of cell.node.querySelectorAll('.idt-error, .jupyter-widgets-error-widget'))
                 found.push(element.innerText.trim() || element.className);
         }
@@ -73,5 +89,5 @@
         return words(box.querySelector('.widget-label')) || words(box);
     };
 
-    window.idt = { open, close, ready, prompts, errors, warnings, heights, label };
+    window.idt = { open, close, ready, run, prompts, errors, warnings, heights, label };
 })();

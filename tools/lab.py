@@ -48,6 +48,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
 }
 
+#: What empties a kernel.
+EMPTY = "import ipywidgets; ipywidgets.Widget.close_all(); get_ipython().run_line_magic('reset', '-f')"
+
 INSTALL = "apt-get install chromium (Debian, Ubuntu), or .venv/bin/playwright install chromium"
 
 
@@ -168,6 +171,7 @@ def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
         "TQDM_DISABLE": "1",
     }
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
+    command += ["--LanguageServerManager.autodetect=False"]  # it asks npm, which asks for a second of a core
     command += [f"--port={port}", "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}"]
     command += ["--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly"]
     with log.open("w") as said:
@@ -212,11 +216,12 @@ def browser() -> Iterator[Browser]:
 class Notebook:
     """One notebook, open in one browser page: run it, look at it, move its controls."""
 
-    def __init__(self, page: Page, server: Server, path: Path) -> None:
+    def __init__(self, page: Page, server: Server, path: Path, kernel: str = "") -> None:
         """Open `path` in `page` and wait until JupyterLab and the kernel are ready.
 
-        A page that shows this server's JupyterLab already, of a notebook that was closed, is not loaded anew: that
-        costs as much as running what the figures of a notebook need.
+        kernel: the id of one that `page` has shown before, to go on with; without it a new one starts. A page that
+        shows this server's JupyterLab already, of a notebook that was closed, is not loaded anew: that costs as much
+        as running what the figures of a notebook need.
         """
         self.page = page
         self.console: list[str] = []
@@ -224,7 +229,7 @@ class Notebook:
         page.on("console", self._keep_errors)
         page.on("pageerror", self._keep_page_error)
         if page.url.startswith(server.address):
-            page.evaluate("path => idt.open(path)", server.path(path))
+            page.evaluate("([path, kernel]) => idt.open(path, kernel)", [server.path(path), kernel])
         else:
             page.goto(server.url(path))
         page.wait_for_function(
@@ -234,6 +239,10 @@ class Notebook:
         ready = page.evaluate("idt.ready(60)")
         if not ready:  # for example: a dialog asks for the kernel
             raise AssertionError(f"no kernel after 60 s; the page says: {page.inner_text('body')[-500:]}")
+
+    def empty_kernel(self) -> str:
+        """Take all names and widgets out of the kernel; return its id, "" where that took more than 20 s."""
+        return str(self.page.evaluate("([code, seconds]) => idt.run(code, seconds)", [EMPTY, 20]))
 
     def close(self) -> None:
         """Take the notebook off the page, unsaved; its kernel goes on, the page may open another one."""

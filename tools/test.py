@@ -30,6 +30,7 @@ from tools.project import ROOT, find, notebooks
 FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+ONE_KERNEL = ["-p", "tools.one_kernel"]
 #: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
 ALONE = ("10",)
 #: The folder whose sitecustomize.py every Python process of the suite runs first.
@@ -78,7 +79,7 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     together.sort(key=lambda path: 0 if path.parent.name == "solutions" else -seconds.get(path.name, 0))
     compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
     compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
-    for how, paths, more in (("alone", alone, []), ("together", together, BOTH_CORES)):
+    for how, paths, more in (("alone", alone, []), ("together", together, [*BOTH_CORES, *ONE_KERNEL])):
         files = [path.relative_to(ROOT).as_posix() for path in paths]
         if files:
             planned.append(Step(f"cells of notebooks, {how}", [*files, *compare, *more], 40))

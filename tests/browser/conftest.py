@@ -95,21 +95,35 @@ def lab_pages(browser: Browser) -> list[Page]:
     return []
 
 
+@pytest.fixture(scope="session")
+def kernels() -> dict[Path, str]:
+    """The kernel that the notebooks of a folder share in a process, one after another, each in an empty namespace."""
+    return {}
+
+
 @pytest.fixture
-def open_notebook(server: Server, browser: Browser, lab_pages: list[Page]) -> Iterator[Callable[[Path], Notebook]]:
-    """Open a notebook of the copy, alone in the page; it is closed, and its kernel ends, with the test."""
-    opened: list[Path] = []
+def open_notebook(
+    server: Server, browser: Browser, lab_pages: list[Page], kernels: dict[Path, str]
+) -> Iterator[Callable[..., Notebook]]:
+    """Open a notebook of the copy, alone in the page; it is closed with the test, and a kernel of its `own` ends."""
+    opened: list[tuple[Path, Notebook, bool]] = []
 
-    def open_one(path: Path) -> Notebook:
-        opened.append(path)
+    def open_one(path: Path, own: bool = False) -> Notebook:
         page = lab_pages.pop() if lab_pages else browser.new_page(viewport={"width": 1280, "height": 1600})
-        notebooks.append(Notebook(page, server, path))  # fails it to open, the next one gets another page
-        return notebooks[-1]
+        try:  # fails it to open, the next one gets another page and another kernel
+            notebook = Notebook(page, server, path, "" if own else kernels.pop(path.parent, ""))
+        except Exception:
+            server.end_kernel(path)
+            raise
+        opened.append((path, notebook, own))
+        return notebook
 
-    notebooks: list[Notebook] = []
     yield open_one
-    for notebook in notebooks:
+    for path, notebook, own in opened:
+        kernel = "" if own else notebook.empty_kernel()
         notebook.close()
         lab_pages.append(notebook.page)
-    for path in opened:
-        server.end_kernel(path)
+        if kernel:
+            kernels[path.parent] = kernel
+        else:
+            server.end_kernel(path)

@@ -7,14 +7,15 @@ name that a needed statement below it reads. The set-up cell always stays whole.
 import ast
 import copy
 import symtable
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Set
+from functools import cache, partial
 from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-#: The calls that show an interactive figure.
+#: The calls that show an interactive figure: one that asks the kernel for its frames, one that lives in the page.
 SHOWS = {"explore"}
+LIVES = {"timeline_html"}
 
 
 @cache  # each explorer of a notebook asks of all that stands above it
@@ -24,12 +25,12 @@ def statements(source: str) -> tuple[str, ...]:
     return tuple(ast.get_source_segment(source, node) or "" for node in ast.parse(source).body)
 
 
-def shows(source: str) -> list[str]:
-    """Return the calls that show an interactive figure, in order."""
+def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
+    """Return the calls that show an interactive figure, in order. names: of the calls; for all, SHOWS | LIVES."""
     calls = [
         node.func for text in statements(source) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
     ]
-    return [call.id for call in calls if isinstance(call, ast.Name) and call.id in SHOWS]
+    return [call.id for call in calls if isinstance(call, ast.Name) and call.id in names]
 
 
 @cache
@@ -88,7 +89,8 @@ def with_needed_cells_only(notebook: Any) -> Any:
     """Return a copy of a notebook that holds its set-up cell and what the interactive figures need, not yet run."""
     small = copy.deepcopy(notebook)
     code = [cell for cell in small.cells if cell.cell_type == "code"]
-    for cell, source in zip(code, needed([cell.source for cell in code]), strict=True):
+    figures = partial(shows, names=SHOWS | LIVES)
+    for cell, source in zip(code, needed([cell.source for cell in code], figures), strict=True):
         cell.outputs, cell.execution_count = [], None
         setup = "setup" in cell.metadata.get("tags", [])
         cell.source = cell.source if setup else source

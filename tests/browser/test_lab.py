@@ -80,3 +80,5 @@ def test_a_failing_cell_is_noticed(server: Server, open_notebook: Callable[[Path
     notebook = open_notebook(write(server.root / "fails.ipynb", "x = 1", "1 / 0", "x"))
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         notebook.run_all()
+    assert notebook.page.evaluate("idt.run('x', 20)") == notebook.empty_kernel() != ""
+    assert notebook.page.evaluate("idt.run('x', 20)") == "", "the next notebook of this kernel finds no name"

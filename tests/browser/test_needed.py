@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.browser.needed import needed, shows, with_needed_cells_only
+from tests.browser.needed import LIVES, needed, shows, with_needed_cells_only
 from tools.project import notebooks
 
 SHOWS = "explore(draw, **CONTROLS)"
@@ -38,15 +38,16 @@ def test_what_an_interactive_figure_needs(cells: list[str], kept: list[str]) -> 
 def test_only_a_call_shows_a_figure() -> None:
     assert shows("# explore(x)\ntext = 'explore(y)'\nfrom lib import explore") == []
     assert shows("explore(a)\nplay(b)\nexplore(c)") == ["explore", "explore"]
+    assert shows("explore(a)\ntimeline_html(b)", LIVES) == ["timeline_html"]
 
 
 def test_the_set_up_cell_stays_and_nothing_is_stored() -> None:
-    cells = [nbformat.v4.new_code_cell(source) for source in ("setup()", "slow()", "explore(f)")]
+    cells = [nbformat.v4.new_code_cell(source) for source in ("setup()", "slow()", "explore(f)", "timeline_html(t)")]
     cells[0].metadata["tags"] = ["setup"]
     cells.insert(1, nbformat.v4.new_markdown_cell("words"))
     small = with_needed_cells_only(nbformat.v4.new_notebook(cells=cells))
-    assert [cell.source for cell in small.cells] == ["setup()", "explore(f)"]
-    assert [(cell.outputs, cell.execution_count) for cell in small.cells] == [([], None), ([], None)]
+    assert [cell.source for cell in small.cells] == ["setup()", "explore(f)", "timeline_html(t)"]
+    assert [(cell.outputs, cell.execution_count) for cell in small.cells] == [([], None)] * 3
 
 
 def test_most_of_the_notebooks_is_not_needed() -> None:

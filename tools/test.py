@@ -4,8 +4,8 @@
     make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
 
-Two cores share whatever does not depend on the clock: three processes, since many a test waits for a rank or a browser.
-A few notebooks run alone, one after another, because what they say about their measurements is compared.
+Two cores share everything: three processes, since many a test waits for a rank or a browser. So whatever is compared
+must hold on a busy machine too; what a notebook only measures is shown, not compared.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ from pathlib import Path
 
 from tools import lab
 from tools.execute import ENVIRONMENT
-from tools.kept import MEASURED
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]
-#: Beside other work what these say of their measurements may turn false; all others passed under a load of eight.
-ALONE = ("10",)
 #: The folder whose sitecustomize.py every Python process of the suite runs first.
 QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
@@ -73,22 +70,13 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
     planned = [first, obeys] if names else [first]
     if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
         planned.append(Step("paired benchmarks", ["tests/bench"], 10))
-    alone = [path for path in chosen if path.name.startswith(ALONE) and measures(path)]
     seconds = json.loads((ROOT / "notebooks" / "recorded" / "seconds.json").read_text(encoding="utf-8"))["seconds"]
-    together = [path for path in chosen if path not in alone]
-    together.sort(key=lambda path: 0 if path.parent.name == "solutions" else -seconds.get(path.name, 0))
+    chosen.sort(key=lambda path: 0 if path.parent.name == "solutions" else -seconds.get(path.name, 0))
+    cells = [path.relative_to(ROOT).as_posix() for path in chosen]
     compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
     compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
-    for how, paths, more in (("alone", alone, []), ("together", together, [*BOTH_CORES, *ONE_KERNEL])):
-        files = [path.relative_to(ROOT).as_posix() for path in paths]
-        if files:
-            planned.append(Step(f"cells of notebooks, {how}", [*files, *compare, *more], 40))
+    planned.append(Step("cells of notebooks", [*cells, *compare, *BOTH_CORES, *ONE_KERNEL], 40))
     return [*planned, Step("widgets in a browser", widgets, 40)]
-
-
-def measures(path: Path) -> bool:
-    """Tell whether a notebook has a cell of measured numbers, besides the set-up cell with its machine card."""
-    return path.read_text(encoding="utf-8").count(MEASURED) > 1
 
 
 def run(step: Step, report: Path) -> int:

@@ -110,13 +110,6 @@ def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
     assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
 
 
-def test_notebooks_that_measure_run_alone_and_the_others_share_the_cores() -> None:
-    alone, shared = (step for step in suite.steps() if "--nbval" in step.arguments)
-    assert "-n" not in alone.arguments and "-n" in shared.arguments
-    assert "notebooks/10_checkpoint_recompute.ipynb" in alone.arguments
-    assert "notebooks/solutions/10_checkpoint_recompute.ipynb" in shared.arguments
-
-
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
     for name, seconds in (("a", 3), ("b", 20)):
         case = f'<testcase classname="tests.x" name="test_{name}" time="{seconds}"/>'

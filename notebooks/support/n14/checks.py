@@ -17,7 +17,8 @@ from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
 from lib.schedules.simulate import simulate
 from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
-from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, table, zb_h1
+from support.n14.figures import with_warm_up
+from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1
 from support.ranks import source_of
 
 # ---- predictions
@@ -59,9 +60,7 @@ def _ahead(m: int, n: int, message: float) -> int:
     least = simulate(gpipe(m, n), communicate=message).makespan + 1e-9
 
     def ticks(first: int) -> float:
-        rows = enumerate([first, *others])
-        orders = [alternate(*([(op, j, i) for i in range(m)] for op in "FB"), ahead) for j, ahead in rows]
-        return simulate(table("", orders), communicate=message).makespan
+        return simulate(with_warm_up("", m, [first, *others]), communicate=message).makespan
 
     return next(first for first in range(others[0], m + 1) if ticks(first) <= least)
 

@@ -57,7 +57,7 @@ MESSAGES_CONTROLS = {
 def with_warm_up(name: str, micro_batches: int, ahead: Sequence[int]) -> Schedule:
     """Return the schedule in which rank j does ahead[j] forwards, then a backward and a forward in turn."""
     both = [[[(op, j, i) for i in range(micro_batches)] for op in "FB"] for j in range(len(ahead))]
-    return table(name, [alternate(*pair, first) for pair, first in zip(both, ahead, strict=True)])
+    return table(name, [alternate(f, b, first) for (f, b), first in zip(both, ahead, strict=True)])
 
 
 def draw_messages(
@@ -306,8 +306,11 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     left.set_title(f"ticks of a step; dashed: the work alone, {3 * micro_batches}", fontsize=11, pad=5)
     right.set(xlim=(0, 1.25 * max(peaks)))
     right.set_title("activations held", fontsize=11, pad=5)
-    quick, small = ordered[0], min(points, key=lambda name: points[name][::-1])
-    finding = f"Fastest: {quick}, {points[quick][0]:.4g} ticks; holds least: {small}, {points[small][1]:g}"
+    quick, least = points[ordered[0]], min(peaks)
+    fastest = " and ".join(name for name in ordered if points[name] == quick)
+    finding = (
+        f"Fastest: {fastest}, {quick[0]:.4g} ticks, holding {quick[1]:g}; none holds less than {least:g}"
+    )
     headline(figure, finding)
     write(
         left, 0, len(ordered) - 0.35, "* blue: no other is better in time and memory", color=MUTED, ha="left"

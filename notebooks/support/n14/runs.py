@@ -72,9 +72,8 @@ def torch_rows(
     count = partitions * stages_per_rank
     stage = SimpleNamespace(group_rank=0, group_size=partitions, num_stages=count, submod=None)
     stages: Any = [stage] * stages_per_rank
-    made: Any = schedules.ScheduleInterleaved1F1B(
-        stages, micro_batches, **({"defer_pp_recv": True} if defer else {})
-    )
+    options: Any = {"defer_pp_recv": True} if defer else {}
+    made: Any = schedules.ScheduleInterleaved1F1B(stages, micro_batches, **options)
     found = []
     for rank in range(partitions):
         words = map(str, made.pipeline_order_with_comms[rank])

@@ -18,7 +18,7 @@ def test_free_messages_want_many_stages_and_dear_ones_few():
     def best(communicate):
         return int(re.search(r"v = (\d+) is fastest", alt_text(n14.draw_interleaving(8, 4, communicate)))[1])
 
-    assert [best(communicate) for communicate in (0, 0.2, 0.4, 1.5)] == [8, 2, 2, 1]
+    assert [best(communicate) for communicate in (0, 0.4, 1.5)] == [8, 2, 1]
 
 
 def test_a_picture_of_messages_says_what_the_given_warm_up_costs():
@@ -34,7 +34,9 @@ def test_unbeaten_are_those_that_nobody_beats_in_both():
     points = n14.time_and_memory(n14.all_schedules(8, 4))
     assert (points["GPipe"], points["1F1B"]) == ((33, 8), (33, 4))
     assert "DualPipeV" not in n14.all_schedules(4, 3)
-    assert "Fastest: ZB-V, 25.5 ticks" in alt_text(n14.draw_trade(8, 4, 0.0, 0.5))
+    assert "Fastest: interleaved zero bubble and ZB-V, 25.5 ticks, holding 4; none holds less than 4" in alt_text(
+        n14.draw_trade(8, 4, 0.0, 0.5)
+    )
 
 
 def test_a_run_is_drawn_beside_its_prediction_and_two_steps_beside_each_other():

@@ -151,7 +151,7 @@ def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -
     for rank, lane in enumerate(predicted.lanes):
         stages = sorted({action.stage for action in schedule.actions(rank)})
         for trace, row in ((predicted, rank - 0.21), (measured, rank + 0.21)):
-            idle(axes, row, [(0, end)], height=0.38)
+            idle(axes, row, [(0, trace.end * 1e3)], height=0.38)
             for span in trace.only(lane=lane):
                 action = Action.parse(span.label)
                 color, width = shade(action, stages.index(action.stage)), span.duration * 1e3
@@ -337,7 +337,9 @@ def draw_receives(traces: Mapping[str, Trace]) -> Figure:
             for span in trace.only(lane=lane):
                 receives = span.kind == "wait"
                 color = RED if receives else color_of(span.kind)
-                text = "" if receives or span.duration * 1e3 * 500 / end < 24 else span.label
+                room = 1e3 * span.duration * 500 / end  # in points, about
+                text = span.label if room > 24 else span.label[2:] if room > 8 else ""
+                text = "" if receives else text
                 bar(
                     axes,
                     rank,
@@ -350,7 +352,7 @@ def draw_receives(traces: Mapping[str, Trace]) -> Figure:
         lane_rows(axes, trace.lanes, 0, end)
         waited = sum(span.duration for span in trace.only(kind="wait"))
         said.append(
-            f"{name}: {1e3 * trace.end:.0f} ms, of which both ranks stood in a receive for {1e3 * waited:.0f}"
+            f"{name}: {1e3 * trace.end:.0f} ms, and {1e3 * waited:.0f} ms in receives, both ranks together"
         )
         axes.set_title(said[-1], fontsize=11, pad=5)
     panels[-1, 0].set_xlabel("time (ms)")

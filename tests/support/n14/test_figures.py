@@ -92,7 +92,7 @@ def test_what_stood_in_receives_is_counted_and_the_faster_rows_named():
     slow = Trace([Span("rank 0", "0F0", 0, 1, "forward"), Span("rank 0", "2RECV_F0", 1, 2, "wait")])
     fast = Trace([Span("rank 0", "0F0", 0, 1, "forward")])
     words = alt_text(n14.draw_receives({"early": slow, "late": fast}))
-    assert "0.50 × the time" in words and "early: 2000 ms, of which both ranks stood in a receive for 1000" in words
+    assert "0.50 × the time" in words and "early: 2000 ms, and 1000 ms in receives, both ranks together" in words
 
 
 def test_a_pair_is_a_forward_and_a_backward():

@@ -76,11 +76,11 @@ def _one_more(m: int, n: int) -> float:
     return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
 
 
-_NO_GAIN = "it works, and fewer are enough"
+_NO_GAIN = "that works, and fewer are enough"
 guess_ahead = _exact(
     "what rank 0 does before its first backward", _ahead, "forwards",
-    _4="that is 1F1B: 118 ticks, because messages cost it more and more rounds",
-    _5="near: but every pair of neighbours waits for two messages, not only the first",
+    _4="that is 1F1B, which takes 118 ticks",
+    _5="you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
     _8=_NO_GAIN, _32="that is GPipe: it works, and holds all 32",
 )  # fmt: skip
 """Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lib import schedules
-from lib.schedules import gpipe, live_activations, simulate, zbv, zero_bubble_h1
+from lib.schedules import gpipe, live_activations, simulate, waits_for, zbv, zero_bubble_h1
 from support.n14 import checks as n14
 from support.n14 import solved
 from support.n14.figures import with_warm_up
@@ -23,6 +23,24 @@ def test_the_warm_up_is_as_fast_as_gpipe_and_with_one_forward_less_a_long_step_i
     ahead = [solved.forwards_ahead(j, 4, 1, 2, message) for j in range(4)]
     short = with_warm_up("", 64, [ahead[0] - 1, *ahead[1:]])
     assert simulate(short, communicate=message).makespan > simulate(gpipe(64, 4), communicate=message).makespan + 0.5
+
+
+@pytest.mark.parametrize("message", [0, 0.25, 2])
+def test_with_the_warm_up_a_rank_never_waits_from_its_first_backward_to_its_last_forward_with_less_it_does(message):
+    def waiting(ahead):
+        table = with_warm_up("", 30, ahead)
+        rows, ranks = [table.actions(rank) for rank in range(4)], []
+        for rank, _, _, action, _ in waits_for(table, communicate=message):
+            ops = [one.op for one in rows[rank]]
+            steady = range(ops.index("B") + 1, len(ops) - ops[::-1].index("F"))
+            if action is not None and rows[rank].index(action) in steady:
+                ranks.append(rank)
+        return ranks
+
+    ahead = [solved.forwards_ahead(j, 4, 1, 2, message) for j in range(4)]
+    assert waiting(ahead) == []
+    for j in range(3):
+        assert waiting([*ahead[:j], ahead[j] - 1, *ahead[j + 1 :]]).count(j) > 3
 
 
 def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():

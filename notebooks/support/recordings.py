@@ -67,7 +67,6 @@ RECORDINGS = (
     Recording("stream_chunks", "13", "support.n13.runs:measure_chunks", "alone rows traces"),
     Recording("stream_prefetch", "13", "support.n13.runs:measure_prefetch", "rows traces"),
     Recording("preprocess", "13", "support.n13.runs:measure_preprocess", "cpu gpu copy_bytes copy_floats"),
-    Recording("executor_gpu", "14", "support.n14.runs:measure_rows", "rows"),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 

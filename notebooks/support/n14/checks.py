@@ -2,188 +2,358 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import ceil
 from typing import Any, TypeAlias
 
-from lib.schedules import (
-    Schedule,
-    ScheduleError,
-    bubble_share,
-    gpipe,
-    live_activations,
-    one_f_one_b,
-    zero_bubble_h1,
-)
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
 from lib.schedules.simulate import simulate
-from lib.schedules.table import validate
-from support.checks import Exercise, Guess, Verdict, cases, not_attempted
-from support.n14.figures import all_schedules, time_and_memory
+from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import use as use
+from support.n14.figures import with_warm_up
+from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1
+from support.ranks import source_of
 
 # ---- predictions
 
 
-def _last_rank(micro_batches: int, partitions: int) -> int:
-    return live_activations(one_f_one_b(micro_batches, partitions))[-1]
+def _exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
+    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
+
+    def read(number: Any) -> Any:
+        text = f"{number:g}" if isinstance(number, (int, float)) else number
+        return f"{text} ({said[f'_{text}']})" if f"_{text}" in said else text
+
+    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read)
 
 
-def _ticks_idle(micro_batches: int, partitions: int) -> float:
-    trace = simulate(zero_bubble_h1(micro_batches, partitions))
+def _percent(number: Any) -> Any:
+    """Read 15.8, 0.158 and "16 %" as 16: whole per cent. 14 and 13.5 are half of 1F1B's, and not it."""
+    with suppress(ValueError, AttributeError):
+        number = float(number.strip(" %"))
+    if not isinstance(number, (int, float)):
+        return number
+    return f"{100 * number if 0 < number < 1 else number:.0f}"
+
+
+def in_a_row(schedule: Schedule, steps: int) -> Schedule:
+    """Return so many steps one after another: a rank begins the next as soon as it has done its part of the last."""
+    m = schedule.micro_batches
+    rows = (schedule.actions(rank) for rank in range(len(schedule.ranks)))
+    again = [
+        [a._replace(micro_batch=a.micro_batch + step * m) for step in range(steps) for a in row]
+        for row in rows
+    ]
+    return Schedule(schedule.name, again)
+
+
+def _ahead(m: int, n: int, message: float) -> int:
+    """Return the fewest forwards of rank 0 with which a step is as short as GPipe's; the other ranks do as ours."""
+    others = [forwards_ahead(j, n, 1, 2, message) for j in range(1, n)]
+    least = simulate(gpipe(m, n), communicate=message).makespan + 1e-9
+
+    def ticks(first: int) -> float:
+        return simulate(with_warm_up("", m, [first, *others]), communicate=message).makespan
+
+    return next(first for first in range(others[0], m + 1) if ticks(first) <= least)
+
+
+def _ticks_idle(m: int, n: int) -> float:
+    trace = simulate(zero_bubble_h1(m, n))
     return round(trace.makespan - trace.busy("rank 0"), 6)
 
 
-guess_last_rank = Guess("what the last rank holds", _last_rank, unit="activation")
-"""Section 1: the activations that the last rank holds in 1F1B: one, for any m and n."""
+def _one_more(m: int, n: int) -> float:
+    """Return the share in per cent that a rank idles in one more step of ZB-V, when no rank waits between steps."""
+    ends = [simulate(in_a_row(zbv(m, n), steps), 0.5, 1).makespan for steps in (2, 3)]
+    return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
+
+
+_NO_GAIN = "that works, and fewer are enough"
+guess_ahead = _exact(
+    "what rank 0 does before its first backward", _ahead, "forwards",
+    _4="that is 1F1B, which takes 118 ticks",
+    _5="you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
+    _8=_NO_GAIN, _32="that is GPipe: it works, and holds all 32",
+)  # fmt: skip
+"""Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
 guess_interleaved = Guess(
-    "the idle share", lambda m, n, v: round(100 * bubble_share(m, n, v)), unit="%", tolerance=0.04
+    "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent
 )
 """Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
-guess_half = Guess("the share of I", lambda share: round(100 * share), unit="%")
-"""Section 4: which share of the work of B is in I, in per cent."""
-guess_zero_bubble = Guess("the idle time of a rank", _ticks_idle, unit="ticks")
+guess_zero_bubble = _exact(
+    "the idle time of a rank", _ticks_idle, "ticks", _0="the name promises it; not yet"
+)
 """Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
-
-
-# ---- exercise 1: 1F1B by hand
-
-SIZE = 4, 3
-
-
-def _check_table(exercise: Exercise, text: object) -> Verdict:
-    """Accept any legal table that holds as little as 1F1B on every rank, and is as fast."""
-    m, n = SIZE
-    if not isinstance(text, str) or "..." in text:
-        return not_attempted(exercise.what)
-    try:
-        table = Schedule.from_text("yours", text)
-        if len(table.ranks) != n:
-            return exercise.wrong(f"there are {len(table.ranks)} rows; one for each of {n} ranks.")
-        validate(table, stages=n, micro_batches=m)
-    except ScheduleError as error:
-        return exercise.wrong(f"it can't run. {error}.")
-    except ValueError as error:
-        return exercise.wrong(f"{error}.")
-    if split := [str(action) for _, action in table if action.op in "IW"]:
-        return exercise.wrong(f"{split[0]} is half of a backward; here a backward is whole, B.")
-    wanted, ticks = one_f_one_b(m, n), simulate(table).makespan
-    peaks, least = live_activations(table), live_activations(wanted)
-    for rank, (peak, limit) in enumerate(zip(peaks, least, strict=True)):
-        if peak > limit:
-            said = f"it runs, but rank {rank} holds {peak} at once; {limit} are enough there."
-            known = (
-                why
-                for why, wrong in exercise.mistakes.items()
-                if Schedule.from_text("", wrong).compact().ranks == table.compact().ranks
-            )
-            return exercise.wrong(" ".join([said, *known]))
-    best = simulate(wanted).makespan
-    if ticks > best:
-        said = f"it runs and holds {', '.join(map(str, peaks))}, but takes {ticks:g} ticks; {best:g} are possible."
-        return exercise.wrong(f"{said} Which rank could go further ahead?")
-    return exercise.right(f"{ticks:g} ticks, as GPipe; held {', '.join(map(str, peaks))} instead of {m}.")
-
-
-check_table = Exercise(
-    f"1F1B by hand, m = {SIZE[0]}, n = {SIZE[1]}",
-    reference=one_f_one_b(*SIZE).to_text(),
-    judge=_check_table,
-    mistakes={"That is GPipe: all forwards first.": gpipe(*SIZE).to_text()},
+guess_next_step = _exact(
+    "the idle share of a further step", _one_more, "%", _6="so it is, if every rank waits for all others"
 )
-"""Exercise 1: a table as a text, a row a rank."""
+"""Section 6: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""
 
 
-# ---- exercise 2: a rank's order under a limit
-
-Order: TypeAlias = Callable[[int, int, int, int], list[str]]
-
-
-def _going(ahead_of: Callable[[int, int, int, int], int], stops: bool = True) -> Order:
-    """Make an answer: ahead_of(rank, m, n, limit) forwards, no more than m; then in turn one backward, one forward."""
-
-    def order(rank: int, micro_batches: int, partitions: int, limit: int) -> list[str]:
-        ahead = ahead_of(rank, micro_batches, partitions, limit)
-        if stops:
-            ahead = min(ahead, micro_batches)
-        actions = [f"{rank}F{i}" for i in range(ahead)]
-        for i in range(micro_batches):
-            actions.append(f"{rank}B{i}")
-            if i + ahead < micro_batches:
-                actions.append(f"{rank}F{i + ahead}")
-        return actions
-
-    return order
+def _but(thing: Any, *changes: tuple[str, str]) -> Any:
+    """Return what solved.py defines with some of its lines otherwise: a famous mistake."""
+    text = source_of(thing)
+    for old, new in changes:
+        assert old in text, f"{thing.__name__} has no {old!r}"
+        text = text.replace(old, new)
+    space: dict[str, Any] = {
+        "torch": torch,
+        "ceil": ceil,
+        "alternate": alternate,
+        "Any": Any,
+        "Tensor": Tensor,
+    }
+    exec("from __future__ import annotations\n" + text.replace("list[Task]()", "[]"), space)
+    return space[thing.__name__]
 
 
-check_order = Exercise(
-    "order",
-    reference=_going(lambda rank, m, n, limit: min(n - rank, limit)),
+# ---- exercise 1: the warm-up that messages ask for
+
+_CEIL = "ceil(2 * message / (forward + backward))"
+
+check_forwards_ahead = Exercise(
+    "forwards_ahead",
+    reference=forwards_ahead,
     cases=cases(
-        "rank micro_batches partitions limit",
-        (
-            (rank, m, n, limit)
-            for m, n, limit in ((7, 3, 3), (6, 4, 2), (5, 4, 9), (2, 4, 3), (4, 1, 1), (3, 3, 1))
-            for rank in range(n)
-        ),
+        "j n forward backward message",
+        [
+            (j, n, *costs)
+            for n, *costs in ((4, 1, 2, 0), (4, 1, 2, 5), (4, 1, 2, 0.25), (3, 1, 1, 1.25), (5, 2, 3, 0.5))
+            for j in range(int(n))
+        ],
     ),
+    praise="the smallest warm-up that hides the messages, in {count} cases",
     mistakes={
-        "The limit is not in it: rank 0 still holds n.": _going(lambda rank, m, n, limit: n - rank),
-        "Every rank goes as far ahead as rank 0; rank j needs n - j only, its gradient comes back sooner.": _going(
-            lambda rank, m, n, limit: min(n, limit)
-        ),
-        "One forward too few ahead: the rank then waits for its first gradient.": _going(
-            lambda rank, m, n, limit: max(1, min(n - 1 - rank, limit))
-        ),
-        "All forwards first: that is GPipe, and holds m.": _going(lambda rank, m, n, limit: m),
-        "A forward before each backward: one more is held than allowed. Let go first.": _going(
-            lambda rank, m, n, limit: min(n - rank, limit) + 1
-        ),
-        "There are only m micro-batches, also to go ahead with.": _going(
-            lambda rank, m, n, limit: min(n - rank, limit), stops=False
-        ),
+        "That is 1F1B: messages don't count in it.": lambda j, n, forward, backward, message: (n - j),
+        "You counted one message for each pair of neighbours: the activation travels, and so does the gradient.":
+            _but(forwards_ahead, ("2 * message", "message")),
+        "That is right while two messages are shorter than a round; longer ones need more rounds: divide and round up.":
+            _but(forwards_ahead, (_CEIL, "(message > 0)")),
+        "With free messages no round is needed for them: 1F1B is enough.":
+            _but(forwards_ahead, (_CEIL, "1")),
+        "Part of a round is a whole round: round up, not down.":
+            _but(forwards_ahead, (_CEIL, f"int{_CEIL[4:]}")),
+        "You rounded once, for the whole way. But each pair of neighbours has its own rounds: round up per neighbour, "
+        "then add up.":
+            lambda j, n, forward, backward, message: n - j + ceil(2 * (n - 1 - j) * message / (forward + backward)),
+        "The rank's own forward is missing: the last rank has nobody behind it and begins with one.":
+            _but(forwards_ahead, ("return 1 + ", "return ")),
+        "Rank 0 goes furthest: n - 1 - j ranks lie behind rank j.":
+            _but(forwards_ahead, ("(n - 1 - j)", "j")),
+        "A round is a forward and a backward.": _but(forwards_ahead, ("(forward + backward)", "forward")),
     },
-)
-"""Exercise 2 for few and many micro-batches, and limits below and above n."""
+)  # fmt: skip
+"""Exercise 1: the forwards before the first backward, for several ranks, costs and messages."""
 
 
-# ---- exercise 3: the fastest that fits
+# ---- exercises 2 and 4: orders
 
-Points: TypeAlias = Mapping[str, tuple[float, float]]
-
-
-def _least(
-    key: Callable[[float, float], Any] = lambda time, held: (time, held),
-    fits: Callable[[float, float], bool] = operator.le,
-) -> Callable[[Points, float], str | None]:
-    """Make an answer: the name with the least key(time, held), of those that fit; None if there is none."""
-
-    def choose(points: Points, limit: float) -> str | None:
-        allowed = {name: point for name, point in points.items() if fits(point[1], limit)}
-        return min(allowed, key=lambda name: key(*allowed[name]), default=None)
-
-    return choose
+Maker: TypeAlias = Callable[..., list[list[Task]]]
 
 
-def _choices() -> Iterator[dict[str, Any]]:
-    """Yield the schedules of several sizes and prices of a message, with limits around what they hold."""
-    for m, n, communicate in ((8, 4, 0.0), (8, 2, 0.25), (12, 4, 0.1)):
-        points = time_and_memory(all_schedules(m, n, tight=True), communicate)
-        sizes = sorted({held for _, held in points.values()})
-        yield from cases(
-            "points limit", [(points, limit) for limit in (*sizes, sizes[-1] + 1, sizes[0] - 0.5)]
+def _as_rows(answer: Maker) -> Callable[..., Any]:
+    """Return the function with its orders as they stand in a table: a text for each rank."""
+
+    def rows(**size: int) -> Any:
+        found = answer(**size)
+        return None if found is None else [" ".join(f"{s}{op}{i}" for op, s, i in order) for order in found]
+
+    return rows
+
+
+def _fault_of_rows(got: Any, expected: Any, case: Any) -> str:
+    if len(got) != len(expected):
+        return f"there are {len(got)} orders for {len(expected)} ranks"
+    j = next((j for j, (mine, right) in enumerate(zip(got, expected, strict=True)) if mine != right), None)
+    if j is None:
+        return ""
+    mine, right = got[j].split(), expected[j].split()
+    place = next(
+        (k for k, (a, b) in enumerate(zip(mine, right, strict=False)) if a != b), min(len(mine), len(right))
+    )
+    there = mine[place] if place < len(mine) else "nothing"
+    wanted = right[place] if place < len(right) else "nothing"
+    return f"rank {j} does {there} as its task number {place + 1}, expected {wanted}; its order begins {got[j][:60]!r}"
+
+
+_AHEAD = "(v - 1) * n + 2 * (n - 1 - j) + 1"
+
+check_interleaved = Exercise(
+    "interleaved",
+    reference=interleaved,
+    view=_as_rows,
+    fault=_fault_of_rows,
+    praise="the orders of interleaved 1F1B in {count} sizes",
+    cases=cases("m n v", [(4, 2, 2), (8, 4, 2), (4, 4, 3), (2, 1, 2), (9, 3, 2), (4, 2, 1), (6, 3, 4)]),
+    mistakes={
+        "Groups of n: only then a micro-batch comes back to rank 0 just when the group is through.":
+            _but(interleaved, ("range(first, first + n) for first in range(0, m, n)", "range(m)")),
+        "Backward takes the rank's last stage first: its gradient is there first.":
+            _but(interleaved, ("reversed(stages)", "stages")),
+        "That is 1F1B's warm-up, without the rounds that a micro-batch makes before its loss is there.":
+            _but(interleaved, (_AHEAD, "n - j")),
+        "The v - 1 stages before the rank's last are missing in the warm-up: n forwards for each.":
+            _but(interleaved, ("(v - 1) * n + ", "")),
+        "Two forwards more for each rank behind, not one: one round for its own work, one for the messages.":
+            _but(interleaved, (_AHEAD, "(v - 1) * n + (n - 1 - j) + 1")),
+        "One forward too few: that is how Megatron counts, where a round begins with a forward. Here it begins with a "
+        "backward.":
+            _but(interleaved, (" + 1))", "))")),
+        "Stages are dealt in turn: rank j has j, j + n, j + 2n, … With neighbours on one rank nothing is interleaved.":
+            _but(interleaved, ("range(j, v * n, n)", "range(j * v, (j + 1) * v)")),
+        "Rank 0 goes furthest ahead, the last rank least.":
+            _but(interleaved, ("2 * (n - 1 - j)", "2 * j")),
+        "A group goes through all stages of the rank before the next group begins: the groups are the outer loop.":
+            _but(interleaved, ("group in groups for s in stages for", "s in stages for group in groups for")),
+        "Within a group the stage changes after all n micro-batches, not after each one.":
+            _but(interleaved, ("for s in stages for i in group", "for i in group for s in stages")),
+    },
+)  # fmt: skip
+"""Exercise 2: the orders of interleaved 1F1B for several sizes, m a multiple of n."""
+
+check_zb_h1 = Exercise(
+    "zb_h1",
+    reference=zb_h1,
+    view=_as_rows,
+    fault=_fault_of_rows,
+    praise="the orders of ZB-H1 in {count} sizes",
+    cases=cases("m n", [(4, 3), (8, 4), (1, 1), (3, 1), (2, 4), (5, 5), (6, 2)]),
+    mistakes={
+        "No W waits: then the rank before gets its gradient no sooner than from a whole backward. Rank j may owe some.":
+            _but(zb_h1, ("len(owed) > j", "owed")),
+        "All W's last: each rank then holds all m activations. Once it owes more than it may, it does the oldest.":
+            _but(zb_h1, ("len(owed) > j", "False")),
+        "The other way round: rank 0 holds n activations already, so it may owe none; the last rank most.":
+            _but(zb_h1, ("len(owed) > j", "len(owed) > n - 1 - j")),
+        "One too many is owed: rank j holds n - j activations in 1F1B, and n - j + j is n.":
+            _but(zb_h1, ("len(owed) > j", "len(owed) > j + 1")),
+        "One too few is owed: the limit is reached only when more than it are owed.":
+            _but(zb_h1, ("len(owed) > j", "len(owed) >= max(j, 1)")),
+        "The oldest W first: it has held its activation longest.":
+            _but(zb_h1, ("owed.pop(0)", "owed.pop()")),
+        "What is owed at the end has to be done, too: a W left out is a gradient that is wrong, and nothing says so.":
+            _but(zb_h1, ("order + owed", "order")),
+        "Rank j begins with n - j forwards, as in 1F1B.": _but(zb_h1, ("n - j)", "n)")),
+        "I, not B: B is both halves at once.": _but(zb_h1, ("FI", "FB"), ('"I"', '"B"')),
+    },
+)  # fmt: skip
+"""Exercise 4: the orders of ZB-H1 for several sizes, also with fewer micro-batches than ranks."""
+
+
+# ---- exercise 3: backward in two halves
+
+
+def _products(work: Callable[[], Any], one: int) -> tuple[Any, float]:
+    """Return what `work` returns, and how many matrix products of `one` operations each it has cost."""
+    with FlopCounterMode(display=False) as counter:
+        result = work()
+    return result, counter.get_total_flops() / one
+
+
+def _fault_of_split(answer: Any) -> str:
+    draw = torch.Generator().manual_seed(0)
+    rows, inner, outer = 5, 4, 3
+    weight = torch.randn(outer, inner, generator=draw).requires_grad_()
+    xs = [torch.randn(rows, inner, generator=draw).requires_grad_() for _ in range(2)]
+    gradients = [torch.randn(rows, outer, generator=draw) for _ in range(2)]
+    later: list[list[Any]] = [[], []]
+    step, one = "forward", 2 * rows * inner * outer
+    try:
+        ys = [answer.apply(x, weight, owed) for x, owed in zip(xs, later, strict=True)]
+        for x, y in zip(xs, ys, strict=True):
+            if not isinstance(y, Tensor):
+                return f"forward returned {y}, expected a tensor."
+            if y.shape != (rows, outer) or not torch.allclose(y, x @ weight.T):
+                return f"forward doesn't return x @ weight.T, of shape {(rows, outer)}."
+        outputs, shapes, step = [weakref.ref(y) for y in ys], [tuple(x.shape) for x in xs], "I (backward)"
+        for k, (x, y, gradient) in enumerate(zip(xs, ys, gradients, strict=True)):
+            found, cost = _products(partial(torch.autograd.grad, y, x, gradient, allow_unused=True), one)
+            found = found[0]
+            if found is None:
+                return "backward returned None for x: the stage before waits for that gradient."
+            if found.shape != shapes[k] or not torch.allclose(found, gradient @ weight):
+                return "the gradient of x is wrong: if y = x Wᵀ, it is gradient @ weight."
+            if len(later[k]) != 1 or not callable(later[k][0]):
+                return f"after I there are {len(later[k])} functions in `later`, expected 1: the W of this micro-batch."
+            if cost > 1.5:
+                return (
+                    f"I costs {cost:g} matrix products, expected 1: the gradient of the weights has to wait."
+                )
+            if weight.grad is not None:
+                return "after I `weight.grad` is there already: that is for W to compute."
+        del y, ys
+        step = "W (what I put into `later`)"
+        if any(output() is not None for output in outputs):
+            return "after I the output is still alive: W needs x and the gradient only, so keep nothing else."
+        total = torch.zeros_like(weight)
+        for k in (1, 0):  # the later micro-batch first: each W must know its own
+            _, cost = _products(later[k].pop(), one)
+            total += gradients[k].T @ xs[k].detach()
+            if weight.grad is None:
+                return "after W `weight.grad` is None."
+            if weight.grad.requires_grad:
+                return "after W `weight.grad` has a graph of its own, which keeps x alive."
+            if not torch.allclose(weight.grad, total):
+                which = "of the first W" if k else "of two micro-batches (they add up)"
+                return f"the gradient of the weights {which} is not autograd's."
+            if cost > 1.5:
+                return f"W costs {cost:g} matrix products, expected 1."
+        freed = [weakref.ref(x) for x in xs]
+        del x, xs, found
+        if any(x() is not None for x in freed):
+            return "x is still alive when I and W are done: somebody keeps it."
+    except Exception as error:
+        return f"in {step} your code raised {type(error).__name__}: {error}."
+    return ""
+
+
+def _judge_split(exercise: Exercise, answer: Any) -> Verdict:
+    found = _fault_of_split(answer)
+    if not found:
+        return exercise.right(
+            "both gradients are autograd's, each half is one product, and W frees what it kept."
         )
+    reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if _fault_of_split(wrong) == found)
+    return exercise.wrong(found + next(reasons, ""))
 
 
-check_choose = Exercise(
-    "choose",
-    reference=_least(),
-    cases=_choices,
+_PART, _LATER = "part = gradient.T @ x", "ctx.later.append(add_to_weight)"
+_GONE = f"        {_PART}", "        pass"
+_DEFINED = "        def add_to_weight"
+
+check_split = Exercise(
+    "SplitLinear",
+    name="forward and backward of SplitLinear",
+    reference=SplitLinear,
+    methods=("forward", "backward"),
+    judge=_judge_split,
     mistakes={
-        "The fastest of all: does it fit?": _least(fits=lambda held, limit: True),
-        "The smallest that fits is not always the fastest that fits.": _least(
-            lambda time, held: (held, time)
-        ),
-        "One that holds exactly the limit still fits.": _least(fits=operator.lt),
-        "More memory used is not more speed.": _least(lambda time, held: (-held, time)),
+        "That is an ordinary layer, with both halves in one: put a function into `later` instead.":
+            _but(SplitLinear, (_LATER, "return gradient @ weight, gradient.T @ x, None")),
+        "The product has to be inside the function: what is computed before it is part of I.":
+            _but(SplitLinear, (_DEFINED, "        part = gradient.T @ x\n\n" + _DEFINED), _GONE),
+        "Micro-batches add up: with = instead of += only the last one counts.":
+            _but(SplitLinear, ("part if weight.grad is None else weight.grad + part", "part")),
+        "W runs outside of backward, where torch records what is computed: put it under torch.no_grad().":
+            _but(SplitLinear, ("with torch.no_grad():", "if True:")),
+        "Autograd frees what ctx has saved as soon as I is done: take the tensors out of ctx before that.":
+            _but(SplitLinear, (_PART, "x, weight = ctx.saved_tensors\n                part = gradient.T @ x")),
+        "The shape of `weight` is outputs × inputs, so its gradient is gradient.T @ x.":
+            _but(SplitLinear, (_PART, "part = x.T @ gradient")),
+        "In forward the input meets the transpose of weight, in backward the gradient meets weight itself.":
+            _but(SplitLinear, ("return gradient @ weight,", "return gradient @ weight.T,")),
+        "None says that x has no gradient; the three values belong to x, weight and later, in this order.":
+            _but(SplitLinear, ("return gradient @ weight, None, None", "return None, None, None")),
+        "Don't put the output onto ctx: it holds its graph, the graph holds ctx, and neither is ever freed.":
+            _but(SplitLinear, ("return x @ weight.T", "ctx.y = x @ weight.T\n        return ctx.y")),
     },
-)
-"""Exercise 3: the fastest within a limit, of equally fast ones the smallest."""
+)  # fmt: skip
+"""Exercise 3: a layer whose backward is cut in two, by values, matrix products and what stays alive."""

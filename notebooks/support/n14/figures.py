@@ -1,30 +1,25 @@
-"""Figures of notebook 14, schedules: what they hold and cost, time against memory, B cut in I and W."""
+"""Figures of notebook 14, schedules: messages, interleaving, runs, steps in a row, receives that block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor, nn
-from torch.autograd.graph import Node
+from matplotlib.patches import Patch
 
 from lib._values import format_share
-from lib.schedules import Action, Schedule, interleaved_one_f_one_b, live_activations, one_f_one_b
-from lib.schedules.makers import alternate
-from lib.schedules.simulate import simulate
-from lib.schedules.split_backward import trunk
-from lib.show.charts import bars, legend_pair
+from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b
+from lib.schedules.simulate import KINDS, simulate
+from lib.show.charts import row_bars
 from lib.show.explore import choice, steps, whole
-from lib.show.schedules import NAMES, held, make
-from lib.show.sheet import arrow, box
+from lib.show.schedules import ANY_STAGES, NAMES, WORDS, draw_schedules, held, make, shade
+from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
-    GREEN,
     GREY,
     HATCH,
+    IDLE,
     INK,
     MUTED,
     ORANGE,
@@ -33,27 +28,15 @@ from lib.show.style import (
     color_of,
     describe,
     headline,
+    ink_on,
+    mixed,
     new_figure,
-    rank_color,
-    source_note,
     styled,
     title,
 )
+from lib.show.timeline import FONT, bar, idle, lane_rows
 from lib.timeline import Trace
-
-# ---- What a schedule holds, and what a finer cut costs.
-
-AGAINST = ("1F1B", "interleaved 1F1B", "zero bubble (ZB-H1)", "ZB-V")
-HELD_CONTROLS = {
-    "schedule": choice(AGAINST, "1F1B", "beside GPipe"),
-    "micro_batches": whole(2, 16, 8, "m · micro-batches"),
-    "partitions": whole(2, 6, 4, "n · ranks"),
-}
-INTERLEAVING_CONTROLS = {
-    "micro_batches": whole(4, 16, 8, "m · micro-batches", 4),
-    "partitions": whole(2, 8, 4, "n · ranks", 2),
-    "communicate": steps((0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5), 0.1, "a message, ticks"),
-}
+from support.n14.solved import alternate, table
 
 
 def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
@@ -62,71 +45,43 @@ def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
     return {"forward": each, "backward": backward * each}
 
 
-def held_over_time(schedule: Schedule, trace: Trace) -> list[list[tuple[float, float]]]:
-    """Return, for each rank, (time, activations held from then on), in micro-batches: v stages a rank count 1/v each.
+# ---- what messages cost, by how far ranks go ahead
 
-    F holds from its start; B, or W, lets go at its end. Both at the same time: no change.
-    """
-    share, curves = len(schedule.ranks) / schedule.stages, []
-    for lane in trace.lanes:
-        changes: list[tuple[float, float]] = []
-        for span in trace.only(lane=lane):
-            op = Action.parse(span.label).op
-            if op == "F":
-                changes.append((span.start, share))
-            elif op in "BW":
-                changes.append((span.end, -share))
-        curve, now = [(trace.start, 0.0)], 0.0
-        for time in sorted({time for time, _ in changes}):
-            now = round(now + sum(change for at, change in changes if at == time), 6)
-            curve.append((time, now))
-        curves.append([*curve, (trace.end, now)])
-    return curves
+MESSAGES_CONTROLS = {
+    "micro_batches": whole(4, 16, 8, "m · micro-batches", 4),
+    "partitions": whole(2, 5, 4, "n · ranks"),
+    "message": steps((0, 0.1, 0.25, 0.5, 1, 2), 0.5, "a message, ticks"),
+}
 
 
-@styled
-def draw_held(schedule: str, micro_batches: int, partitions: int) -> Figure:
-    """Draw how many activations each rank holds over the time of a step: GPipe to the left, another to the right."""
-    pair = [
-        make(name, micro_batches, partitions, 2 if "interleaved" in name else 1)[0]
-        for name in ("GPipe", schedule)
-    ]
-    traces = [simulate(table, **costs(table)) for table in pair]
-    figure, both = new_figure(9, 3.9, cols=2, sharex=True, sharey=True)
-    top = max(max(held(table)) for table in pair)
-    for axes, table, trace in zip(both, pair, traces, strict=True):
-        _curves(axes, table, trace)
-        most = ", ".join(f"{peak:g}" for peak in held(table))
-        axes.set_title(f"{table.name}: at most {most}", fontsize=11, pad=6)
-        axes.set_xlabel("time (ticks)")
-        axes.set(xlim=(0, 1.02 * max(t.end for t in traces)), ylim=(0, top + 0.9))
-        axes.grid(axis="y")
-        axes.yaxis.get_major_locator().set_params(integer=True)
-    both[0].set_ylabel("activations held")
-    both[1].legend(loc="upper right", ncols=3, columnspacing=1.0, handlelength=1.4, labelcolor=INK)
-    peaks, ends = [max(held(table)) for table in pair], [round(trace.makespan, 2) for trace in traces]
-    when = (
-        f"in {ends[0]:g} ticks both" if ends[0] == ends[1] else f"in {ends[1]:g} ticks instead of {ends[0]:g}"
+def with_warm_up(name: str, micro_batches: int, ahead: Sequence[int]) -> Schedule:
+    """Return the schedule in which rank j does ahead[j] forwards, then a backward and a forward in turn."""
+    both = [[[(op, j, i) for i in range(micro_batches)] for op in "FB"] for j in range(len(ahead))]
+    return table(name, [alternate(f, b, first) for (f, b), first in zip(both, ahead, strict=True)])
+
+
+def draw_messages(
+    forwards_ahead: Callable[..., int], /, micro_batches: int, partitions: int, message: float
+) -> Figure:
+    """Draw GPipe, 1F1B and 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`."""
+    m, n = micro_batches, partitions
+    mine = with_warm_up("your warm-up", m, [forwards_ahead(j, n, 1, 2, message) for j in range(n)])
+    tables = [gpipe(m, n), one_f_one_b(m, n), mine]
+    ends = [simulate(each, communicate=message).makespan for each in tables]
+    told = " ticks, ".join(
+        f"{NAMES.get(t.name, t.name)} {end:g}" for t, end in zip(tables, ends, strict=True)
     )
-    finding = f"GPipe holds up to {peaks[0]:g} activations a rank, {schedule} {peaks[1]:g}: {when}"
-    headline(figure, finding)
-    said = "; ".join(
-        f"{table.name}: rank by rank {', '.join(f'{p:g}' for p in held(table))}" for table in pair
-    )
-    return describe(figure, f"{finding}. m = {micro_batches}, n = {partitions}. {said}.")
+    finding = f"A message of {message:g}: {told} ticks, holding {max(held(mine)):g}"
+    return draw_schedules(tables, title=finding, communicate=message)
 
 
-def _curves(axes: Axes, schedule: Schedule, trace: Trace) -> None:
-    for rank, curve in enumerate(held_over_time(schedule, trace)):
-        shift = 0.06 * (rank - (len(trace.lanes) - 1) / 2)  # equal lines lie side by side
-        axes.plot(
-            [time for time, _ in curve],
-            [count + shift for _, count in curve],
-            drawstyle="steps-post",
-            color=rank_color(rank),
-            linewidth=1.8,
-            label=f"rank {rank}",
-        )
+# ---- what a finer cut costs
+
+INTERLEAVING_CONTROLS = {
+    "micro_batches": whole(4, 16, 8, "m · micro-batches", 4),
+    "partitions": whole(2, 8, 4, "n · ranks", 2),
+    "communicate": steps((0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5), 0.1, "a message, ticks"),
+}
 
 
 @styled
@@ -168,7 +123,7 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
         )
     axes.set(ylim=(0, 1.3 * max(real)), ylabel="step (ticks)", xlabel="v · stages per rank")
     axes.legend(loc="upper right", ncols=3, facecolor=PAPER, frameon=True, framealpha=1, edgecolor=PAPER)
-    memory.bar(places, peaks, color=[rank_color(3) if k == best else GREY for k in places], width=0.66)
+    memory.bar(places, peaks, color=[INK if k == best else GREY for k in places], width=0.66)
     for k in places:
         memory.text(k, peaks[k] + 0.1, f"{peaks[k]:.1f}", ha="center", fontsize=9)
     memory.set(
@@ -184,59 +139,130 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
     return describe(figure, f"{finding}. {said}.")
 
 
+# ---- a run beside its prediction: the colour is the task, its shade the stage
+
+
 @styled
-def draw_forgotten(shares: Sequence[float], missing: Sequence[int], error: float) -> Figure:
-    """Draw what each micro-batch adds to the gradient of a weight (the length of its part), the forgotten ones crossed.
-
-    shares: lengths, by micro-batch. missing: numbers of those whose W never ran. error: relative, of the whole.
-    """
-    figure, axes = new_figure(9, 2.9)
-    for i, share in enumerate(shares):
-        lost = i in missing
-        look = (
-            {"facecolor": PAPER, "edgecolor": RED, "hatch": HATCH["dropped"]}
-            if lost
-            else {"color": color_of("weight")}
+def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -> Figure:
+    """Draw what was predicted (outlines, above) and measured (filled, below), lane by lane, in the same seconds."""
+    lanes, end = len(predicted.lanes), max(measured.end, predicted.end) * 1e3
+    figure, axes = new_figure(9, 1.7 + 0.62 * lanes)
+    points = 72 * 7.6 / end  # about how wide a millisecond comes out
+    for rank, lane in enumerate(predicted.lanes):
+        stages = sorted({action.stage for action in schedule.actions(rank)})
+        for trace, row in ((predicted, rank - 0.21), (measured, rank + 0.21)):
+            idle(axes, row, [(0, trace.end * 1e3)], height=0.38)
+            for span in trace.only(lane=lane):
+                action = Action.parse(span.label)
+                color, width = shade(action, stages.index(action.stage)), span.duration * 1e3
+                face = mixed(color, PAPER, 0.8) if trace is predicted else color
+                look: Any = {"height": 0.38, "edgecolor": color if trace is predicted else PAPER}
+                bar(
+                    axes,
+                    row,
+                    span.start * 1e3,
+                    width,
+                    face,
+                    linewidth=0.9 if width * points > 3 else 0,
+                    **look,
+                )
+                texts = (span.label, str(action.micro_batch))
+                text = next((text for text in texts if len(text) * FONT * 0.66 < width * points - 1), "")
+                if text and trace is measured:
+                    write(axes, (span.start * 1e3) + width / 2, row, text, size=FONT, color=ink_on(face))
+    lane_rows(axes, predicted.lanes, 0, end)
+    axes.set_xlabel("time (ms) · above: predicted, outlines; below: measured, filled")
+    ops = sorted({action.op for _, action in schedule}, key=list(WORDS).index)
+    patches = [Patch(facecolor=color_of(KINDS[op]), label=f"{op} {WORDS[op]}") for op in ops]
+    if schedule.stages > lanes:
+        patches.append(
+            Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale: a rank's second stage")
         )
-        axes.bar(i, share, width=0.7, linewidth=1.4, **look)
-        if lost:
-            axes.text(i, share * 1.02, "forgotten", ha="center", va="bottom", fontsize=10, color=RED)
-    axes.set_xticks(range(len(shares)))
-    axes.set(xlabel="micro-batch", ylabel="its part (length)", ylim=(0, 1.22 * max(shares)))
-    axes.tick_params(axis="x", colors=MUTED)
-    many = f"{len(missing)} W forgotten" if missing else "Every W done"
-    finding = f"{many}: the gradient is {100 * error:.0f} % off, and nothing was raised"
-    finding = finding if missing else f"{many}: the gradient is the plain model's"
-    title(axes, finding)
-    listed = ", ".join(map(str, missing)) or "none"
-    return describe(figure, f"{finding}. {len(shares)} micro-batches; forgotten: {listed}.")
+    figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=5)
+    ratio = measured.makespan / predicted.makespan
+    finding = f"{name}: run in {ratio:.2f} × the predicted time"
+    headline(figure, finding)
+    said = (
+        f"{word} {1e3 * t.makespan:.0f} ms, {format_share(t.bubble)} idle"
+        for word, t in (("predicted", predicted), ("measured", measured))
+    )
+    return describe(figure, f"{finding}: {', '.join(said)}. {lanes} ranks, {len(measured)} tasks.")
 
 
-# ---- Time against memory, the two things that a schedule trades.
+# ---- two steps, one after the other
 
-TRADE_CONTROLS = {
-    "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
-    "partitions": whole(2, 4, 4, "n · ranks"),
+
+@styled
+def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure:
+    """Draw schedules that hold two steps of `micro_batches` each: a colour is a step."""
+    traces = {name: simulate(each, **costs(each)) for name, each in schedules.items()}
+    end = max(trace.end for trace in traces.values())
+    figure, panels = new_figure(9, 1.3 + 1.55 * len(traces), rows=len(traces), squeeze=False, sharex=True)
+    said = []
+    for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
+        for rank, lane in enumerate(trace.lanes):
+            idle(axes, rank, [(0, trace.end)])
+            for span in trace.only(lane=lane):
+                color = (BLUE, ORANGE)[Action.parse(span.label).micro_batch >= micro_batches]
+                bar(axes, rank, span.start, span.duration, color, linewidth=0.5)
+        lane_rows(axes, trace.lanes, 0, end * 1.004)
+        said.append(f"{name}: two steps in {trace.makespan:g} ticks")
+        axes.set_title(said[-1], fontsize=11, pad=5)
+    panels[-1, 0].set_xlabel("time (ticks)")
+    patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate((BLUE, ORANGE), 1)]
+    figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
+    finding = "Where the end of a step is slanted, the next step's beginning fits into it"
+    headline(figure, finding)
+    return describe(figure, f"{finding}. {'; '.join(said)}.")
+
+
+# ---- every schedule: one, or all by time and memory
+
+ALL = tuple(name for name in NAMES.values() if name not in ("model parallel", "PipeDream"))
+COMMON = {
     "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
     "weight": steps((0.3, 0.4, 0.5, 0.6, 0.7), 0.5, "W's share of backward"),
 }
-LIMIT_CONTROLS = {
-    "micro_batches": whole(4, 16, 8, "m · micro-batches"),
-    "partitions": whole(2, 6, 4, "n · ranks"),
+ANY_CONTROLS = {
+    "schedule": choice(ALL, "interleaved zero bubble", "schedule"),
+    "micro_batches": whole(4, 12, 8, "m · micro-batches", 2),
+    "partitions": whole(2, 4, 4, "n · ranks"),
+    "stages": whole(1, 4, 2, "v · stages per rank"),
+    **COMMON,
 }
-ALL = tuple(name for name in NAMES.values() if name not in ("model parallel", "PipeDream"))
+TRADE_CONTROLS = {
+    "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
+    "partitions": whole(2, 4, 4, "n · ranks"),
+    **COMMON,
+}
 
 
-def all_schedules(micro_batches: int, partitions: int, *, tight: bool = False) -> dict[str, Schedule]:
+def draw_any(
+    schedule: str, micro_batches: int, partitions: int, stages: int, communicate: float, weight: float
+) -> Figure:
+    """Draw any schedule with any prices; a rank's stages together take one tick forward and two back."""
+    drawn, changed = make(schedule, micro_batches, partitions, stages)
+    price = costs(drawn)
+    prices = {**price, "weight": weight * price["backward"], "communicate": communicate}
+    trace = simulate(drawn, **prices)
+    v = f", v = {drawn.stages // partitions}" if schedule in ANY_STAGES else ""
+    finding = (
+        f"{schedule}, m = {drawn.micro_batches}, n = {partitions}{v}: {trace.makespan:.4g} ticks, "
+        f"{format_share(trace.bubble)} idle" + (f" ({changed})" if changed else "")
+    )
+    figure = draw_schedules([drawn], title=finding, **prices)
+    return describe(
+        figure, f"{figure.get_label()} A message takes {communicate:g}, W {weight:g} of backward."
+    )
+
+
+def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
     """Return every schedule that flushes, by its name in pictures; those that take v have two stages a rank.
 
-    tight: also 1F1B that may hold fewer than n. DualPipeV is left out where micro-batches are too few for it.
+    DualPipeV is left out where micro-batches are too few for it.
     """
-    made = {name: make(name, micro_batches, partitions, 2)[0] for name in ALL}
-    for limit in range(1, partitions * tight):
-        table = capped(micro_batches, partitions, limit)
-        made[table.name] = table
-    return {name: table for name, table in made.items() if table.micro_batches == micro_batches}
+    made = {name: make(name, micro_batches, partitions, 2 if name in ANY_STAGES else 1)[0] for name in ALL}
+    return {name: each for name, each in made.items() if each.micro_batches == micro_batches}
 
 
 def time_and_memory(
@@ -247,10 +273,10 @@ def time_and_memory(
     communicate: ticks of a message. weight: W's share of a backward.
     """
     points = {}
-    for name, table in schedules.items():
-        price = costs(table)
-        trace = simulate(table, **price, weight=weight * price["backward"], communicate=communicate)
-        points[name] = round(trace.makespan, 6), max(held(table))
+    for name, schedule in schedules.items():
+        price = costs(schedule)
+        trace = simulate(schedule, **price, weight=weight * price["backward"], communicate=communicate)
+        points[name] = round(trace.makespan, 6), max(held(schedule))
     return points
 
 
@@ -266,189 +292,105 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 @styled
 def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: float) -> Figure:
-    """Draw time and memory of every schedule; names stand in a column at the side, each joined to its point."""
+    """Draw ticks and activations held of every schedule, the fastest first; blue: no other is better in both."""
     points = time_and_memory(all_schedules(micro_batches, partitions), communicate, weight)
-    front = unbeaten(points)
-    figure, axes = new_figure(9, 4.3)
-    shortest = 3.0 * micro_batches
-    times = [t / shortest for t, _ in points.values()]
-    low, high = min(times), max(times)
-    width = max(high - low, 0.02)
-    top = max(h for _, h in points.values())
-    corner = [points[name] for name in front]
-    axes.step(
-        [t / shortest for t, _ in corner], [h for _, h in corner], where="post", color=BLUE, lw=1.6, zorder=1
+    front, ordered = unbeaten(points), sorted(points, key=lambda name: points[name])
+    colors = [BLUE if name in front else GREY for name in ordered]
+    figure, (left, right) = new_figure(9, 1.3 + 0.34 * len(ordered), cols=2, width_ratios=[1.9, 1])
+    names = [f"{name} *" if name in front else name for name in ordered]
+    ticks, peaks = ([points[name][k] for name in ordered] for k in (0, 1))
+    row_bars(left, ticks, [f"{t:.4g}" for t in ticks], names, color=colors)
+    row_bars(right, peaks, [f"{p:g}" for p in peaks], color=colors)
+    left.vlines(3 * micro_batches, -0.5, len(ordered) - 0.6, color=INK, lw=1.2, ls=(0, (4, 3)))
+    left.set(xlim=(0, 1.15 * max(ticks)))
+    left.set_title(f"ticks of a step; dashed: the work alone, {3 * micro_batches}", fontsize=11, pad=5)
+    right.set(xlim=(0, 1.25 * max(peaks)))
+    right.set_title("activations held", fontsize=11, pad=5)
+    quick, least = points[ordered[0]], min(peaks)
+    fastest = " and ".join(name for name in ordered if points[name] == quick)
+    finding = (
+        f"Fastest: {fastest}, {quick[0]:.4g} ticks, holding {quick[1]:g}; none holds less than {least:g}"
     )
-    groups: dict[tuple[float, float], list[str]] = {}
-    for name, point in points.items():
-        groups.setdefault(point, []).append(name)
-    ordered = sorted(groups, key=lambda point: (-point[1], -point[0]))  # their lines don't cross
-    for k, (t, h) in enumerate(ordered):
-        names, good = groups[t, h], groups[t, h][0] in front
-        color = BLUE if good else GREY
-        y = 1.05 * top * (1 - (k + 0.5) / len(ordered))
-        axes.plot([t / shortest, high + 0.09 * width], [h, y], color=color, lw=0.8, ls=":", zorder=0)
-        axes.plot(t / shortest, h, "o", ms=9, color=color, zorder=3)
-        text = f"{', '.join(names)}  ({h:g})"
-        look: dict[str, Any] = {"color": INK if good else MUTED, "fontweight": "bold" if good else "normal"}
-        axes.text(high + 0.11 * width, y, text, va="center", fontsize=10, **look)
-    axes.set(xlim=(low - 0.06 * width, high + 0.85 * width), ylim=(0, 1.12 * top))
-    marks = [low + k * width / 4 for k in range(5)]
-    axes.set_xticks(marks, [f"{mark:.2f}" for mark in marks])
-    axes.set(xlabel="step time (1 = no bubble)", ylabel="held at most (micro-batches)")
-    axes.xaxis.set_label_coords(0.27, -0.1)
-    quickest = front[0]
-    told = ", ".join(f"{name} {points[name][0] / shortest:.2f}" for name in (quickest, "1F1B", "GPipe"))
-    finding = f"Step time, 1 = work alone: {told} (m = {micro_batches}, n = {partitions})"
-    title(axes, finding)
-    said = "; ".join(f"{name}: {t:g} ticks, holds {h:g}" for name, (t, h) in points.items())
-    return describe(figure, f"{finding}. All: {said}. Not beaten: {', '.join(front)}.")
-
-
-def capped(micro_batches: int, partitions: int, limit: int) -> Schedule:
-    """Make 1F1B in which no rank holds more than `limit`: rank j goes min(n - j, limit) forwards ahead."""
-    rows = []
-    for j in range(partitions):
-        forwards, backwards = ([Action(op, j, i) for i in range(micro_batches)] for op in ("F", "B"))
-        rows.append(alternate(forwards, backwards, warm_up=min(partitions - j, limit) - 1))
-    return Schedule(f"1F1B, at most {limit}", rows)
-
-
-@styled
-def draw_limit(micro_batches: int, partitions: int) -> Figure:
-    """Draw the ticks of a step by how many activations a rank may hold."""
-    m, n = micro_batches, partitions
-    limits = list(range(1, min(m, n + 3) + 1))
-    ticks = []
-    for limit in limits:
-        table = capped(m, n, limit)
-        assert max(live_activations(table)) <= limit
-        ticks.append(simulate(table).makespan)
-    figure, axes = new_figure(9, 3.3)
-    enough = min(n, m)
-    for limit, value in zip(limits, ticks, strict=True):
-        color = BLUE if limit >= enough else RED
-        axes.bar(
-            limit, value, width=0.66, color=color, hatch="" if limit >= enough else "//", edgecolor="white"
-        )
-        axes.text(limit, value + 0.01 * max(ticks), f"{value:g}", ha="center", fontsize=10)
-    axes.axhline(3 * m, color=INK, lw=1.2, ls=(0, (4, 3)))
-    axes.text(limits[-1] + 0.5, 3 * m, f"work: {3 * m}", ha="left", va="bottom", fontsize=10)
-    axes.set_xlim(limits[0] - 0.6, limits[-1] + 0.5 + 0.13 * len(limits))
-    axes.set_xticks(limits)
-    axes.set(xlabel="activations that a rank may hold", ylabel="step (ticks)", ylim=(0, 1.13 * max(ticks)))
-    longer = f"with 1 the step takes {ticks[0] / ticks[-1]:.1f} × as long"
-    finding = f"m = {m}, n = {n}: {enough} activations are enough; {longer}"
-    title(axes, finding)
-    said = "; ".join(f"{limit}: {value:g} ticks" for limit, value in zip(limits, ticks, strict=True))
-    return describe(figure, f"{finding}. By limit: {said}.")
-
-
-# ---- Schedules on the streams of a GPU: peak memory and idle share, predicted and measured.
-
-
-@styled
-def draw_executor_gpu(rows: Sequence[Mapping[str, Any]], source: str) -> Figure:
-    """Draw the rows of support.n14.runs: outlines are predicted, full bars measured."""
-    have = "mib" in rows[0]
-    figure, both = new_figure(9, 3.4, cols=2)
-    names = [NAMES.get(row["schedule"], row["schedule"]) for row in rows]
-    panels = (
-        ("peak memory, all ranks (MiB)", "predicted_mib", "mib", BLUE, 1),
-        ("idle (%)", "predicted_idle", "idle", GREEN, 100),
-    )
-    for axes, (label, predicted, measured, color, scale) in zip(both, panels, strict=True):
-        found = [scale * row[measured] for row in rows] if have else None
-        bars(axes, [scale * row[predicted] for row in rows], found, color, across=True)
-        axes.set_yticks(range(len(rows)), names if axes is both[0] else [""] * len(rows), color=INK)
-        axes.tick_params(axis="y", length=0)
-        axes.set_xlabel(label)
-        axes.margins(x=0.16)
-    both[1].legend(handles=legend_pair(have), loc="upper right", bbox_to_anchor=(1, 1.14), ncols=2)
-    key = "mib" if have else "predicted_mib"
-    share = 100 * rows[1][key] / rows[0][key]
-    finding = f"{names[1]} {'needs' if have else 'should need'} {share:.0f} % of {names[0]}'s memory"
     headline(figure, finding)
-    source_note(figure, source)
-    said = "; ".join(
-        f"{name}: {row[key]:.0f} MiB, holds {row['live']}" for name, row in zip(names, rows, strict=True)
+    write(
+        left, 0, len(ordered) - 0.35, "* blue: no other is better in time and memory", color=MUTED, ha="left"
     )
-    return describe(figure, f"{finding}. {source}. {said}.")
+    for axes in (left, right):
+        axes.set_ylim(len(ordered) - 0.1, -0.5)
+    said = "; ".join(f"{name}: {t:g} ticks, holds {h:g}" for name, (t, h) in points.items())
+    sizes = f"m = {micro_batches}, n = {partitions}, message {communicate:g}, W's share {weight:g}"
+    return describe(figure, f"{finding}. {said}. In both unbeaten: {', '.join(front)}. ({sizes}.)")
 
 
-# ---- The autograd graph of a stage, cut in two: the trunk that I walks, and the branches that are left to W.
-
-I_COLOR, W_COLOR = color_of("input"), color_of("weight")
-
-
-def name_of(node: Node) -> str:
-    """Return the name of a node as torch prints it, without its number: "Addmm"."""
-    if node.name().endswith("AccumulateGrad"):
-        return "leaf"
-    return node.name().removesuffix("0").removesuffix("Backward")
-
-
-def leaf_names(stage: nn.Module, x: Tensor) -> dict[int, str]:
-    """Return what the leaves are called, by the id of their tensor."""
-    return {id(x): "input"} | {id(parameter): name for name, parameter in stage.named_parameters()}
+# ---- receives that hold up what stands behind them
 
 
 @styled
-def draw_split(stage: nn.Module, x: Tensor) -> Figure:
-    """Draw the real graph of `stage(x)`: the trunk from left (output) to right (input), each branch below its node.
+def draw_receives(traces: Mapping[str, Trace]) -> Figure:
+    """Draw what two ranks did, by name: forwards, backwards, and how long each receive kept them (red)."""
+    end = 1e3 * max(trace.end for trace in traces.values())
+    figure, panels = new_figure(9, 1.5 + 1.25 * len(traces), rows=len(traces), squeeze=False, sharex=True)
+    said = []
+    for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
+        for rank, lane in enumerate(trace.lanes):
+            idle(axes, rank, [(0, 1e3 * trace.end)])
+            for span in trace.only(lane=lane):
+                receives = span.kind == "wait"
+                color = RED if receives else color_of(span.kind)
+                room = 1e3 * span.duration * 500 / end  # in points, about
+                text = span.label if room > 24 else span.label[2:] if room > 8 else ""
+                text = "" if receives else text
+                bar(
+                    axes,
+                    rank,
+                    1e3 * span.start,
+                    1e3 * span.duration,
+                    color,
+                    text,
+                    hatch="//" if receives else "",
+                )
+        lane_rows(axes, trace.lanes, 0, end)
+        waited = sum(span.duration for span in trace.only(kind="wait"))
+        said.append(
+            f"{name}: {1e3 * trace.end:.0f} ms, and {1e3 * waited:.0f} ms in receives, both ranks together"
+        )
+        axes.set_title(said[-1], fontsize=11, pad=5)
+    panels[-1, 0].set_xlabel("time (ms)")
+    patches = [Patch(facecolor=color_of(kind), label=kind) for kind in ("forward", "backward")]
+    patches.append(Patch(facecolor=RED, edgecolor=PAPER, hatch="//", label="stands in a receive"))
+    figure.legend(handles=patches, loc="outside lower left", ncols=3)
+    ends = [trace.end for trace in traces.values()]
+    finding = f"The same tasks in the same order, receives later: {ends[-1] / ends[0]:.2f} × the time"
+    headline(figure, finding)
+    return describe(figure, f"{finding}. {'; '.join(said)}.")
 
-    stage: one whose trunk is a chain. x: a leaf that requires a gradient.
+
+# ---- a half that was forgotten
+
+
+@styled
+def draw_forgotten(shares: Sequence[float], missing: Sequence[int], error: float) -> Figure:
+    """Draw what each micro-batch adds to the gradient of a weight (its norm), the forgotten ones crossed.
+
+    shares: norms, by micro-batch. missing: numbers of those whose W never ran. error: relative, of the whole.
     """
-    output = stage(x)
-    assert isinstance(output, Tensor)
-    assert output.grad_fn is not None
-    on_trunk, branches = trunk([output.grad_fn], [x])
-    names = leaf_names(stage, x)
-    # the trunk as a chain: from the output, always to the child that is on it
-    chain: list[Node] = [output.grad_fn]
-    while below := [child for child, _ in chain[-1].next_functions if child in on_trunk]:
-        chain.append(below[0])
-    figure, axes = new_figure(9, 3.5)
-    gap = 1.9
-    axes.text(-0.85, 0, "output", ha="right", va="center", color=MUTED)
-    hanging = 0
-    for k, node in enumerate(chain):
-        text = names[id(node.variable)] if hasattr(node, "variable") else name_of(node)
-        _box(axes, k * gap, 0, text, I_COLOR)
-        if k:
-            arrow(axes, ((k - 1) * gap + 0.72, 0), (k * gap - 0.72, 0), width=1.3, head=11)
-        if node not in branches:
-            continue
-        # the branches of a node side by side, each followed down to its leaf
-        below = [child for child, _ in node.next_functions if child is not None and child not in on_trunk]
-        for place, child in enumerate(below):
-            dx = (place - (len(below) - 1) / 2) * 1.5
-            start, y = (k * gap, -0.32), -1.25
-            while True:
-                leaf = getattr(child, "variable", None)
-                text = name_of(child) if leaf is None else names.get(id(leaf), "leaf")
-                _box(axes, k * gap + dx, y, text, W_COLOR)
-                arrow(axes, start, (k * gap + dx, y + 0.32), width=1.3, head=11)
-                hanging += 1
-                following = [grand for grand, _ in child.next_functions if grand is not None]
-                if not following:
-                    break
-                child, start, y = following[0], (k * gap + dx, y - 0.32), y - 1.05
-    axes.set(xlim=(-2.1, (len(chain) - 1) * gap + 1.0), ylim=(-3.1, 0.8))
-    axes.axis("off")
-    note = "I walks the upper row, and writes down what arrives where a branch begins; W starts there"
-    axes.text(-1.7, -2.95, note, fontsize=10, color=MUTED)
-    finding = f"I walks {len(chain)} nodes to the input; W begins at {len(branches)} of them and walks {hanging} more"
+    figure, axes = new_figure(9, 2.9)
+    for i, share in enumerate(shares):
+        lost = i in missing
+        look = (
+            {"facecolor": PAPER, "edgecolor": RED, "hatch": HATCH["dropped"]}
+            if lost
+            else {"color": color_of("weight")}
+        )
+        axes.bar(i, share, width=0.7, linewidth=1.4, **look)
+        if lost:
+            axes.text(i, share * 1.02, "forgotten", ha="center", va="bottom", fontsize=10, color=RED)
+    axes.set_xticks(range(len(shares)))
+    axes.set(xlabel="micro-batch", ylabel="size of its gradient", ylim=(0, 1.22 * max(shares)))
+    axes.tick_params(axis="x", colors=MUTED)
+    many = f"{len(missing)} W forgotten" if missing else "Every W done"
+    finding = f"{many}: the gradient is {100 * error:.0f} % off, and nothing was raised"
+    finding = finding if missing else f"{many}: the gradient is the plain model's"
     title(axes, finding)
-    told = " → ".join(names[id(n.variable)] if hasattr(n, "variable") else name_of(n) for n in chain)
-    return describe(figure, f"{finding}. The trunk: {told}. Branches lead to the weights.")
-
-
-def _box(axes: Axes, x: float, y: float, text: str, color: str) -> None:
-    box(axes, x, y, 1.4, 0.6, text, face=color, edge=INK, line=0.9, radius=0.14, size=9.5)
-
-
-def example_stage() -> tuple[nn.Module, Tensor]:
-    """Return a stage of two linear layers, and an input for it."""
-    stage = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    return stage, torch.ones(2, 4, requires_grad=True)
+    listed = ", ".join(map(str, missing)) or "none"
+    return describe(figure, f"{finding}. {len(shares)} micro-batches; forgotten: {listed}.")

@@ -1,23 +1,16 @@
-"""What notebook 14, schedules, runs and measures: torch's own orders, a GPU, stages that sleep."""
+"""What notebook 14, schedules, runs: torch's own orders, with and without its messages, and stages that sleep."""
 
 from __future__ import annotations
 
-import statistics
+import re
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from lib import schedules
-from lib.measure import cuda_peak
-from lib.schedules import Schedule, live_activations
-from lib.schedules.costs import measure_costs
-from lib.schedules.executor import Executor
-from lib.schedules.simulate import simulate
-from support import recordings
 
 # ---- The orders that torch.distributed.pipelining builds, without a process group: to be compared with ours.
 
@@ -52,77 +45,62 @@ def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank
     return orders
 
 
-# ---- Schedules on one GPU or several: time, bubble and peak memory; predicted without a GPU.
-#
-# To record them:   python -m support.recordings executor_gpu
+def pairs_of(micro_batches: int, partitions: int) -> set[str]:
+    """Return the tasks that torch's DualPipeV does two at a time, a forward beside a backward: {"0F4", "7B0", …}."""
+    from torch.distributed.pipelining import schedules
 
-RANKS, MICRO_BATCHES, LAYERS, WIDTH, ROWS = 4, 8, 4, 2048, 4096
-MIB = 2**20
-
-
-def tables() -> list[Schedule]:
-    """Return the schedules that are compared: one stage a rank."""
-    makers = schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1
-    return [make(MICRO_BATCHES, RANKS) for make in makers]
+    stage = SimpleNamespace(group_rank=0, group_size=partitions, num_stages=2 * partitions, submod=None)
+    made: Any = schedules.ScheduleDualPipeV([stage] * 2, micro_batches)  # type: ignore[list-item]
+    every = [action for row in made.pipeline_order.values() for action in row if action]
+    return {str(one) for action in every for one in getattr(action, "sub_actions", None) or ()}
 
 
-def predicted_rows() -> list[dict[str, Any]]:
-    """Return schedule, live (sum of the ranks' peaks), predicted_mib (all ranks) and predicted_idle.
+# ---- The same with what torch sends and receives in between: 2RECV_F0 is the input of 2F0.
 
-    A layer, Linear and GELU, keeps two tensors for backward; weights and their gradients come on top. That all ranks
-    have their peak at the same time is the worst case, so the memory is an upper bound. With a split backward the
-    gradients that I wrote down wait for W as well, one tensor a layer: they are left out.
+Step: TypeAlias = tuple[str, int, int]  # what, stage, micro-batch
+
+
+def torch_rows(
+    micro_batches: int, partitions: int, stages_per_rank: int, defer: bool = False
+) -> list[list[Step]]:
+    """Return the rows that torch's engine does for interleaved 1F1B: F, B, SEND_F, RECV_F, SEND_B, RECV_B.
+
+    defer: with receives as late as torch can put them (an option since torch 2.13).
     """
-    inside = 2 * LAYERS * (ROWS / MICRO_BATCHES) * WIDTH * 4 / MIB
-    weights = 2 * RANKS * LAYERS * (WIDTH * WIDTH + WIDTH) * 4 / MIB
-    rows: list[dict[str, Any]] = []
-    for table in tables():
-        live = sum(live_activations(table))
-        idle = simulate(table).bubble
-        rows.append(
-            {
-                "schedule": table.name,
-                "live": live,
-                "predicted_mib": weights + live * inside,
-                "predicted_idle": idle,
-            }
-        )
-    return rows
+    from torch.distributed.pipelining import schedules
+
+    count = partitions * stages_per_rank
+    stage = SimpleNamespace(group_rank=0, group_size=partitions, num_stages=count, submod=None)
+    stages: Any = [stage] * stages_per_rank
+    options: Any = {"defer_pp_recv": True} if defer else {}
+    made: Any = schedules.ScheduleInterleaved1F1B(stages, micro_batches, **options)
+    found = []
+    for rank in range(partitions):
+        words = map(str, made.pipeline_order_with_comms[rank])
+        parts = (re.fullmatch(r"(\d+)(F|B|SEND_F|RECV_F|SEND_B|RECV_B)(\d+)", word) for word in words)
+        found.append([(part[2], int(part[1]), int(part[3])) for part in parts if part])
+    return found
 
 
-def measure_rows() -> dict[str, Any]:
-    """Return {"rows": …}: the same with mib (the peak, all GPUs), ms and idle (medians), predicted_idle by costs."""
-    count = min(torch.cuda.device_count(), RANKS)
-    devices = [f"cuda:{r * count // RANKS}" for r in range(RANKS)]
-    stages = [
-        nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(LAYERS)])
-        for _ in range(RANKS)
-    ]
-    x, target = (torch.randn(ROWS, WIDTH, device=devices[k]) for k in (0, -1))
-    rows = predicted_rows()
-    for row, table in zip(rows, tables(), strict=True):
-        executor = Executor(table, stages, devices=devices)
-        for _ in range(3):
-            executor.run(x, target, nn.functional.mse_loss)
-        costs = measure_costs(table, stages, x, target, nn.functional.mse_loss, devices=devices)
-        row["predicted_idle"] = simulate(table, *costs).bubble
-        peaks = []
-        for k in range(count):
-            with cuda_peak(f"cuda:{k}") as used:
-                executor.run(x, target, nn.functional.mse_loss)
-            assert used.allocated is not None
-            peaks.append(used.allocated / MIB)
-        traces = [executor.run(x, target, nn.functional.mse_loss)[1] for _ in range(5)]
-        row["mib"], row["counted"] = sum(peaks), sum(executor.live)
-        row["ms"] = 1e3 * statistics.median(trace.makespan for trace in traces)
-        row["idle"] = statistics.median(trace.bubble for trace in traces)
-        row["gpus"] = count
-    return {"rows": rows}
-
-
-def rows_and_source() -> tuple[list[dict[str, Any]], str]:
-    """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
-    return recordings.rows_and_source("executor_gpu", measure_rows, predicted_rows)
+def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
+    """Return when rows end if a receive is over before anything behind it begins; seconds: of an F and of a B."""
+    left, done, free = [list(row) for row in rows], dict[Step, float](), [0.0] * len(rows)
+    while any(left):
+        before = sum(map(len, left))
+        for rank, row in enumerate(left):
+            while row:
+                what, stage, i = row[0]
+                source = (what[-1], stage - 1 if what[-1] == "F" else stage + 1, i)
+                if what.startswith("RECV"):
+                    if source not in done:
+                        break
+                    free[rank] = max(free[rank], done[source])
+                elif not what.startswith("SEND"):
+                    free[rank] = done[what, stage, i] = free[rank] + seconds[what]
+                row.pop(0)
+        if sum(map(len, left)) == before:
+            raise RuntimeError(f"ranks wait for each other: {[row[0] for row in left if row]}")
+    return max(free)
 
 
 # ---- Stages that take their time without computing: they sleep, as a thread does while its GPU computes.

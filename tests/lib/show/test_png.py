@@ -15,7 +15,7 @@ from lib.show.style import COLORS, PALETTE, new_figure, png
 from support.n03.figures import draw_mechanism
 from support.n05.figures import HOLDERS_CONTROLS, draw_holders
 from support.n11.figures import BACKWARD_CONTROLS, draw_backward
-from support.n14.figures import HELD_CONTROLS, draw_held
+from support.n14.figures import INTERLEAVING_CONTROLS, draw_interleaving
 
 
 def every_color() -> Figure:
@@ -38,7 +38,7 @@ FIGURES: list[Callable[[], Figure]] = [
     draw_mechanism,
     lambda: explore(draw_backward, **BACKWARD_CONTROLS).figure,
     lambda: explore(draw_holders, **HOLDERS_CONTROLS).figure,
-    lambda: explore(draw_held, **HELD_CONTROLS).figure,
+    lambda: explore(draw_interleaving, **INTERLEAVING_CONTROLS).figure,
 ]
 
 

@@ -1,56 +1,114 @@
 """What is particular about the checks of notebook 14; what all exercises have in common is in test_exercises."""
 
+import itertools
+
 import pytest
+import torch
 
-from lib.schedules import Schedule, live_activations, one_f_one_b
+from lib import schedules
+from lib.schedules import gpipe, live_activations, simulate, waits_for, zbv, zero_bubble_h1
 from support.n14 import checks as n14
+from support.n14 import solved
+from support.n14.figures import with_warm_up
 
-BY_HAND = """
-rank 0  0F0 0F1 0F2 .   .   0B0 0F3 0B1 0B2 0B3
-rank 1  .   1F0 1F1 .   1B0 1F2 1B1 1F3 1B2 1B3
-rank 2  .   .   2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
-"""
-ONE_SHORT = """
-rank 0  0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3
-rank 1  1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3
-rank 2  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3
-"""
-DEADLOCK = BY_HAND.replace("0F1 0F2 .   .   0B0 0F3", "0B0 0F1 0F2 0F3")
-LACKS = BY_HAND.replace("0B3", "").replace("1B3", "").replace("2B3", "")
+SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
 
 
-def test_1f1b_passes_with_and_without_its_idle_slots_and_an_unfinished_table_is_open():
-    assert n14.check_table(BY_HAND) and n14.check_table(BY_HAND.replace(".", ""))
-    assert live_activations(Schedule.from_text("by hand", BY_HAND)) == [3, 2, 1]
-    assert n14.check_table("\nrank 0  0F0 0F1 ...\nrank 1  ...\nrank 2  ...\n").status == "open"
-    assert n14.check_table(...).status == "open"
+@pytest.mark.parametrize("message", [0, 0.1, 0.5, 1, 2, 4])
+def test_the_warm_up_is_as_fast_as_gpipe_and_with_one_forward_less_a_long_step_is_slower(message):
+    for m, n in SIZES:
+        ahead = [solved.forwards_ahead(j, n, 1, 2, message) for j in range(n)]
+        found, best = (simulate(s, communicate=message).makespan for s in (with_warm_up("", m, ahead), gpipe(m, n)))
+        assert found == pytest.approx(best)
+    ahead = [solved.forwards_ahead(j, 4, 1, 2, message) for j in range(4)]
+    short = with_warm_up("", 64, [ahead[0] - 1, *ahead[1:]])
+    assert simulate(short, communicate=message).makespan > simulate(gpipe(64, 4), communicate=message).makespan + 0.5
 
 
-@pytest.mark.parametrize(
-    "table, says",
-    [
-        (n14.gpipe(4, 3).to_text().replace(".", ""), "rank 0 holds 4 at once; 3 are enough there. That is GPipe"),
-        (ONE_SHORT, "Which rank could go further ahead?"),
-        (DEADLOCK, "0B0 needs 1B0"),
-        (LACKS, "lacks 0B3, 1B3, 2B3"),
-        (BY_HAND.replace("2B3", "2B4"), "micro-batch 4"),
-        (BY_HAND.replace("2B3", "2B"), "'2B' is no action"),
-        (BY_HAND.replace("2B3", "2I3 2W3"), "half of a backward"),
-        ("0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3", "there are 1 rows"),
-    ],
-)
-def test_wrong_tables_are_told_what_is_wrong(table, says):
-    verdict = n14.check_table(table)
-    assert verdict.status == "wrong" and says in verdict.message
+@pytest.mark.parametrize("message", [0, 0.25, 2])
+def test_with_the_warm_up_a_rank_never_waits_from_its_first_backward_to_its_last_forward_with_less_it_does(message):
+    def waiting(ahead):
+        table = with_warm_up("", 30, ahead)
+        rows, ranks = [table.actions(rank) for rank in range(4)], []
+        for rank, _, _, action, _ in waits_for(table, communicate=message):
+            ops = [one.op for one in rows[rank]]
+            steady = range(ops.index("B") + 1, len(ops) - ops[::-1].index("F"))
+            if action is not None and rows[rank].index(action) in steady:
+                ranks.append(rank)
+        return ranks
+
+    ahead = [solved.forwards_ahead(j, 4, 1, 2, message) for j in range(4)]
+    assert waiting(ahead) == []
+    for j in range(3):
+        assert waiting([*ahead[:j], ahead[j] - 1, *ahead[j + 1 :]]).count(j) > 3
 
 
-def test_without_a_limit_that_bites_the_reference_order_is_1f1b():
-    for m, n in ((8, 4), (2, 5), (1, 3)):
-        table = one_f_one_b(m, n)
-        for rank in range(n):
-            assert n14.check_order.reference(rank, m, n, n) == [str(action) for action in table.actions(rank)]
+def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():
+    for n, groups, v in itertools.product(range(1, 5), (1, 2, 3), (1, 2, 3)):
+        m = n * groups
+        mine = solved.table("", solved.interleaved(m, n, v))
+        assert mine.ranks == schedules.interleaved_one_f_one_b(m, n, v).compact().ranks
+        assert simulate(mine, 1 / v, 2 / v).bubble == pytest.approx((n - 1) / (v * m + n - 1))
+    for m, n in SIZES:
+        mine = solved.table("", solved.zb_h1(m, n))
+        assert mine.ranks == zero_bubble_h1(m, n).compact().ranks
+        assert max(live_activations(mine)) == min(m, n)
+        for f, i, w in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1.5)) if m >= n else ():
+            idle = simulate(mine, f, i + w, w).makespan - m * (f + i + w)
+            assert idle == pytest.approx((n - 1) * max(f + i - w, f, i))
 
 
-def test_a_choice_without_a_limit_is_wrong_also_where_no_mistake_is_known():
-    wrong = n14.check_choose(lambda points, limit: min((point, name) for name, point in points.items())[1])
-    assert wrong.message.endswith("expected 1F1B, at most 1, got ZB-V.")
+def test_only_steps_of_zb_v_fit_into_each_other_and_in_the_others_no_rank_ends_after_rank_0():
+    table = zbv(8, 4)
+    ends = [simulate(n14.in_a_row(table, k), 0.5, 1).makespan for k in (1, 2, 3)]
+    assert ends == [25.5, 49.5, 73.5]
+    for made in (gpipe(8, 4), schedules.one_f_one_b(8, 4), zero_bubble_h1(8, 4), schedules.dualpipe_v(8, 4)):
+        share = 4 / made.stages
+        trace = simulate(made, share, 2 * share)
+        first = trace.only(lane="rank 0")
+        assert (first.start, first.end) == (0, trace.end)
+
+
+def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_seen():
+    class Detached(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, later):
+            ctx.save_for_backward(x, weight)
+            ctx.put = later.append
+            return torch.nn.functional.linear(x, weight)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            x, weight = (kept.detach() for kept in ctx.saved_tensors)
+            real = ctx.saved_tensors[1]
+
+            def do(x=x, gradient=gradient):
+                if real.grad is None:
+                    real.grad = torch.zeros_like(real)
+                real.grad += torch.einsum("ro,ri->oi", gradient, x)
+
+            ctx.put(do)
+            return gradient.mm(weight), None, None
+
+    assert n14.check_split(Detached)
+    kept = []
+
+    class Keeps(Detached):
+        @staticmethod
+        def forward(ctx, x, weight, later):
+            kept.append(x)
+            return Detached.forward(ctx, x, weight, later)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return Detached.backward(ctx, gradient)
+
+    assert "x is still alive" in n14.check_split(Keeps).message
+
+
+def test_half_of_the_bubble_is_not_the_bubble_of_half_stages():
+    for said in (16, 15.8, 0.158, "16 %", "15.79%"):
+        assert "that is it" in n14.guess_interleaved(said, 8, 4, 2).message
+    for said in (13.6, 14, 27, 0, "little"):
+        assert "that is it" not in n14.guess_interleaved(said, 8, 4, 2).message
+    assert "that is 1F1B" in n14.guess_ahead(4, 32, 4, 0.25).message

@@ -64,15 +64,12 @@ def test_the_table_of_a_comparison_is_aligned():
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (dict(repeats=0), ValueError, "repeats must be at least 1, not 0"),
-        (dict(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
-        (dict(repeats=2.5), TypeError, "repeats must be an integer"),
-        (dict(device="meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    (dict(repeats=0), ValueError, "repeats must be at least 1, not 0"),
+    (dict(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
+    (dict(repeats=2.5), TypeError, "repeats must be an integer"),
+    (dict(device="meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
+])  # fmt: skip
 def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
     runs: list[int] = []
     with pytest.raises(error, match=message):

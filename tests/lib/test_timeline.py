@@ -310,13 +310,10 @@ def test_data_flow_is_not_clock_by_clock():
     assert (trace.makespan, sum(clocks)) == (16, 18)
 
 
-@pytest.mark.parametrize(
-    "tasks, says",
-    [
-        ([Work("a", "F0", 1), Work("b", "F0", 1)], "two tasks are labelled 'F0'"),
-        ([Work("b", "G0", 1, ["F0"]), Work("a", "F0", 1)], "'G0' needs 'F0', which does not stand before it"),
-    ],
-)
+@pytest.mark.parametrize("tasks, says", [
+    ([Work("a", "F0", 1), Work("b", "F0", 1)], "two tasks are labelled 'F0'"),
+    ([Work("b", "G0", 1, ["F0"]), Work("a", "F0", 1)], "'G0' needs 'F0', which does not stand before it"),
+])  # fmt: skip
 def test_tasks_that_cannot_play_are_refused(tasks, says):
     with pytest.raises(ValueError, match=says):
         play(tasks)

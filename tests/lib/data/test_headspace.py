@@ -62,19 +62,16 @@ def times(found):
 
 
 # --- what limits, and what it asks for
-@pytest.mark.parametrize(
-    "step, loader, workers, both, limits, gain, needed",
-    [
-        (0.1, 0.4, 2, 0.4, "loader", 4.0, 8),  # loader-bound: 2 workers give a batch in 0.4 s, so one needs 0.8 s
-        (0.1, 0.3, 2, 0.3, "loader", 3.0, 6),  # 2 · 0.3 / 0.1 is 6.000000000000001 in floats, and no seventh worker
-        (0.1, 0.01, 4, 0.1, "step", 1.0, 1),  # step-bound: one of the four would do
-        (0.1, 0.1, 2, 0.1, "step", 1.0, 2),  # balanced
-        (0.1, 0.105, 2, 0.105, "step", 1.05, 2),  # within the noise: no third worker for 5 %
-        (0.1, 0.1, 0, 0.2, "loader", 2.0, 1),  # one process: the times add up, one worker hides the loader
-        (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
-        (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
-    ],
-)
+@pytest.mark.parametrize("step, loader, workers, both, limits, gain, needed", [
+    (0.1, 0.4, 2, 0.4, "loader", 4.0, 8),  # loader-bound: 2 workers give a batch in 0.4 s, so one needs 0.8 s
+    (0.1, 0.3, 2, 0.3, "loader", 3.0, 6),  # 2 · 0.3 / 0.1 is 6.000000000000001 in floats, and no seventh worker
+    (0.1, 0.01, 4, 0.1, "step", 1.0, 1),  # step-bound: one of the four would do
+    (0.1, 0.1, 2, 0.1, "step", 1.0, 2),  # balanced
+    (0.1, 0.105, 2, 0.105, "step", 1.05, 2),  # within the noise: no third worker for 5 %
+    (0.1, 0.1, 0, 0.2, "loader", 2.0, 1),  # one process: the times add up, one worker hides the loader
+    (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
+    (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
+])  # fmt: skip
 def test_three_times_say_what_limits_what_there_is_to_win_and_how_many_workers(
     step, loader, workers, both, limits, gain, needed
 ):

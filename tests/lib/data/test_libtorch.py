@@ -183,15 +183,10 @@ def test_the_state_is_the_index_and_for_random_the_epoch():
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "other, message",
-    [
-        ((30, 2, 1), "size=30, this sampler has size=20; reset"),
-        ((20, 4, 1), "num_replicas=4"),
-        ((20, 2, 0), "rank=0"),
-        ((20, 2, 1, False), "allow_duplicates=False"),
-    ],
-)
+@pytest.mark.parametrize("other, message", [
+    ((30, 2, 1), "size=30, this sampler has size=20; reset"), ((20, 4, 1), "num_replicas=4"), ((20, 2, 0), "rank=0"),
+    ((20, 2, 1, False), "allow_duplicates=False"),
+])  # fmt: skip
 def test_a_state_from_elsewhere_is_refused_and_changes_nothing(kind, other, message):
     sampler = kind(20, 2, 1)
     sampler.next(3)
@@ -209,18 +204,12 @@ def test_a_state_outside_this_shard_is_refused(kind, index):
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((-1,), "size must be at least 0"),
-        ((2.5,), "size must be an integer"),
-        ((None,), "size must be an integer"),
-        ((10, 0), "num_replicas must be at least 1"),
-        ((10, 2, 2), "rank 2 is out of range for num_replicas 2; ranks are 0..1"),
-        ((10, 2, -1), "rank -1 is out of range"),
-        ((10, 2, 0.0), "rank must be an integer"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ((-1,), "size must be at least 0"), ((2.5,), "size must be an integer"), ((None,), "size must be an integer"),
+    ((10, 0), "num_replicas must be at least 1"),
+    ((10, 2, 2), "rank 2 is out of range for num_replicas 2; ranks are 0..1"),
+    ((10, 2, -1), "rank -1 is out of range"), ((10, 2, 0.0), "rank must be an integer"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
         kind(*arguments)

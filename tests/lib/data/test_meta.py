@@ -54,17 +54,14 @@ def row(i):
 
 
 # --- which lines are rows, and what a row is
-@pytest.mark.parametrize(
-    "content, rows",
-    [
-        (b"# head\none\r\r\n# middle\n \t\r\n #\ntwo\r", ["one\r", " #", "two"]),
-        (b"row " + NO_UTF8 + b"\nnext\n", ["row " + NO_UTF8.decode("utf-8", "surrogateescape"), "next"]),
-        (b"\xef\xbb\xbf# head\n\none\n\xef\xbb\xbftwo", ["one", "\ufefftwo"]),
-        ("Bär \u2028 \x85 \x0b \x0c \x1c 雪\r\nb".encode(), ["Bär \u2028 \x85 \x0b \x0c \x1c 雪", "b"]),
-        (b" \x0b\x0c \n \xc2\xa0\n", [" \xa0"]),  # a no-break space is more than a blank
-        (b" " * 5000 + b"\n" + b" " * 5000 + b"x\n" + b" " * 5000, [" " * 5000 + "x"]),
-    ],
-)
+@pytest.mark.parametrize("content, rows", [
+    (b"# head\none\r\r\n# middle\n \t\r\n #\ntwo\r", ["one\r", " #", "two"]),
+    (b"row " + NO_UTF8 + b"\nnext\n", ["row " + NO_UTF8.decode("utf-8", "surrogateescape"), "next"]),
+    (b"\xef\xbb\xbf# head\n\none\n\xef\xbb\xbftwo", ["one", "\ufefftwo"]),
+    ("Bär \u2028 \x85 \x0b \x0c \x1c 雪\r\nb".encode(), ["Bär \u2028 \x85 \x0b \x0c \x1c 雪", "b"]),
+    (b" \x0b\x0c \n \xc2\xa0\n", [" \xa0"]),  # a no-break space is more than a blank
+    (b" " * 5000 + b"\n" + b" " * 5000 + b"x\n" + b" " * 5000, [" " * 5000 + "x"]),
+])  # fmt: skip
 def test_every_line_is_a_row_but_headers_and_blank_ones(tmp_path, content, rows):
     path = tmp_path / "captions.txt"
     path.write_bytes(content)

@@ -188,21 +188,13 @@ def test_positions_that_are_no_integers_raise_type_error(wrong):
         Permutation(5)[wrong]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"n": 0}, "n must be at least 1, not 0"),
-        ({"n": -3}, "n must be at least 1, not -3"),
-        ({"n": 2.5}, "n must be an integer"),
-        ({"n": 2**48 + 1}, "n must be below"),
-        ({"n": 5, "seed": -1}, "seed must be at least 0"),
-        ({"n": 5, "seed": None}, "seed must be an integer"),
-        ({"n": 5, "epoch": -1}, "epoch must be at least 0"),
-        ({"n": 5, "epoch": 1.0}, "epoch must be an integer"),
-        ({"n": 5, "rounds": 0}, "rounds must be at least 1"),
-        ({"n": 5, "rounds": 65}, "rounds must be below 65"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"n": 0}, "n must be at least 1, not 0"), ({"n": -3}, "n must be at least 1, not -3"),
+    ({"n": 2.5}, "n must be an integer"), ({"n": 2**48 + 1}, "n must be below"),
+    ({"n": 5, "seed": -1}, "seed must be at least 0"), ({"n": 5, "seed": None}, "seed must be an integer"),
+    ({"n": 5, "epoch": -1}, "epoch must be at least 0"), ({"n": 5, "epoch": 1.0}, "epoch must be an integer"),
+    ({"n": 5, "rounds": 0}, "rounds must be at least 1"), ({"n": 5, "rounds": 65}, "rounds must be below 65"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
         Permutation(**arguments)

@@ -100,18 +100,12 @@ def test_an_empty_file_is_an_empty_dataset(tmp_path):
         assert list(NaiveDataset(empty)) == []
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"rank": 8}, "rank 8 is out of range for world_size 8; ranks are 0..7"),
-        ({"rank": -1}, "rank -1"),
-        ({"world_size": 0}, "world_size must be at least 1"),
-        ({"mini_epochs": 0}, "mini_epochs must be at least 1"),
-        ({"mini_epochs": 1.5}, "mini_epochs must be an integer"),
-        ({"seed": 2**63}, "seed must be below"),
-        ({"order": "random"}, "'torch' or 'feistel', not 'random'"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    ({"rank": 8}, "rank 8 is out of range for world_size 8; ranks are 0..7"),
+    ({"rank": -1}, "rank -1"), ({"world_size": 0}, "world_size must be at least 1"),
+    ({"mini_epochs": 0}, "mini_epochs must be at least 1"), ({"mini_epochs": 1.5}, "mini_epochs must be an integer"),
+    ({"seed": 2**63}, "seed must be below"), ({"order": "random"}, "'torch' or 'feistel', not 'random'"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused_at_once(meta, change, message):
     with pytest.raises(ValueError, match=message):
         RankDataset(**{"meta_file": meta, "world_size": 8, "rank": 0, **change})

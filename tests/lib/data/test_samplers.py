@@ -18,16 +18,13 @@ def shares(size, world_size, **arguments):
 
 
 # --- the goldens of the course: N = 10, W = 3, seed 0
-@pytest.mark.parametrize(
-    "size, world_size, arguments, dealt",
-    [
-        (10, 3, dict(shuffle=False), [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]),  # every third; the head pads
-        (10, 3, dict(), [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]),  # the head of the shuffled order
-        (10, 3, dict(drop_last=True), [[4, 5, 0], [1, 3, 8], [7, 9, 6]]),  # the tail is cut
-        (2, 5, dict(shuffle=False), [[0], [1], [0], [1], [0]]),  # more ranks than samples: the head more than once
-        (10, 3, dict(shuffle=False, pad=False), [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]),  # each exactly once
-    ],
-)
+@pytest.mark.parametrize("size, world_size, arguments, dealt", [
+    (10, 3, dict(shuffle=False), [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]),  # every third; the head pads
+    (10, 3, dict(), [[4, 5, 0, 2], [1, 3, 8, 4], [7, 9, 6, 1]]),  # the head of the shuffled order
+    (10, 3, dict(drop_last=True), [[4, 5, 0], [1, 3, 8], [7, 9, 6]]),  # the tail is cut
+    (2, 5, dict(shuffle=False), [[0], [1], [0], [1], [0]]),  # more ranks than samples: the head more than once
+    (10, 3, dict(shuffle=False, pad=False), [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]),  # each exactly once
+])  # fmt: skip
 def test_who_gets_what(size, world_size, arguments, dealt):
     assert shares(size, world_size, **arguments) == dealt
 
@@ -99,15 +96,10 @@ def test_the_pass_after_the_rest_is_a_whole_epoch_again():
     assert states[0] == states[1] == states[2]
 
 
-@pytest.mark.parametrize(
-    "other, says",
-    [
-        (dict(size=11), "size=10"),
-        (dict(seed=1), "seed=0"),
-        (dict(shuffle=False), "shuffle=True"),
-        (dict(order="feistel"), "order='torch'"),
-    ],
-)
+@pytest.mark.parametrize("other, says", [
+    (dict(size=11), "size=10"), (dict(seed=1), "seed=0"), (dict(shuffle=False), "shuffle=True"),
+    (dict(order="feistel"), "order='torch'"),
+])  # fmt: skip
 def test_a_state_of_another_run_is_refused_and_nothing_changes(other, says):
     state = DistributedSampler(range(10), 2, 0).state_dict(consumed=4)
     sampler = DistributedSampler(range(other.pop("size", 10)), 2, 0, **other)
@@ -166,20 +158,17 @@ def test_rank_and_world_size_come_from_the_process_group_and_without_one_it_fail
 
 
 # --- bad arguments
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (dict(num_replicas=8, rank=8), "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7"),
-        (dict(num_replicas=8, rank=-1), "ranks are 0..7"),
-        (dict(num_replicas=0, rank=0), "num_replicas must be at least 1, not 0"),
-        (dict(num_replicas=2.0, rank=0), "num_replicas must be an integer"),
-        (dict(num_replicas=2, rank=0.0), "rank must be an integer"),
-        (dict(num_replicas=2, rank=True), "rank must be an integer"),
-        (dict(num_replicas=2, rank=0, seed=1.5), "seed must be an integer"),
-        (dict(num_replicas=2, rank=0, order="sorted"), "'torch' or 'feistel', not 'sorted'"),
-        (dict(num_replicas=2, rank=0, drop_last=True, pad=False), "choose one"),
-    ],
-)
+@pytest.mark.parametrize("arguments, says", [
+    (dict(num_replicas=8, rank=8), "Invalid rank.*rank 8 is out of range for num_replicas 8; ranks are 0..7"),
+    (dict(num_replicas=8, rank=-1), "ranks are 0..7"),
+    (dict(num_replicas=0, rank=0), "num_replicas must be at least 1, not 0"),
+    (dict(num_replicas=2.0, rank=0), "num_replicas must be an integer"),
+    (dict(num_replicas=2, rank=0.0), "rank must be an integer"),
+    (dict(num_replicas=2, rank=True), "rank must be an integer"),
+    (dict(num_replicas=2, rank=0, seed=1.5), "seed must be an integer"),
+    (dict(num_replicas=2, rank=0, order="sorted"), "'torch' or 'feistel', not 'sorted'"),
+    (dict(num_replicas=2, rank=0, drop_last=True, pad=False), "choose one"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once_with_the_way_out(arguments, says):
     with pytest.raises(ValueError, match=says):
         DistributedSampler(range(10), **arguments)

@@ -61,10 +61,6 @@ class Call(nn.Module):
 
 
 # --- the cut
-@pytest.mark.parametrize("costs, n, best, theirs", [([7, 1, 1, 1, 1, 1, 7, 1], 3, 8, 9), ([2, 2, 2, 5, 5], 4, 5, 11)])
-def test_it_finds_the_best_where_torchgpipe_does_not(costs, n, best, theirs):
-    rest = iter(costs)
-    assert max(sum(islice(rest, layers)) for layers in partition(costs, n)) == best < theirs
 
 
 def test_costs_may_be_seconds_or_many_bytes():
@@ -72,17 +68,11 @@ def test_costs_may_be_seconds_or_many_bytes():
     assert partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "costs, n, message",
-    [
-        ([1, 2], 3, "2 layers can't fill 3 partitions; give at most 2"),
-        ([], 1, "0 layers can't fill 1 partitions"),
-        ([1, 2], 0, "partitions must be at least 1, not 0"),
-        ([1, -2], 1, r"finite and not negative, not \[1, -2\]"),
-        ([1, float("nan")], 1, "finite"),
-        ([1, 2], 1.5, "partitions must be an integer"),
-    ],
-)
+@pytest.mark.parametrize("costs, n, message", [
+    ([1, 2], 3, "2 layers can't fill 3 partitions; give at most 2"), ([], 1, "0 layers can't fill 1 partitions"),
+    ([1, 2], 0, "partitions must be at least 1, not 0"), ([1, -2], 1, r"finite and not negative, not \[1, -2\]"),
+    ([1, float("nan")], 1, "finite"), ([1, 2], 1.5, "partitions must be an integer"),
+])  # fmt: skip
 def test_what_can_not_be_cut(costs, n, message):
     with pytest.raises(ValueError, match=message):
         partition(costs, n)

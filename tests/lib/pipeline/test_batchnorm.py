@@ -113,18 +113,6 @@ def test_alone_it_counts_to_chunks():
     assert alone.chunks == alone.num_batches_tracked == 1 == convert_deferred_batch_norm(nn.BatchNorm1d(3)).chunks
 
 
-@pytest.mark.parametrize("chunks", [4, 3, 1])
-def test_a_mini_batch_ends_with_its_block_whatever_chunks_says(chunks):
-    # torchgpipe waits for the fourth micro-batch, which is the first of the next mini-batch.
-    norm, deferred = pair(chunks=chunks)
-    for seed in range(2):
-        batch = rows(6, seed=seed)
-        norm(batch)
-        with mini_batch(deferred):
-            feed(deferred, batch, 2)
-    assert_same_statistics(norm, deferred)
-
-
 def test_a_commit_of_nothing_is_nothing():
     _, deferred = pair()
     before = copy.deepcopy(deferred.state_dict())
@@ -243,16 +231,13 @@ def test_conversion_keeps_the_objects_and_the_mode():
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 
-@pytest.mark.parametrize(
-    "make, error, words",
-    [
-        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.SyncBatchNorm(3)), 4), TypeError, "can't be deferred"),
-        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), 4), TypeError, "can't be deferred"),
-        (lambda: DeferredBatchNorm(3, chunks=0), ValueError, "chunks must be at least 1, not 0"),
-        (lambda: DeferredBatchNorm(3)(torch.zeros(3)), ValueError, r"2 to 5 dimensions, got \(3,\)"),
-        (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
-    ],
-)
+@pytest.mark.parametrize("make, error, words", [
+    (lambda: convert_deferred_batch_norm(nn.Sequential(nn.SyncBatchNorm(3)), 4), TypeError, "can't be deferred"),
+    (lambda: convert_deferred_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), 4), TypeError, "can't be deferred"),
+    (lambda: DeferredBatchNorm(3, chunks=0), ValueError, "chunks must be at least 1, not 0"),
+    (lambda: DeferredBatchNorm(3)(torch.zeros(3)), ValueError, r"2 to 5 dimensions, got \(3,\)"),
+    (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
+])  # fmt: skip
 def test_what_can_not_be_deferred(make, error, words):
     with pytest.raises(error, match=words):
         make()

@@ -20,33 +20,24 @@ def test_micro_batches_are_views_and_a_single_one_is_not_copied():
     assert gather([Batch(x)]) is x
 
 
-@pytest.mark.parametrize(
-    "input, chunks, error, message",
-    [
-        ((torch.zeros(4), torch.zeros(6)), 2, ValueError, r"same number of rows, not \[4, 6\]"),
-        (torch.tensor(1.0), 2, ValueError, r"number of rows, not \['none'\]: dimension 0 is the batch"),
-        ((), 2, ValueError, r"number of rows, not \[\]"),
-        (torch.zeros(4), 0, ValueError, "chunks must be at least 1, not 0"),
-        (torch.zeros(4), 1.5, TypeError, "1.5"),
-        ([torch.zeros(4)], 2, TypeError, "got list"),
-        ((torch.zeros(4), None), 2, TypeError, "got NoneType"),
-        ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
-    ],
-)
+@pytest.mark.parametrize("input, chunks, error, message", [
+    ((torch.zeros(4), torch.zeros(6)), 2, ValueError, r"same number of rows, not \[4, 6\]"),
+    (torch.tensor(1.0), 2, ValueError, r"number of rows, not \['none'\]: dimension 0 is the batch"),
+    ((), 2, ValueError, r"number of rows, not \[\]"),
+    (torch.zeros(4), 0, ValueError, "chunks must be at least 1, not 0"), (torch.zeros(4), 1.5, TypeError, "1.5"),
+    ([torch.zeros(4)], 2, TypeError, "got list"), ((torch.zeros(4), None), 2, TypeError, "got NoneType"),
+    ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
+])  # fmt: skip
 def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
     with pytest.raises(error, match=message):
         scatter(input, chunks)
 
 
-@pytest.mark.parametrize(
-    "outputs, message",
-    [
-        ([torch.zeros(2), (torch.zeros(2),)], "a tensor, a tuple of 1"),
-        ([(torch.zeros(2),), (torch.zeros(2), torch.zeros(2))], "a tuple of 1, a tuple of 2"),
-        ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"),
-        ([], "none"),
-    ],
-)
+@pytest.mark.parametrize("outputs, message", [
+    ([torch.zeros(2), (torch.zeros(2),)], "a tensor, a tuple of 1"),
+    ([(torch.zeros(2),), (torch.zeros(2), torch.zeros(2))], "a tuple of 1, a tuple of 2"),
+    ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"), ([], "none"),
+])  # fmt: skip
 def test_what_cannot_be_gathered_says_why(outputs, message):
     with pytest.raises(ValueError, match=message):
         gather([Batch(output) for output in outputs])
@@ -72,15 +63,11 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
 
 
-@pytest.mark.parametrize(
-    "wrong, error, words",
-    [
-        (lambda batch: batch[1], IndexError, ""),
-        (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
-        (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
-        (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
-    ],
-)
+@pytest.mark.parametrize("wrong, error, words", [
+    (lambda batch: batch[1], IndexError, ""), (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
+    (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
+    (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
+])  # fmt: skip
 def test_what_an_atomic_batch_has_not(wrong, error, words):
     with pytest.raises(error, match=words or None):
         wrong(Batch(torch.tensor(1)))

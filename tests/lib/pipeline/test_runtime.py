@@ -179,17 +179,6 @@ def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
     assert threads[1] == (threading.current_thread(), batch)
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_whatever_a_task_raises_is_its_answer_and_the_worker_lives_on(error):
-    def fails():
-        raise error("here")
-
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        ok, (kind, raised, traceback) = ask(in_queues[0], out_queues[0], fails)
-        assert not ok and kind is error and str(raised) == "here" and traceback is not None
-        assert ask(in_queues[0], out_queues[0], lambda: Batch(()))[0]
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_leaving_waits_for_running_tasks(fails):
     done = []
@@ -213,8 +202,7 @@ def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
     assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue(shared):
+def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue():
     class Fails(torch.nn.Module):
         def __init__(self, name, of):
             super().__init__()
@@ -225,9 +213,8 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
                 raise ValueError(self.name)
             return input
 
-    workers = Workers([CPU] * (1 if shared else 2))
-    if shared:
-        workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
+    workers = Workers([CPU])
+    workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
     batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
     partitions = [torch.nn.Sequential(Fails("first", of=1)), torch.nn.Sequential(Fails("second", of=0))]  # in clock 1
     try:
@@ -237,25 +224,11 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
         workers.stop()
 
 
-def test_two_cpu_partitions_compute_at_the_same_time():
-    meet = threading.Barrier(2, timeout=20)
-    with spawn_workers([CPU] * 2) as (in_queues, out_queues):
-        for in_queue in in_queues:
-            in_queue.put(task(lambda: Batch((torch.tensor(meet.wait()),))))
-        assert all(out_queue.get(timeout=20)[0] for out_queue in out_queues)
-
-
 def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
     told = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     Workers.__new__(Workers)
     assert told == []
-
-
-def test_a_worker_that_dies_says_so():
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        in_queues[0].put("no task: an error outside of what a task may raise")
-        assert not out_queues[0].get(timeout=20)[0]
 
 
 def test_a_worker_that_waits_keeps_nothing_of_the_last_task():
@@ -277,15 +250,11 @@ def modes_seen():
     return Batch(torch.tensor([*modes, product.dtype == torch.bfloat16]))
 
 
-@pytest.mark.parametrize(
-    "mode, expected",
-    [
-        (torch.enable_grad, [True, False, False, False]),
-        (torch.no_grad, [False, False, False, False]),
-        (torch.inference_mode, [False, True, False, False]),
-        (lambda: torch.autocast("cpu", dtype=torch.bfloat16), [True, False, True, True]),
-    ],
-)
+@pytest.mark.parametrize("mode, expected", [
+    (torch.enable_grad, [True, False, False, False]), (torch.no_grad, [False, False, False, False]),
+    (torch.inference_mode, [False, True, False, False]),
+    (lambda: torch.autocast("cpu", dtype=torch.bfloat16), [True, False, True, True]),
+])  # fmt: skip
 def test_a_task_runs_in_the_modes_of_who_made_it_and_leaves_none_behind(mode, expected):
     with spawn_workers([CPU]) as (in_queues, out_queues):
         with mode():

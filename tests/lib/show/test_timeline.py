@@ -132,21 +132,18 @@ DEGENERATE = {
 }
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        *({"measured": trace} for trace in DEGENERATE.values()),
-        {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
-        {
-            "measured": MEASURED,
-            "predicted": PREDICTED,
-            "title": "A finding that is so long that it takes two lines " * 2,
-        },
-        {"measured": LOTS},
-        {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
-        {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},
-    ],
-)
+@pytest.mark.parametrize("drawn", [
+    *({"measured": trace} for trace in DEGENERATE.values()),
+    {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
+    {
+        "measured": MEASURED,
+        "predicted": PREDICTED,
+        "title": "A finding that is so long that it takes two lines " * 2,
+    },
+    {"measured": LOTS},
+    {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
+    {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},
+])  # fmt: skip
 def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> None:
     figure = draw_timeline(**drawn)
     figure.canvas.draw()

@@ -11,7 +11,6 @@ from torch import nn
 from lib.pipeline import DeferredBatchNorm, GPipe, Namespace, partition, pop, skippable, stash
 from lib.pipeline.batchnorm import mini_batch
 
-
 cuts = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
     lambda costs: st.tuples(st.just(costs), st.integers(1, len(costs)))
 )

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lib.data.headspace import Headspace, headspace
+from tests.lib.refusal import refuses
 
 
 class Clock:
@@ -141,20 +142,16 @@ def test_a_short_epoch_is_measured_as_far_as_it_goes_and_an_empty_one_is_refused
             headspace(loader, clock.step(0.1), clock=clock)
         assert loader.closed == loader.opened == 1
     dropped = DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)
-    with pytest.raises(ValueError, match="0 batches"):
-        headspace(dropped, len)
+    refuses(ValueError, "0 batches", headspace, dropped, len)
 
 
 def test_arguments_that_measure_nothing_are_refused_before_anything_runs():
     clock = Clock()
     loader = Loader(clock, 0.1)
     for wrong in ({"batches": 0}, {"cached": 0}, {"ranks": 0}, {"cores": 0}, {"batches": 2.5}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            headspace(loader, clock.step(0.1), **wrong)
-    with pytest.raises(TypeError, match="a function of one batch, not None"):
-        headspace(loader, None)
-    with pytest.raises(TypeError, match=r"can't be an iterator .* pass the loader itself"):
-        headspace(iter([1, 2]), clock.step(0.1))
+        refuses(ValueError, next(iter(wrong)), headspace, loader, clock.step(0.1), **wrong)
+    refuses(TypeError, "a function of one batch, not None", headspace, loader, None)
+    refuses(TypeError, r"can't be an iterator .* pass the loader itself", headspace, iter([1, 2]), clock.step(0.1))
     assert loader.opened == 0
     with pytest.raises(ValueError, match=r"the time of a step must be .* above 0, not 0\.0"):
         headspace(loader, clock.step(0.0), clock=clock)
@@ -218,6 +215,5 @@ def test_a_step_that_raises_is_told_as_it_is_and_leaves_no_worker():
         if len(seen) > 8:  # in the third pass
             raise FloatingPointError("the loss is nan")
 
-    with pytest.raises(FloatingPointError, match="the loss is nan"):
-        headspace(loader, step, batches=5)
+    refuses(FloatingPointError, "the loss is nan", headspace, loader, step, batches=5)
     assert len(seen) == 9 and not multiprocessing.active_children()

@@ -12,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler, _mt19937
+from tests.lib.refusal import refuses
 
 GOLDENS = json.loads((pathlib.Path(__file__).parents[2] / "goldens" / "libtorch.json").read_text())
 Sampler: TypeAlias = DistributedRandomSampler | DistributedSequentialSampler
@@ -191,16 +192,14 @@ def test_a_state_from_elsewhere_is_refused_and_changes_nothing(kind, other, mess
     sampler = kind(20, 2, 1)
     sampler.next(3)
     before, state = sampler.state_dict(), kind(*other).state_dict()
-    with pytest.raises(ValueError, match=message):
-        sampler.load_state_dict(state)
+    refuses(ValueError, message, sampler.load_state_dict, state)
     assert sampler.state_dict() == before
 
 
 @BOTH
 @pytest.mark.parametrize("index", [9, 21, -1, 10.5, None])
 def test_a_state_outside_this_shard_is_refused(kind, index):
-    with pytest.raises(ValueError, match="the state's index must be"):
-        kind(20, 2, 1).load_state_dict({"index": index, "epoch": 0})
+    refuses(ValueError, "the state's index must be", kind(20, 2, 1).load_state_dict, {"index": index, "epoch": 0})
 
 
 @BOTH
@@ -211,8 +210,7 @@ def test_a_state_outside_this_shard_is_refused(kind, index):
     ((10, 2, -1), "rank -1 is out of range"), ((10, 2, 0.0), "rank must be an integer"),
 ])  # fmt: skip
 def test_bad_arguments_raise_at_once(kind, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kind(*arguments)
+    refuses(ValueError, message, kind, *arguments)
 
 
 @BOTH
@@ -221,20 +219,14 @@ def test_bad_calls_raise_and_leave_the_sampler_as_it_was(kind):
     sampler.next(4)
     before = sampler.state_dict()
     for wrong in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="batch_size must be"):
-            sampler.next(wrong)
+        refuses(ValueError, "batch_size must be", sampler.next, wrong)
     for wrong in (-1, 2**64, 0.5):
-        with pytest.raises(ValueError, match="epoch must be"):
-            sampler.set_epoch(wrong)
+        refuses(ValueError, "epoch must be", sampler.set_epoch, wrong)
     for wrong in (-1, 0.5):
-        with pytest.raises(ValueError, match="size must be"):
-            sampler.reset(wrong)
-    with pytest.raises(TypeError, match="allow_duplicates must be True or False"):
-        kind(10, 1, 0, 3)
-    with pytest.raises(ValueError, match="the state has no index"):
-        sampler.load_state_dict({})
-    with pytest.raises(TypeError, match="a state is a mapping"):
-        sampler.load_state_dict([5])
+        refuses(ValueError, "size must be", sampler.reset, wrong)
+    refuses(TypeError, "allow_duplicates must be True or False", kind, 10, 1, 0, 3)
+    refuses(ValueError, "the state has no index", sampler.load_state_dict, {})
+    refuses(TypeError, "a state is a mapping", sampler.load_state_dict, [5])
     assert sampler.state_dict() == before
 
 
@@ -242,11 +234,9 @@ def test_what_only_the_random_one_refuses():
     sampler = DistributedRandomSampler(10)
     sampler.next(4)
     for epoch in (-1, 0.5, 2**64):
-        with pytest.raises(ValueError, match="epoch must be"):
-            sampler.load_state_dict({"index": 5, "epoch": epoch})
+        refuses(ValueError, "epoch must be", sampler.load_state_dict, {"index": 5, "epoch": epoch})
     with pytest.raises(ValueError, match="the state has no epoch"):
         sampler.load_state_dict(DistributedSequentialSampler(10).state_dict())
-    with pytest.raises(ValueError, match=r"size 4294967296 is too large"):
-        sampler.reset(2**32)
+    refuses(ValueError, r"size 4294967296 is too large", sampler.reset, 2**32)
     assert sampler.next(2) == [9, 8], "as if nothing had been asked"
     assert DistributedSequentialSampler(2**40, 2, 1).next(1) == [2**39]

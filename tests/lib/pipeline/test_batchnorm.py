@@ -12,6 +12,7 @@ from torch import nn
 from lib.pipeline import DeferredBatchNorm, GPipe, convert_deferred_batch_norm
 from lib.pipeline.batchnorm import mini_batch
 from lib.pipeline.checkpoint import checkpoint
+from tests.lib.refusal import refuses
 
 SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 4, 2), nn.BatchNorm3d: (3, 2, 2, 2)}
 
@@ -197,8 +198,7 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
     norm, batch = nn.BatchNorm1d(3), rows(8)
     parts = nn.Sequential(copy.deepcopy(norm), FailsOnce())
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
-    with pytest.raises(ValueError, match="once"):
-        model(rows(8, mean=1e6))
+    refuses(ValueError, "once", model, rows(8, mean=1e6))
     assert model[0].num_batches_tracked == 0
     norm(batch), model(batch)
     assert_same_statistics(norm, model[0])
@@ -239,8 +239,7 @@ def test_conversion_keeps_the_objects_and_the_mode():
     (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
 ])  # fmt: skip
 def test_what_can_not_be_deferred(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
+    refuses(error, words, make)
     untracked = nn.BatchNorm1d(3, track_running_stats=False)
     assert convert_deferred_batch_norm(untracked, 4) is untracked
 

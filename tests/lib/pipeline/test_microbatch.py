@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lib.pipeline.microbatch import Batch, check, gather, scatter
+from tests.lib.refusal import refuses
 
 
 def test_the_tensors_of_a_tuple_are_cut_alike():
@@ -29,8 +30,7 @@ def test_micro_batches_are_views_and_a_single_one_is_not_copied():
     ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
 ])  # fmt: skip
 def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
-    with pytest.raises(error, match=message):
-        scatter(input, chunks)
+    refuses(error, message, scatter, input, chunks)
 
 
 @pytest.mark.parametrize("outputs, message", [
@@ -39,16 +39,14 @@ def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
     ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"), ([], "none"),
 ])  # fmt: skip
 def test_what_cannot_be_gathered_says_why(outputs, message):
-    with pytest.raises(ValueError, match=message):
-        gather([Batch(output) for output in outputs])
+    refuses(ValueError, message, gather, [Batch(output) for output in outputs])
 
 
 def test_check_takes_tensors_and_tuples_of_tensors():
     check(torch.tensor(42))
     check((torch.tensor(4), torch.tensor(2)))
     for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
-        with pytest.raises(TypeError, match="expected a Tensor or a tuple of Tensors"):
-            check(bad)
+        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
 def test_an_atomic_batch_is_like_a_tuple_of_one():
@@ -69,8 +67,7 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
     (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
 ])  # fmt: skip
 def test_what_an_atomic_batch_has_not(wrong, error, words):
-    with pytest.raises(error, match=words or None):
-        wrong(Batch(torch.tensor(1)))
+    refuses(error, words or None, wrong, Batch(torch.tensor(1)))
 
 
 def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
@@ -81,5 +78,4 @@ def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     assert batch.value == (y, x)
     batch[:] = [x]
     assert batch.value == (x,) and not batch.atomic
-    with pytest.raises(AttributeError):
-        _ = batch.tensor
+    refuses(AttributeError, "", getattr, batch, "tensor")

@@ -28,6 +28,7 @@ from lib.pipeline.streams import (
     wait_stream,
 )
 from lib.pipeline.worker import Task, Workers, spawn_workers
+from tests.lib.refusal import refuses
 
 CPU = torch.device("cpu")
 
@@ -218,8 +219,7 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
     batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
     partitions = [torch.nn.Sequential(Fails("first", of=1)), torch.nn.Sequential(Fails("second", of=0))]  # in clock 1
     try:
-        with pytest.raises(ValueError, match="first"):
-            Pipeline(batches, partitions).run(workers)
+        refuses(ValueError, "first", Pipeline(batches, partitions).run, workers)
     finally:
         workers.stop()
 

@@ -22,6 +22,7 @@ from lib.pipeline.skip import (
     stash,
     verify_skippables,
 )
+from tests.lib.refusal import refuses
 
 every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
 
@@ -99,13 +100,11 @@ def twice(self, x):
 ])  # fmt: skip
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
     Encode()(torch.zeros(1, 4))  # something to pop
-    with pytest.raises(error, match=message):
-        module(torch.zeros(1, 4))
+    refuses(error, message, module, torch.zeros(1, 4))
 
 
 def test_names_are_a_list_and_known_and_the_layer_shows_itself():
-    with pytest.raises(TypeError, match=r"stash takes a list of names: stash=\['early'\]"):
-        skippable(stash="early")
+    refuses(TypeError, r"stash takes a list of names: stash=\['early'\]", skippable, stash="early")
     with pytest.raises(ValueError, match="'late' not declared by this layer, which has 'early'"):
         Encode().isolate(Namespace(), only=["late"])
     assert repr(Encode()) == "@skippable(Encode(\n  (linear): Linear(in_features=4, out_features=4, bias=True)\n))"
@@ -141,8 +140,7 @@ def test_verify_tells_all_that_does_not_match():
         "* '2' redeclared 'early' as stashable but not isolated by namespace",
         "* '4' redeclared 'early' as poppable but not isolated by namespace",
     ]
-    with pytest.raises(TypeError, match="no module declared 'early' as poppable"):
-        GPipe(nn.Sequential(Encode()), [1], devices=["cpu"])
+    refuses(TypeError, "no module declared 'early' as poppable", GPipe, nn.Sequential(Encode()), [1], devices=["cpu"])
 
 
 def test_one_name_is_used_twice_in_two_namespaces():
@@ -283,5 +281,4 @@ def test_the_uses_of_a_portal_are_counted():
     assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
     assert tracker.portals[(None, "far")].tensor_life == 1
     assert tracker.load(batch, None, "far") == 1
-    with pytest.raises(RuntimeError, match="tensor in portal has been removed"):
-        tracker.load(batch, None, "far")
+    refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")

@@ -8,6 +8,7 @@ import pytest
 from lib.show.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
 from lib.show.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
 from support.setup import figure_bundle
+from tests.lib.refusal import refuses
 
 
 @styled
@@ -35,10 +36,8 @@ def frame_of(explorer):
 
 def test_the_first_frame_is_drawn_at_once_and_errors_of_it_and_of_its_controls_are_raised():
     assert alt_text(explore(draw_bars, **CONTROLS).figure) == "3 red bars"
-    with pytest.raises(RuntimeError, match="seven"):
-        explore(draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
-    with pytest.raises(ValueError, match="starts at 40"):
-        whole(1, 9, 40, "bars")
+    refuses(RuntimeError, "seven", explore, draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
+    refuses(ValueError, "starts at 40", whole, 1, 9, 40, "bars")
 
 
 def test_one_output_carries_the_widget_the_still_picture_and_its_alt_text():

@@ -91,14 +91,3 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
     (_, peak, naive), (held, large_peak, large_naive) = sizes(1_000), sizes(16_000)
     assert large_naive > 12 * naive and large_peak < 1.5 * peak < large_naive / 4 and held < 10_000
-
-
-def test_a_text_that_has_changed_is_an_error_here_and_in_a_copy(path):
-    with MetaFile(path) as meta:
-        dataset = FileDataset(meta)
-        copy = pickle.dumps(dataset)
-        with open(path, "a") as file:
-            file.write("one more\n")
-        for read in (lambda: dataset[0], lambda: dataset.__getitems__(range(100)), lambda: pickle.loads(copy)):
-            refuses(RuntimeError, r"has changed since it was opened .* open it anew with MetaFile", read)
-    refuses(ValueError, "closed", dataset.__getitem__, 0)

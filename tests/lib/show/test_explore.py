@@ -87,21 +87,10 @@ def test_an_error_at_a_later_position_is_shown_and_raised():
 
 def test_controls_become_the_widgets_they_look_like():
     draw = lambda **values: draw_bars(2, "red", False)  # noqa: E731
-    explorer = explore(
-        draw,
-        a=whole(0, 1, 0, "a"),
-        b=steps([1, 2, 4, 8], 2, "b"),
-        c=choice("xy", "x", "c"),
-        d=switch(True, "d"),
-        e=whole(0, 10, 5, "e", 5),
-    )
-    assert [type(widget).__name__ for widget in controls_of(explorer)] == [
-        "IntSlider",
-        "SelectionSlider",
-        "Dropdown",
-        "Checkbox",
-        "IntSlider",
-    ]
+    controls = whole(0, 1, 0, "a"), steps([1, 2, 4, 8], 2, "b"), choice("xy", "x", "c"), switch(True, "d")
+    explorer = explore(draw, **dict(zip("abcd", controls, strict=True)), e=whole(0, 10, 5, "e", 5))
+    kinds = [type(widget).__name__ for widget in controls_of(explorer)]
+    assert kinds == ["IntSlider", "SelectionSlider", "Dropdown", "Checkbox", "IntSlider"]
     assert controls_of(explorer)[4].step == 5
 
 

@@ -118,7 +118,6 @@ def test_a_million_indices_are_shuffled_once_an_epoch():
     assert made - start < (first_pass - made) / 10 and second_pass - first_pass < (first_pass - made) / 10
 
 
-# ---- a cursor
 # ---- a sampler for a DataLoader
 class Numbers(Dataset[int]):
     def __getitem__(self, index):

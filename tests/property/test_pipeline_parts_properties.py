@@ -31,7 +31,7 @@ def test_no_cut_is_better_than_ours(drawn):
 
 @given(
     sizes=st.lists(st.integers(2, 9), min_size=1, max_size=6),
-    mean=st.sampled_from([0.0, -3.0, 1e4]),
+    mean=st.sampled_from([0.0, -3.0, 1e4]),  # of 1e4, E[x²] - E[x]² in float32 leaves torchgpipe a variance of -8
     std=st.sampled_from([0.1, 1.0, 1e3]),
     momentum=st.sampled_from([None, 0.1, 1.0]),
     spare=st.integers(-2, 2),  # torchgpipe waits for micro-batch number `chunks`, be it the next mini-batch's

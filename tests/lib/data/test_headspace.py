@@ -53,9 +53,8 @@ class Loader:
 
 def measured(step, loader, num_workers=0, friction=0.0, **arguments):
     clock = Clock()
-    return headspace(
-        Loader(clock, loader, num_workers, friction=friction), clock.step(step), clock=clock, cores=8, **arguments
-    )
+    made = Loader(clock, loader, num_workers, friction=friction)
+    return headspace(made, clock.step(step), clock=clock, cores=8, **arguments)
 
 
 def times(found):
@@ -73,9 +72,7 @@ def times(found):
     (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
     (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
 ])  # fmt: skip
-def test_three_times_say_what_limits_what_there_is_to_win_and_how_many_workers(
-    step, loader, workers, both, limits, gain, needed
-):
+def test_three_times_say_what_limits_and_how_many_workers(step, loader, workers, both, limits, gain, needed):
     found = measured(step, loader, workers)
     assert times(found) == (step, loader, both), "neither the 100 s of a start nor anything else is in them"
     assert found.undisturbed == pytest.approx(both)

@@ -13,6 +13,7 @@ import traceback
 import warnings
 import weakref
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -517,13 +518,10 @@ def test_workers_are_kept_between_forwards_and_go_with_the_model():
 def test_two_threads_may_use_one_model():
     model = gpipe(mlp(), [2, 2], chunks=4)
     x = torch.randn(8, 3)
-    expected, got = model(x), []
-    threads = [threading.Thread(target=lambda: got.extend(model(x) for _ in range(10))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(got) == 30 and all(torch.equal(y, expected) for y in got)
+    expected = model(x)
+    with ThreadPoolExecutor(3) as pool:
+        got = list(pool.map(lambda _: [model(x) for _ in range(10)], range(3)))
+    assert all(torch.equal(y, expected) for y in sum(got, []))
 
 
 @pytest.mark.parametrize("used", [False, True])

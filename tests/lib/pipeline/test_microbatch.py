@@ -7,12 +7,6 @@ from lib.pipeline.microbatch import Batch, check, gather, scatter
 from tests.lib.refusal import refuses
 
 
-def test_the_tensors_of_a_tuple_are_cut_alike():
-    batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
-    assert [[tuple(x.shape) for x in batch] for batch in batches] == [[(n, 3), (n, 2, 2), (n,)] for n in (3, 2)]
-    assert [batch.value[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
-
-
 def test_micro_batches_are_views_and_a_single_one_is_not_copied():
     x = torch.zeros(4, 2)
     assert all(batch.tensor.untyped_storage() is not None for batch in scatter(x, 2))

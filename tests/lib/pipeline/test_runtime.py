@@ -1,7 +1,6 @@
 """Streams, phonies, dependencies, copies, tasks and workers: the parts of which a run is made."""
 
 import copy
-import gc
 import pickle
 import sys
 import threading
@@ -11,22 +10,12 @@ import weakref
 import pytest
 import torch
 
+from lib.pipeline import streams
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.streams import (
-    CPUStream,
-    current_stream,
-    default_stream,
-    get_device,
-    is_cuda,
-    new_stream,
-    record_stream,
-    use_device,
-    use_stream,
-    wait_stream,
-)
+from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, Workers, spawn_workers
 from tests.lib.refusal import refuses
 
@@ -41,12 +30,12 @@ class FakeDevice:
 
 # --- streams
 def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
-    assert new_stream(CPU) is current_stream(CPU) is default_stream(CPU) is CPUStream
+    assert streams.new_stream(CPU) is streams.current_stream(CPU) is streams.default_stream(CPU) is CPUStream
     assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
-    assert get_device(CPUStream) == CPU and not is_cuda(CPUStream)
-    with use_device(CPU), use_stream(CPUStream):
-        wait_stream(CPUStream, CPUStream)
-        record_stream(torch.zeros(1), CPUStream)
+    assert streams.get_device(CPUStream) == CPU and not streams.is_cuda(CPUStream)
+    with streams.use_device(CPU), streams.use_stream(CPUStream):
+        streams.wait_stream(CPUStream, CPUStream)
+        streams.record_stream(torch.zeros(1), CPUStream)
 
 
 # --- phonies, fork, join
@@ -168,10 +157,9 @@ def ask(in_queue, out_queue, compute):
 def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
     threads = []
     with spawn_workers([CPU]) as (in_queues, out_queues):
-        done = Task(
-            CPUStream,
-            compute=lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
-            finalize=lambda batch: threads.append((threading.current_thread(), batch)),
+        done = task(
+            lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
+            lambda batch: threads.append((threading.current_thread(), batch)),
         )
         in_queues[0].put(done)
         ok, (same, batch) = out_queues[0].get(timeout=20)
@@ -229,19 +217,6 @@ def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     Workers.__new__(Workers)
     assert told == []
-
-
-def test_a_worker_that_waits_keeps_nothing_of_the_last_task():
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        batch = Batch(torch.ones(3))
-        gone = weakref.ref(batch.tensor)
-        assert ask(in_queues[0], out_queues[0], lambda batch=batch: batch)[0]
-        del batch
-        deadline = time.monotonic() + 20
-        while gone() is not None and time.monotonic() < deadline:
-            gc.collect()
-            time.sleep(0.01)
-        assert gone() is None
 
 
 def modes_seen():

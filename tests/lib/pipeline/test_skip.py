@@ -7,21 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import GPipe
+from lib.pipeline import GPipe, Namespace, pop, skip, skippable, stash
 from lib.pipeline.copy import Copy
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.skip import (
-    Namespace,
-    SkipLayout,
-    SkipTrackerThroughPortals,
-    SkipTrackerThroughPotals,
-    current_skip_tracker,
-    inspect_skip_layout,
-    pop,
-    skippable,
-    stash,
-    verify_skippables,
-)
 from tests.lib.refusal import refuses
 
 every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
@@ -83,7 +71,7 @@ def same_as_plain(model, balance, **arguments):
 def test_a_plain_sequential_needs_no_pipeline():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
-    assert not current_skip_tracker().tensors, "what was popped is gone"
+    assert not skip.current_skip_tracker().tensors, "what was popped is gone"
 
 
 def twice(self, x):
@@ -123,7 +111,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
     again, x = clone(model), torch.randn(2, 4)
     assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
-    verify_skippables(again)
+    skip.verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
     called = clone(kind().isolate(ns, only=["other"]))
@@ -134,7 +122,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
 # --- layout
 def test_verify_tells_all_that_does_not_match():
     with pytest.raises(TypeError) as error:
-        verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
+        skip.verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
     assert str(error.value).splitlines()[2:] == [
         "* '0' declared 'early' as poppable but it was not stashed",
         "* '2' redeclared 'early' as stashable but not isolated by namespace",
@@ -146,7 +134,7 @@ def test_verify_tells_all_that_does_not_match():
 def test_one_name_is_used_twice_in_two_namespaces():
     a, b = Namespace(), Namespace()
     layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
-    verify_skippables(nn.Sequential(*layers))
+    skip.verify_skippables(nn.Sequential(*layers))
     same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
 
 
@@ -154,7 +142,7 @@ def test_isolated_and_not_isolated_tensors_of_one_partition():
     # torchgpipe sorts by namespace here: AttributeError, None has no id.
     ns = Namespace()
     layers = [Encode().isolate(ns), Encode(), Decode(), Decode().isolate(ns)]
-    layout = inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
+    layout = skip.inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
     assert {(source, name) for source, _, name in layout.copy_policy(1)} == {(0, "early")}
     same_as_plain(passed_on(*layers), [3, 3], chunks=2)
 
@@ -194,7 +182,7 @@ def test_a_portal_is_empty_after_backward(checkpoint):
 
     class Note(nn.Module):
         def forward(self, x):
-            trackers.add(current_skip_tracker())
+            trackers.add(skip.current_skip_tracker())
             return x
 
     model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
@@ -273,8 +261,8 @@ def test_eval_and_no_grad_leave_nothing_behind():
 
 
 def test_the_uses_of_a_portal_are_counted():
-    assert SkipTrackerThroughPotals is SkipTrackerThroughPortals, "as torchgpipe spells it"
-    tracker = SkipTrackerThroughPortals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    assert skip.SkipTrackerThroughPotals is skip.SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = skip.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))

@@ -470,10 +470,9 @@ def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
             access()
         assert f"python -m lib.data.server META --port {port}" in str(caught.value)
     rows = ServerDataset(HOST, port, timeout=0.3, retries=1000)
-    with pytest.raises(ConnectionError, match=r"asked \d times in 0"):  # retries end with the timeout
-        _ = rows[0]
-    with pytest.raises(ConnectionError, match="no-such-host.invalid:80"):
-        _ = ServerDataset("no-such-host.invalid", 80, timeout=20, retries=0)[0]
+    refuses(ConnectionError, r"asked \d times in 0", rows.__getitem__, 0)  # retries end with the timeout
+    nowhere = ServerDataset("no-such-host.invalid", 80, timeout=20, retries=0)
+    refuses(ConnectionError, "no-such-host.invalid:80", nowhere.__getitem__, 0)
 
 
 def test_a_server_that_is_silent_or_sends_a_byte_now_and_then_costs_the_timeout_and_no_more():
@@ -719,8 +718,7 @@ def test_closing_ends_even_when_a_read_hangs_and_so_does_serving_forever(monkeyp
 
 def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
     serving = MetaServer(numbered())
-    with pytest.raises(ConnectionError):  # not started: refused, not left waiting
-        ServerDataset(HOST, serving.port, retries=0).__len__()
+    refuses(ConnectionError, "", ServerDataset(HOST, serving.port, retries=0).__len__)  # not started: not left waiting
     taken = f"cannot listen on 127.0.0.1:{serving.port}: .*; port 0 takes a free one"
     with serving, serving:
         assert ServerDataset(HOST, serving.port).__len__() == 100

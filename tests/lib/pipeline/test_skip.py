@@ -81,6 +81,7 @@ def twice(self, x):
 
 @pytest.mark.parametrize("module, error, message", [
     (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
+    (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
     (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
     (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
     (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),

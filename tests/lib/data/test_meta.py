@@ -165,7 +165,7 @@ def test_a_file_that_grows_or_shrinks_while_open_is_an_error_not_other_rows(thou
         else:
             os.truncate(thousand, 20)
         for read in (meta.rows, meta.packed):
-            refuses(RuntimeError, "has changed since it was opened .* open it anew", read, [999])
+            refuses(RuntimeError, "has changed since it was opened .* open it anew with MetaFile", read, [999])
     assert len(all_rows(thousand)) == left
 
 

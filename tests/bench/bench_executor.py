@@ -9,6 +9,7 @@ process computes with one intra-op thread. Every way takes its turn in every rou
 of the ratio to the plain model in the same round: what slows the machine for a while cancels out.
 """
 
+import functools
 import statistics
 import sys
 import tempfile
@@ -146,9 +147,7 @@ def measure(rounds: int) -> None:
     print(f"medians of {rounds} rounds", table(rows), "", table(idle), sep="\n")
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
-    run_beside_a_peer(__doc__, measure, 5, arguments)
+main = functools.partial(run_beside_a_peer, __doc__, measure, 5)
 
 
 if __name__ == "__main__":

@@ -140,9 +140,7 @@ def measure(rounds: int) -> None:
     real_work(max(2, rounds // 8))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Print the tables."""
-    run_beside_a_peer(__doc__, measure, 40, arguments)
+main = functools.partial(run_beside_a_peer, __doc__, measure, 40)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ page cache. Memory is the peak above what the process held after its imports.
 
 import argparse
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,28 +69,26 @@ def index(path: Path) -> Result:
         elsewhere.unlink()
 
 
-def _dataset(path: Path, mini_epochs: int) -> RankDataset:
+def _dataset(path: Path, mini_epochs: int = 1) -> RankDataset:
     return RankDataset(MetaFile(path), WORLD_SIZE, 3, mini_epochs=mini_epochs)
 
 
-def _load(dataset: RankDataset, mini_epoch: int) -> Result:
-    def load() -> Any:
-        dataset.load(mini_epoch)
-        return dataset.packed
-
-    return timed(load)
-
-
-def _loaded(path: Path) -> RankDataset:
-    dataset = _dataset(path, 1)
-    dataset.load(0)
+def _loaded(dataset: RankDataset, mini_epoch: int = 0) -> RankDataset:
+    dataset.load(mini_epoch)
     return dataset
+
+
+def _share(path: Path) -> RankDataset:
+    return _loaded(_dataset(path))
+
+
+def _load(dataset: RankDataset, mini_epoch: int = 0) -> Result:
+    return timed(lambda: _loaded(dataset, mini_epoch).packed)
 
 
 def rebuild(path: Path) -> Result:
     """The second mini-epoch of four, once the first is there: the peak must not be that of two."""
-    dataset = _dataset(path, 4)
-    dataset.load(0)
+    dataset = _loaded(_dataset(path, 4))
     before = dataset.packed.nbytes
     result = _load(dataset, 1)
     return {**result, "bytes": result["bytes"] + before}
@@ -193,8 +192,8 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
         "plain read": lambda path: timed(lambda: sum(map(len, _blocks(path)))),
         "count newlines, memchr": lambda path: timed(lambda: sum(block.count(b"\n") for block in _blocks(path))),
         "index": index,
-        "RankDataset": lambda path: _load(_dataset(path, 1), 0),  # an eighth of the rows
-        "RankDataset, E = 4": lambda path: _load(_dataset(path, 4), 0),  # one row in 32
+        "RankDataset": lambda path: _load(_dataset(path)),  # an eighth of the rows
+        "RankDataset, E = 4": lambda path: _load(_dataset(path, 4)),  # one row in 32
         "the next mini-epoch": rebuild,
         "article, line by line": line_by_line,
         "Naive": naive,
@@ -202,22 +201,20 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
         "pyarrow take": arrow_take,
     },
     "access": {
-        "ds[i]": lambda path: _accesses((dataset := _loaded(path)).__getitem__, len(dataset)),
-        "ds.__getitems__, 256": lambda path: _accesses((dataset := _loaded(path)).__getitems__, len(dataset), 256),
-        "list of str [i]": lambda path: _accesses((rows := list(_loaded(path))).__getitem__, len(rows)),
+        "ds[i]": lambda path: _accesses((dataset := _share(path)).__getitem__, len(dataset)),
+        "ds.__getitems__, 256": lambda path: _accesses((dataset := _share(path)).__getitems__, len(dataset), 256),
+        "list of str [i]": lambda path: _accesses((rows := list(_share(path))).__getitem__, len(rows)),
         "MetaFile.rows, 256 random": access_file,
     },
     "workers": {  # over the same rows
-        "RankDataset": lambda path: _private_growth(_loaded(path)),
-        "list of str": lambda path: _private_growth(list(_loaded(path))),
+        "RankDataset": lambda path: _private_growth(_share(path)),
+        "list of str": lambda path: _private_growth(list(_share(path))),
     },
 }
 ALL = {f"{section}/{name}": work for section, functions in SECTIONS.items() for name, work in functions.items()}
 
 
-def apart(name: str, path: Path) -> Result:
-    """Run one measurement in a process of its own."""
-    return dict(in_own_process("tests.bench.bench_rank_dataset", "--one", name, path))
+apart = functools.partial(in_own_process, "tests.bench.bench_rank_dataset", "--one")
 
 
 def available(name: str) -> bool:
@@ -277,14 +274,13 @@ def as_text(found: dict[str, list[Result]], path: Path, rows: int) -> str:
     return "\n\n".join(parts)
 
 
-def main(given: list[str] | None = None) -> None:
-    """Run the command line."""
+def main(given: Sequence[str] = ()) -> None:
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--folder", help="where the file is made (and deleted); a temporary folder by default")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "PATH"), help=argparse.SUPPRESS)
-    options = parser.parse_args([] if given is None else given)
+    options = parser.parse_args(given)
     if options.one:
         print(json.dumps(ALL[options.one[0]](Path(options.one[1]))))
         return

@@ -148,14 +148,12 @@ def rows(rounds: int = ROUNDS, seconds: float = SECONDS) -> list[dict[str, Any]]
 
 
 def as_text(found: list[dict[str, Any]]) -> str:
-    """Lay the rows out as a table."""
     lines = [("", *HOW), *((row["who"], *(f"{row[how]:,.0f}" for how in HOW)) for row in found)]
     note = "HTTP/1.0 has no kept-alive connections; HTTP/1.1 without its own buffer waits 40 ms for an acknowledgement"
     return f"{table(lines)}\n{note}"
 
 
 def main() -> None:
-    """Print the table."""
     parser = arguments(__doc__)
     parser.add_argument("--serve", nargs=2, metavar=("META", "STEP"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -22,12 +22,12 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def run_beside_a_peer(doc: str | None, measure: Callable[[int], None], rounds: int, given: list[str] | None) -> None:
+def run_beside_a_peer(doc: str | None, measure: Callable[[int], None], rounds: int, given: Any = ()) -> None:
     """Measure in one intra-op thread, beside torchgpipe if it is there: `--peer` says where, `--rounds` how often."""
     parser = arguments(doc)
     parser.add_argument("--peer", help="a folder in which torchgpipe is installed")
     parser.add_argument("--rounds", type=int, default=rounds)
-    chosen = parser.parse_args([] if given is None else given)
+    chosen = parser.parse_args(given)
     if chosen.peer:
         sys.path.insert(0, chosen.peer)
     before = torch.get_num_threads()

@@ -167,7 +167,6 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """Say what was found, in a few lines."""
     lines = [f"{result['rows']:,} rows, {result['bytes'] / 1e9:.2f} GB, W = {WORLD_SIZE}, E = {MINI_EPOCHS}"]
     index_ = result["index"]
     lines.append(
@@ -186,7 +185,6 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def main(given: list[str]) -> int:
-    """Run the command line."""
     parser = arguments(__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where there is room for the file")

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import lib
+from tests.lib.refusal import refuses
 
 HEAVY = ("matplotlib", "IPython", "ipywidgets", "sklearn", "scipy", "PIL", "psutil", "jupyterlab", "tqdm", "pandas")
 
@@ -52,8 +53,7 @@ def test_importing_is_quick_where_torch_is_imported_already():
 
 
 def test_an_unknown_name_is_an_attribute_error_and_the_known_ones_are_listed():
-    with pytest.raises(AttributeError, match="DistributedSamplr"):
-        _ = lib.DistributedSamplr
+    refuses(AttributeError, "DistributedSamplr", getattr, lib, "DistributedSamplr")
     assert set(lib.__all__) <= set(dir(lib))
 
 

@@ -18,6 +18,7 @@ import torch
 
 from lib._values import format_bytes, format_share, format_time, plural, table
 from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, cuda_peak, machine_card, measure, memory
+from tests.lib.refusal import refuses
 
 # --- time ---------------------------------------------------------------------------------------------------------
 MODULE = importlib.import_module("lib.measure")  # lib.measure itself is the function
@@ -47,8 +48,7 @@ def test_a_ratio_compares_within_a_round_so_a_machine_that_slows_down_does_not_m
     slowing = Comparison({name: Timing(samples, "cpu", "perf_counter") for name, samples in times.items()})
     assert (slowing.ratio("torch", "ours"), slowing.ratio("ours", "torch")) == (2.0, 0.5)
     assert list(slowing) == ["ours", "torch"] and len(slowing) == 2
-    with pytest.raises(KeyError, match="nothing named 'C' was measured, only ours, torch"):
-        slowing.ratio("ours", "C")
+    refuses(KeyError, "nothing named 'C' was measured, only ours, torch", slowing.ratio, "ours", "C")
     timings = compare({"short": lambda: time.sleep(0.002), "long": lambda: time.sleep(0.02)}, repeats=3)
     assert timings.ratio("long", "short") > 1, "more work takes longer"
 
@@ -64,27 +64,21 @@ def test_the_table_of_a_comparison_is_aligned():
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (dict(repeats=0), ValueError, "repeats must be at least 1, not 0"),
-        (dict(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
-        (dict(repeats=2.5), TypeError, "repeats must be an integer"),
-        (dict(device="meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "message"), [
+    (dict(repeats=0), ValueError, "repeats must be at least 1, not 0"),
+    (dict(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
+    (dict(repeats=2.5), TypeError, "repeats must be an integer"),
+    (dict(device="meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
+])  # fmt: skip
 def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
     runs: list[int] = []
-    with pytest.raises(error, match=message):
-        measure(lambda: runs.append(1), **arguments)
+    refuses(error, message, measure, lambda: runs.append(1), **arguments)
     assert runs == []
     with pytest.raises(TypeError, match=r"ours must be a function of no arguments, not 45; write `lambda: work\(x\)`"):
         compare({"ours": sum(range(10))})
-    with pytest.raises(ValueError, match="nothing to compare"):
-        compare({})
+    refuses(ValueError, "nothing to compare", compare, {})
     for interval in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="interval must be a number of seconds above 0"):
-            MemoryWatch(interval)
+        refuses(ValueError, "interval must be a number of seconds above 0", MemoryWatch, interval)
 
 
 # --- units --------------------------------------------------------------------------------------------------------
@@ -158,8 +152,7 @@ def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_nam
     process.communicate()
     assert child.uss > 60 * MEGABYTES and abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
     assert without.uss < after.uss - 50 * MEGABYTES
-    with pytest.raises(ProcessLookupError, match=f"there is no process {process.pid}"):
-        memory(process.pid)
+    refuses(ProcessLookupError, f"there is no process {process.pid}", memory, process.pid)
     gone = mock.Mock(memory_full_info=mock.Mock(side_effect=psutil.NoSuchProcess(1)))
     with mock.patch.object(psutil.Process, "children", return_value=[gone]):
         assert memory().rss > 0, "one that ends while it is counted is left out"
@@ -175,8 +168,7 @@ def test_a_system_that_tells_no_pss_or_denies_it_gives_none(monkeypatch):
 def test_without_psutil_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "psutil", None)
     for use in (memory, MemoryWatch):
-        with pytest.raises(ImportError, match="measuring memory needs psutil: pip install psutil"):
-            use()
+        refuses(ImportError, "measuring memory needs psutil: pip install psutil", use)
     card = machine_card()
     assert card.cores_physical is None and card.threads >= 1
 

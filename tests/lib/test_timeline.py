@@ -16,6 +16,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from lib.timeline import Recorder, Span, Trace, Work, play
+from tests.lib.refusal import refuses
 
 LOADS = [Span("worker", f"load {i}", i, i + 1, "load") for i in (0, 1)]
 PIPELINE = Trace([*LOADS, *(Span("model", f"step {i}", i + 1, i + 2, "step") for i in (0, 1))])
@@ -28,8 +29,7 @@ def test_impossible_times_are_refused_with_the_values(start, end):
         Span("rank 0", "F0", start, end)
     with pytest.raises(ValueError, match="start <= end"):  # when it is recorded, not when it is read
         Recorder().add("rank 0", "F0", start, end)
-    with pytest.raises(TypeError, match="are str, not 0, 'F0'"):
-        Span(0, "F0", 0, 1)
+    refuses(TypeError, "are str, not 0, 'F0'", Span, 0, "F0", 0, 1)
 
 
 # --- what a trace says --------------------------------------------------------------------------------------------
@@ -41,16 +41,13 @@ def test_two_lanes_that_overlap_for_one_second_of_three():
     assert (PIPELINE.start, PIPELINE.end, PIPELINE.makespan) == (0.0, 3.0, 3.0)
     assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0 and PIPELINE.overlap("load", "step") == 1.0
     assert PIPELINE.bubble == pytest.approx(2 / 6)
-    with pytest.raises(KeyError, match=r"no lane 'modle' in this trace; its lanes are worker, model"):
-        PIPELINE.busy("modle")
+    refuses(KeyError, r"no lane 'modle' in this trace; its lanes are worker, model", PIPELINE.busy, "modle")
 
 
 def test_the_order_of_lanes_can_be_given_and_new_ones_follow():
     assert Trace(PIPELINE, lanes=("model",)).lanes == ("model", "worker")
-    with pytest.raises(ValueError, match="lanes must differ: model, model"):
-        Trace(PIPELINE, lanes=("model", "model"))
-    with pytest.raises(TypeError, match="not the one string 'model'"):
-        Trace(PIPELINE, lanes="model")
+    refuses(ValueError, "lanes must differ: model, model", Trace, PIPELINE, lanes=("model", "model"))
+    refuses(TypeError, "not the one string 'model'", Trace, PIPELINE, lanes="model")
 
 
 def test_a_trace_is_a_sequence_in_order_of_start_and_equal_to_its_like():
@@ -75,8 +72,7 @@ def test_moved_merged_and_chosen_spans_keep_their_lanes():
     assert PIPELINE.only(lane="model").lanes == ("model",)
     assert PIPELINE.only(kind=("load", "step"), lane=("worker", "model")) == PIPELINE
     for factor in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="factor must be a positive number"):
-            trace.scale(factor)
+        refuses(ValueError, "factor must be a positive number", trace.scale, factor)
 
 
 def test_the_text_is_aligned_and_in_one_unit():
@@ -132,8 +128,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_debris_and_a_missing_folder_i
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="disk full"):
-        Trace().to_chrome(tmp_path / "trace.json")
+    refuses(OSError, "disk full", Trace().to_chrome, tmp_path / "trace.json")
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
     assert Trace.from_chrome(tmp_path / "trace.json") == PIPELINE
     with pytest.raises(FileNotFoundError, match=r"missing.trace.json' does not exist: make it first"):
@@ -310,13 +305,9 @@ def test_data_flow_is_not_clock_by_clock():
     assert (trace.makespan, sum(clocks)) == (16, 18)
 
 
-@pytest.mark.parametrize(
-    "tasks, says",
-    [
-        ([Work("a", "F0", 1), Work("b", "F0", 1)], "two tasks are labelled 'F0'"),
-        ([Work("b", "G0", 1, ["F0"]), Work("a", "F0", 1)], "'G0' needs 'F0', which does not stand before it"),
-    ],
-)
+@pytest.mark.parametrize("tasks, says", [
+    ([Work("a", "F0", 1), Work("b", "F0", 1)], "two tasks are labelled 'F0'"),
+    ([Work("b", "G0", 1, ["F0"]), Work("a", "F0", 1)], "'G0' needs 'F0', which does not stand before it"),
+])  # fmt: skip
 def test_tasks_that_cannot_play_are_refused(tasks, says):
-    with pytest.raises(ValueError, match=says):
-        play(tasks)
+    refuses(ValueError, says, play, tasks)

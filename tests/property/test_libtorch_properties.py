@@ -5,15 +5,11 @@ from hypothesis import strategies as st
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 
-Sampler = DistributedRandomSampler | DistributedSequentialSampler
-
 KINDS = st.sampled_from([DistributedRandomSampler, DistributedSequentialSampler])
-SIZES = st.integers(0, 200)
-WORLDS = st.integers(1, 12)
-EPOCHS = st.integers(0, 2**64 - 1)
+SIZES, WORLDS, EPOCHS = st.integers(0, 200), st.integers(1, 12), st.integers(0, 2**64 - 1)
 
 
-def in_epoch(kind: type[Sampler], size: int, world: int, rank: int, duplicates: bool, epoch: int) -> Sampler:
+def in_epoch(kind, size, world, rank, duplicates, epoch):
     sampler = kind(size, world, rank, duplicates)
     sampler.set_epoch(epoch)
     sampler.reset()
@@ -22,9 +18,7 @@ def in_epoch(kind: type[Sampler], size: int, world: int, rank: int, duplicates: 
 
 @settings(max_examples=150)
 @given(KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
-def test_together_the_ranks_deal_every_position_once(
-    kind: type[Sampler], size: int, world: int, duplicates: bool, epoch: int
-) -> None:
+def test_together_the_ranks_deal_every_position_once(kind, size, world, duplicates, epoch):
     ranks = [list(in_epoch(kind, size, world, rank, duplicates, epoch)) for rank in range(world)]
     local = -(-size // world) if duplicates else size // world
     assert [len(rank) for rank in ranks] == [local] * world
@@ -33,9 +27,7 @@ def test_together_the_ranks_deal_every_position_once(
 
 @settings(max_examples=150)
 @given(st.data(), KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
-def test_batches_of_any_sizes_and_restarts_between_them_give_the_pass(
-    data: st.DataObject, kind: type[Sampler], size: int, world: int, duplicates: bool, epoch: int
-) -> None:
+def test_batches_of_any_sizes_and_restarts_between_them_give_the_pass(data, kind, size, world, duplicates, epoch):
     rank = data.draw(st.integers(0, world - 1))
     one_pass = list(in_epoch(kind, size, world, rank, duplicates, epoch))
     sampler, pieces = in_epoch(kind, size, world, rank, duplicates, epoch), []

@@ -13,13 +13,8 @@ ticks = st.integers(0, 9)
 def epochs(draw):
     batches = draw(st.integers(1, 14))
     load = draw(st.lists(st.integers(1, 9), min_size=batches, max_size=batches))
-    return dict(
-        batches=batches,
-        load=load,
-        step=draw(ticks),
-        num_workers=draw(st.integers(1, 4)),
-        prefetch_factor=draw(st.integers(1, 3)),
-    )
+    workers, prefetch = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    return dict(batches=batches, load=load, step=draw(ticks), num_workers=workers, prefetch_factor=prefetch)
 
 
 @given(epochs())
@@ -41,9 +36,8 @@ def test_every_batch_is_loaded_and_trained_once_and_in_order(epoch):
     for kind in ("load", "step"):
         numbers = [int(span.label.split()[1]) for span in trace if span.kind == kind]
         assert sorted(numbers) == list(range(epoch["batches"]))
-    assert [span.label for span in trace.only(lane=TRAINER, kind="step")] == [
-        f"step {b}" for b in range(epoch["batches"])
-    ]
+    steps = [span.label for span in trace.only(lane=TRAINER, kind="step")]
+    assert steps == [f"step {b}" for b in range(epoch["batches"])]
 
 
 @given(epochs())

@@ -5,13 +5,13 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lib.data import meta, meta_index
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset
+from tests.lib.refusal import refuses
 
 
 def oracle(content: bytes) -> list[str]:
@@ -60,8 +60,7 @@ def test_a_shorter_index_is_never_accepted(content, keep):
         MetaFile(path).close()
         index = Path(f"{path}.idx")
         os.truncate(index, int(keep * index.stat().st_size))
-        with pytest.raises(ValueError, match="cut short"):
-            MetaFile(path)
+        refuses(ValueError, "cut short", MetaFile, path)
 
 
 @settings(max_examples=200)

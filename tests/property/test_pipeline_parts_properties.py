@@ -4,17 +4,23 @@ import copy
 from itertools import combinations, pairwise
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from lib.pipeline import DeferredBatchNorm, GPipe, Namespace, partition, pop, skippable, stash
 from lib.pipeline.batchnorm import mini_batch
 
+cuts = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
+    lambda costs: st.tuples(st.just(costs), st.integers(1, len(costs)))
+)
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.data())
-def test_no_cut_is_better_than_ours(costs, data):
-    n = data.draw(st.integers(1, len(costs)))
+
+@given(cuts)
+@example(([7, 1, 1, 1, 1, 1, 7, 1], 3))  # the dearest block: 8, of torchgpipe's cut 9
+@example(([2, 2, 2, 5, 5], 4))  # 5, and 11
+def test_no_cut_is_better_than_ours(drawn):
+    costs, n = drawn
     sums = lambda cuts: [sum(costs[a:b]) for a, b in pairwise([0, *cuts, len(costs)])]  # noqa: E731
     price = lambda blocks: (max(blocks), sum(block**2 for block in blocks))  # noqa: E731
     lengths = partition(costs, n)
@@ -25,18 +31,16 @@ def test_no_cut_is_better_than_ours(costs, data):
 
 @given(
     sizes=st.lists(st.integers(2, 9), min_size=1, max_size=6),
-    mean=st.sampled_from([0.0, -3.0, 1e4]),
+    mean=st.sampled_from([0.0, -3.0, 1e4]),  # of 1e4, E[x²] - E[x]² in float32 leaves torchgpipe a variance of -8
     std=st.sampled_from([0.1, 1.0, 1e3]),
     momentum=st.sampled_from([None, 0.1, 1.0]),
-    spare=st.integers(0, 2),
+    spare=st.integers(-2, 2),  # torchgpipe waits for micro-batch number `chunks`, be it the next mini-batch's
     seed=st.integers(0, 99),
 )
 def test_statistics_are_those_of_the_whole_batch(sizes, mean, std, momentum, spare, seed):
     batch = torch.randn(sum(sizes), 2, generator=torch.Generator().manual_seed(seed)) * std + mean
-    whole, parts = (
-        nn.BatchNorm1d(2, momentum=momentum),
-        DeferredBatchNorm(2, momentum=momentum, chunks=len(sizes) + spare),
-    )
+    whole = nn.BatchNorm1d(2, momentum=momentum)
+    parts = DeferredBatchNorm(2, momentum=momentum, chunks=max(1, len(sizes) + spare))
     for _ in range(2):
         whole(batch)
         with mini_batch(parts):

@@ -46,41 +46,27 @@ def whole(dataset):
 
 
 sizes, worlds, parts = st.integers(0, 60), st.integers(1, 9), st.integers(1, 9)
-common = dict(
-    seed=st.integers(-3, 3),
-    epoch=st.integers(0, 3),
-    drop_last=st.booleans(),
-    order=st.sampled_from(["feistel", "torch"]),
-)
+flags, orders = st.booleans(), st.sampled_from(["feistel", "torch"])
 
 
-@given(size=sizes, world_size=worlds, mini_epochs=parts, **common)
-def test_every_row_is_dealt_once(size, world_size, mini_epochs, seed, epoch, drop_last, order):
-    dealt = []
-    for rank in range(world_size):
-        dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
-        dataset.set_epoch(epoch)
-        dealt.append(whole(dataset))
-    lengths = {tuple(map(len, of_rank)) for of_rank in dealt}
-    assert len(lengths) == 1, "ranks get equally many rows in each mini-epoch"
-    assert max(*lengths) - min(*lengths) <= 1 if mini_epochs > 1 else True, "and mini-epochs are even"
-    count = Counter(row for of_rank in dealt for part in of_rank for row in part)
-    if drop_last:
-        assert len(count) == size // world_size * world_size and set(count.values()) <= {1}
-    else:
-        assert set(count) == set(range(size)) and count.total() - size <= world_size - 1
-
-
-@given(size=sizes, world_size=worlds, mini_epochs=parts, **common)
-def test_mini_epochs_together_are_the_share_of_the_distributed_sampler(
-    size, world_size, mini_epochs, seed, epoch, drop_last, order
-):
-    for rank in range(world_size):
-        dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
-        sampler = DistributedSampler(range(size), world_size, rank, seed=seed, drop_last=drop_last, order=order)
+@given(sizes, worlds, parts, st.integers(-3, 3), st.integers(0, 3), flags, orders)
+def test_every_row_is_dealt_once_as_the_distributed_sampler_does(size, world, parts, seed, epoch, drop_last, order):
+    dealt, arguments = [], dict(seed=seed, drop_last=drop_last, order=order)
+    for rank in range(world):
+        dataset = make(size, world, rank, mini_epochs=parts, **arguments)
+        sampler = DistributedSampler(range(size), world, rank, **arguments)
         dataset.set_epoch(epoch)
         sampler.set_epoch(epoch)
-        assert sum(whole(dataset), []) == list(sampler)
+        dealt.append(whole(dataset))
+        assert sum(dealt[-1], []) == list(sampler), "mini-epochs together are a rank's share"
+    lengths = {tuple(map(len, of_rank)) for of_rank in dealt}
+    assert len(lengths) == 1, "ranks get equally many rows in each mini-epoch"
+    assert max(*lengths) - min(*lengths) <= 1 if parts > 1 else True, "and mini-epochs are even"
+    count = Counter(row for of_rank in dealt for part in of_rank for row in part)
+    if drop_last:
+        assert len(count) == size // world * world and set(count.values()) <= {1}
+    else:
+        assert set(count) == set(range(size)) and count.total() - size <= world - 1
 
 
 @given(
@@ -89,12 +75,10 @@ def test_mini_epochs_together_are_the_share_of_the_distributed_sampler(
     parts=st.lists(parts, min_size=4, max_size=4),
     steps=st.lists(st.floats(0, 1), min_size=3, max_size=3),
     seed=st.integers(0, 3),
-    drop_last=st.booleans(),
-    order=st.sampled_from(["feistel", "torch"]),
+    drop_last=flags,
+    order=orders,
 )
-def test_nothing_is_lost_or_doubled_when_training_stops_and_goes_on_with_another_world_size(
-    size, worlds, parts, steps, seed, drop_last, order
-):
+def test_a_stop_and_another_world_size_lose_and_double_nothing(size, worlds, parts, steps, seed, drop_last, order):
     used, state, consumed = [], None, 0
     for turn, (world_size, mini_epochs) in enumerate(zip(worlds, parts, strict=False)):
         datasets, ranks = [], []
@@ -126,9 +110,7 @@ def test_nothing_is_lost_or_doubled_when_training_stops_and_goes_on_with_another
 
 
 @given(size=sizes, world_size=worlds, mini_epochs=parts, drop_last=st.booleans(), data=st.data())
-def test_a_state_at_the_start_of_a_mini_epoch_resumes_with_that_mini_epoch(
-    size, world_size, mini_epochs, drop_last, data
-):
+def test_a_state_at_the_start_of_a_mini_epoch_resumes_with_it(size, world_size, mini_epochs, drop_last, data):
     dataset = make(size, world_size, 0, mini_epochs=mini_epochs, drop_last=drop_last)
     rest = whole(dataset)
     mini_epoch = data.draw(st.integers(0, mini_epochs - 1))
@@ -154,9 +136,7 @@ def test_a_state_at_the_start_of_a_mini_epoch_resumes_with_that_mini_epoch(
         max_size=2,
     ),
 )
-def test_a_changed_state_is_refused_or_deals_just_what_it_says_is_left(
-    size, world_size, mini_epochs, drop_last, part, change
-):
+def test_a_changed_state_is_refused_or_deals_what_it_says(size, world_size, mini_epochs, drop_last, part, change):
     first = make(size, world_size, 0, mini_epochs=mini_epochs, drop_last=drop_last)
     state = {**first.state_dict(int(part * first.num_samples * world_size)), **change}
     ranks = [make(size, world_size, rank, mini_epochs=mini_epochs, drop_last=drop_last) for rank in range(world_size)]

@@ -1,6 +1,6 @@
 """What must hold for every dataset size, world size and place of interruption."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
@@ -10,24 +10,20 @@ sizes, worlds, seeds = st.integers(0, 300), st.integers(1, 20), st.integers(0, 2
 orders = st.sampled_from(["torch", "feistel"])
 
 
-@given(
-    st.integers(0, 3000),
-    worlds,
-    st.integers(-(2**40), 2**40),
-    st.integers(0, 10_000),
-    st.booleans(),
-    st.booleans(),
-    st.data(),
-)
-def test_it_is_torch_index_for_index(size, world_size, seed, epoch, shuffle, drop_last, data):
-    rank = data.draw(st.integers(0, world_size - 1))
-    ours, theirs = (
-        kind(range(size), world_size, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
-        for kind in (DistributedSampler, TorchDistributedSampler)
-    )
-    ours.set_epoch(epoch)
-    theirs.set_epoch(epoch)
-    assert list(ours) == list(theirs) and len(ours) == len(theirs)
+flags, ranks, few_or_many = st.booleans(), st.integers(0, 19), st.integers(0, 25) | st.integers(0, 3000)
+
+
+@given(few_or_many, worlds, ranks, st.integers(-(2**40), 2**40), st.integers(0, 10_000), flags, flags)
+@example(100_003, 7, 6, 11, 0, True, False)
+@example(100_003, 30, 29, 11, 0, True, True)
+def test_it_is_torch_index_for_index(size, world_size, rank, seed, epoch, shuffle, drop_last):
+    arguments = dict(shuffle=shuffle, seed=seed, drop_last=drop_last)
+    kinds = DistributedSampler, TorchDistributedSampler
+    both = [kind(range(size), world_size, rank % world_size, **arguments) for kind in kinds]
+    for sampler in both:
+        sampler.set_epoch(epoch)
+    ours, theirs = ([len(s), s.num_samples, s.total_size, list(s)] for s in both)
+    assert ours == theirs
 
 
 @given(sizes, worlds, seeds, orders, st.booleans())
@@ -37,23 +33,15 @@ def test_without_padding_every_index_comes_once_and_shares_differ_by_one(size, w
         for rank in range(world_size)
     ]
     assert sorted(sum(shares, [])) == list(range(size))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert [len(share) for share in shares] == [-(-(size - rank) // world_size) for rank in range(world_size)]
+
+
+modes = st.sampled_from(["pad", "drop", "exact"])
 
 
 @settings(max_examples=60)
-@given(
-    st.integers(1, 200),
-    worlds,
-    worlds,
-    seeds,
-    orders,
-    st.booleans(),
-    st.sampled_from(["pad", "drop", "exact"]),
-    st.data(),
-)
-def test_interrupted_anywhere_nothing_comes_twice_and_nothing_is_lost(
-    size, before, after, seed, order, shuffle, mode, data
-):
+@given(st.integers(1, 200), worlds, worlds, seeds, orders, flags, modes, st.data())
+def test_interrupted_anywhere_nothing_comes_twice_or_is_lost(size, before, after, seed, order, shuffle, mode, data):
     arguments = dict(shuffle=shuffle, seed=seed, order=order)
     first = [DistributedSampler(range(size), before, rank, **arguments) for rank in range(before)]
     steps = data.draw(st.integers(0, size // before))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lib import schedules as package
 from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
 from lib.schedules.table import slotted
+from tests.lib.refusal import refuses
 from tests.lib.schedules.random_tables import can_run, damaged, graph, inputs, legal_table
 
 ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "eager_one_f_one_b", "pipedream", "zero_bubble_h1")
@@ -68,8 +69,7 @@ def test_a_table_with_two_dependent_actions_swapped_is_refused(schedule: Schedul
     row = schedule.actions(rank)
     pairs = [(row.index(needed), b) for b, action in enumerate(row) for needed in inputs(action, row)]
     a, b = data.draw(st.sampled_from(pairs))
-    with pytest.raises(ScheduleError, match=f"rank {rank}, slot"):
-        validate(swapped(schedule, rank, a, b))
+    refuses(ScheduleError, f"rank {rank}, slot", validate, swapped(schedule, rank, a, b))
 
 
 @given(schedules, st.data())

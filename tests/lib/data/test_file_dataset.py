@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset
 from lib.data.file_dataset import FileDataset
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset
+from tests.lib.refusal import refuses
 
 N = 1000
 
@@ -38,10 +39,8 @@ def test_items_are_the_rows_as_one_would_read_them_naively(path):
         assert dataset[7] == len(naive[7]) and dataset.__getitems__(range(N)) == [*map(len, naive)]
         for wrong in (N, -N - 1):
             for asked in ([wrong], [-1] * 20 + [wrong]):
-                with pytest.raises(IndexError, match=f"item {wrong} is out of range: there are {N}"):
-                    dataset.__getitems__(asked)
-        with pytest.raises(TypeError):
-            dataset[1.5]
+                refuses(IndexError, f"item {wrong} is out of range: there are {N}", dataset.__getitems__, asked)
+        refuses(TypeError, "", dataset.__getitem__, 1.5)
 
 
 def test_a_batch_is_one_call_that_reads_close_rows_together(path, monkeypatch):
@@ -92,16 +91,3 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
     (_, peak, naive), (held, large_peak, large_naive) = sizes(1_000), sizes(16_000)
     assert large_naive > 12 * naive and large_peak < 1.5 * peak < large_naive / 4 and held < 10_000
-
-
-def test_a_text_that_has_changed_is_an_error_here_and_in_a_copy(path):
-    with MetaFile(path) as meta:
-        dataset = FileDataset(meta)
-        copy = pickle.dumps(dataset)
-        with open(path, "a") as file:
-            file.write("one more\n")
-        for read in (lambda: dataset[0], lambda: dataset.__getitems__(range(100)), lambda: pickle.loads(copy)):
-            with pytest.raises(RuntimeError, match=r"has changed since it was opened .* open it anew with MetaFile"):
-                read()
-    with pytest.raises(ValueError, match="closed"):
-        dataset[0]

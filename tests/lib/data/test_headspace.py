@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lib.data.headspace import Headspace, headspace
+from tests.lib.refusal import refuses
 
 
 class Clock:
@@ -52,9 +53,8 @@ class Loader:
 
 def measured(step, loader, num_workers=0, friction=0.0, **arguments):
     clock = Clock()
-    return headspace(
-        Loader(clock, loader, num_workers, friction=friction), clock.step(step), clock=clock, cores=8, **arguments
-    )
+    made = Loader(clock, loader, num_workers, friction=friction)
+    return headspace(made, clock.step(step), clock=clock, cores=8, **arguments)
 
 
 def times(found):
@@ -62,22 +62,17 @@ def times(found):
 
 
 # --- what limits, and what it asks for
-@pytest.mark.parametrize(
-    "step, loader, workers, both, limits, gain, needed",
-    [
-        (0.1, 0.4, 2, 0.4, "loader", 4.0, 8),  # loader-bound: 2 workers give a batch in 0.4 s, so one needs 0.8 s
-        (0.1, 0.3, 2, 0.3, "loader", 3.0, 6),  # 2 · 0.3 / 0.1 is 6.000000000000001 in floats, and no seventh worker
-        (0.1, 0.01, 4, 0.1, "step", 1.0, 1),  # step-bound: one of the four would do
-        (0.1, 0.1, 2, 0.1, "step", 1.0, 2),  # balanced
-        (0.1, 0.105, 2, 0.105, "step", 1.05, 2),  # within the noise: no third worker for 5 %
-        (0.1, 0.1, 0, 0.2, "loader", 2.0, 1),  # one process: the times add up, one worker hides the loader
-        (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
-        (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
-    ],
-)
-def test_three_times_say_what_limits_what_there_is_to_win_and_how_many_workers(
-    step, loader, workers, both, limits, gain, needed
-):
+@pytest.mark.parametrize("step, loader, workers, both, limits, gain, needed", [
+    (0.1, 0.4, 2, 0.4, "loader", 4.0, 8),  # loader-bound: 2 workers give a batch in 0.4 s, so one needs 0.8 s
+    (0.1, 0.3, 2, 0.3, "loader", 3.0, 6),  # 2 · 0.3 / 0.1 is 6.000000000000001 in floats, and no seventh worker
+    (0.1, 0.01, 4, 0.1, "step", 1.0, 1),  # step-bound: one of the four would do
+    (0.1, 0.1, 2, 0.1, "step", 1.0, 2),  # balanced
+    (0.1, 0.105, 2, 0.105, "step", 1.05, 2),  # within the noise: no third worker for 5 %
+    (0.1, 0.1, 0, 0.2, "loader", 2.0, 1),  # one process: the times add up, one worker hides the loader
+    (0.1, 0.25, 0, 0.35, "loader", 3.5, 3),
+    (0.1, 0.005, 0, 0.105, "step", 1.05, 0),  # nothing to hide
+])  # fmt: skip
+def test_three_times_say_what_limits_and_how_many_workers(step, loader, workers, both, limits, gain, needed):
     found = measured(step, loader, workers)
     assert times(found) == (step, loader, both), "neither the 100 s of a start nor anything else is in them"
     assert found.undisturbed == pytest.approx(both)
@@ -144,20 +139,16 @@ def test_a_short_epoch_is_measured_as_far_as_it_goes_and_an_empty_one_is_refused
             headspace(loader, clock.step(0.1), clock=clock)
         assert loader.closed == loader.opened == 1
     dropped = DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)
-    with pytest.raises(ValueError, match="0 batches"):
-        headspace(dropped, len)
+    refuses(ValueError, "0 batches", headspace, dropped, len)
 
 
 def test_arguments_that_measure_nothing_are_refused_before_anything_runs():
     clock = Clock()
     loader = Loader(clock, 0.1)
     for wrong in ({"batches": 0}, {"cached": 0}, {"ranks": 0}, {"cores": 0}, {"batches": 2.5}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            headspace(loader, clock.step(0.1), **wrong)
-    with pytest.raises(TypeError, match="a function of one batch, not None"):
-        headspace(loader, None)
-    with pytest.raises(TypeError, match=r"can't be an iterator .* pass the loader itself"):
-        headspace(iter([1, 2]), clock.step(0.1))
+        refuses(ValueError, next(iter(wrong)), headspace, loader, clock.step(0.1), **wrong)
+    refuses(TypeError, "a function of one batch, not None", headspace, loader, None)
+    refuses(TypeError, r"can't be an iterator .* pass the loader itself", headspace, iter([1, 2]), clock.step(0.1))
     assert loader.opened == 0
     with pytest.raises(ValueError, match=r"the time of a step must be .* above 0, not 0\.0"):
         headspace(loader, clock.step(0.0), clock=clock)
@@ -221,6 +212,5 @@ def test_a_step_that_raises_is_told_as_it_is_and_leaves_no_worker():
         if len(seen) > 8:  # in the third pass
             raise FloatingPointError("the loss is nan")
 
-    with pytest.raises(FloatingPointError, match="the loss is nan"):
-        headspace(loader, step, batches=5)
+    refuses(FloatingPointError, "the loss is nan", headspace, loader, step, batches=5)
     assert len(seen) == 9 and not multiprocessing.active_children()

@@ -12,6 +12,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler, _mt19937
+from tests.lib.refusal import refuses
 
 GOLDENS = json.loads((pathlib.Path(__file__).parents[2] / "goldens" / "libtorch.json").read_text())
 Sampler: TypeAlias = DistributedRandomSampler | DistributedSequentialSampler
@@ -117,7 +118,6 @@ def test_a_million_indices_are_shuffled_once_an_epoch():
     assert made - start < (first_pass - made) / 10 and second_pass - first_pass < (first_pass - made) / 10
 
 
-# ---- a cursor
 # ---- a sampler for a DataLoader
 class Numbers(Dataset[int]):
     def __getitem__(self, index):
@@ -183,47 +183,33 @@ def test_the_state_is_the_index_and_for_random_the_epoch():
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "other, message",
-    [
-        ((30, 2, 1), "size=30, this sampler has size=20; reset"),
-        ((20, 4, 1), "num_replicas=4"),
-        ((20, 2, 0), "rank=0"),
-        ((20, 2, 1, False), "allow_duplicates=False"),
-    ],
-)
+@pytest.mark.parametrize("other, message", [
+    ((30, 2, 1), "size=30, this sampler has size=20; reset"), ((20, 4, 1), "num_replicas=4"), ((20, 2, 0), "rank=0"),
+    ((20, 2, 1, False), "allow_duplicates=False"),
+])  # fmt: skip
 def test_a_state_from_elsewhere_is_refused_and_changes_nothing(kind, other, message):
     sampler = kind(20, 2, 1)
     sampler.next(3)
     before, state = sampler.state_dict(), kind(*other).state_dict()
-    with pytest.raises(ValueError, match=message):
-        sampler.load_state_dict(state)
+    refuses(ValueError, message, sampler.load_state_dict, state)
     assert sampler.state_dict() == before
 
 
 @BOTH
 @pytest.mark.parametrize("index", [9, 21, -1, 10.5, None])
 def test_a_state_outside_this_shard_is_refused(kind, index):
-    with pytest.raises(ValueError, match="the state's index must be"):
-        kind(20, 2, 1).load_state_dict({"index": index, "epoch": 0})
+    refuses(ValueError, "the state's index must be", kind(20, 2, 1).load_state_dict, {"index": index, "epoch": 0})
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ((-1,), "size must be at least 0"),
-        ((2.5,), "size must be an integer"),
-        ((None,), "size must be an integer"),
-        ((10, 0), "num_replicas must be at least 1"),
-        ((10, 2, 2), "rank 2 is out of range for num_replicas 2; ranks are 0..1"),
-        ((10, 2, -1), "rank -1 is out of range"),
-        ((10, 2, 0.0), "rank must be an integer"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ((-1,), "size must be at least 0"), ((2.5,), "size must be an integer"), ((None,), "size must be an integer"),
+    ((10, 0), "num_replicas must be at least 1"),
+    ((10, 2, 2), "rank 2 is out of range for num_replicas 2; ranks are 0..1"),
+    ((10, 2, -1), "rank -1 is out of range"), ((10, 2, 0.0), "rank must be an integer"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once(kind, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kind(*arguments)
+    refuses(ValueError, message, kind, *arguments)
 
 
 @BOTH
@@ -232,20 +218,14 @@ def test_bad_calls_raise_and_leave_the_sampler_as_it_was(kind):
     sampler.next(4)
     before = sampler.state_dict()
     for wrong in (0, -1, 1.5):
-        with pytest.raises(ValueError, match="batch_size must be"):
-            sampler.next(wrong)
+        refuses(ValueError, "batch_size must be", sampler.next, wrong)
     for wrong in (-1, 2**64, 0.5):
-        with pytest.raises(ValueError, match="epoch must be"):
-            sampler.set_epoch(wrong)
+        refuses(ValueError, "epoch must be", sampler.set_epoch, wrong)
     for wrong in (-1, 0.5):
-        with pytest.raises(ValueError, match="size must be"):
-            sampler.reset(wrong)
-    with pytest.raises(TypeError, match="allow_duplicates must be True or False"):
-        kind(10, 1, 0, 3)
-    with pytest.raises(ValueError, match="the state has no index"):
-        sampler.load_state_dict({})
-    with pytest.raises(TypeError, match="a state is a mapping"):
-        sampler.load_state_dict([5])
+        refuses(ValueError, "size must be", sampler.reset, wrong)
+    refuses(TypeError, "allow_duplicates must be True or False", kind, 10, 1, 0, 3)
+    refuses(ValueError, "the state has no index", sampler.load_state_dict, {})
+    refuses(TypeError, "a state is a mapping", sampler.load_state_dict, [5])
     assert sampler.state_dict() == before
 
 
@@ -253,11 +233,9 @@ def test_what_only_the_random_one_refuses():
     sampler = DistributedRandomSampler(10)
     sampler.next(4)
     for epoch in (-1, 0.5, 2**64):
-        with pytest.raises(ValueError, match="epoch must be"):
-            sampler.load_state_dict({"index": 5, "epoch": epoch})
+        refuses(ValueError, "epoch must be", sampler.load_state_dict, {"index": 5, "epoch": epoch})
     with pytest.raises(ValueError, match="the state has no epoch"):
         sampler.load_state_dict(DistributedSequentialSampler(10).state_dict())
-    with pytest.raises(ValueError, match=r"size 4294967296 is too large"):
-        sampler.reset(2**32)
+    refuses(ValueError, r"size 4294967296 is too large", sampler.reset, 2**32)
     assert sampler.next(2) == [9, 8], "as if nothing had been asked"
     assert DistributedSequentialSampler(2**40, 2, 1).next(1) == [2**39]

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lib.data.permutation import Permutation
+from tests.lib.refusal import refuses
 
 POWERS_AND_NEIGHBOURS = sorted({max(1, 2**k + d) for k in range(21) for d in (-1, 0, 1)})  # 1 .. 1048577
 
@@ -176,34 +177,22 @@ def test_positions_outside_the_range_raise_index_error(n, wrong):
     at = np.array([n if w == "n" else w for w in wrong]) if isinstance(wrong, list) else wrong
     at = n if isinstance(at, str) else at
     p = Permutation(n)
-    with pytest.raises(IndexError, match=f"out of range for n {n}; they are 0..{n - 1}"):
-        p[at]
-    with pytest.raises(IndexError, match="out of range"):
-        p.inverse(at)
+    refuses(IndexError, f"out of range for n {n}; they are 0..{n - 1}", p.__getitem__, at)
+    refuses(IndexError, "out of range", p.inverse, at)
 
 
 @pytest.mark.parametrize("wrong", [0.0, "0", None, True, [0.5], np.array([True]), np.array(["0"])])
 def test_positions_that_are_no_integers_raise_type_error(wrong):
-    with pytest.raises(TypeError, match="integer"):
-        Permutation(5)[wrong]
+    refuses(TypeError, "integer", Permutation(5).__getitem__, wrong)
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"n": 0}, "n must be at least 1, not 0"),
-        ({"n": -3}, "n must be at least 1, not -3"),
-        ({"n": 2.5}, "n must be an integer"),
-        ({"n": 2**48 + 1}, "n must be below"),
-        ({"n": 5, "seed": -1}, "seed must be at least 0"),
-        ({"n": 5, "seed": None}, "seed must be an integer"),
-        ({"n": 5, "epoch": -1}, "epoch must be at least 0"),
-        ({"n": 5, "epoch": 1.0}, "epoch must be an integer"),
-        ({"n": 5, "rounds": 0}, "rounds must be at least 1"),
-        ({"n": 5, "rounds": 65}, "rounds must be below 65"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    ({"n": 0}, "n must be at least 1, not 0"), ({"n": -3}, "n must be at least 1, not -3"),
+    ({"n": 2.5}, "n must be an integer"), ({"n": 2**48 + 1}, "n must be below"),
+    ({"n": 5, "seed": -1}, "seed must be at least 0"), ({"n": 5, "seed": None}, "seed must be an integer"),
+    ({"n": 5, "epoch": -1}, "epoch must be at least 0"), ({"n": 5, "epoch": 1.0}, "epoch must be an integer"),
+    ({"n": 5, "rounds": 0}, "rounds must be at least 1"), ({"n": 5, "rounds": 65}, "rounds must be below 65"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Permutation(**arguments)
+    refuses(ValueError, message, Permutation, **arguments)
     assert sorted(Permutation(9, seed=10**5000)) == list(range(9)), "a seed of thousands of digits is none of these"

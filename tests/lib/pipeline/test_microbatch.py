@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from lib.pipeline.microbatch import Batch, check, gather, scatter
-
-
-def test_the_tensors_of_a_tuple_are_cut_alike():
-    batches = scatter((torch.zeros(5, 3), torch.zeros(5, 2, 2), torch.arange(5)), 2)
-    assert [[tuple(x.shape) for x in batch] for batch in batches] == [[(n, 3), (n, 2, 2), (n,)] for n in (3, 2)]
-    assert [batch.value[2].tolist() for batch in batches] == [[0, 1, 2], [3, 4]]
+from tests.lib.refusal import refuses
 
 
 def test_micro_batches_are_views_and_a_single_one_is_not_copied():
@@ -20,44 +15,32 @@ def test_micro_batches_are_views_and_a_single_one_is_not_copied():
     assert gather([Batch(x)]) is x
 
 
-@pytest.mark.parametrize(
-    "input, chunks, error, message",
-    [
-        ((torch.zeros(4), torch.zeros(6)), 2, ValueError, r"same number of rows, not \[4, 6\]"),
-        (torch.tensor(1.0), 2, ValueError, r"number of rows, not \['none'\]: dimension 0 is the batch"),
-        ((), 2, ValueError, r"number of rows, not \[\]"),
-        (torch.zeros(4), 0, ValueError, "chunks must be at least 1, not 0"),
-        (torch.zeros(4), 1.5, TypeError, "1.5"),
-        ([torch.zeros(4)], 2, TypeError, "got list"),
-        ((torch.zeros(4), None), 2, TypeError, "got NoneType"),
-        ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
-    ],
-)
+@pytest.mark.parametrize("input, chunks, error, message", [
+    ((torch.zeros(4), torch.zeros(6)), 2, ValueError, r"same number of rows, not \[4, 6\]"),
+    (torch.tensor(1.0), 2, ValueError, r"number of rows, not \['none'\]: dimension 0 is the batch"),
+    ((), 2, ValueError, r"number of rows, not \[\]"),
+    (torch.zeros(4), 0, ValueError, "chunks must be at least 1, not 0"), (torch.zeros(4), 1.5, TypeError, "1.5"),
+    ([torch.zeros(4)], 2, TypeError, "got list"), ((torch.zeros(4), None), 2, TypeError, "got NoneType"),
+    ((torch.zeros(4), (torch.zeros(4),)), 2, TypeError, "got tuple"),
+])  # fmt: skip
 def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
-    with pytest.raises(error, match=message):
-        scatter(input, chunks)
+    refuses(error, message, scatter, input, chunks)
 
 
-@pytest.mark.parametrize(
-    "outputs, message",
-    [
-        ([torch.zeros(2), (torch.zeros(2),)], "a tensor, a tuple of 1"),
-        ([(torch.zeros(2),), (torch.zeros(2), torch.zeros(2))], "a tuple of 1, a tuple of 2"),
-        ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"),
-        ([], "none"),
-    ],
-)
+@pytest.mark.parametrize("outputs, message", [
+    ([torch.zeros(2), (torch.zeros(2),)], "a tensor, a tuple of 1"),
+    ([(torch.zeros(2),), (torch.zeros(2), torch.zeros(2))], "a tuple of 1, a tuple of 2"),
+    ([torch.tensor(1.0), torch.tensor(2.0)], "without dimensions"), ([], "none"),
+])  # fmt: skip
 def test_what_cannot_be_gathered_says_why(outputs, message):
-    with pytest.raises(ValueError, match=message):
-        gather([Batch(output) for output in outputs])
+    refuses(ValueError, message, gather, [Batch(output) for output in outputs])
 
 
 def test_check_takes_tensors_and_tuples_of_tensors():
     check(torch.tensor(42))
     check((torch.tensor(4), torch.tensor(2)))
     for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
-        with pytest.raises(TypeError, match="expected a Tensor or a tuple of Tensors"):
-            check(bad)
+        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
 def test_an_atomic_batch_is_like_a_tuple_of_one():
@@ -72,18 +55,13 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
 
 
-@pytest.mark.parametrize(
-    "wrong, error, words",
-    [
-        (lambda batch: batch[1], IndexError, ""),
-        (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
-        (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
-        (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
-    ],
-)
+@pytest.mark.parametrize("wrong, error, words", [
+    (lambda batch: batch[1], IndexError, ""), (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
+    (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
+    (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
+])  # fmt: skip
 def test_what_an_atomic_batch_has_not(wrong, error, words):
-    with pytest.raises(error, match=words or None):
-        wrong(Batch(torch.tensor(1)))
+    refuses(error, words or None, wrong, Batch(torch.tensor(1)))
 
 
 def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
@@ -94,5 +72,4 @@ def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     assert batch.value == (y, x)
     batch[:] = [x]
     assert batch.value == (x,) and not batch.atomic
-    with pytest.raises(AttributeError):
-        _ = batch.tensor
+    refuses(AttributeError, "", getattr, batch, "tensor")

@@ -19,9 +19,8 @@ class Untied(Pipeline):
 
 
 def recorded(checkpoint, pipeline=Pipeline, m=3, n=2, **arguments):
-    model = GPipe(
-        nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)]), [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint
-    )
+    layers = nn.Sequential(*[nn.Linear(4, 4) for _ in range(n)])
+    model = GPipe(layers, [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint)
     model._pipeline = pipeline
     recorder = Recorder()
     with recorder:

@@ -1,7 +1,6 @@
 """Streams, phonies, dependencies, copies, tasks and workers: the parts of which a run is made."""
 
 import copy
-import gc
 import pickle
 import sys
 import threading
@@ -11,23 +10,14 @@ import weakref
 import pytest
 import torch
 
+from lib.pipeline import streams
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
 from lib.pipeline.microbatch import Batch
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.streams import (
-    CPUStream,
-    current_stream,
-    default_stream,
-    get_device,
-    is_cuda,
-    new_stream,
-    record_stream,
-    use_device,
-    use_stream,
-    wait_stream,
-)
+from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, Workers, spawn_workers
+from tests.lib.refusal import refuses
 
 CPU = torch.device("cpu")
 
@@ -40,12 +30,12 @@ class FakeDevice:
 
 # --- streams
 def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
-    assert new_stream(CPU) is current_stream(CPU) is default_stream(CPU) is CPUStream
+    assert streams.new_stream(CPU) is streams.current_stream(CPU) is streams.default_stream(CPU) is CPUStream
     assert pickle.loads(pickle.dumps(CPUStream)) is copy.deepcopy(CPUStream) is CPUStream
-    assert get_device(CPUStream) == CPU and not is_cuda(CPUStream)
-    with use_device(CPU), use_stream(CPUStream):
-        wait_stream(CPUStream, CPUStream)
-        record_stream(torch.zeros(1), CPUStream)
+    assert streams.get_device(CPUStream) == CPU and not streams.is_cuda(CPUStream)
+    with streams.use_device(CPU), streams.use_stream(CPUStream):
+        streams.wait_stream(CPUStream, CPUStream)
+        streams.record_stream(torch.zeros(1), CPUStream)
 
 
 # --- phonies, fork, join
@@ -167,27 +157,15 @@ def ask(in_queue, out_queue, compute):
 def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
     threads = []
     with spawn_workers([CPU]) as (in_queues, out_queues):
-        done = Task(
-            CPUStream,
-            compute=lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
-            finalize=lambda batch: threads.append((threading.current_thread(), batch)),
+        done = task(
+            lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
+            lambda batch: threads.append((threading.current_thread(), batch)),
         )
         in_queues[0].put(done)
         ok, (same, batch) = out_queues[0].get(timeout=20)
     same.finalize(batch)
     assert ok and same is done and threads[0] is not threading.current_thread()
     assert threads[1] == (threading.current_thread(), batch)
-
-
-@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_whatever_a_task_raises_is_its_answer_and_the_worker_lives_on(error):
-    def fails():
-        raise error("here")
-
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        ok, (kind, raised, traceback) = ask(in_queues[0], out_queues[0], fails)
-        assert not ok and kind is error and str(raised) == "here" and traceback is not None
-        assert ask(in_queues[0], out_queues[0], lambda: Batch(()))[0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -213,8 +191,7 @@ def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
     assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue(shared):
+def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue():
     class Fails(torch.nn.Module):
         def __init__(self, name, of):
             super().__init__()
@@ -225,24 +202,14 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
                 raise ValueError(self.name)
             return input
 
-    workers = Workers([CPU] * (1 if shared else 2))
-    if shared:
-        workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
+    workers = Workers([CPU])
+    workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
     batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
     partitions = [torch.nn.Sequential(Fails("first", of=1)), torch.nn.Sequential(Fails("second", of=0))]  # in clock 1
     try:
-        with pytest.raises(ValueError, match="first"):
-            Pipeline(batches, partitions).run(workers)
+        refuses(ValueError, "first", Pipeline(batches, partitions).run, workers)
     finally:
         workers.stop()
-
-
-def test_two_cpu_partitions_compute_at_the_same_time():
-    meet = threading.Barrier(2, timeout=20)
-    with spawn_workers([CPU] * 2) as (in_queues, out_queues):
-        for in_queue in in_queues:
-            in_queue.put(task(lambda: Batch((torch.tensor(meet.wait()),))))
-        assert all(out_queue.get(timeout=20)[0] for out_queue in out_queues)
 
 
 def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
@@ -252,40 +219,17 @@ def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
     assert told == []
 
 
-def test_a_worker_that_dies_says_so():
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        in_queues[0].put("no task: an error outside of what a task may raise")
-        assert not out_queues[0].get(timeout=20)[0]
-
-
-def test_a_worker_that_waits_keeps_nothing_of_the_last_task():
-    with spawn_workers([CPU]) as (in_queues, out_queues):
-        batch = Batch(torch.ones(3))
-        gone = weakref.ref(batch.tensor)
-        assert ask(in_queues[0], out_queues[0], lambda batch=batch: batch)[0]
-        del batch
-        deadline = time.monotonic() + 20
-        while gone() is not None and time.monotonic() < deadline:
-            gc.collect()
-            time.sleep(0.01)
-        assert gone() is None
-
-
 def modes_seen():
     product = torch.ones(2, 2) @ torch.ones(2, 2)
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
     return Batch(torch.tensor([*modes, product.dtype == torch.bfloat16]))
 
 
-@pytest.mark.parametrize(
-    "mode, expected",
-    [
-        (torch.enable_grad, [True, False, False, False]),
-        (torch.no_grad, [False, False, False, False]),
-        (torch.inference_mode, [False, True, False, False]),
-        (lambda: torch.autocast("cpu", dtype=torch.bfloat16), [True, False, True, True]),
-    ],
-)
+@pytest.mark.parametrize("mode, expected", [
+    (torch.enable_grad, [True, False, False, False]), (torch.no_grad, [False, False, False, False]),
+    (torch.inference_mode, [False, True, False, False]),
+    (lambda: torch.autocast("cpu", dtype=torch.bfloat16), [True, False, True, True]),
+])  # fmt: skip
 def test_a_task_runs_in_the_modes_of_who_made_it_and_leaves_none_behind(mode, expected):
     with spawn_workers([CPU]) as (in_queues, out_queues):
         with mode():

@@ -7,21 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import GPipe
+from lib.pipeline import GPipe, Namespace, pop, skip, skippable, stash
 from lib.pipeline.copy import Copy
 from lib.pipeline.microbatch import Batch
-from lib.pipeline.skip import (
-    Namespace,
-    SkipLayout,
-    SkipTrackerThroughPortals,
-    SkipTrackerThroughPotals,
-    current_skip_tracker,
-    inspect_skip_layout,
-    pop,
-    skippable,
-    stash,
-    verify_skippables,
-)
+from tests.lib.refusal import refuses
 
 every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
 
@@ -82,7 +71,7 @@ def same_as_plain(model, balance, **arguments):
 def test_a_plain_sequential_needs_no_pipeline():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
-    assert not current_skip_tracker().tensors, "what was popped is gone"
+    assert not skip.current_skip_tracker().tensors, "what was popped is gone"
 
 
 def twice(self, x):
@@ -90,25 +79,21 @@ def twice(self, x):
     yield pop("early")
 
 
-@pytest.mark.parametrize(
-    "module, error, message",
-    [
-        (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
-        (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
-        (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
-        (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
-        (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
-    ],
-)
+@pytest.mark.parametrize("module, error, message", [
+    (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
+    (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
+    (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
+    (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
+    (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
+    (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
+])  # fmt: skip
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
     Encode()(torch.zeros(1, 4))  # something to pop
-    with pytest.raises(error, match=message):
-        module(torch.zeros(1, 4))
+    refuses(error, message, module, torch.zeros(1, 4))
 
 
 def test_names_are_a_list_and_known_and_the_layer_shows_itself():
-    with pytest.raises(TypeError, match=r"stash takes a list of names: stash=\['early'\]"):
-        skippable(stash="early")
+    refuses(TypeError, r"stash takes a list of names: stash=\['early'\]", skippable, stash="early")
     with pytest.raises(ValueError, match="'late' not declared by this layer, which has 'early'"):
         Encode().isolate(Namespace(), only=["late"])
     assert repr(Encode()) == "@skippable(Encode(\n  (linear): Linear(in_features=4, out_features=4, bias=True)\n))"
@@ -127,7 +112,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
     again, x = clone(model), torch.randn(2, 4)
     assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
-    verify_skippables(again)
+    skip.verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
     called = clone(kind().isolate(ns, only=["other"]))
@@ -138,20 +123,19 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
 # --- layout
 def test_verify_tells_all_that_does_not_match():
     with pytest.raises(TypeError) as error:
-        verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
+        skip.verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
     assert str(error.value).splitlines()[2:] == [
         "* '0' declared 'early' as poppable but it was not stashed",
         "* '2' redeclared 'early' as stashable but not isolated by namespace",
         "* '4' redeclared 'early' as poppable but not isolated by namespace",
     ]
-    with pytest.raises(TypeError, match="no module declared 'early' as poppable"):
-        GPipe(nn.Sequential(Encode()), [1], devices=["cpu"])
+    refuses(TypeError, "no module declared 'early' as poppable", GPipe, nn.Sequential(Encode()), [1], devices=["cpu"])
 
 
 def test_one_name_is_used_twice_in_two_namespaces():
     a, b = Namespace(), Namespace()
     layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
-    verify_skippables(nn.Sequential(*layers))
+    skip.verify_skippables(nn.Sequential(*layers))
     same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
 
 
@@ -159,7 +143,7 @@ def test_isolated_and_not_isolated_tensors_of_one_partition():
     # torchgpipe sorts by namespace here: AttributeError, None has no id.
     ns = Namespace()
     layers = [Encode().isolate(ns), Encode(), Decode(), Decode().isolate(ns)]
-    layout = inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
+    layout = skip.inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
     assert {(source, name) for source, _, name in layout.copy_policy(1)} == {(0, "early")}
     same_as_plain(passed_on(*layers), [3, 3], chunks=2)
 
@@ -199,7 +183,7 @@ def test_a_portal_is_empty_after_backward(checkpoint):
 
     class Note(nn.Module):
         def forward(self, x):
-            trackers.add(current_skip_tracker())
+            trackers.add(skip.current_skip_tracker())
             return x
 
     model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
@@ -278,13 +262,12 @@ def test_eval_and_no_grad_leave_nothing_behind():
 
 
 def test_the_uses_of_a_portal_are_counted():
-    assert SkipTrackerThroughPotals is SkipTrackerThroughPortals, "as torchgpipe spells it"
-    tracker = SkipTrackerThroughPortals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    assert skip.SkipTrackerThroughPotals is skip.SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = skip.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))
     assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
     assert tracker.portals[(None, "far")].tensor_life == 1
     assert tracker.load(batch, None, "far") == 1
-    with pytest.raises(RuntimeError, match="tensor in portal has been removed"):
-        tracker.load(batch, None, "far")
+    refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")

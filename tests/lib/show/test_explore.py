@@ -8,6 +8,7 @@ import pytest
 from lib.show.explore import WIDGET_VIEW, choice, explore, steps, switch, whole
 from lib.show.style import alt_text, describe, ink_on, new_figure, png, shown_size, styled, title
 from support.setup import figure_bundle
+from tests.lib.refusal import refuses
 
 
 @styled
@@ -35,10 +36,8 @@ def frame_of(explorer):
 
 def test_the_first_frame_is_drawn_at_once_and_errors_of_it_and_of_its_controls_are_raised():
     assert alt_text(explore(draw_bars, **CONTROLS).figure) == "3 red bars"
-    with pytest.raises(RuntimeError, match="seven"):
-        explore(draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
-    with pytest.raises(ValueError, match="starts at 40"):
-        whole(1, 9, 40, "bars")
+    refuses(RuntimeError, "seven", explore, draw_bars, **{**CONTROLS, "count": whole(1, 9, 7, "bars")})
+    refuses(ValueError, "starts at 40", whole, 1, 9, 40, "bars")
 
 
 def test_one_output_carries_the_widget_the_still_picture_and_its_alt_text():
@@ -88,21 +87,10 @@ def test_an_error_at_a_later_position_is_shown_and_raised():
 
 def test_controls_become_the_widgets_they_look_like():
     draw = lambda **values: draw_bars(2, "red", False)  # noqa: E731
-    explorer = explore(
-        draw,
-        a=whole(0, 1, 0, "a"),
-        b=steps([1, 2, 4, 8], 2, "b"),
-        c=choice("xy", "x", "c"),
-        d=switch(True, "d"),
-        e=whole(0, 10, 5, "e", 5),
-    )
-    assert [type(widget).__name__ for widget in controls_of(explorer)] == [
-        "IntSlider",
-        "SelectionSlider",
-        "Dropdown",
-        "Checkbox",
-        "IntSlider",
-    ]
+    controls = whole(0, 1, 0, "a"), steps([1, 2, 4, 8], 2, "b"), choice("xy", "x", "c"), switch(True, "d")
+    explorer = explore(draw, **dict(zip("abcd", controls, strict=True)), e=whole(0, 10, 5, "e", 5))
+    kinds = [type(widget).__name__ for widget in controls_of(explorer)]
+    assert kinds == ["IntSlider", "SelectionSlider", "Dropdown", "Checkbox", "IntSlider"]
     assert controls_of(explorer)[4].step == 5
 
 

@@ -1,9 +1,8 @@
 """The index cell that the data notebooks share."""
 
-import pytest
-
 from lib.show.sheet import Cell, cell_axes, cell_font, draw_cell, draw_cells, draw_legend, drawn_cells
 from lib.show.style import HATCH, new_figure, pale, rank_color
+from tests.lib.refusal import refuses
 
 
 def sheet(columns=4, rows=2):
@@ -25,8 +24,7 @@ def test_marks_have_more_signs_than_hue_and_an_unknown_one_is_refused():
     assert padding.get_hatch() == HATCH["padding"]
     assert dropped.get_linestyle() != "-"
     assert len(axes.lines) == 2  # the cross
-    with pytest.raises(ValueError, match="mark must be one of plain, padding, dropped, faded, not 'gone'"):
-        Cell(0, mark="gone")
+    refuses(ValueError, "mark must be one of plain, padding, dropped, faded, not 'gone'", Cell, 0, mark="gone")
 
 
 def test_an_empty_cell_has_no_text_and_every_text_can_be_read():

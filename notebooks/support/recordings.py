@@ -66,10 +66,6 @@ RECORDINGS = (
     Recording("copy_streams", "11", "support.n11.runs:measure_traces", "traces"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
     Recording("gpipe_gpu", "12", "support.n12.runs:measure_rows", "rows"),
-    Recording("bandwidth", "13", "support.n13.runs:measure_bandwidth", "rows"),
-    Recording("stream_chunks", "13", "support.n13.runs:measure_chunks", "alone rows traces"),
-    Recording("stream_prefetch", "13", "support.n13.runs:measure_prefetch", "rows traces"),
-    Recording("preprocess", "13", "support.n13.runs:measure_preprocess", "cpu gpu copy_bytes copy_floats"),
     Recording("executor_gpu", "14", "support.n14.runs:measure_rows", "rows"),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}

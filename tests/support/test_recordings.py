@@ -137,14 +137,14 @@ def good(recording, **change):
 
 
 def test_a_whole_recording_passes_and_each_gap_is_named():
-    recording, theirs = EVERY["stream_chunks"], EVERY["torchgpipe_order"]
+    recording, theirs = EVERY["executor_gpu"], EVERY["torchgpipe_order"]
     recordings.check(good(recording), recording)
     recordings.check(good(theirs, torchgpipe="0.0.7", gpu=""), theirs)  # a package instead of a GPU
     faults = [(good(recording, **{name: " "}), f"lacks {name}") for name in GPU_PROVENANCE]
     faults += [(good(recording, gpu=5), "lacks gpu"), (good(recording, command="by hand"), "record it again")]
-    for key in ("alone", "rows", "traces"):
+    for key in ("rows",):
         faults.append((good(recording) | {key: []}, f"has no {key}"))
-        faults.append((good(recording) | {key: "text"}, f"{key} of stream_chunks is a str"))
+        faults.append((good(recording) | {key: "text"}, f"{key} of executor_gpu is a str"))
     for record, says in [*faults, ({}, "provenance")]:
         with pytest.raises(ValueError, match=says):
             recordings.check(record, recording)
@@ -155,15 +155,15 @@ def test_a_whole_recording_passes_and_each_gap_is_named():
 def test_a_recording_is_made_by_its_function_with_gpu_driver_and_cuda(tmp_path, monkeypatch):
     monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
-    monkeypatch.setattr("support.n13.runs.measure_bandwidth", lambda: {"rows": [1]})
-    record = json.loads(recordings.make("bandwidth").read_text())
-    recordings.check(record, EVERY["bandwidth"])
+    monkeypatch.setattr("support.n12.runs.measure_rows", lambda: {"rows": [1]})
+    record = json.loads(recordings.make("gpipe_gpu").read_text())
+    recordings.check(record, EVERY["gpipe_gpu"])
     assert record["rows"] == [1] and record["provenance"]["gpu"] == "some GPU"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_without_a_gpu_it_says_so_and_fails(capsys):
-    assert recordings.main([]) == recordings.main(["torchgpipe_order", "bandwidth"]) == 1
+    assert recordings.main([]) == recordings.main(["torchgpipe_order", "gpipe_gpu"]) == 1
     assert capsys.readouterr().out.count("no CUDA device") == 2
 
 
@@ -175,7 +175,7 @@ def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
     *lines, loaded = done.stdout.splitlines()
     assert loaded == "set()" and [line.split()[0] for line in lines] == list(EVERY)
     assert all(line.endswith(f"python -m support.recordings {line.split()[0]}") for line in lines)
-    assert recordings.main(["--list", "bandwidth"]) == 0
+    assert recordings.main(["--list", "gpipe_gpu"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     with pytest.raises(SystemExit):
         recordings.main(["bandwith"])
@@ -202,11 +202,11 @@ def test_what_fails_does_not_stop_the_others_and_all_end_within_eight_minutes(mo
     well = ends == "well"
     found = (lambda name: good(EVERY[name])) if well else nothing_recorded
     monkeypatch.setattr(recordings, "load", found)
-    assert recordings.main(["bandwidth", "preprocess"]) == (not well)
+    assert recordings.main(["gpipe_gpu", "executor_gpu"]) == (not well)
     out = capsys.readouterr().out
     assert f"{2 * well} of 2 recorded" in out and out.count(FAILED.get(ends, "2026-01-01, known")) == 2
     assert recordings.main([]) == (not well)
     out = capsys.readouterr().out
-    assert f"{9 * well} of 9 recorded" in out
+    assert f"{5 * well} of 5 recorded" in out
     assert out.count("not tried: no time was left") == 6 * (ends == "late")
     assert limits == [180] * 2 + ([180, 180, 110] if ends == "late" else [180] * 9)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, overlap_share
 from support.n13 import checks, runs
 from support.runs import predict_chunks
 from tools.project import ROOT
@@ -103,7 +103,30 @@ def test_the_readers_loop_streams_a_tensor_through_the_stage_in_any_number_of_ch
     assert capsys.readouterr().out.count("chunks:") == 7
 
 
-@pytest.mark.filterwarnings("ignore:.*CUDA.*")
-def test_the_profile_of_a_prefetched_epoch_is_read_and_its_file_removed(section, tmp_path):
-    assert list(section["profile_prefetching"](str(tmp_path / "profile.json"), steps=2, numbers=8)) == []
-    assert list(tmp_path.iterdir()) == []
+class Profile:
+    """Stands in for torch.profiler.profile: on the device it saw a copy and, from its middle on, a kernel."""
+
+    def __init__(self, activities):
+        assert len(activities) == 2
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def export_chrome_trace(self, file):
+        rows = [("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 10), ("kernel", "sin", 12), ("cpu_op", "aten::sin", 0)]
+        events = [
+            {"ph": "X", "cat": kind, "name": name, "ts": at, "dur": 4, "pid": 0, "tid": kind} for kind, name, at in rows
+        ]
+        Path(file).write_text(json.dumps({"traceEvents": events}))
+
+
+def test_the_profile_of_a_prefetched_epoch_is_read_as_copies_and_kernels_and_its_file_removed(
+    section, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    trace = section["profile_prefetching"](str(tmp_path / "profile.json"), steps=2, numbers=8)
+    assert {(span.lane, span.kind) for span in trace} == {("copy", "copy"), ("compute", "compute")}
+    assert overlap_share(trace) == pytest.approx(0.5) and list(tmp_path.iterdir()) == []

@@ -207,7 +207,7 @@ check_device_ms = Exercise(
     "device_ms",
     reference=_device_ms,
     view=ask_time,
-    cases=cases("waiting kernels", [(0.0, (2.0,) * 3), (5.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
+    cases=cases("waiting kernels", [(5.0, (2.0,) * 3), (0.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
     praise="the device's time in all {count} cases",
     mistakes={
         "The host's clock times the launches, not the work.": _by_the_host(False),

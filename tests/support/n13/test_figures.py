@@ -46,7 +46,7 @@ def test_arrows_stand_for_the_waits_of_the_list():
     assert ours == pytest.approx({span.label: span.start for span in predict_chunks(4, 2, 4, 3)})
 
 
-@pytest.mark.parametrize("number", (0, 4, 9, n13.WAIT_COUNT - 1))
+@pytest.mark.parametrize("number", [0, 4, 9, n13.WAIT_COUNT - 1])
 def test_each_removed_wait_is_drawn_as_a_race_that_spoils_results(number):
     figure = n13.draw_removed(number + 1)
     (race,) = find_races(runs.damaged(number))

@@ -63,10 +63,6 @@ class Recording(NamedTuple):
 RECORDINGS = (
     Recording("chunk_speed_gpu", "07", "support.runs:gpu_speed", "size rows_per_second"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
-    Recording("bandwidth", "13", "support.n13.runs:measure_bandwidth", "rows"),
-    Recording("stream_chunks", "13", "support.n13.runs:measure_chunks", "alone rows traces"),
-    Recording("stream_prefetch", "13", "support.n13.runs:measure_prefetch", "rows traces"),
-    Recording("preprocess", "13", "support.n13.runs:measure_preprocess", "cpu gpu copy_bytes copy_floats"),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 

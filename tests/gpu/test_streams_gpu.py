@@ -14,9 +14,9 @@ from lib.streams import DevicePrefetcher, StreamPipeline, device_span
 from lib.streams.gpu import CUDA
 from lib.timeline import Recorder, Trace, overlap_share
 from support import recordings
-from support.n13 import runs
 from support.n13.checks import one_ahead
 from tests.gpu.common import active_bytes, memory_at_rest
+from tests.gpu.streams_measured import measure_chunks, measure_prefetch, run_epoch
 from tools.project import ROOT
 
 LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
@@ -92,7 +92,7 @@ def test_an_early_break_leaves_no_memory_taken():
 
 
 def test_a_step_takes_the_longer_of_copy_and_compute():
-    for row in runs.measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
+    for row in measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
         longer, both = max(row["copy"], row["compute"]), row["copy"] + row["compute"]
         # clocks drift and others use the link: which of the two a step is nearer to, no more
         assert row["prefetched"] < (longer + both) / 2 < row["plain"]
@@ -100,30 +100,17 @@ def test_a_step_takes_the_longer_of_copy_and_compute():
 
 def test_only_a_prefetcher_hides_the_copies():
     batches = [torch.zeros(2**25).pin_memory() for _ in range(3)]
-    plain, ahead = (runs.run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
+    plain, ahead = (run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
     assert overlap_share(plain) < 0.1 and overlap_share(ahead) > 0.5
 
 
 def test_chunks_overlap_and_the_number_says_so():
-    found = runs.measure_chunks((1, 8, 16))
+    found = measure_chunks((1, 8, 16))
     by_count = {row["chunks"]: row for row in found["rows"]}
     assert by_count[1]["overlap"] < 0.1 and by_count[8]["overlap"] > 0.4
     assert by_count[8]["seconds"] < by_count[1]["seconds"]
     for row in found["rows"]:
         assert 0.5 < row["seconds"] / row["predicted"] < 2, "the model does not know how copies slow each other"
-
-
-def test_pinned_memory_is_faster_and_pageable_blocks_the_host():
-    rows = runs.measure_bandwidth((64 << 20,))["rows"]
-    found = {(row["direction"], row["way"]): row for row in rows}
-    pageable, asked, pinned = (found[runs.DIRECTIONS[0], way] for way in runs.COPY_WAYS)
-    assert pinned["done"] < 1.25 * pageable["done"] and pinned["call"] < 0.5 * pinned["done"]
-    assert asked["call"] > 0.5 * asked["done"], "non_blocking alone: the host stands still until all is staged"
-
-
-def test_bytes_travel_faster_than_floats():
-    found = runs.measure_preprocess()
-    assert found["copy_bytes"] < 0.6 * found["copy_floats"]
 
 
 def test_spans_do_not_hold_up_the_run():

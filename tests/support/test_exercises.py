@@ -23,7 +23,7 @@ NONE_TOLD_OTHERWISE = {
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
     *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
     *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
-    *("n12.check_mini", "n13.check_prefetch"),
+    *("n12.check_mini", "n13.check_prefetch", "n13.check_streamed"),
     *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
 }
 
@@ -157,7 +157,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n12.guess_step": (17, 78),
     "n12.guess_counted": (7, 1),
     "n13.guess_wait_stream": (15, 11),
-    "n13.guess_half": (250, 25),
+    "n13.guess_timed": (11, 6),
     "n13.guess_step": (6, 9),
     "n13.guess_waits": (0, 4),
     "n13.guess_chunks": (12, 52),

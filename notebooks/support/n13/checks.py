@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
+from itertools import combinations
 from typing import Any, TypeAlias
 
 import torch
 
 from lib.streams.pretend import PretendGPU, PretendTensor
-from lib.streams.races import HOST, Clocks, Operation, find_races, happens_before
-from support.checks import Exercise, Guess, Verdict
-from support.n13.runs import damaged, earliest, run_way
-from support.runs import best_chunks, predict_chunks
+from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
+from support.checks import Exercise, Guess, Verdict, cases
+from support.n13.runs import ModelGPU, damaged, earliest, run_prefetcher, run_way
+from support.runs import best_chunks
 
 # ---- predictions
 
@@ -24,143 +25,198 @@ def _end_behind_wait_stream(copy: float = 2, compute: float = 3) -> float:
 
 
 guess_wait_stream = Guess("the end of F2 behind wait_stream", _end_behind_wait_stream, unit="ticks")
-"""Section 1: when the third kernel ends, each behind wait_stream."""
-guess_half = Guess("the size for half the speed", lambda: 25 * 10, unit="kB", tolerance=0.05)
-"""Section 2: kB a copy for half the speed of a link of 25 GB/s, with 10 µs of latency."""
+guess_timed = Guess(
+    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms"
+)
 guess_step = Guess("a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks")
-"""Section 3: ticks of a step when copies go ahead."""
-guess_waits = Guess("the number of waits that can go", lambda: 0)
-"""Section 5: waits of the pipeline that could be left out."""
 guess_chunks = Guess(
     "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1
 )
-"""Section 5: the number of chunks that is fastest: 75 ticks of copies in and out, 100 of computing, 1 a launch."""
+guess_waits = Guess("the number of waits that can go", lambda: 0)
 
 
-# ---- exercise 1: the missing wait
+# ---- exercise 1: one step of the vector clocks
 
-DAMAGED, CHUNKS = 10, 5  # [4] of F3
+Step: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]
+
+
+def _step(
+    lanes: dict[str, VectorClock],
+    events: dict[int, VectorClock],
+    op: Operation,
+    *,
+    host: bool = True,
+    keep: Callable[[VectorClock, str], VectorClock] = lambda clock, lane: dict(clock),
+    take: Callable[[VectorClock, VectorClock], object] = learn,
+    obeyed: Sequence[str] = ("wait", "synchronize"),
+    answer: Callable[[VectorClock], VectorClock] = dict,
+) -> VectorClock:
+    clock = lanes.setdefault(op.lane, {})
+    if host:
+        learn(clock, lanes.setdefault(HOST, {}))
+    if op.kind == "launch":
+        clock[op.lane] = clock.get(op.lane, 0) + 1
+    elif op.kind == "record" and op.event is not None:
+        events[op.event] = keep(clock, op.lane)
+    elif op.kind in obeyed and op.event is not None:
+        take(clock, events.get(op.event, {}))
+    return answer(clock)
+
+
+def small_programs() -> dict[str, list[Operation]]:
+    """Return lists in each of which one rule decides."""
+    gpu, found = PretendGPU(), dict[str, list[Operation]]()
+    a, b = gpu.new_stream("first"), gpu.new_stream("second")
+    compute = gpu.current_stream()
+    x, y = (gpu.host(torch.ones(4), name) for name in ("batch 0", "batch 1"))
+
+    def copy(stream: Any, source: Any) -> Any:
+        with gpu.use_stream(stream):
+            return source.to("cuda", non_blocking=True)
+
+    def taken(name: str) -> None:
+        found[name] = [op for op in gpu.operations if op.kind not in ("allocate", "free")]
+        gpu.operations.clear()
+
+    one, other = copy(a, x), copy(b, y)
+    compute.wait_stream(a)
+    compute.wait_stream(b)
+    kept = [one * 2, other * 2]
+    taken("waits for two streams")
+    early, event, late = copy(a, x), a.record_event(), copy(a, y)
+    compute.wait_event(event)
+    kept = [early * 2, late * 2]
+    taken("an event between two copies")
+    first, older, second = copy(a, x), a.record_event(), copy(a, y)
+    compute.wait_stream(a)
+    compute.wait_event(older)
+    kept += [first * 2, second * 2]
+    taken("the older of two events is waited for last")
+    chained = copy(a, x)
+    b.wait_stream(a)
+    copied = copy(b, y)
+    compute.wait_stream(b)
+    kept += [chained * 2, copied * 2]
+    taken("a chain of three streams")
+    never = copy(a, x)
+    gpu.issue(Operation("wait", "compute", event=999))
+    kept.append(never * 2)
+    taken("a wait for an event that was never recorded")
+    return found
+
+
+def _replaced(clock: VectorClock, other: VectorClock) -> None:
+    clock.clear()
+    clock.update(other)
+
+
+def _own(clock: VectorClock, lane: str) -> VectorClock:
+    return {lane: clock.get(lane, 0)}
 
 
 @cache
-def damaged_list() -> tuple[Operation, ...]:
-    """Return what a StreamPipeline of 5 chunks would issue if it lacked one wait."""
-    return tuple(damaged(DAMAGED, CHUNKS))
+def programs() -> dict[str, list[Operation]]:
+    """Return the lists that exercise 1 is judged by, by name."""
+    ways = {f"three copies, {way}": run_way(way) for way in ("no wait", "wait_event", "synchronize")}
+    missing = {f"a pipeline without wait {number}": damaged(number) for number in (None, 0, 3, 5, 9)}
+    forgetful = run_prefetcher(["record_stream"], 5)
+    return ways | small_programs() | missing | {"a prefetcher without record_stream": forgetful}
 
 
-def _check_missing(exercise: Exercise, answer: object) -> Verdict:
-    """Compare a pair of labels, (who must wait, for whom), with the race in the damaged list."""
-    operations = damaged_list()
-    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
-    example = "write it as a pair of labels such as ('F1', 'C1'): F1 waits for C1"
-    if not (isinstance(answer, Sequence) and not isinstance(answer, str) and len(answer) == 2):
-        return exercise.wrong(f"{answer!r} is no pair; {example}.")
-    later, first = (str(label).strip().upper() for label in answer)
-    if unknown := [label for label in (later, first) if label not in labels]:
-        return exercise.wrong(f"there is no {unknown[0]!r} in the list; {example}.")
-    (race,) = find_races(operations)
-    if (later, first) == (race.later.label, race.earlier.label):
-        return exercise.right(f"{later} must wait for {first}. {str(race).split(':')[0]}.")
-    if (first, later) == (race.later.label, race.earlier.label):
-        return exercise.wrong(f"these two, but {later} is launched before {first}. Who must wait?")
-    a, b = labels[first], labels[later]
-    if a >= b:
-        return exercise.wrong(f"{first} is launched after {later}, so {later} can't wait for it.")
-    known, lane = happens_before(operations), operations[a].lane
-    if known[b].get(lane, 0) >= known[a][lane]:
-        return exercise.wrong(f"{later} already waits for {first}, by a stream or by events.")
-    if not find_races(with_wait(operations, a, b)):
-        return exercise.wrong(f"with it there is no race, but {later} would wait for more than it must.")
-    blocks = [{r.block for r in (*operations[k].reads, *operations[k].writes)} for k in (a, b)]
-    shared = ", ".join(sorted(blocks[0] & blocks[1])) or "no memory"
-    return exercise.wrong(f"nothing orders {first} and {later}, but they share {shared}: no conflict there.")
+def ask_clocks(step: Step) -> Callable[[str], list[str] | None]:
+    """Return the function that names the races of a program by these clocks; None if a clock is."""
+
+    def racing(program: str) -> list[str] | None:
+        operations = programs()[program]
+        lanes, events = dict[str, VectorClock]({HOST: {}}), dict[int, VectorClock]()
+        known = [step(lanes, events, op) for op in operations]
+        if any(clock is None for clock in known):
+            return None
+        named = []
+        for (p, a), (q, b) in combinations(enumerate(operations), 2):
+            touched = [(u, v) for u in a.writes for v in (*b.reads, *b.writes)]
+            touched += [(u, v) for u in a.reads for v in b.writes]
+            if any(u.meets(v) for u, v in touched) and known[q].get(a.lane, 0) < known[p].get(a.lane, 0):
+                named.append(f"{a.label} and {b.label}")
+        return named
+
+    return racing
 
 
-def with_wait(operations: Sequence[Operation], first: int, later: int) -> list[Operation]:
-    """Return the list with one more wait: of launch number `later` for launch number `first`."""
-    event = 1 + max(op.event or 0 for op in operations)
-    record = Operation("record", operations[first].lane, event=event)
-    wait = Operation("wait", operations[later].lane, event=event)
-    return [*operations[: first + 1], record, *operations[first + 1 : later], wait, *operations[later:]]
-
-
-check_missing = Exercise("the missing wait", reference=("F3", "D1"), judge=_check_missing)
-"""Exercise 1: a pair of labels, (who must wait, for whom)."""
-
-
-# ---- exercise 2: how many chunks
-
-CASES = (
-    (75.0, 100.0, 75.0, 1.0),
-    (100.0, 25.0, 100.0, 0.5),
-    (5.0, 100.0, 5.0, 1.0),
-    (100.0, 100.0, 0.0, 0.25),
-    (200.0, 50.0, 10.0, 2.0),
-    (1.0, 100.0, 1.0, 4.0),
-    (100.0, 2.0, 2.0, 1.0),
-    (60.0, 60.0, 60.0, 0.1),
-)
-"""(copy_in, compute, copy_out, overhead)"""
-ALLOWED = 1.03
-
-ChunksFor: TypeAlias = Callable[[float, float, float, float], float]
-
-
-def _check_chunks(exercise: Exercise, answer: ChunksFor) -> Verdict:
-    """Judge by the model's time, which may be 3 % above the best."""
-    suspects = dict(exercise.mistakes)
-    for case in CASES:
-        where = "for copy_in {:g}, compute {:g}, copy_out {:g}, overhead {:g}, ".format(*case)
-        try:
-            given = answer(*case)
-            got = None if given is None else int(given)
-        except Exception as error:
-            return exercise.wrong(f"{where}your code raised {type(error).__name__}: {error}")
-        if got is None:
-            return exercise.wrong(f"{where}your function returned None (is a `return` missing?).")
-        if got < 1 or got != given:
-            return exercise.wrong(f"{where}{given!r} is no number of chunks: 1, 2, 3, …")
-        suspects = {why: wrong for why, wrong in suspects.items() if wrong(*case) == got}
-        best = best_chunks(*case, most=128)
-        mine, least = (predict_chunks(count, *case[:3], overhead=case[3]).makespan for count in (got, best))
-        if mine > ALLOWED * least:
-            why = next(iter(suspects), "")
-            text = f"{got} chunks take {mine:.1f} ticks, {best} take {least:.1f}. {why}"
-            return exercise.wrong(where + text.strip())
-    return exercise.right(f"{exercise.praise.format(count=len(CASES))}.")
-
-
-def _root_of(exposed: Callable[..., float], root: Callable[[float], float] = math.sqrt) -> ChunksFor:
-    """Make an answer from the ticks that are `exposed` without overlap; `root` balances them with the launches."""
-    return lambda copy_in, compute, copy_out, overhead: max(
-        1, round(root(exposed(copy_in, compute, copy_out) / overhead))
-    )
-
-
-def _all_but_slowest(*lanes: float) -> float:
-    return sum(lanes) - max(lanes)
-
-
-check_chunks = Exercise(
-    "chunks_for",
-    reference=_root_of(_all_but_slowest),
-    judge=_check_chunks,
-    praise="within 3 % of the best in all {count} cases",
+check_step = Exercise(
+    "step",
+    reference=_step,
+    view=ask_clocks,
+    cases=lambda: cases("program", programs()),
+    praise="the races of find_races in all {count} programs",
     mistakes={
-        "One chunk: nothing overlaps.": lambda *case: 1,
-        "Each chunk costs a launch in every lane: so many are too many.": lambda *case: 256,
-        "The slowest lane is never idle: only the others must be hidden.": _root_of(
-            lambda *lanes: sum(lanes)
+        "What the host has waited for is known to all that it launches later.": partial(_step, host=False),
+        "An event knows the past of its record only: store a copy.": partial(
+            _step, keep=lambda clock, _: clock
         ),
-        "Is computing always the slowest lane?": _root_of(
-            lambda copy_in, compute, copy_out: copy_in + copy_out
-        ),
-        "There is a launch for each chunk: both sides depend on their number, hence a root.": _root_of(
-            _all_but_slowest, root=float
-        ),
+        "A wait adds knowledge: what the lane knew already stays.": partial(_step, take=_replaced),
+        "The larger number counts: dict.update may lower one.": partial(_step, take=dict.update),
+        "An event knows all that its lane knew, also of other lanes.": partial(_step, keep=_own),
+        "A wait is a wait of its lane: here nothing ever learns of an event.": partial(_step, obeyed=()),
+        "Return a copy: the lane's own clock goes on changing.": partial(_step, answer=lambda clock: clock),
     },
 )
-"""Exercise 2: the number of chunks."""
+
+
+# ---- exercise 2: the time of some work on the device
+
+Timing: TypeAlias = Callable[[Callable[[], object], Any], float]
+
+
+def _device_ms(work: Callable[[], object], cuda: Any) -> float:
+    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _by_the_host(waits: bool, before: bool = False) -> Timing:
+    def timed(work: Callable[[], object], cuda: Any) -> float:
+        if before:
+            cuda.synchronize()
+        begin = cuda.host
+        work()
+        if waits:
+            cuda.synchronize()
+        return round(float(cuda.host - begin), 9)
+
+    return timed
+
+
+def ask_time(timing: Timing) -> Callable[[float, Sequence[float]], float]:
+    """Return the function that times kernels behind `waiting` ms of other work on a ModelGPU."""
+
+    def timed(waiting: float, kernels: Sequence[float]) -> float:
+        cuda = ModelGPU()
+        if waiting:
+            cuda.launch(waiting)
+        got = timing(lambda: list(map(cuda.launch, kernels)), cuda)
+        return got if got is None else round(float(got), 9)
+
+    return timed
+
+
+check_device_ms = Exercise(
+    "device_ms",
+    reference=_device_ms,
+    view=ask_time,
+    cases=cases("waiting kernels", [(5.0, (2.0,) * 3), (0.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
+    praise="the device's time in all {count} cases",
+    mistakes={
+        "The host's clock times the launches, not the work.": _by_the_host(False),
+        "The host's clock waits for what was in the stream before, too.": _by_the_host(True),
+        "To empty the stream first lets the launches show.": _by_the_host(True, before=True),
+        "elapsed_time gives milliseconds already.": lambda work, cuda: _device_ms(work, cuda) / 1000,
+        "The first event belongs before the work.": lambda work, cuda: (work(), 0.0)[1],
+    },
+)
 
 
 # ---- exercise 3: the prefetcher
@@ -210,9 +266,7 @@ def _items(seen: list[float], batches: int) -> str:
 
 def _order(operations: list[Operation], batches: int) -> str:
     launches = [(number, op) for number, op in enumerate(operations) if op.kind == "launch"]
-    copies = {
-        region.block: number for number, op in launches for region in op.reads if "batch" in region.block
-    }
+    copies = {r.block: number for number, op in launches for r in op.reads if "batch" in r.block}
     kernels = {op.label: number for number, op in launches if op.label.startswith("F")}
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
@@ -283,4 +337,146 @@ check_prefetch = Exercise(
     judge=_check_prefetch,
     praise="all items, copied ahead, no race, and the host waits for no copy",
 )
-"""Exercise 3: what a prefetcher issues on a PretendGPU, with several numbers of batches."""
+
+
+# ---- exercise 4: the three-stream loop
+
+Streamed: TypeAlias = Callable[[Any, Callable[[Any], Any], Sequence[Any], Sequence[Any]], object]
+EDGES = {  # by the first letters of the two that race
+    "CF": "[1] compute must wait until the chunk has arrived.",
+    "FC": "[2] The buffer may be written again only when the kernel before has read it.",
+    "FD": "[3] The copy out must wait for the result.",
+    "DF": "[4] The output was dropped, and the next kernel writes its memory, while the copy out still reads it.",
+    "bC": "[0] An earlier kernel still uses this block of compute's pool: take buffers in the stream that fills them.",
+    "DR": "[5] The results are read by whoever called you: wait for the last copy out before you return.",
+}
+BLOCKS = 5
+
+
+def stream_chunks(
+    gpu: Any,
+    stage: Callable[[Any], Any],
+    chunks: Sequence[Any],
+    results: Sequence[Any],
+    kept: str = "123405",
+    after: str = "F",
+    streams: int = 3,
+    depth: int = 2,
+) -> None:
+    """Write the answer; wrong without one of the edges `kept`, with other streams, or with buffers that wait for D."""
+    compute = gpu.current_stream()
+    copy_in = gpu.new_stream("copy in") if streams > 1 else compute
+    copy_out = gpu.new_stream("copy out") if streams > 2 else copy_in
+    with gpu.use_stream(copy_in if "0" in kept else compute):
+        buffers = [gpu.empty_like(chunks[0]) for _ in range(depth)]
+    done: dict[str, list[Any]] = {"F": [], "D": []}
+    for i, x in enumerate(chunks):
+        if i >= depth and "2" in kept:
+            copy_in.wait_event(done[after][i - depth])
+        with gpu.use_stream(copy_in):
+            buffers[i % depth].copy_(x, non_blocking=True)
+        if "1" in kept:
+            compute.wait_event(copy_in.record_event())
+        if i >= 2 and "4" in kept:
+            compute.wait_event(done["D"][i - 2])
+        y = stage(buffers[i % depth])
+        done["F"].append(compute.record_event())
+        if "3" in kept:
+            copy_out.wait_event(done["F"][i])
+        with gpu.use_stream(copy_out):
+            results[i].copy_(y, non_blocking=True)
+        done["D"].append(copy_out.record_event())
+        if "h" in kept:
+            copy_out.synchronize()
+    if "5" in kept:
+        copy_out.synchronize()
+
+
+def run_streamed(streamed: Streamed, chunks: int = 5) -> tuple[list[Operation], list[float]]:
+    """Run the loop on a PretendGPU, then read the results on the host; the operations are C0, F0, D0, R0, …"""
+    gpu, count = PretendGPU(), iter(range(10**6))
+    sources = [gpu.host(torch.full((4,), float(i)), f"chunk {i}") for i in range(chunks)]
+    results = [gpu.host(torch.zeros(4), f"result {i}") for i in range(chunks)]
+    with gpu.span(gpu.current_stream(), "", "before"):  # by another function: its block is free again
+        gpu.empty_like(sources[0]).fill_(0.0)
+
+    def stage(x: Any) -> Any:
+        with gpu.span(gpu.current_stream(), "", f"F{next(count)}"):
+            return x + 1
+
+    streamed(gpu, stage, sources, results)
+    values = [float(y.sum()) / 4 for y in results]
+    return [_renamed(op) for op in gpu.operations if op.kind != "free"], values
+
+
+def _renamed(op: Operation) -> Operation:
+    for letter, regions in (("C", op.reads), ("D" if op.lane != HOST else "W", op.writes), ("R", op.reads)):
+        for region in regions if op.kind == "launch" else ():
+            kind, _, number = region.block.partition(" ")
+            if kind == ("chunk" if letter == "C" else "result"):
+                return replace(op, label=f"{letter}{number}")
+    return op
+
+
+def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
+    known = happens_before(operations)
+    return [
+        (operations[a].label, operations[b].label)
+        for a, b in combinations(known, 2)
+        if known[b].get(operations[a].lane, 0) >= known[a][operations[a].lane]
+    ]
+
+
+def _check_streamed(exercise: Exercise, answer: Streamed) -> Verdict:
+    """Look at the results, then at races, memory, and at order that is not needed."""
+    for chunks in (1, 2, 5, 8):
+        try:
+            operations, values = run_streamed(answer, chunks)
+        except Exception as error:
+            return exercise.wrong(f"with {chunks} chunks your code raised {type(error).__name__}: {error}")
+        if problem := _streamed_wrong(operations, values, chunks):
+            return exercise.wrong(f"with {chunks} chunks: {problem}")
+    return exercise.right(f"{exercise.praise}.")
+
+
+def _streamed_wrong(operations: list[Operation], values: list[float], chunks: int) -> str:
+    wanted = [float(i + 1) for i in range(chunks)]
+    if values != wanted:
+        return f"the results should hold {wanted}, they hold {values}."
+    launches = [k for k, op in enumerate(operations) if op.kind == "launch" and op.lane != HOST]
+    for k in range(launches[-1]):
+        if operations[k].kind == "synchronize":
+            return f"the host stands still until {operations[k].label} is done, and launches nothing."
+    for race in sorted(find_races(operations), key=lambda race: race.earlier.label == "before"):
+        return f"{race}. {EDGES.get(race.earlier.label[0] + race.later.label[0], '')}".strip()
+    used = [r.block for k in launches for r in (*operations[k].reads, *operations[k].writes)]
+    blocks = {block for block in used if block.isupper()}  # those of the device
+    if len(blocks) > BLOCKS:
+        return f"{len(blocks)} blocks of device memory are in use: two inputs and at most three outputs are enough."
+    needed = set(_ordered(run_streamed(stream_chunks, chunks)[0]))
+    for a, b in _ordered(operations):
+        if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD":
+            lanes = {op.lane for op in operations if op.label in (a, b)}
+            same = f" (both are in stream {lanes.pop()})" if len(lanes) == 1 else ""
+            return f"{b} waits for {a}, and need not{same}: nothing of {a} is used or overwritten by {b}."
+    return ""
+
+
+check_streamed = Exercise(
+    "streamed",
+    reference=stream_chunks,
+    judge=_check_streamed,
+    praise="right results, no race, no wait too many, and no more than five blocks",
+    mistakes={
+        EDGES[edge]: partial(stream_chunks, kept="123405".replace(number, ""))
+        for edge, number in zip(EDGES, "123405", strict=True)
+    }
+    | {
+        "C1 waits for F0, and need not (both are in stream compute)": partial(stream_chunks, streams=1),
+        "C2 waits for D0, and need not": partial(stream_chunks, after="D"),
+        "C1 waits for F0, and need not: nothing of F0": partial(stream_chunks, streams=2),
+        "C1 waits for F0, and need not: nothing": partial(stream_chunks, depth=1),
+        "the host stands still until": partial(stream_chunks, kept="123405h"),
+        "blocks of device memory are in use": partial(stream_chunks, depth=8),
+    },
+)

@@ -6,61 +6,96 @@ from itertools import islice
 import pytest
 
 from lib.streams import DevicePrefetcher, find_races
-from lib.streams.races import happens_before, waits
 from support.n13 import checks as n13
 
 
-def test_the_list_lacks_one_wait_that_is_a_race_and_one_more_orders_the_two():
-    assert len(find_races(n13.damaged_list())) == 1 and len(waits(n13.damaged_list())) == 2 * 5 + 2 * 3 - 1
-    assert n13.check_missing(["f3", "d1"])
-    operations = n13.damaged_list()
-    labels = {op.label: number for number, op in enumerate(operations) if op.kind == "launch"}
-    repaired = n13.with_wait(operations, labels["D1"], labels["F3"])
-    assert find_races(repaired) == [] and len(happens_before(repaired)) == len(happens_before(operations))
+def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
+    ours = {name: n13.ask_clocks(n13.check_step.reference)(name) for name in n13.programs()}
+    theirs = {
+        name: [f"{race.earlier.label} and {race.later.label}" for race in find_races(operations)]
+        for name, operations in n13.programs().items()
+    }
+    assert ours == theirs and 5 <= sum(map(bool, ours.values())) <= len(ours) - 5
 
 
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (("D1", "F3"), "Who must wait"),
-        (("F1", "C1"), "already waits"),
-        (("F4", "F3"), "already waits"),
-        (("C4", "D0"), "already waits"),
-        (("F3", "D2"), "more than it must"),
-        (("D1", "C3"), "launched after"),
-        (("C3", "D0"), "no conflict"),
-        (("F9", "C1"), "there is no 'F9'"),
-        ("F3", "no pair"),
-        (3, "no pair"),
-    ],
-)
-def test_a_wrong_pair_is_told_why(answer, says):
-    verdict = n13.check_missing(answer)
+def late(work, cuda):
+    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    return start.elapsed_time(end)
+
+
+def untimed(work, cuda):
+    start, end = cuda.Event(), cuda.Event()
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+@pytest.mark.parametrize("wrong, says", [(late, "wait for the last"), (untimed, "enable_timing=True")])
+def test_events_that_torch_would_refuse_are_refused(wrong, says):
+    verdict = n13.check_device_ms(wrong)
     assert verdict.status == "wrong" and says in verdict.message
 
 
-def test_every_pair_of_labels_gets_a_verdict_and_only_one_is_right():
-    labels = [f"{kind}{i}" for kind in "CFD" for i in range(5)]
-    verdicts = [n13.check_missing((a, b)) for a in labels for b in labels]
-    assert sum(map(bool, verdicts)) == 1 and {verdict.status for verdict in verdicts} == {"right", "wrong"}
+def with_fresh_inputs(gpu, stage, chunks, results):
+    """Take an input's memory from the pool for each chunk, and tell the allocator who else reads it."""
+    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    for x, result in zip(chunks, results, strict=True):
+        with gpu.use_stream(into):
+            buffer = x.to("cuda", non_blocking=True)
+        compute.wait_stream(into)
+        buffer.record_stream(compute)
+        y = stage(buffer)
+        out.wait_stream(compute)
+        with gpu.use_stream(out):
+            result.copy_(y, non_blocking=True)
+        y.record_stream(out)
+    out.synchronize()
 
 
-@pytest.mark.parametrize("wrong", n13.check_chunks.mistakes.values())
-def test_a_wrong_count_is_told_its_case_and_its_time(wrong):
-    message = n13.check_chunks(wrong).message
-    assert "for copy_in" in message and "ticks" in message
+def waiting_for_streams(gpu, stage, chunks, results):
+    """Need no list of events: each wait_stream stands where nothing later is in the other stream yet."""
+    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    with gpu.use_stream(into):
+        buffers = [gpu.empty_like(chunks[0]) for _ in range(2)]
+    free, outputs, fetched = [None, None], [None, None], [None, None]
+    for i, x in enumerate(chunks):
+        k = i % 2
+        if free[k]:
+            into.wait_event(free[k])
+            compute.wait_event(fetched[k])
+        with gpu.use_stream(into):
+            buffers[k].copy_(x, non_blocking=True)
+        compute.wait_stream(into)
+        outputs[k] = None
+        outputs[k] = stage(buffers[k])
+        free[k] = compute.record_event()
+        out.wait_stream(compute)
+        with gpu.use_stream(out):
+            results[i].copy_(outputs[k], non_blocking=True)
+        fetched[k] = out.record_event()
+    out.synchronize()
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (lambda *x: 0, "no number of chunks"),
-        (lambda *x: 3.5, "no number of chunks"),
-    ],
-)
-def test_what_is_no_count_is_told(wrong, says):
-    verdict = n13.check_chunks(wrong)
-    assert verdict.status == "wrong" and says in verdict.message
+def test_another_right_loop_is_right_and_one_whose_memory_grows_is_not():
+    assert n13.check_streamed(waiting_for_streams)
+    verdict = n13.check_streamed(with_fresh_inputs)
+    assert verdict.status == "wrong" and "blocks of device memory" in verdict.message
+
+
+def test_a_loop_that_loses_or_mixes_chunks_is_told_its_results():
+    def first_only(gpu, stage, chunks, results):
+        n13.stream_chunks(gpu, stage, chunks[:1], results[:1])
+
+    def reversed_(gpu, stage, chunks, results):
+        n13.stream_chunks(gpu, stage, chunks, results[::-1])
+
+    for wrong in (first_only, reversed_):
+        assert "the results should hold [1.0, 2.0" in n13.check_streamed(wrong).message
 
 
 def record(gpu, batch):

@@ -35,8 +35,8 @@ HOLDERS_CONTROLS = {
 
 
 @styled
-def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 2) -> Figure:
-    """Draw the rows that each process holds once it has read; "every rank its own": in mini-epoch 0."""
+def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
+    """Draw the rows that each process holds once it has read; "every rank its own": in mini-epoch 0 of 2."""
     kind = HOLDER_WAYS[way]
     first = {"server": "server", "file": "page cache"}.get(kind, "")
     height = world_size * (1 + workers) + 1.35 * bool(first) + 0.35 * (world_size - 1) + 0.2
@@ -48,7 +48,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
         copies, private, y = (1, HELD_ROWS, 1.35) if kind == "server" else (0, 0, 1.35)
     for rank in range(world_size):
-        share = order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
+        share = order[rank::world_size][: HELD_ROWS // world_size // 2]
         own = share if kind == "rank" else everything
         for worker in range(-1, workers):
             name, color = (f"rank {rank}", INK) if worker < 0 else (f"worker {worker}", MUTED)
@@ -67,7 +67,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     finding = {
         "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds {private // world_size} rows (E = {mini_epochs}); its workers share them",
+        "rank": f"Each rank holds half of its epoch's rows, {private // world_size}; its workers share them",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     who = f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}"

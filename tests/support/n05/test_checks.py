@@ -86,8 +86,9 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
 
 
 @pytest.mark.parametrize("guess, said", [(104e6, "right in another unit"), (0.1, "asks for MB"), (44, "Read on")])
-def test_a_guess_in_another_unit_is_told_so(guess, said):
+def test_a_guess_in_another_unit_or_with_its_unit_is_understood(guess, said):
     assert said in checks.guess_list_megabytes(guess, 1_000_000).message
+    assert "that is it" in checks.guess_received("epoch 0").message
 
 
 def test_a_length_that_is_one_too_many_is_told_as_such():

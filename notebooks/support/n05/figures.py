@@ -57,8 +57,7 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
                 does = "asks the server" if kind == "server" else "reads there"
                 write(axes, -0.4, y, does, color=MUTED, ha="left")
             else:
-                # a worker that copies counts; one that shares its rank's pages is drawn pale and doesn't
-                copied = worker < 0 or kind == "naive"
+                copied = worker < 0 or kind == "naive"  # the others share their rank's pages: pale
                 for row in own:
                     draw_cells(axes, [Cell(row, rank, "plain" if copied else "faded")], x=row, y=y, font=9.5)
                 copies, private = copies + copied, private + copied * len(own)

@@ -113,10 +113,8 @@ def _fault_of_packed(make: Any) -> str:
         if not isinstance(array := getattr(packed, what, None), np.ndarray):
             return f"self.{what} is {type(array).__name__}, not one numpy array."
     bounds = [0, *accumulate(len(row.encode()) for row in ROWS)]
-    fault = _differs(packed.offsets.tolist(), bounds, f"of {ROWS}, self.offsets") or _of_rows(
-        packed, "packed"
-    )
-    if fault or (fault := _narrow(packed.offsets, "self.offsets")):
+    fault = _differs(packed.offsets.tolist(), bounds, f"of {ROWS}, self.offsets")
+    if fault := fault or _narrow(packed.offsets, "self.offsets") or _of_rows(packed, "packed"):
         return fault
     if packed.data.tobytes() != "".join(ROWS).encode():
         return "self.data is not the UTF-8 text of all rows, one after another and nothing else."

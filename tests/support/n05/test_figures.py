@@ -45,7 +45,7 @@ def test_the_map_shows_the_rows_that_every_rank_dataset_loads(tmp_path):
     write_captions(tmp_path / "rows.txt", n05.SIZE)
     padded = {"world_size": 5, "rank": 4, "mini_epochs": 3, "mini_epoch": 2, "epoch": 0}
     with MetaFile(tmp_path / "rows.txt") as meta_file:
-        for values in [padded, *corners(explore(n05.draw_file_map, **n05.FILE_MAP_CONTROLS), 12)]:
+        for values in [padded, *corners(explore(n05.draw_file_map, **n05.FILE_MAP_CONTROLS), 8)]:
             world, parts = values["world_size"], values["mini_epochs"]
             rank, part = min(values["rank"], world - 1), min(values["mini_epoch"], parts - 1)
             ids = []

@@ -5,15 +5,15 @@ from __future__ import annotations
 import http.client
 import math
 import os
-import tempfile
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import pairwise, product
+from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from torch.utils.data import DataLoader
@@ -23,12 +23,10 @@ from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from support.captions import ROW_BYTES, list_row_bytes, predict
 from support.checks import Exercise, Guess, Verdict
-from support.n05 import solved
-from support.n05.solved import MyFileDataset, MyPacked, MyRankDataset, MyServerDataset, index_of
-from support.ranks import source_of
+from support.n05.runs import held, positions, written
+from support.n05.solved import MyFileDataset, MyPacked, MyRankDataset, MyServerDataset, index_of, wrong
 
 # ---- predictions
-
 UNITS = {"MB": (1e6, 1e3, 1e-3), "%": (0.01,), "hours": (3600, 60)}  # how many of other units each of them is
 
 
@@ -53,16 +51,15 @@ def _copied_percent(rows: int) -> int:
     return round(100 - 100 * float((15 / 16) ** (4096 / each)))
 
 
-_peak = partial(_naive_megabytes, world_size=2, workers=2)
 guess_list_megabytes = _Measure("the size of the list", _naive_megabytes, "MB", 0.1)
-guess_peak_megabytes = _Measure("the peak", _peak, "MB", 0.1)
+guess_peak_megabytes = _Measure("the peak", partial(_naive_megabytes, world_size=2, workers=2), "MB", 0.1)
 guess_copied_percent = _Measure("the share copied", _copied_percent, "%", 0.05)
 guess_cold_hours = _Measure("an epoch's reading", lambda: round(400e6 / 16_000 / 3600, 1), "hours", 0.15)
-guess_received = Guess("the epoch that the workers deal", lambda: 0)
+guess_received = Guess("the epoch that the workers deal", lambda: 0, read=lambda said:
+                       said.lower().removeprefix("epoch") if isinstance(said, str) else said)  # fmt: skip
 
 
 # ---- what the exercises have in common
-
 ROWS = ['img/000000000.jpg "a dog"', 'img/000000001.jpg "Ärger im Café"', "", 'img/000000003.jpg "犬"', "x"]
 Fault = Callable[[Any], str]  # says what is wrong with an answer, "" if nothing
 
@@ -85,38 +82,6 @@ def _judged(fault: Fault, praise: str) -> Callable[[Exercise, Any], Verdict]:
     return judge
 
 
-def _wrong(thing: Any, mistakes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return solutions with some of their text otherwise, (old, new, old, new, …): famous mistakes by sentence."""
-    wrong = {}
-    for sentence, changes in mistakes.items():
-        text = source_of(thing)
-        for old, new in zip(changes[::2], changes[1::2], strict=True):
-            assert old in text, f"{thing.__name__} has no {old!r}"
-            text = text.replace(old, new)
-        exec(text, space := dict(vars(solved)))
-        wrong[sentence] = space[thing.__name__]
-    return wrong
-
-
-@contextmanager
-def _written(rows: Sequence[str]) -> Iterator[str]:
-    """Write a meta file of these rows, for as long as the body of a `with` runs."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rows.txt"
-        path.write_text("\n".join(["# image caption", *rows, ""]), encoding="utf-8")
-        yield str(path)
-
-
-def _held(make: Callable[[], Any]) -> tuple[Any, int, int]:
-    """Return what `make` returns, the bytes that stay, and the most that there were at a time."""
-    tracemalloc.start()
-    try:
-        result = make()
-        return result, *tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-
-
 def _differs(got: Any, wanted: Any, where: str) -> str:
     return "" if got == wanted else f"{where} should be {wanted!r}, it is {got!r}."
 
@@ -131,8 +96,7 @@ def _of_rows(dataset: Any, name: str) -> str:
 
 def _all_read(dataset: Any) -> Any:
     """Read every row, singly and in batches if it has any, and return the dataset: does it keep them?"""
-    for number in range(len(dataset)):
-        dataset[number]
+    _ = [dataset[number] for number in range(len(dataset))]
     if hasattr(dataset, "__getitems__"):
         dataset.__getitems__([*range(len(dataset))])
     return dataset
@@ -143,19 +107,21 @@ TEXT = sum(map(len, MANY))
 
 
 # ---- exercise 1: MyPacked
-
-
 def _fault_of_packed(make: Any) -> str:
-    packed, kept, _ = _held(lambda: _all_read(make([row[:1] + row[1:] for row in MANY])))
+    packed = make(ROWS)
     for what in ("data", "offsets"):
-        if not isinstance(getattr(packed, what, None), np.ndarray):
-            return f"self.{what} is {type(getattr(packed, what, None)).__name__}, not one numpy array."
-    if fault := _of_rows(make(ROWS), "packed"):
+        if not isinstance(array := getattr(packed, what, None), np.ndarray):
+            return f"self.{what} is {type(array).__name__}, not one numpy array."
+    bounds = [0, *accumulate(len(row.encode()) for row in ROWS)]
+    fault = _differs(packed.offsets.tolist(), bounds, f"of {ROWS}, self.offsets")
+    if fault := fault or _narrow(packed.offsets, "self.offsets") or _of_rows(packed, "packed"):
         return fault
-    if packed.data.tobytes() != "".join(MANY).encode():
+    if packed.data.tobytes() != "".join(ROWS).encode():
         return "self.data is not the UTF-8 text of all rows, one after another and nothing else."
+    _, kept, _ = held(lambda: _all_read(make([row[:1] + row[1:] for row in MANY])))
     if kept > TEXT + 9 * len(MANY) + 4000:
-        return f"when all rows have been read, {kept / len(MANY):.0f} bytes a row in memory are kept."
+        most = f"{kept / len(MANY):.0f} bytes are kept for each row, text and offset need {TEXT / len(MANY) + 8:.0f}"
+        return f"when all rows have been read, {most}: keep the two arrays only."
     return ""
 
 
@@ -164,22 +130,30 @@ check_packed = Exercise(
     reference=MyPacked,
     methods=("__init__", "__len__", "__getitem__"),
     judge=_judged(_fault_of_packed, f"all rows come back; of {len(MANY)} each takes text and offset, measured."),
-    mistakes=_wrong(MyPacked, {
+    mistakes=wrong(MyPacked, {
         "An offset in a list is a Python object again, whose page is copied when it is read.": (
             "np.cumsum([0] + [len(row) for row in encoded])", "np.cumsum([0, *map(len, encoded)]).tolist()"),
         "Count bytes, not letters: an Ä takes two bytes.": ("len(row) for row in encoded", "len(row) for row in rows"),
-        "N rows have N + 1 bounds, and the first is 0.": ("[0] + [len", "[len"),
+        "N rows have N + 1 bounds, and the first is 0.": (
+            "[0] + [len", "[len", "len(self.offsets) - 1", "len(self.offsets)",
+            "self.offsets[i] : self.offsets[i + 1]", "self.offsets[i - 1] if i else 0 : self.offsets[i]"),
+        "The real file's text is longer than 32 bits can count.": (
+            "for row in encoded])", "for row in encoded]).astype(np.int32)"),
         "A row is a str: decode its bytes.": (".tobytes().decode()", ".tobytes()"),
     }),
 )  # fmt: skip
 
 
 # ---- exercise 3: index_of
+def _narrow(array: Any, name: str) -> str:
+    """Say whether an array of places in the text or the file could not count as far as the real ones go."""
+    told = f"{name} of the type {array.dtype} cannot count to 17.2 GB, the real text (32 bits end at 2.1 or 4.3)."
+    return "" if array.dtype.kind in "iu" and array.dtype.itemsize == 8 else told
 
 
 def _fault_of_index(index: Any) -> str:
     for rows, block in ((ROWS, 1 << 20), (ROWS, 7), (ROWS[:1], 3), (["Ä", "b"], 1)):
-        with _written(rows) as path:
+        with written(rows) as path:
             wanted = [place + 1 for place, byte in enumerate(Path(path).read_bytes()) if byte == ord("\n")]
             got = index(path, block)
         if got is None:
@@ -189,12 +163,18 @@ def _fault_of_index(index: Any) -> str:
         where = f"the index of a file of {len(rows)} rows, read in blocks of {block} bytes,"
         if fault := _differs(list(map(int, got)), wanted, where):
             return fault
-    if got.dtype.kind not in "iu" or got.dtype.itemsize < 8:
-        return f"bounds of the type {got.dtype} cannot count to 17.6 GB, the real file (32 bits end at 2.1 or 4.3)."
-    with _written(MANY) as path:
-        _, kept, peak = _held(lambda: index(path, 4096))
+    if fault := _narrow(got, "the index"):
+        return fault
+    joined: list[str] = []
+    with written([row.ljust(300, ".") for row in MANY]) as path, ExitStack() as stack:
+        for name in ("append", "concatenate", "hstack"):
+            counted = partial(lambda join, *a, **k: (joined.__iadd__([""]), join(*a, **k))[1], vars(np)[name])
+            stack.enter_context(mock.patch.object(np, name, counted))
+        _, kept, peak = held(lambda: index(path, 4096))
     if peak > 20 * len(MANY) + 40_000:
-        return f"{TEXT // 1000} kB were read in blocks of 4 kB; at a time {peak // 1000} kB were in memory."
+        return f"900 kB were read in blocks of 4 kB; at a time {peak / 1e6:.1f} MB were in memory."
+    if len(joined) > 2:
+        return "the bounds found so far are copied anew with every block."
     return "" if kept < 9 * len(MANY) else f"{kept / len(MANY):.0f} bytes a row stay in memory."
 
 
@@ -202,12 +182,15 @@ check_index = Exercise(
     "index_of",
     reference=index_of,
     judge=_judged(_fault_of_index, "every bound is right, also across blocks, and only a block of text was in memory."),
-    mistakes=_wrong(index_of, {
+    mistakes=wrong(index_of, {
         "The header became row 0: row 0 begins after the first newline.": ("place = [], 0", "place = [[0]], 0"),
         "That is the newline itself; the next row begins one byte later.": ("newlines + 1", "newlines"),
         "Places count from the start of each block: add the bytes before it.": ("place + newlines", "newlines"),
         "The end of the last row is missing: N rows have N + 1 bounds.": ("(bounds)", "(bounds)[:-1]"),
         "The whole text was read at once: read it in blocks.": ("file.read(block)", "file.read()"),
+        "Collect the arrays of the blocks in a list, and join them once, at the end.": (
+            "bounds.append(place + newlines + 1)", "bounds = np.append(bounds, place + newlines + 1)",
+            "np.concatenate(bounds)", "np.array(bounds, np.int64)"),
         'Letters are not bytes: open the file with "rb".': (
             'open(path, "rb")', 'open(path, encoding="utf-8")',
             'np.frombuffer(text, np.uint8) == ord("\\n")', 'np.array(list(text)) == "\\n"'),
@@ -216,50 +199,42 @@ check_index = Exercise(
 
 
 # ---- exercise 4: MyFileDataset
-
-
-def _positions(path: str) -> dict[int, int]:
-    """Return the position of every open descriptor of a file: what forked processes share."""
-    found = {}
-    for number in map(int, os.listdir("/dev/fd")):
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(number), os.stat(path)):
-                found[number] = os.lseek(number, 0, os.SEEK_CUR)
-    return found
-
-
 def _fault_of_file(make: Any) -> str:
     reads: list[int] = []
     pread = os.pread
-    with _written(ROWS) as path:
+    with written(ROWS) as path:
         dataset = make(path, index_of(path))
         if fault := _of_rows(dataset, "dataset"):
             return fault
-    with _written(MANY) as path:
-        bounds = index_of(path)
-        _, kept, _ = _held(lambda: _all_read(make(path, bounds)))
-    if kept > TEXT / 8:
-        return f"when all rows have been read, {kept / TEXT:.0%} of the bytes of their text are held."
-    with _written(ROWS) as path:
-        dataset = make(path, index_of(path))
-        before = _positions(path)
-        dataset[0]
-        opened = {*_positions(path)}
-        after = _positions(_all_read(dataset) and path)
-        if any(before[file] != after[file] for file in before if file in after):
-            return "an access moved the position of the open file."
-        if not opened or after.keys() - opened:
-            return "the file is opened again for each row: open it once, opening costs more than reading 44 bytes."
-        asked = [3, 0, 4, 3]
-        os.pread = lambda file, size, place: (reads.__iadd__([place]), pread(file, size, place))[1]
+    with written(MANY) as path:
+        bounds, asked = index_of(path), [2900, 40, 1033, 2900, 7]
+        dataset, begun, _ = held(lambda: make(path, bounds))
+        _, kept, _ = held(lambda: _all_read(make(path, bounds)))
+        os.pread = lambda file, size, place: (reads.__iadd__([int(place)]), pread(file, size, place))[1]
         try:
             got = dataset.__getitems__(asked)
         finally:
             os.pread = pread
-    if fault := _differs(got, [ROWS[number] for number in asked], f"dataset.__getitems__({asked})"):
+    if begun > TEXT / 8:
+        what = "a copy of the bounds, or the text. Keep `bounds` as it is, mapped, and read a row when it is wanted"
+        return f"before any row is read, {begun // 1000} kB are held: {what}."
+    if kept > TEXT / 8:
+        return f"when all rows have been read, {kept / TEXT:.0%} of the bytes of their text are held: keep no row."
+    if fault := _differs(got, [MANY[number] for number in asked], f"dataset.__getitems__({asked})"):
         return fault
-    front_to_back_once = all(a < b for a, b in pairwise(reads))
-    return "" if front_to_back_once else f"for the batch {asked} the file was read at the places {reads}."
+    if any(a >= b for a, b in pairwise(reads)):
+        return f"the batch {asked} is read at the places {reads}: not front to back, each row once."
+    with written(ROWS) as path:
+        dataset = make(path, index_of(path))
+        before = positions(path)
+        dataset[0]
+        opened = {*positions(path)}
+        after = positions(_all_read(dataset) and path)
+        if any(before[file] != after[file] for file in before if file in after):
+            return "an access moved the position of the open file."
+        if not opened or after.keys() - opened:
+            return "the file is opened again for each row: open it once, opening costs more than reading 44 bytes."
+    return ""
 
 
 check_file = Exercise(
@@ -267,13 +242,14 @@ check_file = Exercise(
     reference=MyFileDataset,
     methods=("__init__", "__len__", "__getitem__", "__getitems__"),
     judge=_judged(_fault_of_file, "every row, each batch in the order asked for; opened once, nothing held or shared."),
-    mistakes=_wrong(MyFileDataset, {
+    mistakes=wrong(MyFileDataset, {
         "Forked workers share that position, and move it while another one reads: os.pread needs none.": (
             "os.open(path, os.O_RDONLY)", "open(path, 'rb', buffering=0)",
             "return os.pread(self.file, end - 1 - begin, begin)",
             "self.file.seek(begin); return self.file.read(end - 1 - begin)"),
         "The newline belongs to the line, not to the row.": ("end - 1 - begin", "end - begin"),
         "Read front to back, so that neighbours are read together: sort first.": ("sorted(set(indices))", "indices"),
+        "A set has no order: sort it.": ("sorted(set(indices))", "set(indices)"),
         "A row that is asked for twice is read twice: use set(indices).": ("sorted(set(indices))", "sorted(indices)"),
         "The loader wants the rows in the order in which it asked.": ("for index in indices]", "for index in rows]"),
     }),
@@ -281,8 +257,6 @@ check_file = Exercise(
 
 
 # ---- exercise 2: MyServerDataset
-
-
 class _Counted:
     """Rows that a MetaServer serves, and who asked for which: it has a thread for each connection."""
 
@@ -315,6 +289,8 @@ def _fault_of_asked(dataset: Any, server: _Counted) -> str:
         return fault
     if len(asked) != before + 1:
         return f"for a batch of 3 rows the server had {len(asked) - before} requests: send one POST /rows."
+    if set(server.given[beyond:]) != set(batch):
+        return f"for the batch {batch} the server had to give the rows {server.given[beyond:]}."
     dataset[0]
     if len(asked) != before + 2:
         return "dataset[0], asked a second time, was not asked of the server."
@@ -325,10 +301,13 @@ def _fault_of_asked(dataset: Any, server: _Counted) -> str:
         pass
     except Exception as error:
         return f"{there} raises {type(error).__name__}, not an IndexError."
+    with suppress(Exception):
+        if len(got := dataset.__getitems__([0] * 65_537)) != 65_537:
+            return f"one request for 65,537 rows is answered with the status 413, and you return {got}."
     try:
         dataset[0]
     except http.client.HTTPException as error:
-        return f"the request after a status of 404 fails with {type(error).__name__}."
+        return f"the request after a status of 404 or 413 fails with {type(error).__name__}."
     if len(set(asked)) > 1:
         return f"for {len(asked)} requests you connected {len(set(asked))} times."
     loader: Any = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork", timeout=20)
@@ -342,23 +321,25 @@ check_client = Exercise(
     reference=MyServerDataset,
     methods=("__init__", "ask", "__len__", "__getitem__", "__getitems__"),
     judge=_judged(_fault_of_client, "right rows, one connection in each process and one request a batch, counted."),
-    mistakes=_wrong(MyServerDataset, {
+    mistakes=wrong(MyServerDataset, {
         "A new connection a request is what makes such servers slow: keep it.": ("self.owner != os.getpid()", "True"),
         "Two processes on one connection take each other's answers: connect anew where os.getpid() is another.": (
             "self.owner != os.getpid()", "not self.owner"),
-        "That is the server's complaint, and a loader would train on it.": ("answer.status == 404", "False"),
+        "That is the server's complaint, and a loader would train on it.": ("answer.status != 200", "False"),
+        "A complaint as well: every status but 200 must raise.": ("answer.status != 200", "answer.status == 404"),
+        "Rows between those of the batch are not wanted.": (
+            'return self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))',
+            'low = min(indices); rows = self.ask("POST", "/rows", json.dumps([*range(low, max(indices) + 1)])); '
+            'return [rows[index - low] for index in indices]'),
         "The answer was not read to its end, and what is left of it is in the way.": (
             "value = json.loads(answer.read())", "",
-            'raise IndexError(value["message"])\n        return value',
-            'raise IndexError(path)\n        return json.loads(answer.read())'),
+            'value["message"]', 'path', 'return value', 'return json.loads(answer.read())'),
         "The answer is JSON: read it with json.loads.": ("json.loads(answer.read())", "answer.read().decode()"),
     }),
 )  # fmt: skip
 
 
 # ---- exercise 5: MyRankDataset
-
-
 class _Source:
     """Rows that note which were asked for, and how many bytes were in memory at that moment."""
 
@@ -381,7 +362,7 @@ class _Source:
 def _fault_of_rank(make: Any) -> str:
     for size, world, parts in ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2)):
         rows, seed = MANY[:size], 7 * (size == 26)
-        with _written(rows) as path, MetaFile(path) as meta_file:
+        with written(rows) as path, MetaFile(path) as meta_file:
             for rank, epoch, part in product(range(world), (0, 2), range(parts)):
                 theirs = RankDataset(meta_file, world, rank, mini_epochs=parts, seed=seed)
                 theirs.set_epoch(epoch)
@@ -389,8 +370,10 @@ def _fault_of_rank(make: Any) -> str:
                 wanted = [int(number) for block in theirs.ids(part) for number in block]
                 dataset = make(source, world, rank, parts, seed)
                 where = f"N, W, E = {size}, {world}, {parts}; seed {seed}, rank {rank}, epoch {epoch}, part {part}:"
-                got = [int(number) for number in dataset.ids(epoch, part)]
-                if fault := _differs(got, wanted, f"{where} ids"):
+                ids = dataset.ids(epoch, part)
+                if not isinstance(ids, np.ndarray):
+                    return f"ids should return a numpy array, not {type(ids).__name__}."
+                if fault := _differs(ids.tolist(), wanted, f"{where} ids"):
                     return fault
                 dataset.load(1, 0)
                 source.asked.clear()
@@ -405,12 +388,12 @@ def _fault_of_rank(make: Any) -> str:
                 asked, new = sorted({id for ids in source.asked for id in ids}), sorted(set(wanted))
                 if asked != new:
                     return f"{where} load read the rows {asked}, not {new}: none may be left from before."
-    _, _, peak = _held(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))  # type: ignore[arg-type]
+    _, _, peak = held(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))  # type: ignore[arg-type]
     if peak > 800_000:
         whole = "the whole order, at the real size 3.2 GB in each rank: ask Permutation for this rank's places only"
         return f"for 3,125 ids of 200,000 rows {peak / 1e6:.1f} MB were in memory at a time ({whole})."
     source = _Source(MANY)
-    _, kept, _ = _held(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
+    _, kept, _ = held(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
     each = kept / (len(MANY) // 2)
     if each > TEXT / len(MANY) + 14:
         most = f"{each:.0f} bytes are kept for each row, and Packed needs {TEXT / len(MANY) + 8:.0f} (text and offset)"
@@ -425,7 +408,7 @@ check_rank_dataset = Exercise(
     reference=MyRankDataset,
     methods=("ids", "load", "__len__", "__getitem__"),
     judge=_judged(_fault_of_rank, "lib's rows in all cases, packed, one reading a mini-epoch, and old rows go first."),
-    mistakes=_wrong(MyRankDataset, {
+    mistakes=wrong(MyRankDataset, {
         "A contiguous piece: deal in turns, so that what all ranks used is the head of the order.": (
             "self.rank + self.world_size * np", "self.rank * turns + np"),
         "The epoch is not in the order: every epoch deals the same rows.": ("epoch=epoch)", "epoch=0)"),
@@ -436,6 +419,19 @@ check_rank_dataset = Exercise(
         "turns // E for each mini-epoch loses the turns that are left over.": (
             "turns * mini_epoch // self.mini_epochs", "turns // self.mini_epochs * mini_epoch",
             "turns * (mini_epoch + 1) // self.mini_epochs", "begin + turns // self.mini_epochs"),
+        "The parts are not as even as can be: mini-epoch k begins with turn T k // E.": (
+            "turns * mini_epoch // self.mini_epochs", "-(-turns // self.mini_epochs) * mini_epoch",
+            "turns * (mini_epoch + 1) // self.mini_epochs", "min(turns, begin - (-turns // self.mini_epochs))"),
+        "A mini-epoch is one piece of the turns, not every E-th of them.": (
+            "np.arange(begin, end)", "np.arange(mini_epoch, turns, self.mini_epochs)"),
+        "The items come in the order of the epoch: what sorts is the source, not ids.": (
+            "return Permutation", "return np.sort(Permutation", "places % size]", "places % size])"),
+        "Where the order ends, its head is dealt again, not its last row.": (
+            "places % size", "np.minimum(places, size - 1)"),
+        "Those are places in the order: ask Permutation for the rows at them.": (
+            "return Permutation(size, seed=self.seed, epoch=epoch)[places % size]", "return places % size"),
+        "The epoch is in the seed as well: Permutation gets it as epoch=epoch only.": (
+            "seed=self.seed,", "seed=self.seed + epoch,"),
         "The rank is in the seed: then each rank shuffles otherwise, and rows are dealt twice or never.": (
             "seed=self.seed,", "seed=self.seed + self.rank,"),
         "Let the old rows go before you read the new ones: self.rows = None.": ("        self.rows = None\n", ""),

@@ -11,32 +11,15 @@ from matplotlib.ticker import MaxNLocator
 
 from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
+from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import choice, whole
 from lib.show.sheet import Cell, arrow, box, cell_sheet, draw_cell, draw_cells, draw_legend, label_row, write
-from lib.show.style import (
-    BLUE,
-    GREY,
-    HATCH,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    PINK,
-    RED,
-    describe,
-    headline,
-    new_figure,
-    pale,
-    rank_color,
-    styled,
-    title,
-)
+from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, RED, describe, new_figure, pale, styled, title
 from support.captions import Way
 from support.n05.runs import Run
 
 # ---- Which process holds which rows.
-
 HELD_ROWS = 24  # of the file in draw_holders
 HOLDER_WAYS: dict[str, Way] = {
     "every rank all rows": "naive",
@@ -52,8 +35,8 @@ HOLDERS_CONTROLS = {
 
 
 @styled
-def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 2) -> Figure:
-    """Draw the rows that each process holds once it has read; "every rank its own": in mini-epoch 0."""
+def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
+    """Draw the rows that each process holds once it has read; "every rank its own": in mini-epoch 0 of 2."""
     kind = HOLDER_WAYS[way]
     first = {"server": "server", "file": "page cache"}.get(kind, "")
     height = world_size * (1 + workers) + 1.35 * bool(first) + 0.35 * (world_size - 1) + 0.2
@@ -65,7 +48,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
         copies, private, y = (1, HELD_ROWS, 1.35) if kind == "server" else (0, 0, 1.35)
     for rank in range(world_size):
-        share = order[rank::world_size][: HELD_ROWS // world_size // mini_epochs]
+        share = order[rank::world_size][: HELD_ROWS // world_size // 2]
         own = share if kind == "rank" else everything
         for worker in range(-1, workers):
             name, color = (f"rank {rank}", INK) if worker < 0 else (f"worker {worker}", MUTED)
@@ -74,8 +57,7 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
                 does = "asks the server" if kind == "server" else "reads there"
                 write(axes, -0.4, y, does, color=MUTED, ha="left")
             else:
-                # a worker that copies counts; one that shares its rank's pages is drawn pale and doesn't
-                copied = worker < 0 or kind == "naive"
+                copied = worker < 0 or kind == "naive"  # the others share their rank's pages: pale
                 for row in own:
                     draw_cells(axes, [Cell(row, rank, "plain" if copied else "faded")], x=row, y=y, font=9.5)
                 copies, private = copies + copied, private + copied * len(own)
@@ -84,18 +66,15 @@ def draw_holders(*, way: str, world_size: int, workers: int, mini_epochs: int = 
     finding = {
         "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds {private // world_size} rows (E = {mini_epochs}); its workers share them",
+        "rank": f"Each rank holds half of its epoch's rows, {private // world_size}; its workers share them",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
-    return describe(
-        figure,
-        f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}. "
-        f"{plural(copies, 'process', 'processes')} with rows of their own, {private} rows in all.",
-    )
+    who = f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}"
+    holders = plural(copies, "process", "processes")
+    return describe(figure, f"{who}. {holders} with rows of their own, {private} rows in all.")
 
 
 # ---- What reading costs a forked worker.
-
 PAGED_ROWS = 24  # that parent and worker share in draw_pages_copied
 PAGES_COPIED_CONTROLS = {
     "reads": whole(0, PAGED_ROWS, 3, "rows read"),
@@ -116,7 +95,7 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
         for page in range(pages):
             inside = range(page * per_page, min(PAGED_ROWS, (page + 1) * per_page))
             full = color == BLUE or (y < 4 and page in copied)
-            look: Any = {"face": pale(color), "edge": color} if full else {"face": PAPER, "edge": GREY}
+            look: Any = {"face": pale(color), "edge": color} if full else {"face": style.PAPER, "edge": GREY}
             left, line = page * (per_page + gap), "-" if full else (0, (2, 2))
             middle = left + (len(inside) - 1) / 2
             look |= {"line": 1.6, "radius": 0.12, "zorder": 1, "linestyle": line}
@@ -130,11 +109,9 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
     share = format_share(len(copied) / pages)
     title(axes, f"{reads} of {PAGED_ROWS} rows read: of a list {len(copied)} of {pages} pages copied ({share}), "
                 "of packed bytes none")  # fmt: skip
-    return describe(
-        figure,
-        f"{PAGED_ROWS} rows in {pages} pages. A forked worker has read {reads} of them in random order: of a list of "
-        f"strings it has copied {len(copied)} pages, of packed bytes none.",
-    )
+    told = f"{PAGED_ROWS} rows in {pages} pages. A forked worker has read {reads} of them in random order"
+    result = f"of a list of strings it has copied {len(copied)} pages, of packed bytes none"
+    return describe(figure, f"{told}: {result}.")
 
 
 @styled
@@ -143,7 +120,7 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
     figure, axes = new_figure(9, 3.6)
     reads = [*next(iter(grown.values()))]
     axes.plot(reads, [size / 1e6 for size in expected], "--", color=MUTED, label="predicted: pages touched")
-    for (name, points), color, mark in zip(grown.items(), (ORANGE, BLUE, PINK), "os^", strict=False):
+    for (name, points), color, mark in zip(grown.items(), (ORANGE, BLUE, style.PINK), "os^", strict=False):
         sizes = [points[count] / 1e6 for count in reads]
         axes.plot(reads, sizes, mark, markersize=7, color=color, label=name)
         beside(axes, (reads[-1], sizes[-1]), f"{sizes[-1]:.0f} MB", color=INK)
@@ -158,15 +135,13 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
 
 
 # ---- From the length of the file to the rows of one rank in one mini-epoch.
-
 SIZE, COLUMNS, ROWS_A_PAGE = 48, 24, 4
-
 FILE_MAP_CONTROLS = {
     "world_size": whole(1, 8, 2, "W · ranks"),
     "rank": whole(0, 7, 0, "rank"),
-    "mini_epochs": whole(1, 8, 2, "E · mini-epochs"),
-    "mini_epoch": whole(0, 7, 0, "mini-epoch"),
-    "epoch": whole(0, 9, 0, "e · epoch"),
+    "mini_epochs": whole(1, 6, 2, "E · mini-epochs"),  # 8 ranks have 6 turns: none is empty
+    "mini_epoch": whole(0, 5, 0, "mini-epoch"),
+    "epoch": whole(0, 9, 0, "epoch"),
 }
 
 
@@ -180,45 +155,42 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
     turns, gap = -(-SIZE // world_size), 0.3
     begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
-    mine = [order[(rank + world_size * turn) % SIZE] for turn in range(begin, end)]
+    dealt = range(world_size * begin, world_size * end)  # places; its head again beyond its end
+    ids = [[order[place % SIZE] for place in dealt[r::world_size]] for r in range(world_size)]
+    mine = ids[rank]
     width = COLUMNS + gap * (COLUMNS // ROWS_A_PAGE - 1)
     figure, axes = cell_sheet(width, 8.0 + 0.5 * bool(lost), labels=1.15)
 
-    def cell(position: int, row: int) -> Cell:
-        turn, owner = divmod(position, world_size)
-        if begin <= turn < end:
-            return Cell(row, owner, "plain" if owner == rank else "faded")
-        return Cell(row, rank, "plain") if row in mine else Cell(row)
+    def cell(row: int) -> Cell:
+        owner = rank if row in mine else next((r for r in range(world_size) if row in ids[r]), None)
+        return Cell(row, owner, "plain" if owner in (rank, None) else "faded")
 
     for position, row in enumerate(order):  # above: the order
-        draw_cell(axes, position % COLUMNS, 1.1 * (position // COLUMNS), cell(position, row), font=9.5)
+        draw_cell(axes, position % COLUMNS, 1.1 * (position // COLUMNS), cell(row), font=9.5)
     for page in range(SIZE // ROWS_A_PAGE):  # below: the file; under each page a bar, full if it must be read
         line, column = divmod(page, COLUMNS // ROWS_A_PAGE)
         left, y = column * (ROWS_A_PAGE + gap), 3.6 + 1.45 * line
         rows = range(page * ROWS_A_PAGE, (page + 1) * ROWS_A_PAGE)
         for place, row in enumerate(rows):
-            draw_cell(axes, left + place, y, cell(order.index(row), row), font=9.5)
+            draw_cell(axes, left + place, y, cell(row), font=9.5)
         at = (left - 0.44, y + 0.56)
-        bar = Rectangle(at, ROWS_A_PAGE - 0.12, 0.14, facecolor=rank_color(rank), edgecolor=GREY)
+        bar = Rectangle(at, ROWS_A_PAGE - 0.12, 0.14, facecolor=style.rank_color(rank), edgecolor=GREY)
         bar.set_fill(not set(mine).isdisjoint(rows))
         axes.add_patch(bar)
-    label_row(axes, 0, f"order, e = {epoch}")
+    label_row(axes, 0, f"order, epoch {epoch}")
     label_row(axes, 3.6, "the file")
-    legend = [
-        (Cell("", rank), f"rank {rank} holds it now"),
-        (Cell("", (rank + 1) % world_size, "faded"), "another rank does"),
-        (Cell(""), "another mini-epoch"),
-    ]
+    others = [(Cell("", (rank + 1) % world_size, "faded"), "another rank, in its colour")] * (world_size > 1)
+    legend = [(Cell("", rank), f"rank {rank} holds it now"), *others, (Cell(""), "another mini-epoch")]
     draw_legend(axes, legend, x=0, y=6.8, step=8.2)
     write(axes, -0.5, 7.75, missing.strip(), color=RED, ha="left")
     pages = len({row // ROWS_A_PAGE for row in mine})
     finding = f"keeps {len(set(mine))} of {SIZE} rows and meets {pages} of {SIZE // ROWS_A_PAGE} pages"
     title(axes, f"Mini-epoch {part} of epoch {epoch}: rank {rank} {finding}")
-    return describe(
-        figure,
-        f"{SIZE} rows, {world_size} ranks, {mini_epochs} mini-epochs, epoch {epoch}. In mini-epoch {part}, rank {rank} "
-        f"holds {' '.join(map(str, mine)) or 'nothing'}; they lie on {pages} of {SIZE // ROWS_A_PAGE} pages.{missing}",
+    told = f"{SIZE} rows, {world_size} ranks, {mini_epochs} mini-epochs, epoch {epoch}. In mini-epoch {part}"
+    holds = (
+        f"rank {rank} holds {' '.join(map(str, mine))}; they lie on {pages} of {SIZE // ROWS_A_PAGE} pages"
     )
+    return describe(figure, f"{told}, {holds}.{missing}")
 
 
 # ---- Memory, predicted and measured.
@@ -231,17 +203,14 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     end = max(budget, *(size for run in runs.values() for size in (run.peak, run.predicted.total)))
     for y, run in enumerate(runs.values()):
         over = run.peak > budget
-        color, hatch = (RED, HATCH["padding"]) if over else (BLUE, None)
+        color, hatch = (RED, style.HATCH["padding"]) if over else (BLUE, None)
         axes.barh(y, run.peak, height=0.5, color=pale(color), edgecolor=color, hatch=hatch)
         axes.plot(run.predicted.total, y, "D", color=ORANGE, markeredgecolor=INK, clip_on=False,
                   label=None if y else "rows, predicted")  # fmt: skip
-        write(
-            axes, 1.04 * end, y, format_bytes(run.peak), color=color, ha="left"
-        )  # beside all bars, in a column
+        write(axes, 1.04 * end, y, format_bytes(run.peak), color=color, ha="left")  # in a column
     axes.axvline(budget, color=RED, linestyle=(0, (5, 3)), linewidth=1.4, zorder=0)
-    write(
-        axes, budget + 0.01 * end, -0.75, f"the small machine: {format_bytes(budget)}", color=RED, ha="left"
-    )
+    small = f"the small machine: {format_bytes(budget)}"
+    write(axes, budget + 0.01 * end, -0.75, small, color=RED, ha="left")
     axes.set(xlim=(0, 1.18 * end), ylim=(len(runs) - 0.4, -1.05))
     axes.set_yticks(range(len(runs)), [*runs], color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -250,7 +219,7 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
     axes.legend(loc="lower right", bbox_to_anchor=(0.87, 0))
     fitting = sum(run.peak <= budget for run in runs.values())
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} runs"
-    headline(figure, finding)
+    style.headline(figure, finding)
     sizes = {name: (format_bytes(run.peak), format_bytes(run.predicted.total)) for name, run in runs.items()}
     told = "; ".join(f"{name}: peak {peak}, predicted {rows}" for name, (peak, rows) in sizes.items())
     return describe(figure, f"{finding}. {told}.")

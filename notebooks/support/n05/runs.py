@@ -7,12 +7,15 @@ import gc
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,6 @@ from lib.measure import MemoryWatch
 from support.captions import Holding, Way, predict
 
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.
-
 BATCH = 2048
 
 
@@ -38,14 +40,8 @@ class Run:
 
 
 def run_way(
-    way: Way,
-    path: str | os.PathLike[str],
-    *,
-    world_size: int = 2,
-    workers: int = 2,
-    mini_epochs: int = 4,
-    seconds: float = 20.0,
-) -> Run:
+    way: Way, path: str | Path, *, world_size: int = 2, workers: int = 2, mini_epochs: int = 4, seconds: float = 20
+) -> Run:  # fmt: skip
     """Let real ranks read an epoch, or what they can in `seconds`; ValueError, RuntimeError when a process fails."""
     with MetaFile(path) as meta_file:
         rows = len(meta_file)
@@ -57,9 +53,8 @@ def run_way(
     predicted = predict(way, rows=rows, row_bytes=os.stat(path).st_size / max(1, rows), **machine)
     with ExitStack() as stack:
         server = stack.enter_context(_started("server", serve, str(path))) if way == "server" else None
-        given = (machine, seconds)
-        started = (_started(f"rank {r}", be_rank, way, str(path), r, *given) for r in range(world_size))
-        ranks = [stack.enter_context(rank) for rank in started]
+        new = (_started(f"rank {r}", be_rank, way, str(path), r, machine, seconds) for r in range(world_size))
+        ranks = [stack.enter_context(rank) for rank in new]
         for peer in (*ranks, *([server] if server else [])):
             peer.hear()
         with MemoryWatch(interval=0.03) as watch:
@@ -115,8 +110,6 @@ def _started(name: str, target: Any, *arguments: Any) -> Iterator[_Peer]:
 
 
 # ---- What these processes do: be the server, be a rank with its DataLoader and workers.
-
-
 def serve(pipe: Connection, path: str) -> None:
     """Be the server: all rows in memory, packed."""
     _ready(pipe)
@@ -184,3 +177,33 @@ def _loaders(
     yield dataset
     sampler = data.DistributedSampler(range(len(meta_file)), world_size, rank, order="feistel")
     yield DataLoader(dataset, sampler=sampler, **arguments)
+
+
+# ---- What an exercise's answer holds and reads.
+@contextmanager
+def written(rows: Sequence[str]) -> Iterator[str]:
+    """Write a meta file of these rows, for as long as the body of a `with` runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.txt"
+        path.write_text("\n".join(["# image caption", *rows, ""]), encoding="utf-8")
+        yield str(path)
+
+
+def held(make: Callable[[], Any]) -> tuple[Any, int, int]:
+    """Return what `make` returns, the bytes that stay, and the most that there were at a time."""
+    tracemalloc.start()
+    try:
+        result = make()
+        return result, *tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+
+def positions(path: str) -> dict[int, int]:
+    """Return the position of every open descriptor of a file: what forked processes share."""
+    found = {}
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(number), os.stat(path)):
+                found[number] = os.lseek(number, 0, os.SEEK_CUR)
+    return found

@@ -11,21 +11,26 @@ from support.n05 import checks, solved
 
 ID = "self.ids(epoch, mini_epoch)"
 ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exercise, what is said, (old, new, …)
-    "the strings are kept": ("packed", "bytes a row in memory", (
+    "the strings are kept": ("packed", "bytes are kept for each row, text", (
         "encoded = [", "self.rows = list(map(str.swapcase, rows)); encoded = [")),
-    "the strings that were asked for are kept": ("packed", "bytes a row in memory", (
+    "the strings that were asked for are kept": ("packed", "bytes are kept for each row, text", (
         "encoded = [", "self.cache = {}; encoded = [", "return self.data", "return self.cache.setdefault(i, self.data",
         ".decode()", ".decode())")),
+    "strings in a closure": ("packed", "bytes are kept for each row, text", (
+        "encoded = [", "self.again = lambda i: rows[i]; encoded = [")),
+    "a length that is one too many": ("packed", "of 5 rows, len(packed) should be 5, it is 6", (
+        "len(self.offsets) - 1", "len(self.offsets)")),
     "an array of strings": ("packed", "self.data is not the UTF-8 text", (
         'np.frombuffer(b"".join(encoded), np.uint8)', "np.array(rows, object)",
         "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()", "self.data[i]")),
-    "bounds of 32 bits": ("index", "bounds of the type int32 cannot count to 17.6 GB", (
+    "bounds of 32 bits": ("index", "the index of the type int32 cannot count to 17.2 GB", (
         "np.concatenate(bounds)", "np.concatenate(bounds).astype(np.int32)")),
     "a list of bounds": ("index", "one numpy array, not list", (
         "np.concatenate(bounds)", "np.concatenate(bounds).tolist()")),
-    "the text in memory": ("file", "of the bytes of their text are held", (
+    "the text in memory": ("file", "a copy of the bounds, or the text", (
         "os.open(path, os.O_RDONLY)", "open(path, 'rb').read()",
         "os.pread(self.file, end - 1 - begin, begin)", "self.file[begin : end - 1]")),
+    "a list of the bounds": ("file", "a copy of the bounds, or the text", ("= bounds,", "= bounds.tolist(),")),
     "a cache of rows": ("file", "of the bytes of their text are held", (
         "self.bounds, self.file =", "self.cache = {}; self.bounds, self.file =",
         "return os.pread", "return self.cache.setdefault(index, os.pread", ".decode()", ".decode())")),
@@ -37,7 +42,11 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "with open(self.file, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()")),
     "opened and left open": ("file", "opened again for each row: open it once", (
         "os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),")),
-    "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("IndexError(", "KeyError(")),
+    "a position in a text file": ("file", "moved the position", (
+        "os.open(path, os.O_RDONLY)", "os.fdopen(os.open(path, os.O_RDONLY), 'rb')",
+        "return os.pread(self.file, end - 1 - begin, begin).decode()",
+        "self.file.seek(begin); return self.file.readline().decode().removesuffix(chr(10))")),
+    "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("(IndexError if", "(KeyError if")),
     "a request a row": ("client", "for a batch of 3 rows the server had 3 requests: send one POST", (
         'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]")),
     "all rows for one": ("client", "one by one, the server had to give the rows [0, 1, 2, 3, 4, 0, 1,", (
@@ -51,6 +60,10 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "self.address, self.owner =", "self.cache = {}; self.address, self.owner =",
         'return self.ask("GET", f"/get/{index}")',
         "return self.cache.get(index) or self.cache.setdefault(index, self.ask('GET', f'/get/{index}'))")),
+    "a connection a batch": ("client", "you connected 3 times", (
+        'return self.ask("POST"', 'self.owner = None; return self.ask("POST"')),
+    "rows that stay while the next are read": ("rank_dataset", "those of the one before are still in memory", (
+        "        self.rows = None\n", "")),
     "the whole order": ("rank_dataset", "ask Permutation for this rank's places only", (
         "epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]")),
     "the whole order, cut": ("rank_dataset", "ask Permutation for this rank's places only", (
@@ -69,6 +82,8 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "        self.rows = None\n", f"        self.rows = None\n        self.kept = {ID}.tolist()\n")),
     "a list of rows": ("rank_dataset", "bytes are kept for each row, and Packed needs", (
         f"MyPacked(self.source.__getitems__({ID}))", f"self.source.__getitems__({ID})")),
+    "a list of numbers": ("rank_dataset", "ids should return a numpy array, not list", (
+        "[places % size]", "[places % size].tolist()")),
     "row by row": ("rank_dataset", "for 3 rows the source was asked 3 times: ask once", (
         f"self.source.__getitems__({ID})", f"[self.source[i] for i in {ID}]")),
 }  # fmt: skip
@@ -78,22 +93,14 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
 def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
     exercise, said, changes = ANSWERS[name]
     check = getattr(checks, f"check_{exercise}")
-    verdict = check(checks._wrong(check.reference, {name: changes})[name])
+    verdict = check(solved.wrong(check.reference, {name: changes})[name])
     assert verdict.status == "wrong" and said in verdict.message, verdict
 
 
 @pytest.mark.parametrize("guess, said", [(104e6, "right in another unit"), (0.1, "asks for MB"), (44, "Read on")])
-def test_a_guess_in_another_unit_is_told_so(guess, said):
+def test_a_guess_in_another_unit_or_with_its_unit_is_understood(guess, said):
     assert said in checks.guess_list_megabytes(guess, 1_000_000).message
-
-
-def test_rows_that_are_kept_as_strings_are_found_wherever_they_hide():
-    class Kept(solved.MyPacked):
-        def __init__(self, rows):
-            super().__init__(rows)
-            self.again = lambda i: rows[i]  # in a closure
-
-    assert "bytes a row in memory" in checks.check_packed(Kept).message
+    assert "that is it" in checks.guess_received("epoch 0").message
 
 
 def test_other_right_ways_to_read_a_file_are_accepted():
@@ -118,53 +125,22 @@ def test_other_right_ways_to_read_a_file_are_accepted():
         assert checks.check_file(answer), checks.check_file(answer)
 
 
-def test_a_shared_position_is_found_through_a_text_file_too():
-    class Seeking(solved.MyFileDataset):
-        def __init__(self, path, bounds):
-            self.bounds, self.file = bounds, os.fdopen(os.open(path, os.O_RDONLY), "rb")
-
-        def __getitem__(self, index):
-            self.file.seek(self.bounds[index])
-            return self.file.readline().decode().removesuffix("\n")
-
-    assert "moved the position" in checks.check_file(Seeking).message
-
-
 def test_an_index_made_row_by_row_is_told_what_it_takes():
-    def by_line(path, block=1):
-        bounds, place = [], 0
+    def by_line(kind):
+        def index(path, block=1):
+            bounds, place = kind(), 0
+            with open(path, "rb") as file:
+                for line in file:
+                    place += len(line)
+                    bounds.append(place)
+            return np.array(bounds)
+
+        return index
+
+    def by_length(path, block=1):  # small ints are no new objects: short rows would not show it
         with open(path, "rb") as file:
-            for line in file:
-                place += len(line)
-                bounds.append(place)
-        return np.array(bounds)
+            return np.cumsum([len(line) for line in file])
 
-    assert "were in memory" in checks.check_index(by_line).message
-
-    def compact(path, block=1):
-        bounds, place = array.array("q"), 0
-        with open(path, "rb") as file:
-            for line in file:
-                place += len(line)
-                bounds.append(place)
-        return np.array(bounds)
-
-    assert checks.check_index(compact)
-
-
-def test_a_client_that_connects_for_each_batch_is_counted():
-    class Anew(solved.MyServerDataset):
-        def __getitems__(self, indices):
-            self.owner = None
-            return super().__getitems__(indices)
-
-    assert "you connected 2 times" in checks.check_client(Anew).message
-
-
-def test_rows_that_stay_while_the_next_are_read_are_found_by_their_bytes():
-    class Late(solved.MyRankDataset):
-        def load(self, epoch, mini_epoch):
-            rows = self.source.__getitems__(self.ids(epoch, mini_epoch))
-            self.rows = solved.MyPacked(rows)
-
-    assert "those of the one before are still in memory" in checks.check_rank_dataset(Late).message
+    for answer in (by_line(list), by_length):
+        assert "were in memory" in checks.check_index(answer).message
+    assert checks.check_index(by_line(lambda: array.array("q")))

@@ -12,7 +12,7 @@ from lib.show.style import ORANGE, alt_text
 from support.captions import Holding, write_captions
 from support.n05 import figures as n05
 from support.n05.runs import Run
-from tests.pictures import corners, told
+from tests.pictures import corners
 
 
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
@@ -41,20 +41,28 @@ def test_growth_is_drawn_as_measured():
     assert "after reading 1,000 rows: list 10 MB; packed 0 MB" in alt_text(figure)
 
 
-def test_the_map_shows_the_rows_that_a_rank_dataset_loads(tmp_path):
+def test_the_map_shows_the_rows_that_every_rank_dataset_loads(tmp_path):
     write_captions(tmp_path / "rows.txt", n05.SIZE)
+    padded = {"world_size": 5, "rank": 4, "mini_epochs": 3, "mini_epoch": 2, "epoch": 0}
     with MetaFile(tmp_path / "rows.txt") as meta_file:
-        for values, words in told(n05.draw_file_map, n05.FILE_MAP_CONTROLS, 24):
-            rank = min(values["rank"], values["world_size"] - 1)
-            part = min(values["mini_epoch"], values["mini_epochs"] - 1)
-            dataset = RankDataset(meta_file, values["world_size"], rank, mini_epochs=values["mini_epochs"])
-            dataset.set_epoch(values["epoch"])
-            ids = np.concatenate([np.empty(0, int), *dataset.ids(part)]).tolist()
+        for values in [padded, *corners(explore(n05.draw_file_map, **n05.FILE_MAP_CONTROLS), 8)]:
+            world, parts = values["world_size"], values["mini_epochs"]
+            rank, part = min(values["rank"], world - 1), min(values["mini_epoch"], parts - 1)
+            ids = []
+            for other in range(world):
+                dataset = RankDataset(meta_file, world, other, mini_epochs=parts)
+                dataset.set_epoch(values["epoch"])
+                ids.append(np.concatenate([*dataset.ids(part)]).tolist())
+            figure = n05.draw_file_map(**values)
+            words = alt_text(figure)
             said = words.split(" holds ")[1].split(";")[0]
-            assert [int(number) for number in re.findall(r"\d+", said)] == ids
-            assert f"on {len({row // n05.ROWS_A_PAGE for row in ids})} of 12 pages" in words
-            assert ("There is no rank" in words) == (values["rank"] >= values["world_size"])
-            assert ("There is no mini-epoch" in words) == (values["mini_epoch"] >= values["mini_epochs"])
+            assert [int(number) for number in re.findall(r"\d+", said)] == ids[rank]
+            assert f"on {len({row // n05.ROWS_A_PAGE for row in ids[rank]})} of 12 pages" in words
+            assert ("There is no rank" in words) == (values["rank"] >= world)
+            assert ("There is no mini-epoch" in words) == (values["mini_epoch"] >= parts)
+            cells = [patch.cell for patch in drawn_cells(figure) if patch.cell.index != ""]
+            assert {cell.index for cell in cells if cell.rank is not None} == set().union(*ids), values
+            assert {cell.index for cell in cells if cell.rank == rank} == set(ids[rank])
 
 
 @pytest.mark.parametrize("budget, fitting", [(400e6, 1), (50e6, 0), (2e9, 2)])

@@ -153,7 +153,6 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n11.guess_changes": (0, 4),
     "n11.guess_missing": ((2, 1), (1, 1)),
     "n12.guess_once": (4, 1),
-    "n12.guess_thrice": (9, 4),
     "n12.guess_step": (17, 78),
     "n12.guess_counted": (7, 1),
     "n13.guess_wait_stream": (15, 11),

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, islice
@@ -34,13 +35,11 @@ PATIENCE = 8.0  # seconds until a task that waits for its neighbours, or a whole
 
 guess_once = Guess("the tasks that are computed only once", lambda: 4 * 8 - 4 * (8 - 1), unit="tasks")
 """Section 5: of a step with 4 partitions, 8 micro-batches, except_last."""
-guess_thrice = Guess(
-    "the least number of micro-batches",
-    lambda: next(m for m in range(1, 100) if forward_gain([1.0] * 4, m) >= 3),
-)
-"""Section 7: from which m on four equal partitions are three times as fast as one."""
 guess_step = Guess(
-    "the gain of a step", lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)), unit="%"
+    "the gain of a step",
+    lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)),
+    unit="%",
+    read=lambda said: f"{said} (in per cent, please)" if isinstance(said, float) and 0 < said < 3 else said,
 )
 """Section 8: by how many per cent a step is faster whose backward takes two forwards and gains nothing."""
 guess_counted = Guess("num_batches_tracked after one step", lambda: 4 + 3)
@@ -78,13 +77,13 @@ def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
     yield "a Sequential among layers", nn.Sequential(a, nn.Sequential(relu, b), c), [a, relu, b, c]
     inner = nn.Sequential(nn.Sequential(a, relu), nn.Sequential(b, nn.Sequential(c)))
     yield "Sequentials three levels deep", nn.Sequential(inner, d), [a, relu, b, c, d]
+    residual = _Residual(nn.Sequential(a, relu, b))
+    yield "a residual layer, which has a Sequential inside", nn.Sequential(residual, c), [residual, c]
     yield (
         "one ReLU object in three places",
         nn.Sequential(nn.Sequential(a, relu), b, relu, c, relu),
         [*(a, relu, b, relu, c, relu)],
     )
-    residual = _Residual(nn.Sequential(a, relu, b))
-    yield "a residual layer, which has a Sequential inside", nn.Sequential(residual, c), [residual, c]
     doubled = _Doubled(a, relu)
     yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
     yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
@@ -109,8 +108,8 @@ def _check_flatten(exercise: Exercise, answer: Callable[[nn.Sequential], Any]) -
             problem = f"{names[1]} is expected, yours has {names[0]}"
             if names[0] == names[1]:
                 problem = "these are copies: the layers must be the same objects, or their weights are not"
-        elif [*module.modules()] != before:
-            problem = "the given module was changed"
+        if [*module.modules()] != before:
+            return exercise.wrong(f"for {what}, the given module was changed: make a new nn.Sequential.")
         if problem:
             wrong = exercise.mistakes.items()
             known = (why for why, other in wrong if _shape(other, module) == _shape(answer, module))
@@ -154,6 +153,9 @@ check_flatten = Exercise(
         "Only an nn.Sequential may be opened: another layer does more than call what it has.": (
             lambda module: nn.Sequential(*(x for x in module.modules() if not [*x.children()]))
         ),
+        "`modules()` goes into every layer, and lists an object that stands in three places once.": (
+            lambda module: nn.Sequential(*(x for x in module.modules() if not isinstance(x, nn.Sequential)))
+        ),
         "Nothing was opened.": _flat(lambda layer: False),
     },
 )
@@ -170,8 +172,10 @@ class Watch:
     starts: list[int]  # of the micro-batches, in rows
     clocks: Counter[int]  # by clock: how many partitions work in it
     partitions: int
+    before: set[Thread]  # that ran before forward
     error: BaseException | None = None
     caller: Thread | None = None
+    workers: list[Thread] = field(default_factory=list)  # in the order of their start
     rows: set[tuple[int, int]] = field(default_factory=set)
     threads: dict[int, set[Thread]] = field(default_factory=dict)
     alone: tuple[int, int] | None = None
@@ -193,6 +197,7 @@ class Watch:
         if self.computed[i, j] > 1 or i < 0:
             return i
         self.threads.setdefault(j, set()).add(current_thread())
+        self.workers = self.workers or [each for each in threading.enumerate() if each not in self.before]
         meeting = self.meetings.setdefault(i + j, Barrier(self.clocks[i + j], timeout=PATIENCE / 4))
         try:
             if self.caller is not current_thread() and not self.lost:
@@ -256,7 +261,8 @@ class Case:
         sizes = self.sizes
         clocks = built.clock_cycles(len(sizes), len(self.balance))
         starts = [*accumulate(sizes, initial=0)][:-1]
-        return Watch(starts, Counter({k: len(clock) for k, clock in enumerate(clocks)}), len(self.balance))
+        working = Counter({k: len(clock) for k, clock in enumerate(clocks)})
+        return Watch(starts, working, len(self.balance), {*threading.enumerate()})
 
 
 CASES = [
@@ -268,6 +274,7 @@ CASES = [
     Case((2, 1), 8, 4, "always", "numbers"),
     Case((2, 1, 1), 7, 4, "except_last", "input"),
     Case((1, 1), 3, 8, "except_last"),
+    Case((1, 1), 1, 4, "except_last"),
     Case((2, 2), 5, 4, "never", "no_grad"),
     Case((1, 1), 6, 3, "always", "error"),
 ]
@@ -283,22 +290,23 @@ def trial(answer: Pipe, case: Case) -> str:
         layers[first].watch = watch, j
     if case.special == "error":
         watch.error = ArithmeticError("from a layer")
-    before = {*threading.enumerate()}
     said: list[str] = []
 
     def work() -> None:
         watch.caller = current_thread()
+        watch.before.add(watch.caller)
         try:
             said.append(_run(answer, case, watch, layers, twins))
         except Exception as error:
-            said.append(f"your code raised {type(error).__name__}: {error}")
+            tuples = "tuple" in str(error) and "; scatter makes tuples: take the one tensor out of each"
+            said.append(f"your code raised {type(error).__name__}: {error}{tuples or ''}")
 
     thread = Thread(target=work, daemon=True)
     thread.start()
     thread.join(PATIENCE)
     if not said:
         return "it does not come back: a get without a put, or a worker that has ended"
-    left = {*threading.enumerate()} - before - {thread}
+    left = {*threading.enumerate()} - watch.before
     for each in left:
         each.join(0.2)
     if not said[0] and (alive := sum(each.is_alive() for each in left)):
@@ -311,7 +319,11 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], twins: li
     model = answer(nn.Sequential(*layers), [*case.balance], case.chunks, *mode)
     mine = {id(p) for p in model.parameters()}
     if lost := sum(id(layer.weight) not in mine for layer in layers):
-        return f"model.parameters() misses {lost} of {len(layers)}: nn.ModuleList registers the partitions"
+        listed = isinstance(getattr(model, "partitions", None), nn.Module)
+        why = (
+            "are they copies, or do layers lie in no partition?" if listed else "nn.ModuleList registers them"
+        )
+        return f"model.parameters() misses {lost} of {len(layers)}: {why}"
     parts = getattr(model, "partitions", None)
     if parts is None or [[*part] for part in parts] != [list(part) for part in _cut(layers, case.balance)]:
         return (
@@ -336,7 +348,8 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer], twins: li
     if fault := _forward_fault(case, watch, output, right, given, x, wants):
         return fault
     if case.special != "no_grad" and not output.requires_grad:
-        return "the output has no graph: a checkpoint needs an input that requires grad, as my_checkpoint makes it"
+        why = "a checkpoint needs an input that requires grad, as my_checkpoint makes it"
+        return f"the output has no graph: {'is it detached on the way?' if case.mode == 'never' else why}"
     if case.special == "no_grad":
         return "the output has a graph although gradients are off" if output.requires_grad else ""
     weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
@@ -367,7 +380,9 @@ def _forward_fault(
     if watch.rows - wanted_rows:
         sizes = [size for _, size in sorted(watch.rows)]
         return f"the partitions computed micro-batches of {sizes} rows; scatter makes {case.sizes}"
-    if output.shape != right.shape or not torch.allclose(output, right):
+    if output.shape != right.shape:
+        return f"the output has shape {[*output.shape]}, not {[*right.shape]}; gather wants a list of tuples, one each"
+    if not torch.allclose(output, right):
         return (
             "the output is not that of the layers, one micro-batch after the other. Does each task bind its own "
             "partition and batch when it is made, and does each result go back to its micro-batch?"
@@ -379,6 +394,12 @@ def _forward_fault(
             return f"partition {j} was computed by {len(threads)} threads: start workers once, not per clock or task"
     if len({*map(id, (next(iter(threads)) for threads in watch.threads.values()))}) < len(case.balance):
         return "two partitions share a thread: there is a worker per partition"
+    if len(watch.workers) != len(case.balance):
+        return f"{len(watch.workers)} workers were started for {len(case.balance)} partitions: one each"
+    for j, threads in sorted(watch.threads.items()):
+        if watch.workers[j] not in threads:
+            k = watch.workers.index(next(iter(threads)))
+            return f"partition {j} was computed by worker {k}: the task of partition j is tasks[j]"
     if watch.alone:
         i, j = watch.alone
         return (
@@ -517,6 +538,10 @@ def _one_by_one(tasks: Any, in_queues: Any, out_queues: Any) -> dict[int, Tensor
     return {j: built.run_clock({j: task}, in_queues, out_queues)[j] for j, task in tasks.items()}
 
 
+def _mirrored(tasks: Any, *queues: Any) -> dict[int, Tensor]:
+    return built.run_clock(tasks, *(each[::-1] for each in queues))
+
+
 def _here(tasks: Any, *_: Any) -> dict[int, Tensor]:
     return {j: task.compute() for j, task in tasks.items()}
 
@@ -589,7 +614,24 @@ check_mini = Exercise(
         "Does each task bind its own partition and batch when it is made": _late(),
         "threads are left when forward has ended": _mini(spawn=_left),
         "your code raised RuntimeError: a worker failed: from a layer": _mini(clock=_reraised),
-        "nn.ModuleList registers the partitions": _mini(holds=list),
+        "nn.ModuleList registers them": _mini(holds=list),
+        "are they copies, or do layers lie in no partition?": _mini(
+            holds=lambda parts: nn.ModuleList(deepcopy(parts))
+        ),
+        "the last of 1, was computed 2 × in partition 0, not 1 ×": _mini(
+            stop=lambda mode, m, c: {"always": m, "except_last": max(m - 1, 1), "never": 0}[mode]
+        ),
+        "partition 0 was computed by worker 1: the task of partition j is tasks[j]": _mini(clock=_mirrored),
+        "2 workers were started for 1 partitions: one each": _mini(
+            spawn=lambda devices: built.spawn_workers([*devices, *devices[:1]])
+        ),
+        "the output has no graph: is it detached on the way?": _mini(
+            join=lambda batches: torch.cat([batch.detach() for batch in batches])
+        ),
+        "; scatter makes tuples: take the one tensor out of each": _mini(
+            cut=lambda x, c: built.scatter((x,), c)
+        ),
+        "gather wants a list of tuples, one each": _mini(join=lambda batches: built.gather(batches)[0]),
         "the output has no graph: a checkpoint needs an input that requires grad": _mini(
             compute=_checkpointed
         ),

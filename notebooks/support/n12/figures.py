@@ -11,22 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lib._values import format_share, plural
+from lib._values import format_share
 from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
 from lib.show.explore import Control, choice, steps, whole
-from lib.show.sheet import arrow, box, write
+from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
     GREY,
     INK,
     MUTED,
-    ORANGE,
     PAPER,
     describe,
     headline,
     new_figure,
-    pale,
     rank_color,
     source_note,
     styled,
@@ -95,7 +93,7 @@ def owners(balance: Sequence[int]) -> list[int]:
 @styled
 def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: float) -> Figure:
     """Draw ten layers in three partitions, and the predicted forward pass of `chunks` micro-batches."""
-    layers = COSTS[costs]
+    layers, asked = COSTS[costs], (first, second)
     first = min(first, len(layers) - 2)
     second = min(second, len(layers) - first - 1)
     balance = [first, second, len(layers) - first - second]
@@ -110,6 +108,10 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     who = f"partition {slowest[0]} decides" if len(slowest) == 1 else "no partition alone decides"
     better = f"{best} gives {possible:.2f} ×" if possible > gain + 5e-3 else "no cut is faster"
     finding = f"{balance}: {who}, {gain:.2f} × one device; {better}"
+    if (first, second) != asked:
+        upper.set_xlabel(
+            f"there are only ten layers: {first}, {second} and {balance[2]} in place of {asked[0]}, {asked[1]}"
+        )
     title(upper, finding)
     facts = ", ".join(f"partition {j} costs {block:g} ticks" for j, block in enumerate(blocks))
     said = f"{chunks} micro-batches. Layers cost {', '.join(map(str, layers))}; {facts}."
@@ -143,62 +145,6 @@ def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
     axes.set_xlabel(f"time (ticks); a number is a micro-batch of 1/{chunks}, dashed lines part the clocks")
 
 
-# --- the model, cut
-
-
-@styled
-def draw_cut(names: Sequence[str], balance: Sequence[int], skip: tuple[int, int] | None = None) -> Figure:
-    """Draw the layers by name in their partitions; skip: the layers that stash and pop.
-
-    Raises ValueError if the balance does not fit the layers.
-    """
-    if sum(balance) != len(names):
-        raise ValueError(f"balance {list(balance)} is for {sum(balance)} layers, there are {len(names)}")
-    owner, last, middle = owners(balance), len(balance) - 1, 1.25
-    x = [k + 0.8 * j for k, j in enumerate(owner)]
-    figure, axes = new_figure(9, 3.6)
-    for j, (a, b) in enumerate(pairwise([0, *accumulate(balance)])):
-        center, width, color = (x[a] + x[b - 1]) / 2, x[b - 1] - x[a] + 1.1, rank_color(j)
-        box(axes, center, middle, width, 3.3, face=pale(color), edge=color, line=1.6, radius=0.2, zorder=1)
-        write(axes, center, -0.75, f"partition {j}")
-        write(axes, center, -1.2, f"devices[{j}]")
-        if j < last:
-            arrow(axes, (center + width / 2, middle), (center + width / 2 + 0.5, middle), gap=2)
-    for at, name, j in zip(x, names, owner, strict=True):
-        look: Any = {"face": rank_color(j), "line": 0, "radius": 0.12, "writing": {"rotation": 90}}
-        box(axes, at, middle, 0.8, 2.9, name, size=10.5, **look)
-    end = x[-1] + 0.55
-    arrow(axes, (-1.6, middle), (-0.57, middle), gap=2)
-    write(axes, -1.7, middle, "input", size=11, ha="right")
-    write(axes, -1.7, 0.8, "devices[0]", color=MUTED, ha="right")
-    arrow(axes, (end, middle), (end + 0.9, middle), gap=2)
-    write(axes, end + 1.0, middle, "loss", size=11, ha="left", weight="bold")
-    arrow(axes, (end + 1.6, -0.55), (end + 1.6, 0.95), gap=2)
-    write(axes, end + 1.6, -0.75, "target", size=11)
-    write(axes, end + 1.6, -1.2, f"devices[{last}]", color=MUTED)
-    finding = f"{len(names)} layers, {plural(last + 1, 'partition')}"
-    if skip is not None:
-        start, stop = (x[k] for k in skip)
-        arrow(axes, (start, 2.75), (stop, 2.75), color=ORANGE, width=2.4, head=16, bend=-0.28, gap=2)
-        write(axes, (start + stop) / 2, 4.05, "skip tensor", size=10.5)
-        finding += _skip_words(owner[skip[0]], owner[skip[1]])
-    axes.set(xlim=(-4.2, end + 3.2), ylim=(-1.5, 4.35))
-    axes.set_axis_off()
-    title(axes, finding)
-    held = [", ".join(n for n, o in zip(names, owner, strict=True) if o == j) for j in range(last + 1)]
-    said = "; ".join(f"partition {j}: {layers}" for j, layers in enumerate(held))
-    goes = f"The input goes to devices[0], the target to devices[{last}]."
-    return describe(figure, f"{finding}. {said}. {goes}")
-
-
-def _skip_words(start: int, stop: int) -> str:
-    if start == stop:
-        return f"; the skip tensor stays in partition {start}"
-    between = " and ".join(map(str, range(start + 1, stop)))
-    past = f", past {between}" if between else ""
-    return f"; the skip tensor goes from {start} straight to {stop}{past}"
-
-
 # --- measured beside predicted
 
 
@@ -214,8 +160,8 @@ def draw_gains(rows: Sequence[Row]) -> Figure:
         axes.bar(x - 0.19, row["predicted"], color=PAPER, edgecolor=BLUE, lw=1.8, **bar_of)
         axes.bar(x + 0.19, row["measured"], color=BLUE, lw=0, **bar_of)
         axes.plot([x - 0.4, x + 0.4], [row["law"]] * 2, color=INK, lw=1.6, ls=(0, (3, 2)))
-        for shift, key in ((-0.19, "predicted"), (0.19, "measured")):
-            beside(axes, (x + shift, row[key]), f"{row[key]:.2f}", (0, 3), ha="center", va="bottom")
+        for shift, key, color in ((-0.19, "predicted", INK), (0.19, "measured", PAPER)):
+            beside(axes, (x + shift, 0), f"{row[key]:.2f}", (0, 5), ha="center", va="bottom", color=color)
     handles = [
         Patch(facecolor=PAPER, edgecolor=BLUE, linewidth=1.8, label="predicted, with contention"),
         Patch(facecolor=BLUE, label="measured"),
@@ -223,7 +169,7 @@ def draw_gains(rows: Sequence[Row]) -> Figure:
     ]
     axes.legend(handles=handles, loc="upper left", ncols=3)
     axes.set_xticks(range(len(rows)), [f"m = {row['chunks']}" for row in rows])
-    axes.set(ylim=(0, 2.6), ylabel="× one after the other")
+    axes.set(ylim=(0, 2.6), ylabel="speed, × one task at a time")
     last = rows[-1]
     finding = f"Forward in two workers, m = {last['chunks']}: predicted {last['predicted']:.2f} ×"
     finding += f", measured {last['measured']:.2f} ×"
@@ -241,13 +187,13 @@ def draw_ways(seconds: Mapping[str, float]) -> Figure:
     colors = [GREY, *[BLUE] * (len(names) - 1)]
     axes.barh(names, gains, height=0.6, color=colors, lw=0)
     for y, (gain, value) in enumerate(zip(gains, values, strict=True)):
-        beside(axes, (gain, y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0), backgroundcolor=PAPER)
+        beside(axes, (max(gain, 1.0), y), f"{gain:.2f} ×   {1e3 * value:.0f} ms", (5, 0))
     axes.axvline(1, color=INK, lw=1, ls=(0, (3, 3)), zorder=0)
-    axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel="speed of a training step")
+    axes.set(xlim=(0, max(2.4, 1.3 * max(gains))), xlabel=f"speed of a training step, × {names[0]}")
     axes.invert_yaxis()
     best = names[max(range(len(gains)), key=gains.__getitem__)]
-    finding = f"The fastest step here: {best}, {max(gains):.2f} × as fast as {names[0]}"
-    finding = finding if best != names[0] else f"No way is faster than {best} here: is a second core free?"
+    finding = f"The fastest step here: {best}, {max(gains):.2f} ×"
+    finding = finding if best != names[0] else "No way gains here: is a second core free?"
     title(axes, finding)
     said = "; ".join(f"{name} {gain:.2f} ×" for name, gain in zip(names, gains, strict=True))
     return describe(figure, f"{finding}. {said}.")
@@ -328,14 +274,14 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
         range(len(rows)),
     )
     axes.hlines(places, theirs, limits, color=GREY, lw=1, zorder=1)
-    axes.plot(limits, places, "|", color=INK, ms=15, mew=2, label="n·m / (m+n−1)")
+    axes.plot(limits, places, "|", color=INK, ms=15, mew=2, label="limit: n·m / (m+n−1)")
     axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
     axes.plot(theirs, places, "s", mfc=PAPER, mec=MUTED, ms=7, label="GPipe's paper")
     axes.legend(loc="upper right", handletextpad=0.2, borderaxespad=0)
     axes.set_yticks(places, [f"n = {row['partitions']}, m = {row['micro_batches']}" for row in rows])
     axes.set(xlim=(0.5, 7), ylim=(len(rows) - 0.4, -0.6))
-    axes.set_xlabel("speed, × n = 2, m = 1 of the same authors")
-    axes.set_title("AmoebaNet-D: near the limit of the clocks", fontsize=11)
+    axes.set_xlabel("speed, × one device at a time (n = 2, m = 1)")
+    axes.set_title("AmoebaNet-D: reached, and the limit", fontsize=11)
     return [speed / limit for speed, limit in zip(ours, limits, strict=True)]
 
 

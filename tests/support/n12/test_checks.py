@@ -26,6 +26,14 @@ def test_a_copy_and_a_model_that_was_changed_are_told():
         module.append(nn.Identity())
         return flat
 
+    def opens_in_place(module):
+        layers = [*n12.flatten_sequential(module)]
+        del module[:]
+        module.extend(layers)
+        return module
+
+    changed = n12.check_flatten(opens_in_place).message
+    assert "the given module was changed" in changed and "One level" not in changed
     assert "these are copies" in n12.check_flatten(copies).message
     assert "the given module was changed" in n12.check_flatten(appends).message
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
@@ -68,6 +76,7 @@ def hangs(tasks, in_queues, out_queues):
         (n12._mini(join=lambda batches: None), "forward returned None"),
         (n12._mini(join=lambda batches: torch.cat(batches[::-1])), "the output is not that of the layers"),
         (n12._mini(holds=lambda parts: nn.ModuleList(parts[::-1])), "model.partitions should hold"),
+        (n12._mini(holds=lambda parts: nn.ModuleList(parts[:1])), "or do layers lie in no partition?"),
         (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
         (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
     ],

@@ -32,16 +32,9 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert n12.fastest((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3, 4, 0.1) == [1, 2, 7], "not the least slowest block, [2, 2, 6]"
     best = alt_text(n12.draw_balance(**{**START, "first": 1, "second": 2}))
     assert "no cut is faster" in best
+    assert n12.draw_balance(**{**START, "first": 8, "second": 8}).axes[0].get_xlabel().startswith("there are only ten")
     at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
     assert at[0] < at[1] > at[2], "too many micro-batches lose to overhead"
-
-
-def test_the_skip_tensor_passes_the_partitions_between():
-    text = alt_text(n12.draw_cut("abcdef", [2, 2, 2], skip=(1, 4)))
-    assert "goes from 0 straight to 2, past 1" in text and "partition 1: c, d" in text
-    assert "stays in partition 0" in alt_text(n12.draw_cut("abcdef", [3, 3], skip=(0, 2)))
-    with pytest.raises(ValueError, match=r"balance \[2, 2\] is for 4 layers, there are 3"):
-        n12.draw_cut("abc", [2, 2])
 
 
 def test_the_published_speeds_follow_from_the_published_throughputs(record):
@@ -68,8 +61,8 @@ def test_equal_losses_are_called_so_and_others_by_how_much_they_differ():
 
 
 def test_the_fastest_way_is_named_and_so_is_that_none_gains():
-    assert "The fastest step here: b, 2.00 × as fast as a" in alt_text(n12.draw_ways({"a": 0.2, "b": 0.1, "c": 0.3}))
-    assert "No way is faster than a here" in alt_text(n12.draw_ways({"a": 0.1, "b": 0.2}))
+    assert "The fastest step here: b, 2.00 ×." in alt_text(n12.draw_ways({"a": 0.2, "b": 0.1, "c": 0.3}))
+    assert "No way gains here" in alt_text(n12.draw_ways({"a": 0.1, "b": 0.2}))
 
 
 def test_gains_are_drawn_beside_what_the_clocks_predict():

@@ -19,8 +19,7 @@ from lib.schedules.simulate import simulate
 from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
 from support.n14.figures import with_warm_up
-from support.n14.solved import SplitLinear, Task, forwards_ahead, interleaved, zb_h1
-from support.n14.solved import alternate as alternate
+from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1  # noqa: F401
 from support.ranks import source_of
 
 # ---- predictions

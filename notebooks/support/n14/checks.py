@@ -66,11 +66,6 @@ def _ahead(m: int, n: int, message: float) -> int:
     return next(first for first in range(others[0], m + 1) if ticks(first) <= least)
 
 
-def _ticks_idle(m: int, n: int) -> float:
-    trace = simulate(zero_bubble_h1(m, n))
-    return round(trace.makespan - trace.busy("rank 0"), 6)
-
-
 def _one_more(m: int, n: int) -> float:
     """Return the share in per cent that a rank idles in one more step of ZB-V, when no rank waits between steps."""
     ends = [simulate(in_a_row(zbv(m, n), steps), 0.5, 1).makespan for steps in (2, 3)]
@@ -89,7 +84,8 @@ guess_interleaved = Guess(
 )
 """Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
 guess_zero_bubble = _exact(
-    "the idle time of a rank", _ticks_idle, "ticks", _0="the name promises it; not yet",
+    "the idle time of a rank", lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m, "ticks",
+    _0="the name promises it; not yet",
     _6="that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
 )  # fmt: skip
 """Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
@@ -116,10 +112,14 @@ def _but(thing: Any, *changes: tuple[str, str]) -> Any:
 _CEIL = "ceil(2 * message / (forward + backward))"
 
 
-def _fault_of_ahead(got: Any, expected: Any, case: Any) -> str:
-    if isinstance(got, float):
-        return f"got {got}, a float: forwards are counted, and a list is cut at an int. `ceil` gives one"
-    return "" if got == expected else f"expected {expected}, got {got}"
+def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def whole(**case: float) -> Any:
+        found = answer(**case)
+        if isinstance(found, float):
+            raise TypeError(f"{found} is a float, and a list is cut at an int; `ceil` gives one")
+        return found
+
+    return whole
 
 
 check_forwards_ahead = Exercise(
@@ -133,7 +133,7 @@ check_forwards_ahead = Exercise(
             for j in range(int(n))
         ],
     ),
-    fault=_fault_of_ahead,
+    view=_counted,
     praise="the smallest warm-up that hides the messages, in {count} cases",
     mistakes={
         "That is 1F1B: messages don't count in it.": lambda j, n, forward, backward, message: (n - j),
@@ -278,6 +278,8 @@ check_zb_h1 = Exercise(
             _but(zb_h1, (_TASK, ""), (_PAY, _PAY + _TASK)),
         "The W comes right after the I with which too many are owed, not a task later.":
             _but(zb_h1, (_OWE, ""), (_PAY, _PAY + _OWE)),
+        "Once more W's are owed than there is room for, one is done at once; you wait for the next forward.":
+            _but(zb_h1, (_PAY, _PAY.replace("            if len", "            elif len"))),
         "What is left at the end is done the oldest first, too.": _but(zb_h1, ("order + owed", "order + owed[::-1]")),
         "One forward too few before the first I: 1F1B's warm-up on rank j is n - j.":
             _but(zb_h1, ("n - j)", "n - 1 - j)")),

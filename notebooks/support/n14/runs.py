@@ -94,10 +94,7 @@ def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> 
 
 
 def follow(dist: Any, rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
-    """Do one row on this rank, of two, by `Ranks.run`; return the seconds that it took.
-
-    F and B sleep, a send returns at once, a receive when its message is there.
-    """
+    """Do one row on this rank of two; F and B sleep, a receive waits; return the seconds that it took."""
     rank, sent = dist.get_rank(), []
     dist.barrier()
     begin = time.monotonic()

@@ -151,7 +151,7 @@ def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
     ops = {action.op for schedule in schedules for _, action in schedule}
     patches = [Patch(facecolor=color_of(KINDS[op]), label=f"{op} {words}") for op, words in WORDS.items() if op in ops]
     if any(schedule.stages > len(schedule.ranks) for schedule in schedules):
-        patches.append(Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale: 2nd stage, dark: later"))
+        patches.append(Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale: a rank's second stage"))
     return [*patches, Patch(**IDLE, label="idle")]
 
 

@@ -1,4 +1,4 @@
-"""Figures of notebook 14, schedules: messages, interleaving, runs, steps in a row, receives that block."""
+"""Figures of notebook 14, schedules: messages, interleaving, runs, steps in a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lib._values import format_share
 from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b
 from lib.schedules.simulate import KINDS, simulate
 from lib.show.charts import row_bars
-from lib.show.explore import choice, steps, whole
+from lib.show.explore import steps, whole
 from lib.show.schedules import ANY_STAGES, NAMES, WORDS, draw_schedules, held, make, shade
 from lib.show.sheet import write
 from lib.show.style import (
@@ -48,7 +48,7 @@ def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
 # ---- what messages cost, by how far ranks go ahead
 
 MESSAGES_CONTROLS = {
-    "micro_batches": whole(4, 16, 8, "m · micro-batches", 4),
+    "micro_batches": whole(4, 16, 16, "m · micro-batches", 4),
     "partitions": whole(2, 5, 4, "n · ranks"),
     "message": steps((0, 0.1, 0.25, 0.5, 1, 2), 0.5, "a message, ticks"),
 }
@@ -105,15 +105,8 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
     places = range(len(cut))
     look: dict[str, Any] = {"width": 0.66, "edgecolor": PAPER, "linewidth": 0.8}
     axes.bar(places, work, color=color_of("forward"), label="work", **look)
-    axes.bar(
-        places,
-        [f - work for f in free],
-        bottom=work,
-        color=GREY,
-        hatch=HATCH["bubble"],
-        label="bubble",
-        **look,
-    )
+    bubble, dots = [f - work for f in free], HATCH["bubble"]
+    axes.bar(places, bubble, bottom=work, color=GREY, hatch=dots, label="bubble", **look)
     added = [r - f for r, f in zip(real, free, strict=True)]
     axes.bar(places, added, bottom=free, color=ORANGE, hatch="//", label="added by messages", **look)
     for k in places:
@@ -126,9 +119,7 @@ def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -
     memory.bar(places, peaks, color=[INK if k == best else GREY for k in places], width=0.66)
     for k in places:
         memory.text(k, peaks[k] + 0.1, f"{peaks[k]:.1f}", ha="center", fontsize=9)
-    memory.set(
-        ylim=(0, 1.16 * max(peaks)), ylabel="held at most (micro-batches)", xlabel="v · stages per rank"
-    )
+    memory.set(ylim=(0, 1.16 * max(peaks)), ylabel="whole activations held", xlabel="v · stages per rank")
     for each in (axes, memory):
         each.set_xticks(list(places), [str(v) for v in cut])
     finding = f"m = {m}, n = {n}, message {communicate:g}: v = {cut[best]} is fastest, {real[best]:.1f} ticks"
@@ -156,16 +147,9 @@ def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -
                 action = Action.parse(span.label)
                 color, width = shade(action, stages.index(action.stage)), span.duration * 1e3
                 face = mixed(color, PAPER, 0.8) if trace is predicted else color
-                look: Any = {"height": 0.38, "edgecolor": color if trace is predicted else PAPER}
-                bar(
-                    axes,
-                    row,
-                    span.start * 1e3,
-                    width,
-                    face,
-                    linewidth=0.9 if width * points > 3 else 0,
-                    **look,
-                )
+                edge = color if trace is predicted else PAPER
+                look: Any = {"height": 0.38, "edgecolor": edge, "linewidth": 0.9 * (width * points > 3)}
+                bar(axes, row, span.start * 1e3, width, face, **look)
                 texts = (span.label, str(action.micro_batch))
                 text = next((text for text in texts if len(text) * FONT * 0.66 < width * points - 1), "")
                 if text and trace is measured:
@@ -211,49 +195,23 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure
     panels[-1, 0].set_xlabel("time (ticks)")
     patches = [Patch(facecolor=color, label=f"step {k}") for k, color in enumerate((BLUE, ORANGE), 1)]
     figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=3)
-    finding = "Where the end of a step is slanted, the next step's beginning fits into it"
+    finding = "Only where the end slants like the beginning does the next step fit into it"
     headline(figure, finding)
     return describe(figure, f"{finding}. {'; '.join(said)}.")
 
 
-# ---- every schedule: one, or all by time and memory
+# ---- every schedule by time and memory
 
 ALL = tuple(name for name in NAMES.values() if name not in ("model parallel", "PipeDream"))
 COMMON = {
     "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
     "weight": steps((0.3, 0.4, 0.5, 0.6, 0.7), 0.5, "W's share of backward"),
 }
-ANY_CONTROLS = {
-    "schedule": choice(ALL, "interleaved zero bubble", "schedule"),
-    "micro_batches": whole(4, 12, 8, "m · micro-batches", 2),
-    "partitions": whole(2, 4, 4, "n · ranks"),
-    "stages": whole(1, 4, 2, "v · stages per rank"),
-    **COMMON,
-}
 TRADE_CONTROLS = {
     "micro_batches": whole(8, 16, 8, "m · micro-batches", 4),
     "partitions": whole(2, 4, 4, "n · ranks"),
     **COMMON,
 }
-
-
-def draw_any(
-    schedule: str, micro_batches: int, partitions: int, stages: int, communicate: float, weight: float
-) -> Figure:
-    """Draw any schedule with any prices; a rank's stages together take one tick forward and two back."""
-    drawn, changed = make(schedule, micro_batches, partitions, stages)
-    price = costs(drawn)
-    prices = {**price, "weight": weight * price["backward"], "communicate": communicate}
-    trace = simulate(drawn, **prices)
-    v = f", v = {drawn.stages // partitions}" if schedule in ANY_STAGES else ""
-    finding = (
-        f"{schedule}, m = {drawn.micro_batches}, n = {partitions}{v}: {trace.makespan:.4g} ticks, "
-        f"{format_share(trace.bubble)} idle" + (f" ({changed})" if changed else "")
-    )
-    figure = draw_schedules([drawn], title=finding, **prices)
-    return describe(
-        figure, f"{figure.get_label()} A message takes {communicate:g}, W {weight:g} of backward."
-    )
 
 
 def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
@@ -320,49 +278,6 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     said = "; ".join(f"{name}: {t:g} ticks, holds {h:g}" for name, (t, h) in points.items())
     sizes = f"m = {micro_batches}, n = {partitions}, message {communicate:g}, W's share {weight:g}"
     return describe(figure, f"{finding}. {said}. In both unbeaten: {', '.join(front)}. ({sizes}.)")
-
-
-# ---- receives that hold up what stands behind them
-
-
-@styled
-def draw_receives(traces: Mapping[str, Trace]) -> Figure:
-    """Draw what two ranks did, by name: forwards, backwards, and how long each receive kept them (red)."""
-    end = 1e3 * max(trace.end for trace in traces.values())
-    figure, panels = new_figure(9, 1.5 + 1.25 * len(traces), rows=len(traces), squeeze=False, sharex=True)
-    said = []
-    for axes, (name, trace) in zip(panels[:, 0], traces.items(), strict=True):
-        for rank, lane in enumerate(trace.lanes):
-            idle(axes, rank, [(0, 1e3 * trace.end)])
-            for span in trace.only(lane=lane):
-                receives = span.kind == "wait"
-                color = RED if receives else color_of(span.kind)
-                room = 1e3 * span.duration * 500 / end  # in points, about
-                text = span.label if room > 24 else span.label[2:] if room > 8 else ""
-                text = "" if receives else text
-                bar(
-                    axes,
-                    rank,
-                    1e3 * span.start,
-                    1e3 * span.duration,
-                    color,
-                    text,
-                    hatch="//" if receives else "",
-                )
-        lane_rows(axes, trace.lanes, 0, end)
-        waited = sum(span.duration for span in trace.only(kind="wait"))
-        said.append(
-            f"{name}: {1e3 * trace.end:.0f} ms, and {1e3 * waited:.0f} ms in receives, both ranks together"
-        )
-        axes.set_title(said[-1], fontsize=11, pad=5)
-    panels[-1, 0].set_xlabel("time (ms)")
-    patches = [Patch(facecolor=color_of(kind), label=kind) for kind in ("forward", "backward")]
-    patches.append(Patch(facecolor=RED, edgecolor=PAPER, hatch="//", label="stands in a receive"))
-    figure.legend(handles=patches, loc="outside lower left", ncols=3)
-    ends = [trace.end for trace in traces.values()]
-    finding = f"The same tasks in the same order, receives later: {ends[-1] / ends[0]:.2f} × the time"
-    headline(figure, finding)
-    return describe(figure, f"{finding}. {'; '.join(said)}.")
 
 
 # ---- a half that was forgotten

@@ -45,16 +45,6 @@ def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank
     return orders
 
 
-def pairs_of(micro_batches: int, partitions: int) -> set[str]:
-    """Return the tasks that torch's DualPipeV does two at a time, a forward beside a backward: {"0F4", "7B0", …}."""
-    from torch.distributed.pipelining import schedules
-
-    stage = SimpleNamespace(group_rank=0, group_size=partitions, num_stages=2 * partitions, submod=None)
-    made: Any = schedules.ScheduleDualPipeV([stage] * 2, micro_batches)  # type: ignore[list-item]
-    every = [action for row in made.pipeline_order.values() for action in row if action]
-    return {str(one) for action in every for one in getattr(action, "sub_actions", None) or ()}
-
-
 # ---- The same with what torch sends and receives in between: 2RECV_F0 is the input of 2F0.
 
 Step: TypeAlias = tuple[str, int, int]  # what, stage, micro-batch
@@ -101,6 +91,25 @@ def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> 
         if sum(map(len, left)) == before:
             raise RuntimeError(f"ranks wait for each other: {[row[0] for row in left if row]}")
     return max(free)
+
+
+def follow(dist: Any, rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
+    """Do one row on this rank of two; F and B sleep, a receive waits; return the seconds that it took."""
+    rank, sent = dist.get_rank(), []
+    dist.barrier()
+    begin = time.monotonic()
+    for what, stage, i in rows[rank]:
+        to = stage + (1 if what == "SEND_F" else -1 if what == "SEND_B" else 0)  # the stage that receives
+        tag = 1000 * (what[-1] == "B") + 10 * to + i
+        if what.startswith("RECV"):
+            dist.recv(torch.zeros(1), 1 - rank, tag=tag)
+        elif what.startswith("SEND"):
+            sent.append(dist.isend(torch.zeros(1), 1 - rank, tag=tag))
+        else:
+            time.sleep(seconds[what])
+    for handle in sent:
+        handle.wait()
+    return time.monotonic() - begin
 
 
 # ---- Stages that take their time without computing: they sleep, as a thread does while its GPU computes.

@@ -53,7 +53,7 @@ def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():
         mine = solved.table("", solved.zb_h1(m, n))
         assert mine.ranks == zero_bubble_h1(m, n).compact().ranks
         assert max(live_activations(mine)) == min(m, n)
-        for f, i, w in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1.5)) if m >= n else ():
+        for f, i, w in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1.5), (0.5, 2, 1)) if m >= n else ():
             idle = simulate(mine, f, i + w, w).makespan - m * (f + i + w)
             assert idle == pytest.approx((n - 1) * max(f + i - w, f, i))
 
@@ -112,3 +112,19 @@ def test_half_of_the_bubble_is_not_the_bubble_of_half_stages():
     for said in (13.6, 14, 27, 0, "little"):
         assert "that is it" not in n14.guess_interleaved(said, 8, 4, 2).message
     assert "that is 1F1B" in n14.guess_ahead(4, 32, 4, 0.25).message
+
+
+def test_what_is_no_list_of_tasks_and_what_is_no_whole_number_is_refused_with_the_way_out():
+    def floats(j, n, forward, backward, message):
+        return 1 + (n - 1 - j) * (1 - (-2 * message // (forward + backward)))
+
+    assert "`ceil` gives one" in n14.check_forwards_ahead(floats).message
+    made = n14.check_interleaved(lambda m, n, v: solved.table("", solved.interleaved(m, n, v)))
+    assert "return the lists of tasks" in made.message
+
+
+def test_a_warm_up_of_1f1b_may_be_longer_only_if_those_in_front_are_as_much_longer():
+    ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
+    assert ticks == [105, 105, 321]
+    with pytest.raises(schedules.ScheduleError):
+        simulate(with_warm_up("", 32, (4, 8, 3, 1)))

@@ -8,7 +8,6 @@ import torch
 from lib import schedules as makers
 from lib.schedules import one_f_one_b, simulate, zbv
 from lib.show.style import alt_text
-from lib.timeline import Span, Trace
 from support.n14 import figures as n14
 from support.n14 import runs, solved
 from support.n14.checks import in_a_row
@@ -47,8 +46,7 @@ def test_a_run_is_drawn_beside_its_prediction_and_two_steps_beside_each_other():
     assert "1F1B: two steps in 66 ticks; ZB-V: two steps in 49.5 ticks" in words
 
 
-def test_any_schedule_says_what_had_to_be_changed_and_a_forgotten_w_is_crossed_out():
-    assert "it takes m ≥ 2n, so m = 8" in alt_text(n14.draw_any("DualPipeV", 4, 4, 2, 0.1, 0.5))
+def test_a_forgotten_w_is_crossed_out():
     assert "2 W forgotten: the gradient is 28 % off" in alt_text(n14.draw_forgotten([1, 1, 1], [0, 2], 0.28))
     assert "plain model's" in alt_text(n14.draw_forgotten([1, 1], [], 0.0))
 
@@ -86,15 +84,3 @@ def test_receives_that_block_cost_torchs_rows_half_as_much_again_and_late_ones_n
     assert simulate(makers.interleaved_one_f_one_b(4, 2, 2), 0.5, 1).makespan == 13.5
     with pytest.raises(RuntimeError, match="wait for each other"):
         runs.predicted_end([[("RECV_F", 1, 0), ("F", 0, 0)]], seconds)
-
-
-def test_what_stood_in_receives_is_counted_and_the_faster_rows_named():
-    slow = Trace([Span("rank 0", "0F0", 0, 1, "forward"), Span("rank 0", "2RECV_F0", 1, 2, "wait")])
-    fast = Trace([Span("rank 0", "0F0", 0, 1, "forward")])
-    words = alt_text(n14.draw_receives({"early": slow, "late": fast}))
-    assert "0.50 × the time" in words and "early: 2000 ms, and 1000 ms in receives, both ranks together" in words
-
-
-def test_a_pair_is_a_forward_and_a_backward():
-    pairs = [makers.Action.parse(text) for text in runs.pairs_of(8, 4)]
-    assert pairs and sum(a.op == "F" for a in pairs) == sum(a.op == "B" for a in pairs) == len(pairs) / 2

@@ -118,7 +118,7 @@ def _name_tensors(axes: Axes, layers: int, micro_batches: int, *, dense: float) 
     every = 1 if dense < 6.5 else 4 if dense < 20 else layers
     last = layers + 1 if every == 1 else layers + 2 - every  # not so near to the next x0
     places = [(i, k) for i in range(micro_batches) for k in range(0, max(1, last), every)]
-    names = [f"x{k}" + (f" of {i}" if micro_batches > 1 and k == 0 else "") for i, k in places]
+    names = [f"micro-batch {i}: x0" if micro_batches > 1 and k == 0 else f"x{k}" for i, k in places]
     axes.set_yticks([i * (layers + 1) + k for i, k in places], names, fontsize=9)
     axes.set_ylim(micro_batches * (layers + 1) - 0.5, -0.5)
     for i in range(1, micro_batches):
@@ -135,9 +135,9 @@ def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
         color = PALETTE[kind]
         axes.broken_barh([(places[0], len(places))], (0, 1), facecolor=color, edgecolor=PAPER, lw=1)
         label = LETTER[kind] + (str(i) if micro_batches > 1 else "")
-        if 560 * len(places) / len(steps) > 7 * len(label):
-            x = places[0] + len(places) / 2
-            axes.text(x, 0.5, label, ha="center", va="center_baseline", fontsize=9, color=ink_on(color))
+        wide = 560 * len(places) / len(steps) > 7 * len(label)
+        look = {"ha": "center", "va": "center_baseline", "fontsize": 9 if wide else 6, "color": ink_on(color)}
+        axes.text(places[0] + len(places) / 2, 0.5, label, **look)
     axes.set(ylim=(0, 1), yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -196,25 +196,24 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
 
 
 @styled
-def draw_ways(kept: Mapping[str, tuple[float, float]], again: Mapping[str, float], what: str) -> Figure:
-    """Draw what is kept after forward, (predicted, counted) in units, and the share of a step's FLOPs that is added."""
-    figure, (left, right) = new_figure(9, 0.9 + 0.42 * len(kept), cols=2, sharey=True)
-    predicted, counted = zip(*kept.values(), strict=True)
-    bars(left, predicted, counted, BLUE, across=True, write="{:.1f}".format)
-    left.set_yticks(range(len(kept)), list(kept), color=INK)
-    left.set(xlabel=f"kept after forward ({what})", xlim=(0, 1.2 * max(*predicted, *counted)))
-    right.barh(range(len(kept)), [100 * share for share in again.values()], height=0.5, color=PINK)
-    for row, share in enumerate(again.values()):
-        beside(right, (100 * share, row), f"{share:.0%}", (5, 0))
-    right.set(xlabel="FLOPs added to a step (%)", xlim=(0, 40))
+def draw_ways(
+    held: Mapping[str, tuple[float, float]], again: Mapping[str, tuple[float, float]], what: str
+) -> Figure:
+    """Draw what is held at the peak, in units, and the share of a step's FLOPs that is added: predicted, counted."""
+    figure, (left, right) = new_figure(9, 1.0 + 0.5 * len(held), cols=2)
+    predicted, counted = zip(*held.values(), strict=True)
+    bars(left, predicted, counted, BLUE, across=True, write="{:.0f}".format)
+    left.set_yticks(range(len(held)), list(held), color=INK)
+    left.set(xlabel=f"held at the peak ({what})", xlim=(0, 1.2 * max(*predicted, *counted)))
+    expected, added = zip(*again.values(), strict=True)
+    bars(right, expected, added, PINK, across=True, write="{:.0%}".format)
+    right.set(yticks=[], xlabel="FLOPs added, as a share of a step's", xlim=(0, 1.3 * max(added)))
     left.legend(loc="lower right")
-    name = next(name for name, share in again.items() if 0 < share < max(again.values()))
-    less = 1 - kept[name][1] / max(counted)
-    finding = f"{name}: {less:.0%} less is kept, for {again[name]:.0%} more FLOPs"
-    headline(figure, finding)
+    finding = ", ".join(f"{1 - held[way][1] / max(counted):.0%} less by “{way}”" for way in [*held][1:])
+    headline(figure, f"At the peak {finding}")
     rows = (
-        f"{way}: kept {kept[way][1]:.1f} (predicted {kept[way][0]:.1f}), FLOPs +{again[way]:.0%}"
-        for way in kept
+        f"{way}: held {held[way][1]:.1f} (predicted {held[way][0]:.1f}), FLOPs +{again[way][1]:.0%}"
+        for way in held
     )
     return describe(figure, f"{finding}. {'; '.join(rows)}.")
 
@@ -250,10 +249,10 @@ def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     faults = {name: sum(LOOK[row[name]][0] == RED for row in table.values()) for name in columns}
-    finding = f"Silent faults, of {len(table)} cases: " + ", ".join(
-        f"{name} {n}" for name, n in faults.items()
-    )
-    headline(figure, finding)
+    twice = [case for case, row in table.items() if set(row.values()) == {"counted twice"}]
+    said = ", ".join(f"{name} {n}" for name, n in faults.items())
+    finding = f"Silent faults, of {len(table)} cases: {said}"
+    headline(figure, f"{twice[0]} counts twice in every checkpoint" if twice else "Silent faults are red")
     rows = (
         f"{case}: {', '.join(f'{n} {outcome}' for n, outcome in row.items())}" for case, row in table.items()
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib.saved import SavedTensors
+from lib.saved import LiveTensors, SavedTensors
 from support import built
 from support.checks import Exercise, Verdict
 
@@ -50,10 +50,11 @@ class _Segment(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.5)
-        self.masks, self.types = list[Tensor](), list[torch.dtype]()
+        self.masks, self.types, self.on = list[Tensor](), list[torch.dtype](), list[bool]()
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
         hidden = self.first(x)
+        self.on.append(torch.is_grad_enabled())
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)
@@ -104,7 +105,15 @@ def fault_of_checkpoint(answer: Any) -> str:
     if mine.kept != 2:  # the third input is a parameter here, and those are not counted
         return f"after forward autograd holds {mine.kept} tensors of the segment, not its inputs alone (2)."
     plain.backward()
-    undisturbed = mine.backward()
+    error, undisturbed = None, False
+    try:
+        undisturbed = mine.backward()
+    except RuntimeError as raised:
+        error = raised
+    if mine.parts[1].on == [False, False]:  # the reason of many an error
+        return "the second forward ran with gradients off."
+    if error:
+        raise error
     first, *others = mine.parts[0].masks
     if len(others) != 1:
         return f"function ran {1 + len(others)} time{'s' * bool(others)}; a checkpoint runs it twice."
@@ -121,7 +130,21 @@ def fault_of_checkpoint(answer: Any) -> str:
             return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
-    return _fault_of_autocast(answer)
+    return _fault_of_autocast(answer) or _fault_of_memory(answer)
+
+
+def _fault_of_memory(answer: Any) -> str:
+    layer, x = nn.Linear(64, 128), torch.ones(64, 64, requires_grad=True)
+    with LiveTensors() as live:
+        y = answer.apply(layer, x)
+        more = live.now - y.nbytes
+    if more >= x.nbytes:
+        return f"after forward {more // 1024} KiB are alive besides an input of 16 KiB and an output of 32."
+    try:
+        answer.apply(lambda x, data: data.flatten(1), x, torch.ones(2, 2, 2)).sum().backward()
+    except RuntimeError:
+        return "backward raises an error where the output of the second forward requires no gradient."
+    return ""
 
 
 def _fault_of_autocast(answer: Any) -> str:
@@ -149,6 +172,10 @@ def _fault_of_data(answer: Any) -> str:
         return "no input requires a gradient, and the layer's weights get none."
     if data.requires_grad:
         return "the caller's data now requires a gradient."
+    before, x = nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
+    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
+    if before.weight.grad is None or x.grad is None:
+        return "the layer before the checkpoint has no gradient: you have cut the inputs off."
     return ""
 
 
@@ -199,9 +226,9 @@ def _fault_of_flag(answer: Any) -> str:
         return "the second forward raised an error, and ever since is_recomputing() says True."
     said.clear()
     x = torch.ones(2, requires_grad=True)
-    answer(lambda x: answer(inner, 2 * x), x).sum().backward()
-    if said != [False, True, True]:
-        return f"a checkpoint within a checkpoint runs three times, and is_recomputing() says {said}."
+    answer(lambda x: inner(answer(inner, 2 * x)), x).sum().backward()
+    if said != [False, False, True, True, True]:
+        return f"a checkpoint within another, and a layer behind the inner one: is_recomputing() says {said}."
     return ""
 
 

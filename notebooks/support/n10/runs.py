@@ -152,7 +152,7 @@ def measure(
 # with those of the same model without checkpoint, from the same weights, inputs and random state.
 
 Outcome: TypeAlias = Literal["same", "wrong", "error", "warned", "no gradient", "counted twice"]
-How: TypeAlias = Callable[[nn.Module, Tensor], Any]
+How: TypeAlias = Callable[..., Any]
 
 
 class Noise(nn.Module):
@@ -175,6 +175,14 @@ class SometimesTanh(Noise):
         return x.tanh() if self._random.random() < 0.8 else x  # draws: below 0.8, then above
 
 
+class Scale(nn.Linear):
+    """Scale by a second input, which it doubles in place."""
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the layer's output times twice the scale."""
+        return super().forward(x) * scale.mul_(2)
+
+
 HOWS: Mapping[str, How] = {
     "MyCheckpoint": built.MyCheckpoint.apply,
     "my_checkpoint": built.my_checkpoint,
@@ -185,13 +193,14 @@ CASES: Mapping[str, Callable[[], list[nn.Module]]] = {  # the segment: layers on
     "dropout": lambda: [nn.Linear(8, 8), nn.Dropout(0.5)],
     "in place, inside": lambda: [nn.Linear(8, 8), nn.SiLU(inplace=True), nn.Linear(8, 8)],
     "input without gradient": lambda: [nn.Linear(8, 8)],
-    "in place, on its input": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
-    "in place, on the data": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, input with gradient": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, input without": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, a second input": lambda: [Scale(8, 8)],
     "BatchNorm": lambda: [nn.Linear(8, 8), nn.BatchNorm1d(8)],
     "Python's random: values": lambda: [Noise(), nn.Linear(8, 8)],
     "Python's random: a branch": lambda: [nn.Linear(8, 8), SometimesTanh(), nn.Linear(8, 8)],
 }
-NO_GRAD = ("in place, on the data", "input without gradient")  # the segment comes first
+NO_GRAD = ("in place, input without", "input without gradient")  # the segment comes first
 
 
 def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
@@ -199,9 +208,10 @@ def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         first: nn.Module = nn.Identity() if case in NO_GRAD else nn.Linear(8, 8)
-        segment, last = nn.Sequential(*CASES[case]()), nn.Linear(8, 8)
-        x = first(torch.randn(16, 8))
-        y = segment(x) if how is None else how(segment, x)
+        layers, last = CASES[case](), nn.Linear(8, 8)
+        segment = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+        inputs = [first(torch.randn(16, 8)), torch.ones(8)][: 1 + isinstance(segment, Scale)]
+        y = segment(*inputs) if how is None else how(segment, *inputs)
         (last(y) ** 2).sum().backward()
     grads = [p.grad for p in (*first.parameters(), *segment.parameters())]
     counts = dict(segment.named_buffers())

@@ -29,45 +29,29 @@ def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -
     return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
 
 
-guess_one_segment = _exact(
-    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors",
-    _1="what is kept after forward", _9="forward forgets all, but the recompute brings all back",
-    _16="without the input x0, which is one of the 17",
+guess_one_segment = _exact(  # of 16 layers
+    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward",
+    _9="forward forgets all, but the recompute brings all back", _16="x0 to x16 are 17",
 )  # fmt: skip
-"""Section 2: the peak of 16 layers in one segment."""
-guess_least = _exact(
-    "the least peak of 64 layers",
-    lambda: min(peak(predict(64, s)) for s in range(1, 65)),
-    "tensors",
-    _8="that is the best number of segments",
-    _9="that is one segment's inside alone",
-    _17="then the input of the segment at work is counted twice",
-    _33="half of 65: more than two segments hold less",
-)
-"""Section 3: the least peak of 64 layers, over all numbers of segments."""
+guess_least = _exact(  # over all numbers of segments
+    "the least peak of 64 layers", lambda: min(peak(predict(64, s)) for s in range(1, 65)), "tensors",
+    _8="that is the best number of segments", _9="that is one segment's inside alone",
+    _17="then the input of the segment at work is counted twice", _33="about half of 65: more segments hold less",
+)  # fmt: skip
 guess_flops = _exact(
-    "the FLOPs with a checkpoint",
-    lambda: round((1 + 1 + 2) / (1 + 2), 2),
-    "× those without",
-    _2="backward is not run twice",
-    _1_25="a quarter is the share of the new total",
+    "the FLOPs with a checkpoint", lambda: round((1 + 1 + 2) / (1 + 2), 2), "× those without",
+    _2="backward is not run twice", _1_25="a quarter is the share of the new total",
     _1_5="that would be a backward as cheap as forward",
-)
-"""Section 4: the FLOPs of a checkpointed step over those of a plain one."""
-guess_fewer = _exact(
+)  # fmt: skip
+guess_fewer = _exact(  # in one segment
     "what 'always' saves over 'except_last'",
-    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
-    "tensors",
-    _16="that is saved after forward only: the recompute of the last micro-batch brings its inside back",
-)
-"""Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
+    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")), "tensors",
+    _16="so many fewer are held after forward; but the recompute of the last micro-batch brings them back at once",
+)  # fmt: skip
 guess_momentum = _exact(
-    "the momentum that acts",
-    lambda: 1 - 0.9**2,
-    _0_2="the second update also shrinks what the first has added",
+    "the momentum that acts", lambda: 1 - 0.9**2, _0_2="the second update also shrinks what the first has added",
     _0_1="the second update goes on from where the first has stopped",
-)
-""" "Break it": the weight of a batch's mean in running_mean after two updates of momentum 0.1."""
+)  # fmt: skip
 
 
 # ---- what the exercises have in common
@@ -143,7 +127,6 @@ check_checkpoint = Exercise(
         """,
     ),
 )
-"""Exercise 1: output, kept tensors, gradients, dropout mask, random state and autocast, against no checkpoint."""
 
 
 # ---- exercise 2: the peak in bytes
@@ -195,7 +178,6 @@ check_peak_bytes = Exercise(
         """,
     ),
 )
-"""Exercise 2: the most bytes that are held, over cuts of equal and unequal layers."""
 
 
 # ---- exercise 3: what to keep under a budget
@@ -225,26 +207,16 @@ def _greedy(costs: Costs, budget: float) -> set[str]:
 
 
 SMALL = {"addmm": (9, 24), "bmm": (5, 4), "softmax": (4, 0)}
+BUDGETS: list[tuple[Costs, float]] = [
+    (SMALL, 9), (SMALL, 100), (SMALL, 4), ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
+    ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10), ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
+    ({"a": (1, 1)}, 0), ({"a": (5, 4), "b": (3, 4)}, 5), ({"a": (1, 2), "b": (2, 3)}, 3),
+]  # fmt: skip
 check_cheapest = Exercise(
     "cheapest",
     reference=cheapest,
-    view=lambda answer: (
-        lambda costs, budget: None if (found := answer(costs, budget)) is None else sorted(found)
-    ),
-    cases=cases(
-        "costs budget",
-        [
-            (SMALL, 9),
-            (SMALL, 100),
-            (SMALL, 4),
-            ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
-            ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10),
-            ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
-            ({"a": (1, 1)}, 0),
-            ({"a": (5, 4), "b": (3, 4)}, 5),
-            ({"a": (1, 2), "b": (2, 3)}, 3),
-        ],
-    ),
+    view=lambda answer: lambda costs, budget: (found := answer(costs, budget)) and sorted(found),
+    cases=cases("costs budget", BUDGETS),
     mistakes={
         "What costs most per byte first is a good rule, but a smaller one can leave room for more: try all.": _greedy,
         "Those are the operators to compute again; return those to keep.": (
@@ -269,7 +241,6 @@ check_cheapest = Exercise(
         """,
     ),
 )
-"""Exercise 3: which operators' outputs to keep within a budget of memory."""
 
 
 # ---- exercise 4: my_checkpoint, three repairs
@@ -278,9 +249,7 @@ check_cheapest = Exercise(
 check_my_checkpoint = Exercise(
     "my_checkpoint",
     reference=my_checkpoint,
-    judge=judged(
-        fault_of_wrapper, "all three faults are repaired, also for a checkpoint within a checkpoint."
-    ),
+    judge=judged(fault_of_wrapper, "all three faults are repaired, also for a checkpoint within another."),
     mistakes=_famous(
         my_checkpoint,
         """
@@ -298,8 +267,6 @@ check_my_checkpoint = Exercise(
             in inputs] != versions → in inputs][:1] != versions[:1]
         In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
             before or torch.is_grad_enabled() → True
-        The other way round: gradients are on in the second forward.
-            before or torch.is_grad_enabled() → not torch.is_grad_enabled()
         Set here.recomputing in each call of the function, around it.
             here.recomputing = before or torch.is_grad_enabled() → pass
         Put back what here.recomputing was.
@@ -313,4 +280,3 @@ check_my_checkpoint = Exercise(
         """,  # noqa: E501
     ),
 )
-"""Exercise 4: gradients for data without one, writes refused, a flag for the second forward."""

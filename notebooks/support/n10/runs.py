@@ -19,7 +19,6 @@ from lib.saved import SavedTensors
 from support import built
 
 # ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.
-#
 # A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m
 # micro-batches go forward one after the other, then backward, the last one first. Without a checkpoint all
 # L + 1 tensors of a micro-batch stay. With one, a segment keeps its input, and computes its inside again when
@@ -27,9 +26,6 @@ from support import built
 #
 #     tensors     x0 ─ layer 1 ─ x1 ─ layer 2 ─ x2 ─ layer 3 ─ x3 ─ layer 4 ─ x4
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
-#
-# predict  what is held in each step, by reasoning
-# measure  how many tensors autograd really holds in each step, counted in a real run of such a model
 
 Mode: TypeAlias = Literal["never", "except_last", "always"]
 Kind: TypeAlias = Literal["forward", "recompute", "backward"]

@@ -41,7 +41,7 @@ def test_ways_state_what_is_kept_and_what_is_added_and_show_a_miss():
     held = {"all": (24.0, 24.0), "some": (16.0, 18.0), "none": (1.0, 1.0)}
     again = {"all": (0.0, 0.0), "some": (0.08, 0.08), "none": (1 / 3, 1 / 3)}
     text = alt_text(n10.draw_ways(held, again, "units"))
-    assert text.startswith("25% less by “some”, 96% less by “none”.") and "18.0 (predicted 16.0)" in text
+    assert text.startswith("some -25%, none -96%.") and "18.0 (predicted 16.0)" in text
 
 
 def test_the_table_counts_silent_faults_warnings_are_none_and_every_outcome_is_shown():

@@ -46,7 +46,7 @@ guess_flops = _exact(
 guess_fewer = _exact(  # in one segment
     "what 'always' saves over 'except_last'",
     lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")), "tensors",
-    _16="so many fewer are held after forward; but the recompute of the last micro-batch brings them back at once",
+    _16="after forward only: the recompute brings the last one's inside back",
 )  # fmt: skip
 guess_momentum = _exact(
     "the momentum that acts", lambda: 1 - 0.9**2, _0_2="the second update also shrinks what the first has added",
@@ -267,8 +267,6 @@ check_my_checkpoint = Exercise(
             in inputs] != versions → in inputs][:1] != versions[:1]
         In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
             before or torch.is_grad_enabled() → True
-        Set here.recomputing in each call of the function, around it.
-            here.recomputing = before or torch.is_grad_enabled() → pass
         Put back what here.recomputing was.
             finally:¶    here.recomputing = before → finally: pass
         What it was before can be True, in a checkpoint within another: put `before` back, not False.

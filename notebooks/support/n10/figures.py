@@ -119,8 +119,8 @@ def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
         axes.broken_barh([(places[0], len(places))], (0, 1), facecolor=color, edgecolor=style.PAPER, lw=1)
         label = LETTER[kind] + (str(i) if micro_batches > 1 else "")
         wide = 560 * len(places) / len(steps) > 7 * len(label)
-        look = {"ha": "center", "va": "center_baseline", "fontsize": 9 if wide else 6}
-        axes.text(places[0] + len(places) / 2, 0.5, label, color=style.ink_on(color), **look)
+        x, size = places[0] + len(places) / 2, 9 if wide else 6
+        axes.text(x, 0.5, label, ha="center", va="center_baseline", fontsize=size, color=style.ink_on(color))
     axes.set(ylim=(0, 1), yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -209,7 +209,7 @@ def draw_ways(
 
 LOOK: Mapping[Outcome, tuple[str, str, str]] = {  # colour, sign, words
     "same": (style.GREEN, "✓", "same gradients"),
-    "warned": (style.ORANGE, "△", "no gradient, a warning"),
+    "warned": (style.ORANGE, "△", "no gradient, warned"),
     "error": (style.BLUE, "!", "refused: an error"),
     "counted twice": (style.RED, "2×", "counted twice"),
     "no gradient": (style.RED, "∅", "no gradient, silently"),

@@ -60,4 +60,4 @@ def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having
     assert [*found["input without gradient"].values()] == ["no gradient", "same", "warned", "same"]
     assert [*found["in place, input without"].values()] == ["no gradient", "error", "warned", "error"]
     assert [*found["in place, a second input"].values()] == ["wrong", "error", "wrong", "error"]
-    assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
+    assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)

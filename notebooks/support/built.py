@@ -278,7 +278,8 @@ class MyCheckpoint(torch.autograd.Function):
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.autocast(*ctx.autocast):
             torch.set_rng_state(ctx.random_state)
             output = ctx.function(*inputs)
-        torch.autograd.backward(output, gradient)
+        if output.requires_grad:
+            torch.autograd.backward(output, gradient)
         return None, *(x.grad for x in inputs)
 
 
@@ -303,9 +304,7 @@ def my_checkpoint(function, *inputs):
     versions = [x._version for x in inputs]
     output = Checkpoint.apply(run, phony, *inputs)
     if [x._version for x in inputs] != versions:
-        raise RuntimeError(
-            "the function changed its input in place: recompute would start from the changed one"
-        )
+        raise RuntimeError("the function changed its input in place: a recompute would start from that")
     return output
 
 

@@ -29,39 +29,29 @@ def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -
     return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
 
 
-guess_one_segment = _exact(
-    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward"
-)
-"""Section 2: the peak of 16 layers in one segment."""
-guess_least = _exact(
-    "the least peak of 64 layers",
-    lambda: min(peak(predict(64, s)) for s in range(1, 65)),
-    "tensors",
-    _8="that is the best number of segments",
-    _9="that is one segment's inside alone",
-)
-"""Section 3: the least peak of 64 layers, over all numbers of segments."""
+guess_one_segment = _exact(  # of 16 layers
+    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward",
+    _9="forward forgets all, but the recompute brings all back", _16="x0 to x16 are 17",
+)  # fmt: skip
+guess_least = _exact(  # over all numbers of segments
+    "the least peak of 64 layers", lambda: min(peak(predict(64, s)) for s in range(1, 65)), "tensors",
+    _8="that is the best number of segments", _9="that is one segment's inside alone",
+    _17="then the input of the segment at work is counted twice", _33="about half of 65: more segments hold less",
+)  # fmt: skip
 guess_flops = _exact(
-    "the FLOPs with a checkpoint",
-    lambda: round((1 + 1 + 2) / (1 + 2), 2),
-    "× those without",
-    _2="backward is not run twice",
-    _1_25="a quarter is the share of the new total",
+    "the FLOPs with a checkpoint", lambda: round((1 + 1 + 2) / (1 + 2), 2), "× those without",
+    _2="backward is not run twice", _1_25="a quarter is the share of the new total",
     _1_5="that would be a backward as cheap as forward",
-)
-"""Section 4: the FLOPs of a checkpointed step over those of a plain one."""
-guess_fewer = _exact(
+)  # fmt: skip
+guess_fewer = _exact(  # in one segment
     "what 'always' saves over 'except_last'",
-    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
-    "tensors",
-)
-"""Section 5: how many tensors fewer "always" holds than "except_last", in one segment."""
+    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")), "tensors",
+    _16="after forward only: the recompute brings the last one's inside back",
+)  # fmt: skip
 guess_momentum = _exact(
-    "the momentum that acts",
-    lambda: 1 - 0.9**2,
-    _0_2="the second update also shrinks what the first has added",
-)
-""" "Break it": the weight of a batch's mean in running_mean after two updates of momentum 0.1."""
+    "the momentum that acts", lambda: 1 - 0.9**2, _0_2="the second update also shrinks what the first has added",
+    _0_1="the second update goes on from where the first has stopped",
+)  # fmt: skip
 
 
 # ---- what the exercises have in common
@@ -106,8 +96,16 @@ check_checkpoint = Exercise(
             torch.set_rng_state(ctx.random_state) → pass
         Whoever draws next gets numbers a second time. Put the state back: torch.random.fork_rng does.
             torch.random.fork_rng(devices=[]) → torch.enable_grad()
-        The second forward made no graph: in backward, too, gradients are off; torch.enable_grad() turns them on.
+        In backward, too, gradients are off, so the second forward made no graph; torch.enable_grad() turns them on.
             torch.enable_grad() → torch.no_grad()
+        Keep the inputs themselves, not copies of them.
+            *inputs)¶return → *(x.clone() for x in inputs))¶return
+        The output is kept as well, or something else from inside: it would be there from forward to backward.
+            return function(*inputs) → ctx.y = function(*inputs)¶return ctx.y.clone()
+        The sum is built where gradients are off, and the gradient that arrives is lost: torch.autograd.backward.
+            torch.autograd.backward(output, gradient) → output.sum().backward()
+        A function of data alone has an output that requires no gradient: go backward only if output.requires_grad.
+            if output.requires_grad: → if True:
         backward is outside the autocast block: note in forward whether autocast is on, for the second forward.
             torch.autocast(*ctx.autocast) → torch.enable_grad()
         Autocast has two types: note torch.get_autocast_dtype as well.
@@ -129,7 +127,6 @@ check_checkpoint = Exercise(
         """,
     ),
 )
-"""Exercise 1: output, kept tensors, gradients, dropout mask, random state and autocast, against no checkpoint."""
 
 
 # ---- exercise 2: the peak in bytes
@@ -139,16 +136,17 @@ def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
     """Return the most bytes held in backward. sizes: of x_0 … x_L; starts: the first layer's number of each segment."""
     ends = [*starts[1:], len(sizes) - 1]
     peak = 0
-    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        kept = sum(sizes[first] for first in starts[: k + 1])
+    for j, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        kept = sum(sizes[first] for first in starts[: j + 1])
         inside = sum(sizes[start + 1 : end + 1])
         peak = max(peak, kept + inside)
     return peak
 
 
 def _cuts() -> list[dict[str, Any]]:
-    sizes = [8, 1, 4, 1, 8, 1, 2], [1] * 17, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], [1] * 17, [1] * 17
-    starts = [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
+    even = [1] * 17
+    sizes = [8, 1, 4, 1, 8, 1, 2], [4, 8, 8, 1, 4, 1], even, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], even, even
+    starts = [0, 3], [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
     return cases("sizes starts", zip(sizes, starts, strict=True))
 
 
@@ -160,13 +158,15 @@ check_peak_bytes = Exercise(
         peak_bytes,
         """
         The first segment is the last one in backward: while a segment is at work, the inputs before it are held, too.
-            starts[: k + 1] → starts[k : k + 1]
+            starts[: j + 1] → starts[j : j + 1]
         That is only what is kept after forward: in backward a segment's inside comes on top.
-            starts[: k + 1] → starts | kept + inside → kept
-        When segment k is at work, the segments behind it are done, and their inputs are gone.
-            starts[: k + 1] → starts
+            starts[: j + 1] → starts | kept + inside → kept
+        When segment j is at work, the segments behind it are done, and their inputs are gone.
+            starts[: j + 1] → starts
         The input of the segment that is at work is still held, too.
-            starts[: k + 1] → starts[:k]
+            starts[: j + 1] → starts[:j]
+        Every segment's output counts, xb at its end b, not only that of the last segment.
+            len(sizes) - 1] → len(sizes)] | start + 1 : end + 1 → start + 1 : end
         The last layer's output is saved as well (tanh needs it): the inside ends with sizes[end].
             start + 1 : end + 1 → start + 1 : end
         A segment's input is counted twice, as kept and as inside.
@@ -178,7 +178,6 @@ check_peak_bytes = Exercise(
         """,
     ),
 )
-"""Exercise 2: the most bytes that are held, over cuts of equal and unequal layers."""
 
 
 # ---- exercise 3: what to keep under a budget
@@ -208,24 +207,16 @@ def _greedy(costs: Costs, budget: float) -> set[str]:
 
 
 SMALL = {"addmm": (9, 24), "bmm": (5, 4), "softmax": (4, 0)}
+BUDGETS: list[tuple[Costs, float]] = [
+    (SMALL, 9), (SMALL, 100), (SMALL, 4), ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
+    ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10), ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
+    ({"a": (1, 1)}, 0), ({"a": (5, 4), "b": (3, 4)}, 5), ({"a": (1, 2), "b": (2, 3)}, 3),
+]  # fmt: skip
 check_cheapest = Exercise(
     "cheapest",
     reference=cheapest,
-    view=lambda answer: (
-        lambda costs, budget: None if (found := answer(costs, budget)) is None else sorted(found)
-    ),
-    cases=cases(
-        "costs budget",
-        [
-            (SMALL, 9),
-            (SMALL, 100),
-            (SMALL, 4),
-            ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
-            ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10),
-            ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
-            ({"a": (1, 1)}, 0),
-        ],
-    ),
+    view=lambda answer: lambda costs, budget: (found := answer(costs, budget)) and sorted(found),
+    cases=cases("costs budget", BUDGETS),
     mistakes={
         "What costs most per byte first is a good rule, but a smaller one can leave room for more: try all.": _greedy,
         "Those are the operators to compute again; return those to keep.": (
@@ -243,10 +234,13 @@ check_cheapest = Exercise(
             (again, weight) → (weight, again)
         An operator without FLOPs is kept for nothing: of equal FLOPs, take the fewest bytes.
             (again, weight) → (again, -weight)
+        Of sets that spare equally many FLOPs one weighs least: compare the weight, too, where FLOPs are equal.
+            (again, weight) → again
+        All names together are a subset as well: let number go up to len(costs), and include it.
+            len(costs) + 1 → len(costs)
         """,
     ),
 )
-"""Exercise 3: which operators' outputs to keep within a budget of memory."""
 
 
 # ---- exercise 4: my_checkpoint, three repairs
@@ -255,9 +249,7 @@ check_cheapest = Exercise(
 check_my_checkpoint = Exercise(
     "my_checkpoint",
     reference=my_checkpoint,
-    judge=judged(
-        fault_of_wrapper, "all three faults are repaired, also for a checkpoint within a checkpoint."
-    ),
+    judge=judged(fault_of_wrapper, "all three faults are repaired, also for a checkpoint within another."),
     mistakes=_famous(
         my_checkpoint,
         """
@@ -267,18 +259,18 @@ check_my_checkpoint = Exercise(
             requires_grad=True → requires_grad=False
         It is not yours to change: its gradient is computed and kept for nothing.
             versions = [ → inputs[0].requires_grad_(); versions = [
+        Pass the inputs on as they are: a detached one has lost where it came from.
+            run, phony, *inputs) → run, phony, *(x.detach().requires_grad_() for x in inputs))
         Every write in place raises a tensor's _version: compare it before and after.
             != versions: → is None:
         Look at the version of every input, not of the first alone.
             in inputs] != versions → in inputs][:1] != versions[:1]
         In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().
             before or torch.is_grad_enabled() → True
-        The other way round: gradients are on in the second forward.
-            before or torch.is_grad_enabled() → not torch.is_grad_enabled()
-        Set here.recomputing in each call of the function, around it.
-            here.recomputing = before or torch.is_grad_enabled() → pass
         Put back what here.recomputing was.
             finally:¶    here.recomputing = before → finally: pass
+        What it was before can be True, in a checkpoint within another: put `before` back, not False.
+            finally:¶    here.recomputing = before → finally:¶    here.recomputing = False
         Put it back in `finally:`, which runs in either case.
             try: → if True: | return function(*inputs) → done = function(*inputs) | finally:¶    here.recomputing = before → here.recomputing = before¶return done
         What the outer one recomputes is recomputed inside as well: begin with what is_recomputing() said before.
@@ -286,4 +278,3 @@ check_my_checkpoint = Exercise(
         """,  # noqa: E501
     ),
 )
-"""Exercise 4: gradients for data without one, writes refused, a flag for the second forward."""

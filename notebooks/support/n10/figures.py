@@ -13,26 +13,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from lib._values import plural
+from lib.show import style
 from lib.show.charts import bars, beside
 from lib.show.explore import Control, choice, whole
-from lib.show.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PALETTE,
-    PAPER,
-    PINK,
-    RED,
-    describe,
-    headline,
-    ink_on,
-    new_figure,
-    pale,
-    styled,
-    title,
-)
 from support.n10.runs import MODES, Mode, Outcome, Step, checkpointed, measure, peak, predict, segments_of
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step.
@@ -41,9 +24,9 @@ from support.n10.runs import MODES, Mode, Outcome, Step, checkpointed, measure, 
 
 LETTER = {"forward": "F", "recompute": "R", "backward": "B"}
 LIVES = {  # why a tensor is held: colour, hatch, words
-    "boundary": (BLUE, "", "kept: input of a segment"),
-    "inside": (ORANGE, "....", "kept: no checkpoint"),
-    "recomputed": (PINK, "////", "recomputed"),
+    "boundary": (style.BLUE, "", "kept: input of a segment"),
+    "inside": (style.ORANGE, "....", "kept: no checkpoint"),
+    "recomputed": (style.PINK, "////", "recomputed"),
 }
 HELD_CONTROLS: dict[str, Control] = {
     "layers": whole(2, 16, 8, "L · layers"),
@@ -71,7 +54,7 @@ def lives(
                 begun = t
 
 
-@styled
+@style.styled
 def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode: Mode = "always") -> Figure:
     """Draw when each tensor is held for backward, and their number in each step: predicted and counted."""
     segments = min(segments, layers)
@@ -79,7 +62,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     counted = [count for *_, count in measure(layers, segments, micro_batches, mode)]
     rows = micro_batches * (layers + 1)
     tall = min(0.17 * rows, 4.6)
-    figure, (top, strip, bottom) = new_figure(
+    figure, (top, strip, bottom) = style.new_figure(
         9, tall + 3.0, rows=3, sharex=True, height_ratios=(tall, 0.28, 1.7)
     )
     seen: dict[str, None] = {}
@@ -88,13 +71,13 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
         color, hatch, _ = LIVES[why]
         seen[why] = None
         place = (i * (layers + 1) + k - 0.4, 0.8)
-        edge = PAPER if hatch else color
+        edge = style.PAPER if hatch else color
         top.broken_barh([(start, end - start)], place, facecolor=color, edgecolor=edge, hatch=hatch, lw=0.4)
     _name_tensors(top, layers, micro_batches, dense=rows / tall)
     _draw_strip(strip, steps, micro_batches)
     _draw_count(bottom, [len(step.held) for step in steps], counted)
     looks = {why: look for why, look in LIVES.items() if why in seen}
-    handles = [Patch(facecolor=c, edgecolor=PAPER, hatch=h, label=words) for c, h, words in looks.values()]
+    handles = [Patch(fc=c, ec=style.PAPER, hatch=h, label=words) for c, h, words in looks.values()]
     top.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
     highest, without = peak(steps), micro_batches * (layers + 1)
     batches = f" × {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -102,11 +85,11 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     against = f" instead of {without}" if stop else ", no checkpoint"
     finding = f"{layers} layers{parts}{batches}: peak of {max(counted)} tensors{against}"
     with matplotlib.rc_context({"axes.titlepad": 30}):  # above the legend
-        title(top, finding)
+        style.title(top, finding)
     fits = counted == [len(s.held) for s in steps]
     same = "in every step as predicted" if fits else f"predicted peak {highest}"
     last = counted[sum(s.kind == "forward" for s in steps) - 1]
-    return describe(
+    return style.describe(
         figure,
         f"Life lines of {rows} tensors over {len(steps)} steps, checkpoint {mode}. {finding}. "
         f"Counted in a real run: {last} in the last step of forward, {same}.",
@@ -118,11 +101,11 @@ def _name_tensors(axes: Axes, layers: int, micro_batches: int, *, dense: float) 
     every = 1 if dense < 6.5 else 4 if dense < 20 else layers
     last = layers + 1 if every == 1 else layers + 2 - every  # not so near to the next x0
     places = [(i, k) for i in range(micro_batches) for k in range(0, max(1, last), every)]
-    names = [f"x{k}" + (f" of {i}" if micro_batches > 1 and k == 0 else "") for i, k in places]
+    names = [f"micro-batch {i}: x0" if micro_batches > 1 and k == 0 else f"x{k}" for i, k in places]
     axes.set_yticks([i * (layers + 1) + k for i, k in places], names, fontsize=9)
     axes.set_ylim(micro_batches * (layers + 1) - 0.5, -0.5)
     for i in range(1, micro_batches):
-        axes.axhline(i * (layers + 1) - 0.5, color=GREY, lw=0.8)
+        axes.axhline(i * (layers + 1) - 0.5, color=style.GREY, lw=0.8)
     axes.tick_params(axis="both", length=0, labelbottom=False)
     axes.spines["bottom"].set_visible(False)
 
@@ -132,12 +115,12 @@ def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
     kinds = itertools.groupby(enumerate(steps), lambda pair: (pair[1].kind, pair[1].micro_batch))
     for (kind, i), run in kinds:
         places = [t for t, _ in run]
-        color = PALETTE[kind]
-        axes.broken_barh([(places[0], len(places))], (0, 1), facecolor=color, edgecolor=PAPER, lw=1)
+        color = style.PALETTE[kind]
+        axes.broken_barh([(places[0], len(places))], (0, 1), facecolor=color, edgecolor=style.PAPER, lw=1)
         label = LETTER[kind] + (str(i) if micro_batches > 1 else "")
-        if 560 * len(places) / len(steps) > 7 * len(label):
-            x = places[0] + len(places) / 2
-            axes.text(x, 0.5, label, ha="center", va="center_baseline", fontsize=9, color=ink_on(color))
+        wide = 560 * len(places) / len(steps) > 7 * len(label)
+        x, size = places[0] + len(places) / 2, 9 if wide else 6
+        axes.text(x, 0.5, label, ha="center", va="center_baseline", fontsize=size, color=style.ink_on(color))
     axes.set(ylim=(0, 1), yticks=[])
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -148,8 +131,8 @@ def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
 def _draw_count(axes: Axes, predicted: list[int], counted: list[int]) -> None:
     """Draw the number of tensors in each step: what was counted filled, what was predicted as an outline."""
     edges = list(range(len(predicted) + 1))
-    axes.stairs(counted, edges, fill=True, color=pale(BLUE, 0.45), label="counted")
-    axes.stairs(predicted, edges, color=INK, lw=1.4, label="predicted")
+    axes.stairs(counted, edges, fill=True, color=style.pale(style.BLUE, 0.45), label="counted")
+    axes.stairs(predicted, edges, color=style.INK, lw=1.4, label="predicted")
     top = max(counted)
     beside(axes, (counted.index(top) + 0.5, top), str(top), (0, 8), ha="center", fontweight="bold")
     axes.set(xlim=(0, len(predicted)), ylim=(0, 1.25 * top), ylabel="tensors held")
@@ -158,23 +141,27 @@ def _draw_count(axes: Axes, predicted: list[int], counted: list[int]) -> None:
     axes.legend(loc="upper right", ncols=2, borderaxespad=0.1)
 
 
-@styled
+@style.styled
 def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     """Draw the tensors held over the steps: without checkpoint, and below with so many segments; each its own row."""
     ways: list[tuple[str, int, Mode]] = [("without", 1, "never")]
     ways += [(plural(s, "segment"), s, "always") for s in segments]
-    figure, panels = new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
+    figure, panels = style.new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
     said, peaks = [], {}
-    colors = {"forward": PALETTE["forward"], "recompute": PINK, "backward": PALETTE["backward"]}
+    colors = {
+        "forward": style.PALETTE["forward"],
+        "recompute": style.PINK,
+        "backward": style.PALETTE["backward"],
+    }
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
         expected, log = predict(layers, count, 1, mode), measure(layers, count, 1, mode)
         edges = list(range(len(log) + 1))
         for kind, color in colors.items():
             # one filled step function a kind; nan leaves out the steps of the others
             values = [n if k == kind else math.nan for k, *_, n in log]
-            look = {"facecolor": pale(color, 0.75), "hatch": "////" if kind == "recompute" else ""}
-            axes.stairs(values, edges, fill=True, edgecolor=PAPER, lw=0, label=kind, **look)
-        axes.stairs([len(step.held) for step in expected], edges, color=INK, lw=1.3)
+            look = {"facecolor": style.pale(color, 0.75), "hatch": "////" if kind == "recompute" else ""}
+            axes.stairs(values, edges, fill=True, edgecolor=style.PAPER, lw=0, label=kind, **look)
+        axes.stairs([len(step.held) for step in expected], edges, color=style.INK, lw=1.3)
         counts = [n for *_, n in log]
         peaks[name] = top = max(counts)
         beside(axes, (counts.index(top) + 0.5, top), f"{top}", (0, 7), ha="center", fontweight="bold")
@@ -183,78 +170,75 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
         said.append(f"{name}: peak {top} over {len(log)} steps")
     panels[0].set(ylim=(0, 1.2 * max(peaks.values())), xlim=(0, 3 * layers))
     panels[-1].set_xlabel("step: one layer forward, recomputed or backward")
-    panels[0].stairs([0], [0, 0], color=INK, label="outline: predicted")
+    panels[0].stairs([0], [0, 0], color=style.INK, label="outline: predicted")
     panels[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
     best = min(peaks, key=lambda name: peaks[name])
     finding = f"{layers} layers: {peaks['without']} tensors at the peak without, {peaks[best]} with {best}"
     with matplotlib.rc_context({"axes.titlepad": 30}):
-        title(panels[0], finding)
-    return describe(figure, f"Memory staircases, counted in real runs. {finding}. {'; '.join(said)}.")
+        style.title(panels[0], finding)
+    return style.describe(figure, f"Memory staircases, counted in real runs. {finding}. {'; '.join(said)}.")
 
 
 # ---- What ways of keeping less weigh and cost.
 
 
-@styled
-def draw_ways(kept: Mapping[str, tuple[float, float]], again: Mapping[str, float], what: str) -> Figure:
-    """Draw what is kept after forward, (predicted, counted) in units, and the share of a step's FLOPs that is added."""
-    figure, (left, right) = new_figure(9, 0.9 + 0.42 * len(kept), cols=2, sharey=True)
-    predicted, counted = zip(*kept.values(), strict=True)
-    bars(left, predicted, counted, BLUE, across=True, write="{:.1f}".format)
-    left.set_yticks(range(len(kept)), list(kept), color=INK)
-    left.set(xlabel=f"kept after forward ({what})", xlim=(0, 1.2 * max(*predicted, *counted)))
-    right.barh(range(len(kept)), [100 * share for share in again.values()], height=0.5, color=PINK)
-    for row, share in enumerate(again.values()):
-        beside(right, (100 * share, row), f"{share:.0%}", (5, 0))
-    right.set(xlabel="FLOPs added to a step (%)", xlim=(0, 40))
+@style.styled
+def draw_ways(
+    held: Mapping[str, tuple[float, float]], again: Mapping[str, tuple[float, float]], what: str
+) -> Figure:
+    """Draw what is held at the peak, in units, and the share of a step's FLOPs that is added: predicted, counted."""
+    figure, (left, right) = style.new_figure(9, 1.0 + 0.5 * len(held), cols=2)
+    predicted, counted = zip(*held.values(), strict=True)
+    bars(left, predicted, counted, style.BLUE, across=True, write="{:.0f}".format)
+    left.set_yticks(range(len(held)), list(held), color=style.INK)
+    left.set(xlabel=f"held at the peak ({what})", xlim=(0, 1.2 * max(*predicted, *counted)))
+    expected, added = zip(*again.values(), strict=True)
+    bars(right, expected, added, style.PINK, across=True, write="{:.0%}".format)
+    right.set(yticks=[], xlabel="FLOPs added, as a share of a step's", xlim=(0, 1.3 * max(added)))
     left.legend(loc="lower right")
-    name = next(name for name, share in again.items() if 0 < share < max(again.values()))
-    less = 1 - kept[name][1] / max(counted)
-    finding = f"{name}: {less:.0%} less is kept, for {again[name]:.0%} more FLOPs"
-    headline(figure, finding)
+    finding = ", ".join(f"{way} {held[way][1] / max(counted) - 1:+.0%}" for way in [*held][1:])
+    style.headline(figure, f"At the peak: {finding}")
     rows = (
-        f"{way}: kept {kept[way][1]:.1f} (predicted {kept[way][0]:.1f}), FLOPs +{again[way]:.0%}"
-        for way in kept
+        f"{way}: held {held[way][1]:.1f} (predicted {held[way][0]:.1f}), FLOPs +{again[way][1]:.0%}"
+        for way in held
     )
-    return describe(figure, f"{finding}. {'; '.join(rows)}.")
+    return style.describe(figure, f"{finding}. {'; '.join(rows)}.")
 
 
 # ---- What goes wrong in a second forward: a table of faults.
 
 LOOK: Mapping[Outcome, tuple[str, str, str]] = {  # colour, sign, words
-    "same": (GREEN, "✓", "same gradients"),
-    "warned": (ORANGE, "△", "no gradient, a warning"),
-    "error": (BLUE, "!", "refused: an error"),
-    "counted twice": (RED, "2×", "counted twice"),
-    "no gradient": (RED, "∅", "no gradient, silently"),
-    "wrong": (RED, "✗", "wrong, silently"),
+    "same": (style.GREEN, "✓", "same gradients"),
+    "warned": (style.ORANGE, "△", "no gradient, warned"),
+    "error": (style.BLUE, "!", "refused: an error"),
+    "counted twice": (style.RED, "2×", "counted twice"),
+    "no gradient": (style.RED, "∅", "no gradient, silently"),
+    "wrong": (style.RED, "✗", "wrong, silently"),
 }
 
 
-@styled
+@style.styled
 def draw_faults(table: Mapping[str, Mapping[str, Outcome]]) -> Figure:
     """Draw outcomes, a row a case and a column a checkpoint."""
     columns = list(next(iter(table.values())))
-    figure, axes = new_figure(9, 1.2 + 0.42 * len(table))
+    figure, axes = style.new_figure(9, 1.2 + 0.42 * len(table))
     for (row, outcomes), (column, name) in itertools.product(enumerate(table.values()), enumerate(columns)):
         color, sign, words = LOOK[outcomes[name]]
-        face = color if color == RED else pale(color, 0.30)
-        axes.add_patch(Rectangle((column + 0.02, row + 0.06), 0.96, 0.88, facecolor=face, edgecolor=PAPER))
-        ink = ink_on(face) if color == RED else INK
+        face = color if color == style.RED else style.pale(color, 0.30)
+        axes.add_patch(Rectangle((column + 0.02, row + 0.06), 0.96, 0.88, fc=face, ec=style.PAPER))
+        ink = style.ink_on(face) if color == style.RED else style.INK
         look = {"ha": "center", "va": "center", "fontsize": 9, "color": ink}
         axes.text(column + 0.5, row + 0.5, f"{sign}  {words}", **look)
     axes.set(xlim=(0, len(columns)), ylim=(len(table), 0))
-    axes.set_yticks([row + 0.5 for row in range(len(table))], list(table), color=INK, fontsize=10)
-    axes.set_xticks([column + 0.5 for column in range(len(columns))], columns, color=INK, fontsize=10.5)
+    axes.set_yticks([row + 0.5 for row in range(len(table))], list(table), color=style.INK, fontsize=10)
+    axes.set_xticks([column + 0.5 for column in range(len(columns))], columns, color=style.INK, fontsize=10.5)
     axes.tick_params(length=0, labeltop=True, labelbottom=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    faults = {name: sum(LOOK[row[name]][0] == RED for row in table.values()) for name in columns}
-    finding = f"Silent faults, of {len(table)} cases: " + ", ".join(
-        f"{name} {n}" for name, n in faults.items()
-    )
-    headline(figure, finding)
-    rows = (
-        f"{case}: {', '.join(f'{n} {outcome}' for n, outcome in row.items())}" for case, row in table.items()
-    )
-    return describe(figure, f"{finding}. {'; '.join(rows)}.")
+    faults = {name: sum(LOOK[row[name]][0] == style.RED for row in table.values()) for name in columns}
+    twice = [case for case, row in table.items() if set(row.values()) == {"counted twice"}]
+    said = ", ".join(f"{name} {n}" for name, n in faults.items())
+    finding = f"Silent faults, of {len(table)} cases: {said}"
+    style.headline(figure, f"{twice[0]} counts twice in every checkpoint" if twice else finding)
+    rows = (f"{case}: {', '.join(f'{n} {what}' for n, what in row.items())}" for case, row in table.items())
+    return style.describe(figure, f"{finding}. {'; '.join(rows)}.")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib.saved import SavedTensors
+from lib.saved import LiveTensors, SavedTensors
 from support import built
 from support.checks import Exercise, Verdict
 
@@ -25,6 +25,8 @@ def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any]
             warnings.simplefilter("ignore")
             try:
                 return fault(answer)
+            except AssertionError as error:  # a segment of ours says so
+                return str(error)
             except Exception as error:
                 return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
 
@@ -54,6 +56,7 @@ class _Segment(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
         hidden = self.first(x)
+        assert torch.is_grad_enabled() or not self.masks, "the second forward ran with gradients off."
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)
@@ -121,7 +124,21 @@ def fault_of_checkpoint(answer: Any) -> str:
             return f"{name}: the gradient is off by {float((got - want).norm() / want.norm()):.0%}."
     if not undisturbed:
         return "gradients are right, but the random state after backward is another one than before it."
-    return _fault_of_autocast(answer)
+    return _fault_of_autocast(answer) or _fault_of_memory(answer)
+
+
+def _fault_of_memory(answer: Any) -> str:
+    layer, x = nn.Linear(64, 128), torch.ones(64, 64, requires_grad=True)
+    with LiveTensors() as live:
+        y = answer.apply(layer, x)
+        more = live.now - y.nbytes
+    if more >= x.nbytes:
+        return f"after forward {more // 1024} KiB are alive besides an input of 16 KiB and an output of 32."
+    try:
+        answer.apply(lambda x, data: data.flatten(1), x, torch.ones(2, 2, 2)).sum().backward()
+    except RuntimeError:
+        return "backward raises an error where the output of the second forward requires no gradient."
+    return ""
 
 
 def _fault_of_autocast(answer: Any) -> str:
@@ -149,6 +166,10 @@ def _fault_of_data(answer: Any) -> str:
         return "no input requires a gradient, and the layer's weights get none."
     if data.requires_grad:
         return "the caller's data now requires a gradient."
+    before, x = nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
+    (answer(layer, before(x)) + answer(layer, x)).sum().backward()
+    if before.weight.grad is None or x.grad is None:
+        return "the layer before the checkpoint has no gradient: you have cut the inputs off."
     return ""
 
 
@@ -199,9 +220,9 @@ def _fault_of_flag(answer: Any) -> str:
         return "the second forward raised an error, and ever since is_recomputing() says True."
     said.clear()
     x = torch.ones(2, requires_grad=True)
-    answer(lambda x: answer(inner, 2 * x), x).sum().backward()
-    if said != [False, True, True]:
-        return f"a checkpoint within a checkpoint runs three times, and is_recomputing() says {said}."
+    answer(lambda x: inner(answer(inner, 2 * x)), x).sum().backward()
+    if said != [False, False, True, True, True]:
+        return f"a checkpoint within another, and a layer behind the inner one: is_recomputing() says {said}."
     return ""
 
 

@@ -19,7 +19,6 @@ from lib.saved import SavedTensors
 from support import built
 
 # ---- The memory staircase: how many tensors are held for backward, with and without checkpoints.
-#
 # A model of L layers, each of which keeps its input and its output (Linear + tanh), in segments; m
 # micro-batches go forward one after the other, then backward, the last one first. Without a checkpoint all
 # L + 1 tensors of a micro-batch stay. With one, a segment keeps its input, and computes its inside again when
@@ -27,9 +26,6 @@ from support import built
 #
 #     tensors     x0 ─ layer 1 ─ x1 ─ layer 2 ─ x2 ─ layer 3 ─ x3 ─ layer 4 ─ x4
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
-#
-# predict  what is held in each step, by reasoning
-# measure  how many tensors autograd really holds in each step, counted in a real run of such a model
 
 Mode: TypeAlias = Literal["never", "except_last", "always"]
 Kind: TypeAlias = Literal["forward", "recompute", "backward"]
@@ -152,7 +148,7 @@ def measure(
 # with those of the same model without checkpoint, from the same weights, inputs and random state.
 
 Outcome: TypeAlias = Literal["same", "wrong", "error", "warned", "no gradient", "counted twice"]
-How: TypeAlias = Callable[[nn.Module, Tensor], Any]
+How: TypeAlias = Callable[..., Any]
 
 
 class Noise(nn.Module):
@@ -175,6 +171,14 @@ class SometimesTanh(Noise):
         return x.tanh() if self._random.random() < 0.8 else x  # draws: below 0.8, then above
 
 
+class Scale(nn.Linear):
+    """Scale by a second input, which it doubles in place."""
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the layer's output times twice the scale."""
+        return super().forward(x) * scale.mul_(2)
+
+
 HOWS: Mapping[str, How] = {
     "MyCheckpoint": built.MyCheckpoint.apply,
     "my_checkpoint": built.my_checkpoint,
@@ -185,13 +189,14 @@ CASES: Mapping[str, Callable[[], list[nn.Module]]] = {  # the segment: layers on
     "dropout": lambda: [nn.Linear(8, 8), nn.Dropout(0.5)],
     "in place, inside": lambda: [nn.Linear(8, 8), nn.SiLU(inplace=True), nn.Linear(8, 8)],
     "input without gradient": lambda: [nn.Linear(8, 8)],
-    "in place, on its input": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
-    "in place, on the data": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, input with gradient": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, input without": lambda: [nn.SiLU(inplace=True), nn.Linear(8, 8)],
+    "in place, a second input": lambda: [Scale(8, 8)],
     "BatchNorm": lambda: [nn.Linear(8, 8), nn.BatchNorm1d(8)],
     "Python's random: values": lambda: [Noise(), nn.Linear(8, 8)],
     "Python's random: a branch": lambda: [nn.Linear(8, 8), SometimesTanh(), nn.Linear(8, 8)],
 }
-NO_GRAD = ("in place, on the data", "input without gradient")  # the segment comes first
+NO_GRAD = ("in place, input without", "input without gradient")  # the segment comes first
 
 
 def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
@@ -199,9 +204,10 @@ def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         first: nn.Module = nn.Identity() if case in NO_GRAD else nn.Linear(8, 8)
-        segment, last = nn.Sequential(*CASES[case]()), nn.Linear(8, 8)
-        x = first(torch.randn(16, 8))
-        y = segment(x) if how is None else how(segment, x)
+        layers, last = CASES[case](), nn.Linear(8, 8)
+        segment = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+        inputs = [first(torch.randn(16, 8)), torch.ones(8)][: 1 + isinstance(segment, Scale)]
+        y = segment(*inputs) if how is None else how(segment, *inputs)
         (last(y) ** 2).sum().backward()
     grads = [p.grad for p in (*first.parameters(), *segment.parameters())]
     counts = dict(segment.named_buffers())

@@ -45,7 +45,7 @@ def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
     [
         ("dropout", {"same"}),
         ("in place, inside", {"same"}),
-        ("in place, on its input", {"error"}),
+        ("in place, input with gradient", {"error"}),
         ("BatchNorm", {"counted twice"}),
         ("Python's random: values", {"wrong"}),
         ("Python's random: a branch", {"wrong", "error"}),
@@ -58,5 +58,6 @@ def test_what_becomes_of_a_case_whatever_the_checkpoint(name, case, ends):
 def test_a_repair_is_seen_a_warning_is_no_silence_and_no_case_is_right_by_having_no_gradient():
     found = verdicts(HOWS)
     assert [*found["input without gradient"].values()] == ["no gradient", "same", "warned", "same"]
-    assert [*found["in place, on the data"].values()] == ["no gradient", "error", "warned", "error"]
-    assert all(outcome(case, lambda f, x: f(x)) in ("same", "wrong") for case in CASES)
+    assert [*found["in place, input without"].values()] == ["no gradient", "error", "warned", "error"]
+    assert [*found["in place, a second input"].values()] == ["wrong", "error", "wrong", "error"]
+    assert all(outcome(case, lambda f, *x: f(*x)) in ("same", "wrong") for case in CASES)

@@ -181,8 +181,15 @@ def far_ahead() -> None:
         x * 1
 
 
-def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
-    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter.
+def operation(node: Any) -> str:
+    """Return what a node of `fenced` stands for: B21 for a Checkpoint, C21 for a copy, "" for others."""
+    if hasattr(node, "shared"):  # Recompute has a function as well
+        return "" if hasattr(node, "function") else "B{}{}".format(*node.shared["place"])
+    return str(getattr(node, "note", [""])[0])
+
+
+def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None, Tensor]:
+    """Run a pipeline of checkpoints with this fence; return what backward ran, the parameter's gradient, the output.
 
     One worker computes all partitions, as in torchgpipe on a CPU.
     """
@@ -195,18 +202,21 @@ def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
         return step(x * w + 1, f"B{label}", ran)
 
     def copy(pairs: dict[int, str], x: Tensor, j: int) -> Tensor:
+        if j not in pairs:
+            raise ValueError(f"copy was told partition {j}, but no pair of its clock is in partition {j}")
         return step(x, f"C{pairs[j]}", ran)
 
     with ThreadPoolExecutor(1) as worker:
         for clock in clock_cycles(m, n):
             prepare(clock, batches, partial(copy, {j: f"{i}{j}" for i, j in clock}))
-            tasks = [(dict[str, Any](), partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
+            tasks = [({"place": (i, j)}, partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
             leaves = [torch.empty(0, requires_grad=True) for _ in tasks]
             outputs = [worker.submit(MyCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)]
             for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
                 batches[i] = my_tie(output.result(), *task)
-    torch.cat(batches).sum().backward()
-    return ran, w.grad
+    result = torch.cat(batches)
+    result.sum().backward()
+    return ran, w.grad, result
 
 
 def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[..., Tensor]) -> None:

@@ -20,6 +20,7 @@ from support.checks import Exercise, Guess, Verdict, letter, untouched
 from support.n11 import runs
 from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
+# fmt: off
 # ---- predictions
 
 SLIPS: dict[object, str] = {
@@ -38,27 +39,21 @@ class _Told(Guess):
         return Verdict("note", f"You said {said}") if said else super().__call__(my_guess, *known, **named)
 
 
+def _pair(said: Any) -> Any:
+    return tuple(said) if isinstance(said, list) else said
+
+
 guess_first = _Told("the chain that goes backward first", lambda: "A", read=letter)
 """Section 3: which of the two chains goes backward first."""
-guess_ticks = _Told(
-    "the end of the partition's backward in ticks",
-    lambda copy, recompute, backward: max(copy, recompute) + backward,
-)
+guess_ticks = _Told("the end of the partition's backward in ticks", lambda copy, again, back: max(copy, again) + back)
 """Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""
-guess_alive = Guess(
-    "the most insides alive in partitions 0 and 1",
-    lambda: runs.peaks(runs.order_of(8, 2, False)),
-    read=lambda said: list(said) if isinstance(said, tuple) else said,
-)
+guess_alive = Guess("the most insides alive in partitions 0 and 1",
+                    lambda: tuple(runs.peaks(runs.order_of(8, 2, False))), read=_pair)
 """Section 7: insides alive at once in each of 2 partitions, 8 micro-batches, untied."""
 guess_changes = Guess("the number of gradient entries that change", lambda: 0)
 """ "Break it": does a phony without gradient change the gradients?"""
 MISSING = (2, 1)
-guess_missing = Guess(
-    "the pair (i, j) whose tie was forgotten",
-    lambda: MISSING,
-    read=lambda said: tuple(said) if isinstance(said, list) else said,
-)
+guess_missing = Guess("the pair (i, j) whose tie was forgotten", lambda: MISSING, read=_pair)
 """Section 10: read it from an order of backward."""
 
 
@@ -134,22 +129,15 @@ def _check_engine(exercise: Exercise, answer: Callable[[Any], Any]) -> Verdict:
             said = "returned None (is a `return` missing?)" if got is None else f"gave a {type(got).__name__}"
             return exercise.wrong(f"your function {said}, no list.")
         suspects = {why: f for why, f in suspects.items() if _tried(f, root) == got}
-        real, hooks = watched(engine_order(root))
+        real: list[Any] = []
+        hooks = [node.register_prehook(lambda *_, node=node: real.append(node)) for node in engine_order(root)]
         output.backward(torch.ones_like(output), retain_graph=True)
         for hook in hooks:
             hook.remove()
-        if [*map(_name, got)] != [*map(_name, real)] or any(
-            a is not b for a, b in zip(got, real, strict=True)
-        ):
+        if [*map(id, got)] != [*map(id, real)]:
             said = f"autograd ran {_told(real)}; yours says {_told(got)}. {next(iter(suspects), '')}"
             return exercise.wrong(f"for {name} {said}".rstrip())
     return exercise.right("the order in which autograd really ran seven graphs, node by node.")
-
-
-def watched(nodes: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return an empty list, to which each node is added when it runs, and the hooks that do it."""
-    ran: list[Any] = []
-    return ran, [node.register_prehook(lambda *_, node=node: ran.append(node)) for node in nodes]
 
 
 def _tried(answer: Callable[[Any], Any], root: Any) -> Any:
@@ -167,9 +155,8 @@ def _told(nodes: list[Any]) -> str:
     return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
 
 
-# fmt: off
 ENGINES = {
-    "A leaf w has three users in sin(w) + w * w: one edge of sin and two of w * w. Here nodes are counted, not edges, so "
+    "A leaf w has three users in sin(w) + w * w: one edge of sin and two of w * w. You counted nodes, not edges, so "
     "it ran before sin.": ("read\n        for x in following(node)", "read\n        for x in set(following(node))"),
     "A node is ready only when all its users have run, not the first of them.": (
         "if users[x] == 0:", "if x not in order + ready:"),
@@ -191,7 +178,6 @@ check_engine = Exercise(
     },
 )
 """Exercise 1: which node runs when, against what autograd does."""
-# fmt: on
 
 
 # ---- exercise 2: Fork and Join
@@ -219,16 +205,12 @@ def _fault_of_fork(fork: Function) -> str:
     if y.shape != x.shape or not torch.equal(y, x):
         return "MyFork must not change x: its first output differs."
     if phony.numel():
-        return (
-            f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
-        )
+        return f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
     if y.grad_fn is x.grad_fn:
         return "x came out as it went in, without a Fork node behind it: return x.detach(), autograd adds the node."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
-        return (
-            "The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not made "
-            "outside, and not marked non-differentiable."
-        )
+        return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not made "
+                "outside, and not marked non-differentiable.")
     return ""
 
 
@@ -255,10 +237,8 @@ def _fault_of_join(fork: Function, join: Function) -> str:
         if not torch.equal(grad, torch.full((3,), want)):
             return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
     if ran != ["b1", "b0", "a1", "a0"]:
-        return (
-            f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
-            "and return a tensor with a Join node behind it."
-        )
+        return (f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
+                "and return a tensor that a Join node made.")
     return ""
 
 
@@ -304,30 +284,22 @@ def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[li
     x, shared, insides = leaf * 2, list[dict[str, Any]](), Insides()
     far_ahead()
     for j, w in enumerate(weights):
-        memory, function, input = dict[str, Any](), _layer(w, f"{j}", ran, insides), x
-        phony = torch.empty(0, requires_grad=True)
-        output = step(checkpoint.apply(phony, memory, function, input), f"Wait{j}", ran)
-        tied = elsewhere if j == 0 else lambda function, *arguments: function(*arguments)
-        output = tied(tie, output, memory, function, input)
+        task = dict[str, Any](), _layer(w, f"{j}", ran, insides), x
+        output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
+        output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             raise TypeError(f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing")
-        if all(
-            getattr(type(node), "_forward_cls", None) is not recompute
-            for node in engine_order(output.grad_fn)
-        ):
-            raise ValueError("no node of MyRecompute lies behind what my_tie returned")
+        if all(getattr(type(node), "_forward_cls", None) is not recompute for node in engine_order(output.grad_fn)):
+            raise ValueError("no node of MyRecompute is among those that the edges of what my_tie returned lead to")
         x = step(output, f"Copy{j}", ran)
-        shared.append(memory)
+        shared.append(task[0])
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
     faults = {  # x is what the loss hangs on: it is still there
         "the inside is still in `shared`": any("inside" in memory for memory in shared),
         "the inside is still alive": any(inside() is not None for _, inside in insides),
-        "the new leaf of partition 0 asks for a gradient": [asks for asks, _ in insides]
-        != [True, needs_grad],
+        "the new leaf of partition 0 asks for a gradient": [asks for asks, _ in insides] != [True, needs_grad],
     }
-    return [*(w.grad for w in weights), leaf.grad], next(
-        (fault for fault, found in faults.items() if found), ""
-    )
+    return [*(w.grad for w in weights), leaf.grad], next((fault for fault, found in faults.items() if found), "")
 
 
 def _check_halves(exercise: Exercise, answer: Halves) -> Verdict:
@@ -337,18 +309,14 @@ def _check_halves(exercise: Exercise, answer: Halves) -> Verdict:
         order, right, _, _ = _outcome(exercise.reference, needs_grad)
         if isinstance(error, NotImplementedError):
             return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
-        alike = (why for why, x in exercise.mistakes.items() if _alike(_outcome(x, needs_grad), got))
+        alike = (why for why, x in exercise.mistakes.items() if str(_outcome(x, needs_grad)) == str(got))
         said = next((f" {why}" for why in alike), "")
         if error:
             return exercise.wrong(f"with {case}: {said_of(error)}{said}")
         if ran != order:
             if not said and (len(set(ran)) < len(ran) or sorted(ran) == sorted(order)):
-                said = (
-                    " MyRecompute recomputes, once and before the Wait; MyCheckpoint only uses what it left."
-                )
-            return exercise.wrong(
-                f"with {case} {' '.join(order)} was expected, yours ran {' '.join(ran)}.{said}"
-            )
+                said = " MyRecompute recomputes, once and before the Wait; MyCheckpoint only uses what it left."
+            return exercise.wrong(f"with {case} {' '.join(order)} was expected, yours ran {' '.join(ran)}.{said}")
         for name, grad, true in zip(("parameter 0", "parameter 1", "the input"), grads, right, strict=True):
             if grad != true:
                 return exercise.wrong(f"with {case} the gradient of {name} is {grad}, not {true}.{said}")
@@ -369,13 +337,9 @@ def _outcome(halves: Halves, needs_grad: bool) -> tuple[list[str], list[Any], st
     return ran, told, fault, None
 
 
-def _alike(one: Any, other: Any) -> bool:
-    return bool(one[:3] == other[:3] and str(one[3]) == str(other[3]))
-
-
-# fmt: off
 HALVES = {
-    "Where x requires grad the new leaf must, too, or the gradient ends there.": (".requires_grad_(x.requires_grad)", ""),
+    "Where x requires grad the new leaf must, too, or the gradient ends there.": (
+        ".requires_grad_(x.requires_grad)", ""),
     "Where x requires no grad, the new leaf must not either: its gradient costs time, and nobody wants it.": (
         "requires_grad_(x.requires_grad)", "requires_grad_(True)"),
     "x is to get the gradient of the new leaf, x.grad: `gradient` is that of the output.": (
@@ -408,7 +372,6 @@ check_halves = Exercise(
     mistakes={why: changed(*edit, MyCheckpoint, MyRecompute, my_tie) for why, edit in HALVES.items()},
 )
 """Exercise 3: Checkpoint.backward, Recompute.backward, and the tie between them."""
-# fmt: on
 
 
 # ---- exercise 4: depend and fence
@@ -426,15 +389,12 @@ def _check_fence(exercise: Exercise, answer: Fence) -> Verdict:
         if isinstance(error, Exception):
             return exercise.wrong(f"{where} your code raised {said_of(error)}.{said}")
         if error != gradient:
-            return exercise.wrong(
-                f"{where} the gradient is not that of the plain model. Fork and Join change no value.{said}"
-            )
+            return exercise.wrong(f"{where} the gradient isn't the plain model's. Fork and Join change no value.{said}")
         if got[0] != ran:
             k = next((k for k, (a, b) in enumerate(zip(got[0], ran, strict=False)) if a != b), len(ran))
             told = f"{' '.join(got[0][:k])} and then {(*got[0], 'nothing')[k]}".removeprefix(" and then ")
-            return exercise.wrong(
-                f"{where} backward should run {' '.join(ran)}, with yours it runs {told} (C: a copy).{said}"
-            )
+            want = f"backward should run {' '.join(ran)}"
+            return exercise.wrong(f"{where} {want}, with yours it runs {told} (C: a copy).{said}")
         if got[2] != leads:
             name = next((name for name in leads if leads[name] != got[2].get(name)), "")
             told = f"from {name} they should lead to {' '.join(leads.get(name, [])) or 'nothing'}"
@@ -455,7 +415,6 @@ def _fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Any, dict[str, l
 
 FIRST = "        if i > 0:\n            depend(batches, i)\n"
 THEN = "        if j > 0:\n            batches[i] = copy(batches[i], j)\n"
-# fmt: off
 FENCES = {
     "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
     "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
@@ -473,8 +432,8 @@ FENCES = {
         "in clock:", "in clock[::-1]:"),
     "The copy stands before the tie, so its way back isn't held to micro-batch i's part: tie first, then copy.": (
         FIRST + THEN, THEN + FIRST),
-    "All copies stand before the first tie, so i - 1 has left its partition when i is tied to it: finish a pair, tie and "
-    "copy, before the next.": (FIRST + THEN, THEN + "    for i, j in clock:\n" + FIRST),
+    "All copies stand before the first tie, so i - 1 has left its partition when i is tied to it: tie and copy pair by "
+    "pair.": (FIRST + THEN, THEN + "    for i, j in clock:\n" + FIRST),
 }
 check_fence = Exercise(
     "fence",
@@ -485,4 +444,3 @@ check_fence = Exercise(
     mistakes={why: changed(*edit, depend, fence)[1] for why, edit in FENCES.items()},
 )
 """Exercise 4: the order in which a fenced pipeline goes backward, and the edges that make it."""
-# fmt: on

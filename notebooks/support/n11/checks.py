@@ -44,17 +44,12 @@ def _pair(said: Any) -> Any:
 
 
 guess_first = _Told("the chain that goes backward first", lambda: "A", read=letter)
-"""Section 3: which of the two chains goes backward first."""
 guess_ticks = _Told("the end of the partition's backward in ticks", lambda copy, again, back: max(copy, again) + back)
-"""Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""
 guess_alive = Guess("the most insides alive in partitions 0 and 1",
                     lambda: tuple(runs.peaks(runs.order_of(8, 2, False))), read=_pair)
-"""Section 7: insides alive at once in each of 2 partitions, 8 micro-batches, untied."""
 guess_changes = Guess("the number of gradient entries that change", lambda: 0)
-""" "Break it": does a phony without gradient change the gradients?"""
 MISSING = (2, 1)
 guess_missing = Guess("the pair (i, j) whose tie was forgotten", lambda: MISSING, read=_pair)
-"""Section 10: read it from an order of backward."""
 
 
 def forgetful_order() -> list[str]:
@@ -70,8 +65,7 @@ def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 ERRORS = {  # what torch says: what is behind it
-    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, None for "
-    "what is no tensor.",
+    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
     "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
     "positional argument": "backward gets one gradient for each output of forward.",
     "KeyError: 'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
@@ -130,10 +124,9 @@ def _check_engine(exercise: Exercise, answer: Callable[[Any], Any]) -> Verdict:
             return exercise.wrong(f"your function {said}, no list.")
         suspects = {why: f for why, f in suspects.items() if _tried(f, root) == got}
         real: list[Any] = []
-        hooks = [node.register_prehook(lambda *_, node=node: real.append(node)) for node in engine_order(root)]
+        for x in engine_order(root):
+            x.register_prehook(lambda *_, x=x, real=real: real.append(x))
         output.backward(torch.ones_like(output), retain_graph=True)
-        for hook in hooks:
-            hook.remove()
         if [*map(id, got)] != [*map(id, real)]:
             said = f"autograd ran {_told(real)}; yours says {_told(got)}. {next(iter(suspects), '')}"
             return exercise.wrong(f"for {name} {said}".rstrip())
@@ -171,7 +164,7 @@ check_engine = Exercise(
     judge=_check_engine,
     mistakes={why: changed(*edit, engine_order) for why, edit in ENGINES.items()} | {
         "AccumulateGrad is a node, too; it belongs into the list.": (
-            lambda root: [node for node in engine_order(root) if not runs.is_leaf(node)]),
+            lambda root: [node for node in engine_order(root) if "Accumulate" not in node.name()]),
         "All nodes in the order of their numbers: which of them are ready is forgotten.": (
             lambda root: sorted(engine_order(root), key=lambda node: -node._sequence_nr())),
         "The root itself runs, too, and first.": lambda root: engine_order(root)[1:],
@@ -182,17 +175,14 @@ check_engine = Exercise(
 
 # ---- exercise 2: Fork and Join
 
-Function: TypeAlias = Any  # a class derived from torch.autograd.Function
-
-
-def _check_fork_join(exercise: Exercise, answer: tuple[Function, Function]) -> Verdict:
+def _check_fork_join(exercise: Exercise, answer: tuple[runs.Function, runs.Function]) -> Verdict:
     if any(untouched(x.backward) and "NotImplementedError" in x.backward.__code__.co_names for x in answer):
         return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
     said = _fault_of_fork(answer[0]) or _fault_of_join(*answer)
     return Verdict("wrong", said) if said else exercise.right(f"{exercise.praise}.")
 
 
-def _fault_of_fork(fork: Function) -> str:
+def _fault_of_fork(fork: runs.Function) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
         forked = fork.apply(x)
@@ -209,12 +199,12 @@ def _fault_of_fork(fork: Function) -> str:
     if y.grad_fn is x.grad_fn:
         return "x came out as it went in, without a Fork node behind it: return x.detach(), autograd adds the node."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
-        return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not made "
-                "outside, and not marked non-differentiable.")
+        return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not "
+                "made outside, and not marked non-differentiable.")
     return ""
 
 
-def _fault_of_join(fork: Function, join: Function) -> str:
+def _fault_of_join(fork: runs.Function, join: runs.Function) -> str:
     ran: list[str] = []
     x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
     far_ahead()
@@ -256,7 +246,7 @@ check_fork_join = Exercise(
 
 # ---- exercise 3: a checkpoint of two nodes, tied together
 
-
+Halves: TypeAlias = tuple[runs.Function, runs.Function, Any]
 Insides: TypeAlias = list[tuple[bool, Any]]
 
 
@@ -267,9 +257,6 @@ def _layer(w: Tensor, label: str, ran: list[str], insides: Insides) -> Callable[
         return step(torch.tanh(x * w), f"B{label}", ran)
 
     return function
-
-
-Halves: TypeAlias = tuple[Function, Function, Any]
 
 
 def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[list[Any], str]:
@@ -375,7 +362,6 @@ check_halves = Exercise(
 
 
 # ---- exercise 4: depend and fence
-
 
 def _check_fence(exercise: Exercise, answer: Fence) -> Verdict:
     for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):

@@ -76,18 +76,14 @@ class Graph:
         self._spread()
         self.at = {k: self._center(k) for k in self.shown}
         self.edges = [(k, end) for k in self.shown for end in dict.fromkeys(self._ends(k))]
-        self.ties = [
-            (a, b) for a, b in self.edges if nodes[a].place.i != nodes[b].place.i and nodes[a].name != "Add"
-        ]
+        self.ties = [(a, b) for a, b in self.edges if nodes[a].place.i != nodes[b].place.i]
+        self.ties = [(a, b) for a, b in self.ties if nodes[a].name == "Join"]
 
     def name(self, k: int) -> str:
         """Return a node's name with its place, or its label."""
         node = self.nodes[k]
-        return (
-            node.name
-            if node.name[-1:].isdigit() or node.name == "Add"
-            else f"{node.name} {node.place.i}{node.place.j}"
-        )
+        own = node.name[-1:].isdigit() or node.name == "Add"
+        return node.name if own else f"{node.name} {node.place.i}{node.place.j}"
 
     def band(self, j: int) -> Point:
         """Return where the band of a partition begins and ends; the Join of a tie stands before it."""
@@ -241,8 +237,7 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
     alive_in = {f"inside alive, partition {j}": pale(rank_color(j), 0.55) for j in range(n)}
     handles += [Patch(facecolor=color, label=label) for label, color in alive_in.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
-    ways = f"at most {most[0]} with ties, {most[1]} without"
-    finding = f"Insides alive at once in a partition: {ways}"
+    finding = f"Insides alive at once in a partition: at most {most[0]} with ties, {most[1]} without"
     style.headline(figure, finding)
     return style.describe(figure, f"{finding}. {'. '.join(said)}.")
 

@@ -68,11 +68,6 @@ def following(node: Any) -> list[Any]:
     return [x for x, _ in node.next_functions if x is not None]
 
 
-def is_leaf(function: Any) -> bool:
-    """Say whether a node only adds a gradient to a parameter or an input."""
-    return str(function.name()).endswith("AccumulateGrad")
-
-
 def walk(output: Tensor) -> list[Node]:
     """Return all nodes behind `output`, in the order in which backward will run them; without AccumulateGrad.
 
@@ -80,7 +75,9 @@ def walk(output: Tensor) -> list[Node]:
     others; one that doesn't belongs where its first argument belongs (a Copy to the partition after it), or else where
     it is used.
     """
-    functions = [function for function in engine_order(output.grad_fn) if not is_leaf(function)]
+    functions = [
+        function for function in engine_order(output.grad_fn) if "AccumulateGrad" not in function.name()
+    ]
     index = {function: k for k, function in enumerate(functions)}
     edges = [tuple(index.get(target) for target, _ in function.next_functions) for function in functions]
     places = [_own_place(function) for function in functions]
@@ -124,8 +121,7 @@ class Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        label, ran = ctx.note
-        ran.append(label)
+        ctx.note[1].append(ctx.note[0])
         return gradient, None, None
 
 
@@ -306,6 +302,5 @@ def torchgpipe_orders() -> tuple[dict[str, list[str]], str]:
 
 def run_both() -> dict[str, Any]:
     """Return {"orders": …}, with and without dependencies. Raises ImportError where torchgpipe is not."""
-    return {
-        "orders": {name: torchgpipe_run(3, 2, dependencies=name == "with") for name in ("with", "without")}
-    }
+    ways = {"with": True, "without": False}
+    return {"orders": {name: torchgpipe_run(3, 2, dependencies=tied) for name, tied in ways.items()}}

@@ -197,7 +197,7 @@ def _fault_of_fork(fork: runs.Function) -> str:
     if phony.numel():
         return f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
     if y.grad_fn is x.grad_fn:
-        return "x came out as it went in, without a Fork node behind it: return x.detach(), autograd adds the node."
+        return "x came out as it went in, without a Fork node that made it: return x.detach(), autograd adds the node."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
         return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not "
                 "made outside, and not marked non-differentiable.")

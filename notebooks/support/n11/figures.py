@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lib.show import style
@@ -226,10 +227,11 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
             color, below = pale(rank_color(j), 0.55), counts[:j].sum(axis=0)
             stairs.bar(np.arange(len(ops)), counts[j], 1.0, below, color=color)
         lanes.set_title(f"{name}: at most {max(peaks(ops))} in a partition", fontsize=11)
-        stairs.set_xlabel("step of backward (one thread: one operation a step)")
+        stairs.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        stairs.set_xlabel("step of backward: one operation")
         said.append(f"{name.capitalize()}: {' '.join(ops)}; alive {', '.join(map(str, counts.sum(axis=0)))}")
     grid[0][0].set_ylabel("micro-batch")
-    grid[1][0].set_ylabel("insides alive,\npartitions stacked")
+    grid[1][0].set_ylabel("insides alive,\npartitions stacked", fontsize=9)
     names = grid[0][1].secondary_yaxis("right")
     names.set_yticks([j * m + (m - 1) / 2 for j in range(n)], [f"partition {j}" for j in range(n)])
     names.tick_params(length=0)

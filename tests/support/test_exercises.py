@@ -149,7 +149,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n10.guess_momentum": (0.19, 0.2),
     "n11.guess_first": ("a", "b"),
     "n11.guess_ticks": (9, 12, 4, 3, 5),
-    "n11.guess_alive": (8, 1),
+    "n11.guess_alive": ((2, 8), (8, 8)),
     "n11.guess_changes": (0, 4),
     "n11.guess_missing": ((2, 1), (1, 1)),
     "n12.guess_once": (4, 1),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
@@ -15,37 +16,45 @@ from torch import Tensor
 
 from lib._values import plural
 from support.built import MyFork, MyJoin, depend, fence
-from support.checks import Exercise, Guess, Verdict, letter
+from support.checks import Exercise, Guess, Verdict, letter, untouched
 from support.n11 import runs
 from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
+# fmt: off
 # ---- predictions
 
-guess_first = Guess("the chain that goes backward first", lambda: "A", read=letter)
-"""Section 3: which of the two chains goes backward first."""
-guess_ticks = Guess(
-    "the end of the partition's backward in ticks",
-    lambda copy, recompute, backward: max(copy, recompute) + backward,
-)
-"""Section 5: a copy, a recomputation and a backward, where the first two need not wait for each other."""
-guess_alive = Guess(
-    "the most insides alive in partition 1", lambda: runs.peaks(runs.order_of(8, 2, False))[1]
-)
-"""Section 7: insides alive at once in the last of 2 partitions, 8 micro-batches, untied."""
+SLIPS: dict[object, str] = {
+    "B": "it is chain A that goes first. Read on for the reason.",
+    12: "4 + 3 + 5 is the checkpoint in one node, in which the recomputation waits for the copy. It is 9.",
+    7: "4 + 3 is when the recomputation ends if it waits for the copy; it need not. It is 9.",
+    8: "3 + 5 forgets that the backward needs the gradient, too, and the copy takes longer. It is 9.",
+}
+
+
+class _Told(Guess):
+    """A guess some of whose values are told apart."""
+
+    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
+        said = next((f"{slip}: {why}" for slip, why in SLIPS.items() if self.read(my_guess) == slip), "")
+        return Verdict("note", f"You said {said}") if said else super().__call__(my_guess, *known, **named)
+
+
+def _pair(said: Any) -> Any:
+    return tuple(said) if isinstance(said, list) else said
+
+
+guess_first = _Told("the chain that goes backward first", lambda: "A", read=letter)
+guess_ticks = _Told("the end of the partition's backward in ticks", lambda copy, again, back: max(copy, again) + back)
+guess_alive = Guess("the most insides alive in partitions 0 and 1",
+                    lambda: tuple(runs.peaks(runs.order_of(8, 2, False))), read=_pair)
 guess_changes = Guess("the number of gradient entries that change", lambda: 0)
-""" "Break it": does a phony without gradient change the gradients?"""
 MISSING = (2, 1)
-guess_missing = Guess(
-    "the pair (i, j) whose tie was forgotten",
-    lambda: MISSING,
-    read=lambda said: tuple(said) if isinstance(said, list) else said,
-)
-"""Section 10: read it from an order of backward."""
+guess_missing = Guess("the pair (i, j) whose tie was forgotten", lambda: MISSING, read=_pair)
 
 
 def forgetful_order() -> list[str]:
     """Return the order of a pipeline of 4 micro-batches in 2 partitions in which one tie was forgotten."""
-    ran = fenced(4, 2, _unlike("i > 0", f"i > 0 and (i, j) != {MISSING}"))[0]
+    ran = fenced(4, 2, changed("i > 0", f"i > 0 and (i, j) != {MISSING}", depend, fence)[1])[0]
     return [op for op in ran if op[0] != "C"]
 
 
@@ -56,11 +65,10 @@ def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 ERRORS = {  # what torch says: what is behind it
-    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, None for "
-    "what is no tensor.",
+    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
     "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
     "positional argument": "backward gets one gradient for each output of forward.",
-    "KeyError": "Checkpoint looked for the inside before Recompute had left it there.",
+    "KeyError: 'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
 }
 
 
@@ -96,6 +104,7 @@ def graphs() -> Iterator[tuple[str, Tensor]]:
     yield "y = w * 2, exp(y) + y", torch.exp(y) + y
     z = y * y
     yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
+    yield "sin(w) + w * w", torch.sin(w) + w * w
     a, b = torch.tanh(w * 2) * 3, elsewhere(lambda: torch.sin(v * 2) * 3)
     yield "two chains, one of them made in another thread", a + b
     for _ in range(5):
@@ -111,29 +120,17 @@ def _check_engine(exercise: Exercise, answer: Callable[[Any], Any]) -> Verdict:
         if isinstance(got, Exception):
             return exercise.wrong(f"for {name} your code raised {type(got).__name__}: {got}.")
         if not isinstance(got, list):
-            said = (
-                "returned None (is a `return` missing?)"
-                if got is None
-                else f"gave a {type(got).__name__}, no list"
-            )
-            return exercise.wrong(f"your function {said}.")
+            said = "returned None (is a `return` missing?)" if got is None else f"gave a {type(got).__name__}"
+            return exercise.wrong(f"your function {said}, no list.")
         suspects = {why: f for why, f in suspects.items() if _tried(f, root) == got}
-        real, hooks = watched(engine_order(root))
+        real: list[Any] = []
+        for x in engine_order(root):
+            x.register_prehook(lambda *_, x=x, real=real: real.append(x))
         output.backward(torch.ones_like(output), retain_graph=True)
-        for hook in hooks:
-            hook.remove()
-        if [*map(_name, got)] != [*map(_name, real)] or any(
-            a is not b for a, b in zip(got, real, strict=True)
-        ):
+        if [*map(id, got)] != [*map(id, real)]:
             said = f"autograd ran {_told(real)}; yours says {_told(got)}. {next(iter(suspects), '')}"
             return exercise.wrong(f"for {name} {said}".rstrip())
-    return exercise.right("the order in which autograd really ran six graphs, node by node.")
-
-
-def watched(nodes: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return an empty list, to which each node is added when it runs, and the hooks that do it."""
-    ran: list[Any] = []
-    return ran, [node.register_prehook(lambda *_, node=node: ran.append(node)) for node in nodes]
+    return exercise.right("the order in which autograd really ran seven graphs, node by node.")
 
 
 def _tried(answer: Callable[[Any], Any], root: Any) -> Any:
@@ -151,30 +148,25 @@ def _told(nodes: list[Any]) -> str:
     return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
 
 
+ENGINES = {
+    "A leaf w has three users in sin(w) + w * w: one edge of sin and two of w * w. You counted nodes, not edges, so "
+    "it ran before sin.": ("read\n        for x in following(node)", "read\n        for x in set(following(node))"),
+    "A node is ready only when all its users have run, not the first of them.": (
+        "if users[x] == 0:", "if x not in order + ready:"),
+    "Among the ready nodes the highest number goes first; here it is the lowest.": ("max(ready", "min(ready"),
+    "Here the node that has been ready for longest goes first; the numbers decide.": (HIGHEST, "ready[0]"),
+    "Here the node that became ready last goes first; the numbers decide.": (HIGHEST, "ready[-1]"),
+}
 check_engine = Exercise(
     "the engine's rule",
     name="engine_order",
     reference=engine_order,
     judge=_check_engine,
-    mistakes={
-        "A node is ready only when all its users have run, not the first of them.": changed(
-            "if users[x] == 0:", "if x not in order + ready:", engine_order
-        ),
-        "Among the ready nodes the highest number goes first; here it is the lowest.": changed(
-            "max(ready", "min(ready", engine_order
-        ),
-        "Here the node that has been ready for longest goes first; the numbers decide.": changed(
-            HIGHEST, "ready[0]", engine_order
-        ),
-        "Here the node that became ready last goes first; the numbers decide.": changed(
-            HIGHEST, "ready[-1]", engine_order
-        ),
+    mistakes={why: changed(*edit, engine_order) for why, edit in ENGINES.items()} | {
         "AccumulateGrad is a node, too; it belongs into the list.": (
-            lambda root: [node for node in engine_order(root) if not runs.is_leaf(node)]
-        ),
+            lambda root: [node for node in engine_order(root) if "Accumulate" not in node.name()]),
         "All nodes in the order of their numbers: which of them are ready is forgotten.": (
-            lambda root: sorted(engine_order(root), key=lambda node: -node._sequence_nr())
-        ),
+            lambda root: sorted(engine_order(root), key=lambda node: -node._sequence_nr())),
         "The root itself runs, too, and first.": lambda root: engine_order(root)[1:],
     },
 )
@@ -183,15 +175,14 @@ check_engine = Exercise(
 
 # ---- exercise 2: Fork and Join
 
-Function: TypeAlias = Any  # a class derived from torch.autograd.Function
-
-
-def _check_fork_join(exercise: Exercise, answer: tuple[Function, Function]) -> Verdict:
+def _check_fork_join(exercise: Exercise, answer: tuple[runs.Function, runs.Function]) -> Verdict:
+    if any(untouched(x.backward) and "NotImplementedError" in x.backward.__code__.co_names for x in answer):
+        return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
     said = _fault_of_fork(answer[0]) or _fault_of_join(*answer)
     return Verdict("wrong", said) if said else exercise.right(f"{exercise.praise}.")
 
 
-def _fault_of_fork(fork: Function) -> str:
+def _fault_of_fork(fork: runs.Function) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
         forked = fork.apply(x)
@@ -204,20 +195,16 @@ def _fault_of_fork(fork: Function) -> str:
     if y.shape != x.shape or not torch.equal(y, x):
         return "MyFork must not change x: its first output differs."
     if phony.numel():
-        return (
-            f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
-        )
+        return f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
     if y.grad_fn is x.grad_fn:
-        return "x came out as it went in, without a Fork node behind it: return x.detach(), autograd adds the node."
+        return "x came out as it went in, without a Fork node that made it: return x.detach(), autograd adds the node."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
-        return (
-            "The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not made "
-            "outside, and not marked non-differentiable."
-        )
+        return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not "
+                "made outside, and not marked non-differentiable.")
     return ""
 
 
-def _fault_of_join(fork: Function, join: Function) -> str:
+def _fault_of_join(fork: runs.Function, join: runs.Function) -> str:
     ran: list[str] = []
     x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
     far_ahead()
@@ -235,14 +222,13 @@ def _fault_of_join(fork: Function, join: Function) -> str:
         return f"MyFork and MyJoin: with them forward or backward raised {said_of(error)}"
     for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
         if grad is None or not grad.any():
-            return f"Chain {name} gets no gradient: {function}.backward must hand on that of its tensor."
+            given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
+            return f"{function}.backward returns None: chain {name} gets no gradient. {given}"
         if not torch.equal(grad, torch.full((3,), want)):
             return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
     if ran != ["b1", "b0", "a1", "a0"]:
-        return (
-            f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
-            "and return a tensor with a Join node behind it."
-        )
+        return (f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
+                "and return a tensor that a Join node made.")
     return ""
 
 
@@ -251,7 +237,7 @@ check_fork_join = Exercise(
     name="forward and backward of MyFork and MyJoin",
     reference=(MyFork, MyJoin),
     answers=2,
-    methods=("forward", "backward"),
+    methods=("forward",),  # a backward that returns None is an answer, and a wrong one
     judge=_check_fork_join,
     praise="values and gradients untouched, and b goes backward before a",
 )
@@ -260,91 +246,109 @@ check_fork_join = Exercise(
 
 # ---- exercise 3: a checkpoint of two nodes, tied together
 
+Halves: TypeAlias = tuple[runs.Function, runs.Function, Any]
+Insides: TypeAlias = list[tuple[bool, Any]]
 
-def _layer(w: Tensor, label: str, ran: list[str]) -> Callable[[Tensor], Tensor]:
+
+def _layer(w: Tensor, label: str, ran: list[str], insides: Insides) -> Callable[[Tensor], Tensor]:
     def function(x: Tensor) -> Tensor:
         ran.append(f"{'R' if torch.is_grad_enabled() else 'F'}{label}")
+        insides.extend([(x.requires_grad, weakref.ref(x))] * torch.is_grad_enabled())
         return step(torch.tanh(x * w), f"B{label}", ran)
 
     return function
 
 
-Halves: TypeAlias = tuple[Function, Function, Any]
-
-
-def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[list[Any], list[Any]]:
+def two_partitions(halves: Halves, needs_grad: bool, ran: list[str]) -> tuple[list[Any], str]:
     """Send x through two checkpoints, each with a Wait behind its Checkpoint and a Copy behind its tie.
 
-    Note what runs; return the gradients of the parameters and of x, and what the two shared. The first is tied in a
-    new thread, so that sequence numbers help nobody.
+    Note what runs; return the gradients of the parameters and of x, and what is wrong with the insides, "" if nothing.
+    The first is tied in a new thread, so that sequence numbers help nobody.
     """
     checkpoint, recompute, tie = halves
     weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
     leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
-    x, shared = leaf * 2, list[dict[str, Any]]()
+    x, shared, insides = leaf * 2, list[dict[str, Any]](), Insides()
     far_ahead()
     for j, w in enumerate(weights):
-        memory, function, input = dict[str, Any](), _layer(w, f"{j}", ran), x
-        phony = torch.empty(0, requires_grad=True)
-        output = step(checkpoint.apply(phony, memory, function, input), f"Wait{j}", ran)
-        tied = elsewhere if j == 0 else lambda function, *arguments: function(*arguments)
-        output = tied(tie, output, memory, function, input)
+        task = dict[str, Any](), _layer(w, f"{j}", ran, insides), x
+        output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
+        output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
         if not isinstance(output, Tensor):
             raise TypeError(f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing")
-        if all(
-            getattr(type(node), "_forward_cls", None) is not recompute
-            for node in engine_order(output.grad_fn)
-        ):
-            raise ValueError("no node of MyRecompute lies behind what my_tie returned")
+        if all(getattr(type(node), "_forward_cls", None) is not recompute for node in engine_order(output.grad_fn)):
+            raise ValueError("no node of MyRecompute is among those that the edges of what my_tie returned lead to")
         x = step(output, f"Copy{j}", ran)
-        shared.append(memory)
+        shared.append(task[0])
     x.backward(torch.tensor([1.0, -2.0, 3.0]))
-    return [*(w.grad for w in weights), leaf.grad], shared
+    faults = {  # x is what the loss hangs on: it is still there
+        "the inside is still in `shared`": any("inside" in memory for memory in shared),
+        "the inside is still alive": any(inside() is not None for _, inside in insides),
+        "the new leaf of partition 0 asks for a gradient": [asks for asks, _ in insides] != [True, needs_grad],
+    }
+    return [*(w.grad for w in weights), leaf.grad], next((fault for fault, found in faults.items() if found), "")
 
 
 def _check_halves(exercise: Exercise, answer: Halves) -> Verdict:
     for needs_grad in (True, False):
         case = f"an input that {'requires' if needs_grad else 'does not require'} grad"
-        ran, grads, left, error = got = _outcome(answer, needs_grad)
+        ran, grads, fault, error = got = _outcome(answer, needs_grad)
         order, right, _, _ = _outcome(exercise.reference, needs_grad)
         if isinstance(error, NotImplementedError):
             return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
-        alike = (why for why, x in exercise.mistakes.items() if _alike(_outcome(x, needs_grad), got))
+        alike = (why for why, x in exercise.mistakes.items() if str(_outcome(x, needs_grad)) == str(got))
         said = next((f" {why}" for why in alike), "")
         if error:
             return exercise.wrong(f"with {case}: {said_of(error)}{said}")
         if ran != order:
-            return exercise.wrong(
-                f"with {case} {' '.join(order)} was expected, yours ran {' '.join(ran)}.{said}"
-            )
+            if not said and (len(set(ran)) < len(ran) or sorted(ran) == sorted(order)):
+                said = " MyRecompute recomputes, once and before the Wait; MyCheckpoint only uses what it left."
+            return exercise.wrong(f"with {case} {' '.join(order)} was expected, yours ran {' '.join(ran)}.{said}")
         for name, grad, true in zip(("parameter 0", "parameter 1", "the input"), grads, right, strict=True):
             if grad != true:
                 return exercise.wrong(f"with {case} the gradient of {name} is {grad}, not {true}.{said}")
-        if left:
-            return exercise.wrong(f"`shared` is not empty.{said}")
+        if fault:
+            return exercise.wrong(f"with {case}, after backward, {fault}.{said}")
     return exercise.right(exercise.praise)
 
 
-def _outcome(halves: Halves, needs_grad: bool) -> tuple[list[str], list[Any], bool, Exception | None]:
-    """Return what ran, the gradients in round numbers, whether anything is left in `shared`, and the error."""
+def _outcome(halves: Halves, needs_grad: bool) -> tuple[list[str], list[Any], str, Exception | None]:
+    """Return what ran, the gradients in round numbers, what is wrong with the insides, and the error."""
     ran = list[str]()
     try:
         with warnings.catch_warnings(action="ignore"):  # of torch, on a gradient asked of what is no leaf
-            grads, shared = two_partitions(halves, needs_grad, ran)
+            grads, fault = two_partitions(halves, needs_grad, ran)
     except Exception as error:
-        return ran, [], False, error
+        return ran, [], "", error
     told = [None if grad is None else [round(value, 3) for value in grad.tolist()] for grad in grads]
-    return ran, told, any(x.get("inside") is not None for x in shared), None
+    return ran, told, fault, None
 
 
-def _alike(one: Any, other: Any) -> bool:
-    return bool(one[:3] == other[:3] and str(one[3]) == str(other[3]))
-
-
-def _wrong(old: str, new: str) -> Any:
-    return changed(old, new, MyCheckpoint, MyRecompute, my_tie)
-
-
+HALVES = {
+    "Where x requires grad the new leaf must, too, or the gradient ends there.": (
+        ".requires_grad_(x.requires_grad)", ""),
+    "Where x requires no grad, the new leaf must not either: its gradient costs time, and nobody wants it.": (
+        "requires_grad_(x.requires_grad)", "requires_grad_(True)"),
+    "x is to get the gradient of the new leaf, x.grad: `gradient` is that of the output.": (
+        "None, x.grad", "None, gradient"),
+    "The inside is out of `shared`, but ctx holds it, so it lives as long as the loss: a local name is enough.": (
+        "x, output = ctx", "x, output = ctx.inside = ctx"),
+    "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": (
+        "return MyJoin.apply(output, phony)", "return output"),
+    "Only sequence numbers put Recompute before Checkpoint here: take its phony from a Fork of the output.": (
+        "output, phony = MyFork.apply(output)", "phony = torch.empty(0, requires_grad=True)"),
+    "Inside backward no graph is recorded unless one asks for it: with torch.enable_grad().": (
+        "with torch.enable_grad():", "if True:"),
+    "The inside must begin with a new leaf (x.detach()), or the nested backward runs on into what made x.": (
+        "x = x.detach().requires_grad_(x.requires_grad)", "x.requires_grad and x.retain_grad()"),
+    "torch.autograd.grad for x alone leaves the parameters without their gradients.": (
+        "torch.autograd.backward(output, gradient)",
+        "x.grad = torch.autograd.grad(output, x, gradient, allow_unused=True)[0]"),
+    "The nested backward must begin with the gradient that arrived, not with ones.": (
+        "backward(output, gradient)", "backward(output.sum())"),
+    "After backward the inside is still in `shared`, so its memory is not free: take it out (pop).": (
+        '.pop("inside")', '["inside"]'),
+}
 check_halves = Exercise(
     "a checkpoint of two nodes",
     name="both backward functions and my_tie",
@@ -352,90 +356,77 @@ check_halves = Exercise(
     answers=3,
     judge=_check_halves,
     praise="gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
-    mistakes={
-        "Nothing leads to Recompute: the Join is missing, or its result is thrown away.": _wrong(
-            "return MyJoin.apply(output, phony)", "return output"
-        ),
-        "Only sequence numbers put Recompute before Checkpoint here: take its phony from a Fork of the output.": _wrong(
-            "output, phony = MyFork.apply(output)", "phony = torch.empty(0, requires_grad=True)"
-        ),
-        "Inside backward no graph is recorded unless one asks for it: with torch.enable_grad().": _wrong(
-            "with torch.enable_grad():", "if True:"
-        ),
-        "The inside must begin with a new leaf (x.detach()), or the nested backward runs on into what made x.": _wrong(
-            "x = x.detach().requires_grad_(x.requires_grad)", "x.requires_grad and x.retain_grad()"
-        ),
-        "torch.autograd.grad for x alone leaves the parameters without their gradients.": _wrong(
-            "torch.autograd.backward(output, gradient)",
-            "x.grad = torch.autograd.grad(output, x, gradient, allow_unused=True)[0]",
-        ),
-        "The nested backward must begin with the gradient that arrived, not with ones.": _wrong(
-            "backward(output, gradient)", "backward(output.sum())"
-        ),
-        "After backward the inside is still in `shared`, so its memory is not free: take it out (pop).": _wrong(
-            '.pop("inside")', '["inside"]'
-        ),
-    },
+    mistakes={why: changed(*edit, MyCheckpoint, MyRecompute, my_tie) for why, edit in HALVES.items()},
 )
 """Exercise 3: Checkpoint.backward, Recompute.backward, and the tie between them."""
 
 
 # ---- exercise 4: depend and fence
 
-
 def _check_fence(exercise: Exercise, answer: Fence) -> Verdict:
-    for m, n in ((3, 2), (2, 2), (1, 2), (3, 1), (5, 3)):
+    for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):
         where = f"for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
-        ran, gradient = fenced(m, n, fence)
-        try:
-            got = fenced(m, n, answer)
-        except NotImplementedError as error:
+        (ran, gradient, leads), got = (_fenced(m, n, f) for f in (exercise.reference, answer))
+        error = got[1]
+        if isinstance(error, NotImplementedError):
             return Verdict("open", f"Not attempted yet: depend, which your fence calls. {error}".strip())
-        except Exception as error:
-            return exercise.wrong(f"{where} your code raised {said_of(error)}.")
-        if got[1] is None or not torch.equal(got[1], gradient):  # type: ignore[arg-type]
-            return exercise.wrong(
-                f"{where} the gradient is not that of the plain model. Fork and Join change no value."
-            )
+        alike = (why for why, f in exercise.mistakes.items() if str(_fenced(m, n, f)) == str(got))
+        said = "" if str(got) == str((ran, gradient, leads)) else next((f" {why}" for why in alike), "")
+        if isinstance(error, Exception):
+            return exercise.wrong(f"{where} your code raised {said_of(error)}.{said}")
+        if error != gradient:
+            return exercise.wrong(f"{where} the gradient isn't the plain model's. Fork and Join change no value.{said}")
         if got[0] != ran:
-            said = next(
-                (f" {why}" for why, f in exercise.mistakes.items() if fenced(m, n, f)[0] == got[0]), ""
-            )
             k = next((k for k, (a, b) in enumerate(zip(got[0], ran, strict=False)) if a != b), len(ran))
             told = f"{' '.join(got[0][:k])} and then {(*got[0], 'nothing')[k]}".removeprefix(" and then ")
-            return exercise.wrong(
-                f"{where} backward should run {' '.join(ran)}, with yours it runs {told} (C: a copy).{said}"
-            )
+            want = f"backward should run {' '.join(ran)}"
+            return exercise.wrong(f"{where} {want}, with yours it runs {told} (C: a copy).{said}")
+        if got[2] != leads:
+            name = next((name for name in leads if leads[name] != got[2].get(name)), "")
+            told = f"from {name} they should lead to {' '.join(leads.get(name, [])) or 'nothing'}"
+            return exercise.wrong(f"{where} the order is right here, but not by the edges: {told}.{said}")
     return exercise.right(exercise.praise)
 
 
-def _unlike(old: str, new: str) -> Any:
-    return changed(old, new, depend, fence)[1]
+def _fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Any, dict[str, list[str]]]:
+    """Return what ran, the gradient or else the error, and to which Checkpoints and copies the edges lead from each."""
+    try:
+        ran, gradient, output = fenced(m, n, prepare)
+    except Exception as error:
+        return [], error, {}
+    named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
+    leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
+    return ran, None if gradient is None else gradient.tolist(), leads
 
 
+FIRST = "        if i > 0:\n            depend(batches, i)\n"
+THEN = "        if j > 0:\n            batches[i] = copy(batches[i], j)\n"
+FENCES = {
+    "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and what Join returns must be "
+    "stored.": ("batches[i], phony)", "batches[i], torch.empty(0))"),
+    "Partition 0 is not tied: every pair with i > 0 needs it, whatever j is.": ("i > 0", "i > 0 and j > 0"),
+    "Only partition 0 is tied: for every pair with i > 0 fork batches[i - 1], the output of (i - 1, j).": (
+        "i > 0", "i > 0 and not j"),
+    "Micro-batch 1 has one before it, 0: every pair with i > 0 is tied.": ("i > 0", "i > 1"),
+    "Micro-batch 0 has nobody before it, and batches[-1] is the last one: tie only with i > 0.": ("i > 0", "True"),
+    "No copy is made: with j > 0 the batch must come from the partition before.": ("j > 0", "False"),
+    "Partition 0 has nobody to copy from: copy only with j > 0.": ("j > 0", "True"),
+    "copy takes the partition that the batch goes to: j, not j - 1.": ("], j)", "], j - 1)"),
+    "Only the first pair of a clock is tied; all of them must be.": ("i > 0", "i and (i, j) in clock[:1]"),
+    "Each is tied to the one before it; here all are tied to micro-batch 0.": ("i - 1]", "0]"),
+    "When i is tied, i - 1 has been copied to the next partition already: go through the clock from its beginning.": (
+        "in clock:", "in clock[::-1]:"),
+    "The copy stands before the tie, so its way back isn't held to micro-batch i's part: tie first, then copy.": (
+        FIRST + THEN, THEN + FIRST),
+    "All copies stand before the first tie, so i - 1 has left its partition when i is tied to it: tie and copy pair by "
+    "pair.": (FIRST + THEN, THEN + "    for i, j in clock:\n" + FIRST),
+}
 check_fence = Exercise(
     "fence",
     name="fence and depend",
     reference=fence,
     judge=_check_fence,
-    praise="in five pipelines backward runs in the order of a fence that ties every pair, and the gradients stay.",
-    mistakes={
-        "Nothing is held back: the phony must come from a Fork of i - 1 and be joined to i, and both results stored.": (
-            _unlike("batches[i], phony)", "batches[i], torch.empty(0))")
-        ),
-        "Partition 0 is not tied: every pair with i > 0 needs it, whatever j is.": _unlike(
-            "i > 0", "i > 0 and j > 0"
-        ),
-        "Only partition 0 is tied: every pair with i > 0 needs it, whatever j is.": _unlike(
-            "i > 0", "i > 0 and not j"
-        ),
-        "No copy is made: with j > 0 the batch must come from the partition before.": _unlike(
-            "j > 0", "False"
-        ),
-        "Partition 0 has nobody to copy from: copy only with j > 0.": _unlike("j > 0", "True"),
-        "Only the first pair of a clock is tied; all of them must be.": _unlike(
-            "i > 0", "i and (i, j) in clock[:1]"
-        ),
-    },
+    praise="in five pipelines backward runs in the order of a fence that ties every pair, and the edges see to it.",
+    mistakes={why: changed(*edit, depend, fence)[1] for why, edit in FENCES.items()},
 )
-"""Exercise 4: the order in which a fenced pipeline goes backward."""
+"""Exercise 4: the order in which a fenced pipeline goes backward, and the edges that make it."""

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.path import Path
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from lib.show import style
@@ -22,8 +23,8 @@ from support.n11.runs import Node, alive, order_of, peaks, walk
 
 # ---- The autograd graph of a pipeline: a row a micro-batch, a band a partition; all partitions have the same columns.
 
-NAMES = ("Copy", "Wait", "Checkpoint", "Recompute", "Fork", "Join")
-COLUMNS = ("fed", "copy", "wait in", "work", "wait out", "branch", "merge", "fork", "join")
+NAMES = ("Copy", "Wait", "Checkpoint", "Recompute", "Fork", "Join", "Add")
+COLUMNS = ("fed", "copy", "wait in", "work", "wait out", "branch", "merge", "fork", "join", "sum")
 """Of a partition, left to right. branch and merge are the Fork and Join of a Recompute, which hangs below them."""
 ROW, TOP, TALL, BELOW = 1.2, 0.85, 0.3, 0.46  # inches
 Point = tuple[float, float]
@@ -77,17 +78,20 @@ class Graph:
         self.at = {k: self._center(k) for k in self.shown}
         self.edges = [(k, end) for k in self.shown for end in dict.fromkeys(self._ends(k))]
         self.ties = [(a, b) for a, b in self.edges if nodes[a].place.i != nodes[b].place.i]
+        self.ties = [(a, b) for a, b in self.ties if nodes[a].name == "Join"]
 
     def name(self, k: int) -> str:
         """Return a node's name with its place, or its label."""
         node = self.nodes[k]
-        return node.name if node.name[-1:].isdigit() else f"{node.name} {node.place.i}{node.place.j}"
+        own = node.name[-1:].isdigit() or node.name == "Add"
+        return node.name if own else f"{node.name} {node.place.i}{node.place.j}"
 
     def band(self, j: int) -> Point:
         """Return where the band of a partition begins and ends; the Join of a tie stands before it."""
         own = [k for k, key in self.column.items() if key[0] == j and COLUMNS[key[1]] != "join"]
         ends = [(self.at[k][0], width_of(self.nodes[k].name) / 2 + 0.07) for k in own]
-        return min(x - half for x, half in ends), max(x + half for x, half in ends)
+        left = min(x - half for x, half in ends)
+        return left, max(left + 1.0, *(x + half for x, half in ends))  # at least as wide as its name
 
     def _column(self, k: int) -> str:
         node = self.nodes[k]
@@ -98,7 +102,7 @@ class Graph:
             return "branch" if any(x.name == "Recompute" and k in x.next for x in self.nodes) else "fork"
         if node.name == "Join":
             return "merge" if "Recompute" in names else "fed" if node.next[0] is None else "join"
-        return {"Copy": "copy", "Recompute": "merge"}.get(node.name, "work")
+        return {"Copy": "copy", "Recompute": "merge", "Add": "sum"}.get(node.name, "work")
 
     def _ends(self, k: int) -> Iterator[int]:
         """Yield the shown nodes that an edge from this one leads to, through those that are not shown."""
@@ -112,7 +116,7 @@ class Graph:
         widths = dict[tuple[int, int], float]()
         for k in sorted((k for k in self.shown if not self._hung(k)), key=self.column.__getitem__):
             widths[self.column[k]] = max(widths.get(self.column[k], 0.0), width_of(self.nodes[k].name))
-        gap = min(0.8, (WIDTH - 0.45 - sum(widths.values())) / (len(widths) + 1))
+        gap = min(1.3, (WIDTH - 0.45 - sum(widths.values())) / (len(widths) + 1))
         right, self.x = 0.4 + gap, dict[tuple[int, int], float]()
         for key, width in widths.items():
             self.x[key] = right + width / 2
@@ -151,6 +155,8 @@ def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, Point], start: int, en
         look = {"color": RED, "linewidth": 1.6, "linestyle": (0, (4, 2))}
         up = y0 - TALL / 2 - 0.25
         points = [(x0, y0 - TALL / 2), (x0, up), (x1, up), (x1, y1 + TALL / 2)]
+    elif y0 != y1 and graph.nodes[start].name == "Add":
+        points = [(x0, y0 + TALL / 2), (x0, y1), points[1]]
     elif graph._hung(end):
         points = [(x0, y0 + TALL / 2), (x0, y1 - TALL / 2)]
     elif graph._hung(start):  # straight up where the node is above it, else around the corner
@@ -221,16 +227,19 @@ def draw_backward(micro_batches: int, partitions: int) -> Figure:
             color, below = pale(rank_color(j), 0.55), counts[:j].sum(axis=0)
             stairs.bar(np.arange(len(ops)), counts[j], 1.0, below, color=color)
         lanes.set_title(f"{name}: at most {max(peaks(ops))} in a partition", fontsize=11)
-        stairs.set_xlabel("step of backward (one thread: one operation a step)")
+        stairs.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        stairs.set_xlabel("step of backward: one operation")
         said.append(f"{name.capitalize()}: {' '.join(ops)}; alive {', '.join(map(str, counts.sum(axis=0)))}")
     grid[0][0].set_ylabel("micro-batch")
-    grid[1][0].set_ylabel("insides alive")
+    grid[1][0].set_ylabel("insides alive,\npartitions stacked", fontsize=9)
+    names = grid[0][1].secondary_yaxis("right")
+    names.set_yticks([j * m + (m - 1) / 2 for j in range(n)], [f"partition {j}" for j in range(n)])
+    names.tick_params(length=0)
     handles = [Patch(facecolor=HUE["R"], label="R recompute"), Patch(facecolor=HUE["B"], label="B backward")]
     alive_in = {f"inside alive, partition {j}": pale(rank_color(j), 0.55) for j in range(n)}
     handles += [Patch(facecolor=color, label=label) for label, color in alive_in.items()]
     figure.legend(handles=handles, loc="outside lower left", ncols=6, handlelength=1.1, columnspacing=1.3)
-    ways = f"at most {most[0]} with ties, {most[1]} without"
-    finding = f"Insides alive at once in a partition: {ways}"
+    finding = f"Insides alive at once in a partition: at most {most[0]} with ties, {most[1]} without"
     style.headline(figure, finding)
     return style.describe(figure, f"{finding}. {'. '.join(said)}.")
 

@@ -68,11 +68,6 @@ def following(node: Any) -> list[Any]:
     return [x for x, _ in node.next_functions if x is not None]
 
 
-def is_leaf(function: Any) -> bool:
-    """Say whether a node only adds a gradient to a parameter or an input."""
-    return str(function.name()).endswith("AccumulateGrad")
-
-
 def walk(output: Tensor) -> list[Node]:
     """Return all nodes behind `output`, in the order in which backward will run them; without AccumulateGrad.
 
@@ -80,7 +75,9 @@ def walk(output: Tensor) -> list[Node]:
     others; one that doesn't belongs where its first argument belongs (a Copy to the partition after it), or else where
     it is used.
     """
-    functions = [function for function in engine_order(output.grad_fn) if not is_leaf(function)]
+    functions = [
+        function for function in engine_order(output.grad_fn) if "AccumulateGrad" not in function.name()
+    ]
     index = {function: k for k, function in enumerate(functions)}
     edges = [tuple(index.get(target) for target, _ in function.next_functions) for function in functions]
     places = [_own_place(function) for function in functions]
@@ -124,8 +121,7 @@ class Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        label, ran = ctx.note
-        ran.append(label)
+        ctx.note[1].append(ctx.note[0])
         return gradient, None, None
 
 
@@ -181,8 +177,15 @@ def far_ahead() -> None:
         x * 1
 
 
-def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
-    """Run a pipeline of checkpoints with this fence; return what backward ran, and the gradient of the parameter.
+def operation(node: Any) -> str:
+    """Return what a node of `fenced` stands for: B21 for a Checkpoint, C21 for a copy, "" for others."""
+    if hasattr(node, "shared"):  # Recompute has a function as well
+        return "" if hasattr(node, "function") else "B{}{}".format(*node.shared["place"])
+    return str(getattr(node, "note", [""])[0])
+
+
+def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None, Tensor]:
+    """Run a pipeline of checkpoints with this fence; return what backward ran, the parameter's gradient, the output.
 
     One worker computes all partitions, as in torchgpipe on a CPU.
     """
@@ -195,18 +198,21 @@ def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None]:
         return step(x * w + 1, f"B{label}", ran)
 
     def copy(pairs: dict[int, str], x: Tensor, j: int) -> Tensor:
+        if j not in pairs:
+            raise ValueError(f"copy was told partition {j}, but no pair of its clock is in partition {j}")
         return step(x, f"C{pairs[j]}", ran)
 
     with ThreadPoolExecutor(1) as worker:
         for clock in clock_cycles(m, n):
             prepare(clock, batches, partial(copy, {j: f"{i}{j}" for i, j in clock}))
-            tasks = [(dict[str, Any](), partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
+            tasks = [({"place": (i, j)}, partial(compute, f"{i}{j}"), batches[i]) for i, j in clock]
             leaves = [torch.empty(0, requires_grad=True) for _ in tasks]
             outputs = [worker.submit(MyCheckpoint.apply, x, *y) for x, y in zip(leaves, tasks, strict=True)]
             for (i, _), task, output in zip(clock, tasks, outputs, strict=True):
                 batches[i] = my_tie(output.result(), *task)
-    torch.cat(batches).sum().backward()
-    return ran, w.grad
+    result = torch.cat(batches)
+    result.sum().backward()
+    return ran, w.grad, result
 
 
 def untied(clock: list[tuple[int, int]], batches: list[Tensor], copy: Callable[..., Tensor]) -> None:
@@ -296,6 +302,5 @@ def torchgpipe_orders() -> tuple[dict[str, list[str]], str]:
 
 def run_both() -> dict[str, Any]:
     """Return {"orders": …}, with and without dependencies. Raises ImportError where torchgpipe is not."""
-    return {
-        "orders": {name: torchgpipe_run(3, 2, dependencies=name == "with") for name in ("with", "without")}
-    }
+    ways = {"with": True, "without": False}
+    return {"orders": {name: torchgpipe_run(3, 2, dependencies=tied) for name, tied in ways.items()}}

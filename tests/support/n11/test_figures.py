@@ -75,7 +75,7 @@ def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
     x = torch.ones(2, requires_grad=True) * 1
     y, phony = MyFork.apply(x)
     output = y + MyJoin.apply(torch.ones(2, requires_grad=True), phony)
-    assert "In backward: Join 00, Fork 00." in alt_text(n11.draw_graph(output, "title", ("a",)))
+    assert "In backward: Add, Join 00, Fork 00." in alt_text(n11.draw_graph(output, "title", ("a",)))
     words = alt_text(n11.draw_graph(graph_of(2, 2), "title"))
     ops = re.findall(r"(Recompute|Checkpoint) (\d\d)", words.split("In backward:")[1])
     assert ops.index(("Checkpoint", "11")) < ops.index(("Recompute", "01"))

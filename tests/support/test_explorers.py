@@ -129,16 +129,7 @@ def draw_faulty(count: int, fault: bool, what: str) -> Figure:
 
 @pytest.mark.parametrize(
     "what",
-    [
-        "",
-        "KeyError",
-        "inches wide",
-        "same alt text",
-        "small",
-        "nobody described",
-        "changes nothing",
-        "another picture",
-    ],
+    ["", "KeyError", "inches wide", "same alt text", "small", "nobody described", "changes nothing", "another picture"],
 )
 def test_each_fault_of_an_explorer_is_found(what: str) -> None:
     faulty = explore(

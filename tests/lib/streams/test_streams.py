@@ -15,12 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from lib.pipeline import recording as spans
 from lib.schedules.distributed import EngineStage
-from lib.streams import (
-    DevicePrefetcher,
-    PretendGPU,
-    StreamPipeline,
-    find_races,
-)
+from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, waits, without
 from lib.timeline import Recorder, Span, Trace, overlap_share

@@ -29,11 +29,7 @@ class Loader(n02.Loader):
             "items and lists taken when the first batch comes: for size = 5, ",
         ),
         (n02.check_pooled, "Every epoch has the order", "half of the items), second epoch: for size = 24, "),
-        (
-            n02.check_pooled,
-            "Each reading may be",
-            "shuffled at each reading: for size = 24, ",
-        ),
+        (n02.check_pooled, "Each reading may be", "shuffled at each reading: for size = 24, "),
         (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
         (n02.check_epoch_keys, "Only set_epoch sets", "iterated a second time: for size = 3, "),
         (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),

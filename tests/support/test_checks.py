@@ -56,20 +56,17 @@ def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
 
 
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
-        (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
-        (lambda n: squares(n + 1), "got more"),
-        (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
-        (lambda n: n, "for n = 0, expected"),
-        (lambda n: "squares", "for n = 0, expected"),
-        (lambda n: [squares(n)].clear(), "is a `return` missing?"),
-        (endless, "got more"),
-        (breaks, "your code raised KeyError"),
-    ],
-)
+@pytest.mark.parametrize("answer, says", [
+    (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
+    (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
+    (lambda n: squares(n + 1), "got more"),
+    (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
+    (lambda n: n, "for n = 0, expected"),
+    (lambda n: "squares", "for n = 0, expected"),
+    (lambda n: [squares(n)].clear(), "is a `return` missing?"),
+    (endless, "got more"),
+    (breaks, "your code raised KeyError"),
+])  # fmt: skip
 def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
     assert verdict(answer).status == "wrong" and says in verdict(answer).message
 
@@ -98,33 +95,27 @@ def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is
         check_function(squares, squares, [], what="squares")
 
 
-@pytest.mark.parametrize(
-    "my_guess, truth, says",
-    [
-        (3, 3, "that is it"),
-        (3.5, 3, "close"),
-        (9, 3, "Read on"),
-        ("rank 2", "rank 2", "that is it"),
-        ("3", 3, "said 3: that is it"),
-    ],
-)
+@pytest.mark.parametrize("my_guess, truth, says", [
+    (3, 3, "that is it"),
+    (3.5, 3, "close"),
+    (9, 3, "Read on"),
+    ("rank 2", "rank 2", "that is it"),
+    ("3", 3, "said 3: that is it"),
+])  # fmt: skip
 def test_a_guess_is_told_how_near_it_was_and_no_guess_does_not_give_the_answer_away(my_guess, truth, says):
     assert says in guess(my_guess, truth, what="x").message
     assert "that is it" in guess(3.1, 3, what="x", tolerance=0.1).message
     assert "17" not in guess(None, 17, what="the length").message
 
 
-@pytest.mark.parametrize(
-    "value, truth, tolerance, status",
-    [
-        (None, 4, 0, "open"),
-        (4, 4, 0, "right"),
-        (5, 4, 0, "wrong"),
-        (0.51, 0.5, 0.05, "right"),
-        (True, 1.5, 0, "wrong"),
-        (torch.ones(2), 4, 0, "wrong"),
-    ],
-)
+@pytest.mark.parametrize("value, truth, tolerance, status", [
+    (None, 4, 0, "open"),
+    (4, 4, 0, "right"),
+    (5, 4, 0, "wrong"),
+    (0.51, 0.5, 0.05, "right"),
+    (True, 1.5, 0, "wrong"),
+    (torch.ones(2), 4, 0, "wrong"),
+])  # fmt: skip
 def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
     assert check_value(value, truth, what="W", tolerance=tolerance).status == status
 

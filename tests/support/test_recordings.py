@@ -86,14 +86,11 @@ def test_data_cannot_bring_its_own_provenance_and_a_measurement_names_its_comman
         save({}, command="")
 
 
-@pytest.mark.parametrize(
-    "gpu, data, says",
-    [
-        (True, {"rows": ["measured"]}, "Measured here, on a GPU"),
-        (False, {"rows": ["recorded"], "provenance": {}}, "Recorded"),
-        (False, None, "No GPU here, and no recording yet"),
-    ],
-)
+@pytest.mark.parametrize("gpu, data, says", [
+    (True, {"rows": ["measured"]}, "Measured here, on a GPU"),
+    (False, {"rows": ["recorded"], "provenance": {}}, "Recorded"),
+    (False, None, "No GPU here, and no recording yet"),
+])  # fmt: skip
 def test_what_is_best_is_shown_and_a_sentence_says_what_it_is(monkeypatch, gpu, data, says):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")

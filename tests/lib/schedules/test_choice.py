@@ -61,17 +61,14 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
     assert len(chosen.schedule.ranks) == n and len(costs[chosen.schedule.micro_batches].forward) % by_stage == 0
 
 
-@pytest.mark.parametrize(
-    "units, weight, message, memory, name, seconds",
-    [
-        (4, 1, 0, 4, "zero bubble (ZB-H1), m = 8", 27),  # 8 · 3, and n - 1 slots
-        (4, 0, 0.5, 100, "eager 1F1B, m = 8, ahead = 2", 36),  # the backward has no part that can wait
-        (4, 0, 0.5, 6, "1F1B, m = 8", 41),  # eager holds 7
-        (4, 1, 0, 1, "model parallel, m = 8", 96),
-        (8, 1, 0, 4, "interleaved zero bubble, m = 8, v = 2", 51),  # 8 · 6 and n - 1 slots, as ZB-V
-        (8, 1, 0.1, 4, "ZB-V, m = 8", 52.3),  # which sends less
-    ],
-)
+@pytest.mark.parametrize("units, weight, message, memory, name, seconds", [
+    (4, 1, 0, 4, "zero bubble (ZB-H1), m = 8", 27),  # 8 · 3, and n - 1 slots
+    (4, 0, 0.5, 100, "eager 1F1B, m = 8, ahead = 2", 36),  # the backward has no part that can wait
+    (4, 0, 0.5, 6, "1F1B, m = 8", 41),  # eager holds 7
+    (4, 1, 0, 1, "model parallel, m = 8", 96),
+    (8, 1, 0, 4, "interleaved zero bubble, m = 8, v = 2", 51),  # 8 · 6 and n - 1 slots, as ZB-V
+    (8, 1, 0.1, 4, "ZB-V, m = 8", 52.3),  # which sends less
+])  # fmt: skip
 def test_the_known_winners(units, weight, message, memory, name, seconds):
     chosen = choose({8: equal(units, weight)}, 4, communicate=message, memory=memory)
     assert (chosen.name, chosen.seconds) == (name, pytest.approx(seconds))
@@ -104,21 +101,18 @@ def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts
     assert held["1F1B, m = 4"] == "needs 4 live activations, and 2 fit"
 
 
-@pytest.mark.parametrize(
-    "costs, ranks, more, says",
-    [
-        ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
-        ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
-        ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
-        ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
-        ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
-        ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
-        ({}, 2, {}, "equally many units"),
-        ({8: Costs([], [])}, 1, {}, "equally many units"),
-        ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
-        ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
-    ],
-)
+@pytest.mark.parametrize("costs, ranks, more, says", [
+    ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
+    ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
+    ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
+    ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
+    ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
+    ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
+    ({}, 2, {}, "equally many units"),
+    ({8: Costs([], [])}, 1, {}, "equally many units"),
+    ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
+    ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
+])  # fmt: skip
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
     with pytest.raises(ValueError, match=says):
         choose(costs, ranks, **more)

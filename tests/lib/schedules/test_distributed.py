@@ -338,24 +338,21 @@ def test_batch_norm_counts_each_micro_batch_once_and_no_uninitialized_memory(two
     assert max(off.values()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "what, kind, words",
-    [
-        ("uneven", "ValueError", "11 rows of inputs do not make 4 equal micro-batches"),
-        ("too few", "ValueError", "0 rows of inputs do not make 4"),
-        ("nothing", "TypeError", "pipeline rank 0 needs inputs: a tensor, not NoneType"),
-        ("shorter", "ValueError", "8 rows of inputs after batches of 12"),
-        ("balance", "BalanceError", "balance [4, 5] does not cut 8 layers"),
-        ("empty stage", "BalanceError", "balance [8, 0] does not cut 8 layers into stages of at least one"),
-        ("stages", "ValueError", "gpipe has 2 stages, the balance 3: [2, 2, 4]"),
-        ("ranks", "ValueError", 'gpipe has 3 ranks, the mesh 2 in its dimension "pipeline"'),
-        ("names", "ValueError", '("data", "pipeline") or ("pipeline",), not (\'pp\',)'),
-        ("module", "TypeError", "must be nn.Sequential"),
-        ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
-        ("table", "ScheduleError", "1B0"),
-        ("idle", "ValueError", "pipeline rank 1 has nothing to do in idle, and torch's engine takes no such rank"),
-    ],
-)
+@pytest.mark.parametrize("what, kind, words", [
+    ("uneven", "ValueError", "11 rows of inputs do not make 4 equal micro-batches"),
+    ("too few", "ValueError", "0 rows of inputs do not make 4"),
+    ("nothing", "TypeError", "pipeline rank 0 needs inputs: a tensor, not NoneType"),
+    ("shorter", "ValueError", "8 rows of inputs after batches of 12"),
+    ("balance", "BalanceError", "balance [4, 5] does not cut 8 layers"),
+    ("empty stage", "BalanceError", "balance [8, 0] does not cut 8 layers into stages of at least one"),
+    ("stages", "ValueError", "gpipe has 2 stages, the balance 3: [2, 2, 4]"),
+    ("ranks", "ValueError", 'gpipe has 3 ranks, the mesh 2 in its dimension "pipeline"'),
+    ("names", "ValueError", '("data", "pipeline") or ("pipeline",), not (\'pp\',)'),
+    ("module", "TypeError", "must be nn.Sequential"),
+    ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
+    ("table", "ScheduleError", "1B0"),
+    ("idle", "ValueError", "pipeline rank 1 has nothing to do in idle, and torch's engine takes no such rank"),
+])  # fmt: skip
 def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: str, kind: str, words: str) -> None:
     for rank, seen in enumerate(two.seen):
         found, message = seen["refused"][what]

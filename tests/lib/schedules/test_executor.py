@@ -305,17 +305,13 @@ class Attention(nn.MultiheadAttention):
         return super().forward(x, x, x)[0]
 
 
-@pytest.mark.parametrize(
-    "layers",
-    [
-        lambda: mlp(3),
-        lambda: [Shared(), *mlp(1), Shared()],
-        lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
-        lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
-        lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
-    ],
-    ids=["mlp", "shared", "weight norm", "attention", "convolution"],
-)
+@pytest.mark.parametrize("layers", [
+    lambda: mlp(3),
+    lambda: [Shared(), *mlp(1), Shared()],
+    lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
+    lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
+    lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
+], ids=["mlp", "shared", "weight norm", "attention", "convolution"])  # fmt: skip
 def test_the_two_halves_make_a_whole(layers):
     torch.manual_seed(0)
     module = nn.Sequential(*layers())

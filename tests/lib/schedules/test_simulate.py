@@ -64,17 +64,14 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
             ask(table("0B0 0F0"))
 
 
-@pytest.mark.parametrize(
-    "costs, why",
-    [
-        ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
-        ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
-        ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
-        ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
-        ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
-        ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
-    ],
-)
+@pytest.mark.parametrize("costs, why", [
+    ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
+    ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
+    ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
+    ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
+    ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
+    ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
+])  # fmt: skip
 def test_a_cost_that_makes_no_sense_is_refused(costs, why):
     for ask in (simulate, waits_for):
         with pytest.raises(ValueError, match=why):

@@ -61,16 +61,13 @@ def test_a_table_knows_its_sizes_and_where_its_stages_are():
     assert (empty.stages, empty.micro_batches, empty.slots, empty.rank_of) == (0, 0, 0, {})
 
 
-@pytest.mark.parametrize(
-    "make, error, words",
-    [
-        (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
-        (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
-        (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
-        (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
-        (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
-    ],
-)
+@pytest.mark.parametrize("make, error, words", [
+    (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
+    (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
+    (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
+    (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
+    (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
+])  # fmt: skip
 def test_what_is_no_action_or_no_table_is_told_at_once(make, error, words):
     with pytest.raises(error, match=words):
         make()
@@ -211,25 +208,22 @@ def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
 
 
 # --- what validate refuses
-@pytest.mark.parametrize(
-    "text, why",
-    [
-        ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
-        ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
-        ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
-        ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
-        ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),
-        ("0F0 0W0 0B0", "rank 0, slot 2: 0B0 does again what 0W0 did; a backward is either B, or I and W"),
-        ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
-        ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
-        ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
-        ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
-        ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),
-        (".\n.", "schedule 'table' has no actions"),
-        ("0F0 . 0W0 0I0", "rank 0, slot 2: 0W0 needs 0I0, which the same rank does only later, in slot 3"),
-        ("0F0 0B0\n1B0 1F0", "rank 1, slot 0: 1B0 needs 1F0, which the same rank does only later, in slot 1"),
-    ],
-)
+@pytest.mark.parametrize("text, why", [
+    ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
+    ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
+    ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
+    ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
+    ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),
+    ("0F0 0W0 0B0", "rank 0, slot 2: 0B0 does again what 0W0 did; a backward is either B, or I and W"),
+    ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
+    ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+    ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
+    ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
+    ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),
+    (".\n.", "schedule 'table' has no actions"),
+    ("0F0 . 0W0 0I0", "rank 0, slot 2: 0W0 needs 0I0, which the same rank does only later, in slot 3"),
+    ("0F0 0B0\n1B0 1F0", "rank 1, slot 0: 1B0 needs 1F0, which the same rank does only later, in slot 1"),
+])  # fmt: skip
 def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
     with pytest.raises(ScheduleError) as caught:
         validate(table(text))
@@ -278,19 +272,16 @@ def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     assert why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
 
 
-@pytest.mark.parametrize(
-    "text, asked, why",
-    [
-        ("0F0 0B0", {"stages": 2}, "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
-        ("0F0 0B0", {"micro_batches": 2}, "schedule 'table' lacks 0F1, 0B1"),
-        ("0F0\n1F0", {"stages": 1}, "1F0 is at stage 1, but the stages are 0..0"),
-        ("0F2", {"micro_batches": 2}, "0F2 is of micro-batch 2, but the micro-batches are 0..1"),
-        ("0F0 0B0", {"stages": 0}, "stages must be at least 1, not 0"),
-        ("0F0 0B0", {"micro_batches": 0}, "micro_batches must be at least 1, not 0"),
-        ("0F0 0F1\n. 1F0", {}, "lacks 0B0, 1B0, 0B1, 1F1, 1B1"),
-        ("0F0 0B0\n. 1F0", {"complete": False}, "0B0 needs 1B0, which stands nowhere in the table"),
-    ],
-)
+@pytest.mark.parametrize("text, asked, why", [
+    ("0F0 0B0", {"stages": 2}, "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+    ("0F0 0B0", {"micro_batches": 2}, "schedule 'table' lacks 0F1, 0B1"),
+    ("0F0\n1F0", {"stages": 1}, "1F0 is at stage 1, but the stages are 0..0"),
+    ("0F2", {"micro_batches": 2}, "0F2 is of micro-batch 2, but the micro-batches are 0..1"),
+    ("0F0 0B0", {"stages": 0}, "stages must be at least 1, not 0"),
+    ("0F0 0B0", {"micro_batches": 0}, "micro_batches must be at least 1, not 0"),
+    ("0F0 0F1\n. 1F0", {}, "lacks 0B0, 1B0, 0B1, 1F1, 1B1"),
+    ("0F0 0B0\n. 1F0", {"complete": False}, "0B0 needs 1B0, which stands nowhere in the table"),
+])  # fmt: skip
 def test_how_many_there_should_be_can_be_said_and_that_more_will_come(text, asked, why):
     with pytest.raises(ValueError) as caught:
         validate(table(text), **asked)

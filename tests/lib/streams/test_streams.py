@@ -166,18 +166,15 @@ def test_a_batch_that_is_not_pinned_is_pinned_first():
     assert not any("stands still" in line or "staging" in line for line in shown[: first_copy + 1])
 
 
-@pytest.mark.parametrize(
-    "make, arguments, error, words",
-    [
-        (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
-        *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
-        (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
-        *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
-        (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
-        (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
-        (partial(StreamPipeline, device="cpu", depth=0), (abs, 2), ValueError, "at least 1"),
-    ],
-)
+@pytest.mark.parametrize("make, arguments, error, words", [
+    (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
+    *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
+    (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
+    *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
+    (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
+    (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
+    (partial(StreamPipeline, device="cpu", depth=0), (abs, 2), ValueError, "at least 1"),
+])  # fmt: skip
 def test_what_a_prefetcher_or_a_pipeline_cannot_work_with_is_told_at_once(make, arguments, error, words):
     with pytest.raises(error, match=words):
         make(*arguments)
@@ -254,13 +251,10 @@ NO_TENSORS = (None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zero
 
 
 @pytest.mark.parametrize("device", ["cpu", "pretend"])
-@pytest.mark.parametrize(
-    "stage, error, words",
-    [
-        *((stage, ValueError, "stage got 2 rows") for stage in (lambda x: x[:1], torch.sum, lambda x: (x, x.mean()))),
-        *((lambda x, y=y: y, TypeError, "expected a Tensor or a tuple") for y in NO_TENSORS),
-    ],
-)
+@pytest.mark.parametrize("stage, error, words", [
+    *((stage, ValueError, "stage got 2 rows") for stage in (lambda x: x[:1], torch.sum, lambda x: (x, x.mean()))),
+    *((lambda x, y=y: y, TypeError, "expected a Tensor or a tuple") for y in NO_TENSORS),
+])  # fmt: skip
 def test_a_stage_that_gives_other_rows_or_no_tensors_is_told_so(device, stage, error, words):
     gpu, x = PretendGPU(), torch.zeros(4, 2)
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)

@@ -240,16 +240,13 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     assert commands_that_know(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "arguments, error, message",
-    [
-        ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
-        ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
-        ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
-        ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout"),
-    ],
-)
+@pytest.mark.parametrize("arguments, error, message", [
+    ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
+    ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
+    ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
+    ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
+    ({"timeout": float("nan")}, ValueError, "timeout"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
         torchrun(script(tmp_path, ""), **arguments)
@@ -279,40 +276,34 @@ def cause(folder, codes, errors, forced=(), attempt=0):
     return RankLogs(folder, show=False).cause(1)
 
 
-@pytest.mark.parametrize(
-    "codes, errors, expected",
-    [
-        ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
-        ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
-        ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
-        ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
-        # torchrun saw the peer first, and ended the culprit while it was still printing its error
-        ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
-        ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
-        ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
-        # gloo's threads may abort a process that ends with an error, its own or an echo
-        ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
-        ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
-        ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
-        ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
-        ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
-    ],
-)
+@pytest.mark.parametrize("codes, errors, expected", [
+    ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+    ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
+    ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
+    ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
+    # torchrun saw the peer first, and ended the culprit while it was still printing its error
+    ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
+    ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
+    ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
+    # gloo's threads may abort a process that ends with an error, its own or an echo
+    ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+    ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
+    ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
+    ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
+    ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
+])  # fmt: skip
 def test_the_first_failure_is_told_from_its_echoes(tmp_path, codes, errors, expected):
     cause(tmp_path, {0: 1, 1: 1}, {0: "KeyError: of attempt 9", 1: LOST}, attempt=9)  # only the last attempt counts
     assert cause(tmp_path, codes, errors, attempt=10).message().startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "codes, errors, forced, expected",
-    [
-        ({0: -9, 1: 1}, {1: "ValueError: x"}, [0], "rank 1 ended with ValueError: x"),
-        ({0: -9, 1: 3}, {}, [0], "rank 1 ended with exit code 3"),
-        ({0: -9, 1: 1}, {0: "ValueError: mine", 1: LOST}, [0], "rank 0 ended with ValueError: mine"),
-        ({0: -9, 1: -9}, {}, [0], "rank 1 was killed by SIGKILL"),
-        ({0: -9, 1: 1}, {1: "ValueError: x"}, [], "rank 0 was killed by SIGKILL"),
-    ],
-)
+@pytest.mark.parametrize("codes, errors, forced, expected", [
+    ({0: -9, 1: 1}, {1: "ValueError: x"}, [0], "rank 1 ended with ValueError: x"),
+    ({0: -9, 1: 3}, {}, [0], "rank 1 ended with exit code 3"),
+    ({0: -9, 1: 1}, {0: "ValueError: mine", 1: LOST}, [0], "rank 0 ended with ValueError: mine"),
+    ({0: -9, 1: -9}, {}, [0], "rank 1 was killed by SIGKILL"),
+    ({0: -9, 1: 1}, {1: "ValueError: x"}, [], "rank 0 was killed by SIGKILL"),
+])  # fmt: skip
 def test_a_rank_that_minds_no_sigterm_and_is_killed_for_it_is_not_blamed(tmp_path, codes, errors, forced, expected):
     assert cause(tmp_path, codes, errors, forced).message().startswith(expected)
 

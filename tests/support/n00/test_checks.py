@@ -72,15 +72,12 @@ def on_copies(replicas, batches, lr):
         replica.load_state_dict(own.state_dict())
 
 
-@pytest.mark.parametrize(
-    "answer, told",
-    [
-        (sharing, "ranks 0 and 1 share one tensor as their weight"),
-        (twice_forward, "rank 0 did 2 forwards on its rows"),
-        (swapped, "rank 0 saw rank 1's rows"),
-        (on_copies, "rank 0 did no forward on its own rows"),
-    ],
-)
+@pytest.mark.parametrize("answer, told", [
+    (sharing, "ranks 0 and 1 share one tensor as their weight"),
+    (twice_forward, "rank 0 did 2 forwards on its rows"),
+    (swapped, "rank 0 saw rank 1's rows"),
+    (on_copies, "rank 0 did no forward on its own rows"),
+])  # fmt: skip
 def test_right_weights_reached_as_no_rank_could_are_refused(answer, told):
     verdict = check_step(answer)
     assert verdict.status == "wrong" and told in verdict.message
@@ -101,15 +98,12 @@ def test_the_reference_takes_the_step_that_torch_takes_on_all_rows():
         torch.testing.assert_close(list(rank.parameters()), list(whole.parameters()), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "comment, wrong, told",
-    [
-        *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
-        *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
-        (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
-        (guess_python_speedup, 2.0, {}),
-    ],
-)
+@pytest.mark.parametrize("comment, wrong, told", [
+    *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
+    *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
+    (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
+    (guess_python_speedup, 2.0, {}),
+])  # fmt: skip
 def test_a_famous_wrong_guess_is_not_called_close_and_its_reason_is_told(comment, wrong, told):
     message = comment(wrong, **told).message
     assert "close" not in message and "(" in message and "…" not in message, "told, and not cut off"

@@ -13,13 +13,10 @@ from support.n01.runs import simulate_loading
 from support.n01.solved import load_in_order, predict_epoch, work
 
 
-@pytest.mark.parametrize(
-    "check, number, says",
-    [
-        (n00.check_makespan, 0, "for times = [(1, 2), (4, 6)], expected 5, got 3. You added the durations up"),
-        (n00.check_makespan, 1, "expected 5, got 6. You took the last end"),
-    ],
-)
+@pytest.mark.parametrize("check, number, says", [
+    (n00.check_makespan, 0, "for times = [(1, 2), (4, 6)], expected 5, got 3. You added the durations up"),
+    (n00.check_makespan, 1, "expected 5, got 6. You took the last end"),
+])  # fmt: skip
 def test_the_first_counterexample_of_a_wrong_answer(check, number, says):
     assert says in check([*check.mistakes.values()][number]).message
 
@@ -114,35 +111,29 @@ def forgetful(dataset, collate, orders, results):
         results.put((order[0], tuple(dataset[index] for index in order[1]), None))
 
 
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        ((work, collector), n01.UNBOUND),
-        ((work, one_by_one), n01.STARVED),
-        ((work, ends_only_at_the_end), n01.LEFT),
-        ((work, in_the_trainer), n01.BY_HAND),
-        ((work, by_the_books_of_torch), n01.BY_HAND),
-        ((swallowing, load_in_order), n01.LOST),
-        ((forgetful, load_in_order), f"batch 0 is (0, 1), due is [0, 1]. {n01.UNCOLLATED}"),
-        ((work, n01._load_but(("raise error", "continue"))), n01.LOST),
-        ((work, n01._load_but(("raise error", "raise RuntimeError(error)"))), n01.AS_TEXT),
-        ((lambda *_: print(end=""), load_in_order), "all wait for each other"),
-        ((lambda dataset, *_: dataset.nothing, load_in_order), "in a worker your code raised AttributeError"),
-    ],
-)
+@pytest.mark.parametrize("answer, says", [
+    ((work, collector), n01.UNBOUND),
+    ((work, one_by_one), n01.STARVED),
+    ((work, ends_only_at_the_end), n01.LEFT),
+    ((work, in_the_trainer), n01.BY_HAND),
+    ((work, by_the_books_of_torch), n01.BY_HAND),
+    ((swallowing, load_in_order), n01.LOST),
+    ((forgetful, load_in_order), f"batch 0 is (0, 1), due is [0, 1]. {n01.UNCOLLATED}"),
+    ((work, n01._load_but(("raise error", "continue"))), n01.LOST),
+    ((work, n01._load_but(("raise error", "raise RuntimeError(error)"))), n01.AS_TEXT),
+    ((lambda *_: print(end=""), load_in_order), "all wait for each other"),
+    ((lambda dataset, *_: dataset.nothing, load_in_order), "in a worker your code raised AttributeError"),
+])  # fmt: skip
 def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
     verdict = n01.check_loader(*answer)
     assert verdict.status == "wrong" and says in verdict.message
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    "moment, end",
-    [
-        ("after a `break`", "send_home(team, orders, results, ())"),
-        ("after an error", "send_home(team, orders, results, missing if number == 0 and error is None else ())"),
-    ],
-)
+@pytest.mark.parametrize("moment, end", [
+    ("after a `break`", "send_home(team, orders, results, ())"),
+    ("after an error", "send_home(team, orders, results, missing if number == 0 and error is None else ())"),
+])  # fmt: skip
 def test_a_loader_that_leaves_large_results_unfetched_is_ended_and_told_so(monkeypatch, moment, end):
     monkeypatch.setattr(watched, "PIPES_PATIENCE", 0.5)
     verdict = n01.check_loader(work, n01._load_but((n01._END_ALL, end)))

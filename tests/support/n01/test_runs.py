@@ -59,18 +59,15 @@ def test_one_slow_batch_is_waited_for_and_a_deeper_queue_absorbs_it():
     assert epochs == [31 + 8 - 2, 31 + 8 - 4, 31, 31]
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (dict(batches=0), "batches must be at least 1, not 0"),
-        (dict(num_workers=-1), "num_workers must be at least 0, not -1"),
-        (dict(num_workers=1.5), "num_workers must be an integer"),
-        (dict(prefetch_factor=0), "prefetch_factor must be at least 1, not 0"),
-        (dict(load=-1.0), "load must be a number of seconds"),
-        (dict(step=float("nan")), "step must be a number of seconds"),
-        (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2"),
-    ],
-)
+@pytest.mark.parametrize("arguments, message", [
+    (dict(batches=0), "batches must be at least 1, not 0"),
+    (dict(num_workers=-1), "num_workers must be at least 0, not -1"),
+    (dict(num_workers=1.5), "num_workers must be an integer"),
+    (dict(prefetch_factor=0), "prefetch_factor must be at least 1, not 0"),
+    (dict(load=-1.0), "load must be a number of seconds"),
+    (dict(step=float("nan")), "step must be a number of seconds"),
+    (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2"),
+])  # fmt: skip
 def test_bad_arguments_raise_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
         n01.simulate_loading(**{"batches": 4, "load": 1.0, "step": 1.0, **arguments})

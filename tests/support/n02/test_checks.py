@@ -19,28 +19,18 @@ class Loader(n02.Loader):
         return self.collate_fn([self.dataset[index] for index in indices])
 
 
-@pytest.mark.parametrize(
-    "exercise, mistake, said",
-    [
-        (n02.check_loader, "An iterator that is kept", "collate_fn is sum), second epoch: for size = 5, "),
-        (
-            n02.check_loader,
-            "All batches are loaded",
-            "items and lists taken when the first batch comes: for size = 5, ",
-        ),
-        (n02.check_pooled, "Every epoch has the order", "half of the items), second epoch: for size = 24, "),
-        (n02.check_pooled, "Each reading may be", "shuffled at each reading: for size = 24, "),
-        (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
-        (n02.check_epoch_keys, "Only set_epoch sets", "iterated a second time: for size = 3, "),
-        (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),
-        (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
-        (
-            n02.check_repaired,
-            "Asked again after other items",
-            "Items 0 to 3 have [(85, 1), (51, 0), (30, 0), (7, 0)] in epoch 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize("exercise, mistake, said", [
+    (n02.check_loader, "An iterator that is kept", "collate_fn is sum), second epoch: for size = 5, "),
+    (n02.check_loader, "All batches are loaded", "items and lists taken when the first batch comes: for size = 5, "),
+    (n02.check_pooled, "Every epoch has the order", "half of the items), second epoch: for size = 24, "),
+    (n02.check_pooled, "Each reading may be", "shuffled at each reading: for size = 24, "),
+    (n02.check_pooled, "Count what the sampler names.", "len: for size = 24, "),
+    (n02.check_epoch_keys, "Only set_epoch sets", "iterated a second time: for size = 3, "),
+    (n02.check_pooled, "A pool holds pool × batch_size indices; yours holds pool.", "batch_size = 2, pool = 4, "),
+    (n02.check_dealt, "Every item comes once, but", "for size = 13, rank = 1, world_size = 3, worker = 1, "),
+    (n02.check_repaired, "Asked again after other items",
+     "Items 0 to 3 have [(85, 1), (51, 0), (30, 0), (7, 0)] in epoch 0"),
+])  # fmt: skip
 def test_a_fault_is_told_where_it_shows(exercise, mistake, said):
     wrong = next(answer for sentence, answer in exercise.mistakes.items() if sentence.startswith(mistake))
     assert said in exercise(wrong).message
@@ -93,17 +83,14 @@ def test_whatever_makes_the_numbers_of_seed_epoch_and_index_is_right_and_a_seed_
     assert "Another seed changes nothing" in n02.check_repaired(Text).message
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        lambda self, epoch, index: self.seed ^ (epoch * self.size + index),
-        lambda self, epoch, index: self.seed + epoch * self.size + index,
-        lambda self, epoch, index: self.seed + 1000 * epoch + index,
-        lambda self, epoch, index: 1000 * self.seed + epoch * self.size + index,
-        lambda self, epoch, index: (self.seed ^ epoch, index),
-        lambda self, epoch, index: (epoch, self.seed + index),
-    ],
-)
+@pytest.mark.parametrize("source", [
+    lambda self, epoch, index: self.seed ^ (epoch * self.size + index),
+    lambda self, epoch, index: self.seed + epoch * self.size + index,
+    lambda self, epoch, index: self.seed + 1000 * epoch + index,
+    lambda self, epoch, index: 1000 * self.seed + epoch * self.size + index,
+    lambda self, epoch, index: (self.seed ^ epoch, index),
+    lambda self, epoch, index: (epoch, self.seed + index),
+])  # fmt: skip
 def test_two_seeds_share_no_items_however_the_seed_is_mixed_with_the_rest(source):
     assert "Items of seed 1 have the numbers" in n02.check_repaired(n02._repaired(source=source)).message
 

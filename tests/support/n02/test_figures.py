@@ -34,18 +34,12 @@ def test_a_conversation_shows_each_message_and_then_the_order_in_the_colours_of_
     assert all(p.cell.rank == batch_of[p.cell.index] for p in drawn_cells(figure) if p.cell.index != "")
 
 
-@pytest.mark.parametrize(
-    "changed, says, shown",
-    [
-        ({"step": 2}, "Message 2 of 13: the Sampler orders items 4, 0", [4, 0, 4, 0, *"?????"]),
-        ({"step": 31}, "Message 13 of 13: the training loop gets item 1; the epoch is over", None),
-        (
-            {"step": 31, "drop_last": True},
-            "Message 11 of 11: item 1 would be a short batch: dropped; the epoch is over",
-            None,
-        ),
-    ],
-)
+@pytest.mark.parametrize("changed, says, shown", [
+    ({"step": 2}, "Message 2 of 13: the Sampler orders items 4, 0", [4, 0, 4, 0, *"?????"]),
+    ({"step": 31}, "Message 13 of 13: the training loop gets item 1; the epoch is over", None),
+    ({"step": 31, "drop_last": True}, "Message 11 of 11: item 1 would be a short batch: dropped; the epoch is over",
+     None),
+])  # fmt: skip
 def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
     figure = n02.draw_messages(**{**START, **changed})
     assert heading(figure) == says

@@ -29,15 +29,12 @@ def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_an
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        SequentialSampler,
-        lambda d: RandomSampler(d, seed=0),
-        torch.utils.data.SequentialSampler,
-        torch.utils.data.RandomSampler,
-    ],
-)
+@pytest.mark.parametrize("make", [
+    SequentialSampler,
+    lambda d: RandomSampler(d, seed=0),
+    torch.utils.data.SequentialSampler,
+    torch.utils.data.RandomSampler,
+])  # fmt: skip
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     messages = n02.record_epoch(make, size=4, batch_size=2)
     assert {(m.name, m.sender, m.receiver) for m in messages} == {

@@ -90,29 +90,19 @@ def written(**methods):
     return type("Written", (Written,), methods)
 
 
-@pytest.mark.parametrize(
-    "check, answer, said",
-    [
-        ("check_share", in_place, "got a change of `order`"),
-        ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
-        ("check_in_order", emptied, "got a change of `gathered`"),
-        ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
-        ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),
-        (
-            "check_sampler",
-            written(__iter__=lambda self: iter(torch.tensor([*Written.__iter__(self)]))),
-            "got indices of type Tensor",
-        ),
-        ("check_sampler", counted(int, lambda epoch: epoch + 1), "counts its passes: only set_epoch"),
-        ("check_sampler", counted(lambda epoch: epoch + 1, int), "so it begins with epoch 1: only set_epoch"),
-        ("check_sampler", counted(int, lambda epoch: 0), "A pass puts the epoch back to 0"),
-        (
-            "check_sampler",
-            written(set_epoch=lambda self, epoch: None),
-            "MyDistributedSampler: still the stub: set_epoch",
-        ),
-    ],
-)
+@pytest.mark.parametrize("check, answer, said", [
+    ("check_share", in_place, "got a change of `order`"),
+    ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
+    ("check_in_order", emptied, "got a change of `gathered`"),
+    ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
+    ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),
+    ("check_sampler", written(__iter__=lambda self: iter(torch.tensor([*Written.__iter__(self)]))),
+     "got indices of type Tensor"),
+    ("check_sampler", counted(int, lambda epoch: epoch + 1), "counts its passes: only set_epoch"),
+    ("check_sampler", counted(lambda epoch: epoch + 1, int), "so it begins with epoch 1: only set_epoch"),
+    ("check_sampler", counted(int, lambda epoch: 0), "A pass puts the epoch back to 0"),
+    ("check_sampler", written(set_epoch=lambda self, epoch: None), "MyDistributedSampler: still the stub: set_epoch"),
+])  # fmt: skip
 def test_an_answer_that_has_the_right_indices_and_cannot_be_used_is_refused_and_told_why(check, answer, said):
     verdict = getattr(n03, check)(answer)
     assert not verdict and said in verdict.message

@@ -81,39 +81,21 @@ def whole_tensors(tensor, dist):
         passing = received
 
 
-@pytest.mark.parametrize(
-    "halves, told",
-    [
-        (
-            (built.reduce_scatter, to_everyone),
-            "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0",
-        ),
-        (
-            (by_the_centre, nothing),
-            "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
-        ),
-        ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
-        (
-            (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
-            "It sends 1 time there; W − 1 is right.",
-        ),
-    ],
-)
+@pytest.mark.parametrize("halves, told", [
+    ((built.reduce_scatter, to_everyone), "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0"),
+    ((by_the_centre, nothing), "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only"),
+    ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
+    ((n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing), "It sends 1 time there; W − 1 is right."),
+])  # fmt: skip
 def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(halves, told):
     assert told in n06.check_ring(*halves).message
 
 
-@pytest.mark.parametrize(
-    "change, told",
-    [
-        (("], None", "]"), "backward returns as much as forward takes"),
-        (
-            (".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""),
-            "the part that belongs to its own points only",
-        ),
-        (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
-    ],
-)
+@pytest.mark.parametrize("change, told", [
+    (("], None", "]"), "backward returns as much as forward takes"),
+    ((".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""), "the part that belongs to its own points only"),
+    (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
+])  # fmt: skip
 def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
     assert told in n06.check_gather(n06._but(built.Gather, change)).message
 
@@ -123,17 +105,12 @@ def test_who_begins_before_all_gradients_are_there_is_told_so():
     assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
 
 
-@pytest.mark.parametrize(
-    "change, told",
-    [
-        (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
-        (
-            ("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
-            "is not there",
-        ),
-        (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
-    ],
-)
+@pytest.mark.parametrize("change, told", [
+    (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
+    (("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
+     "is not there"),
+    (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
+])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n06.check_state(n06._but(built.save, change), built.load).message
 

@@ -65,15 +65,12 @@ def from_first_row(sizes, means, variances):
     return mean, squares / (count - 1)
 
 
-@pytest.mark.parametrize(
-    "check, answer",
-    [
-        (n07.check_accumulate, by_means),
-        (n07.check_accumulate, divided_at_the_end),
-        (n07.check_saved_bytes, in_a_list),
-        (n07.check_join, from_first_row),
-    ],
-)
+@pytest.mark.parametrize("check, answer", [
+    (n07.check_accumulate, by_means),
+    (n07.check_accumulate, divided_at_the_end),
+    (n07.check_saved_bytes, in_a_list),
+    (n07.check_join, from_first_row),
+])  # fmt: skip
 def test_another_right_answer_passes(check, answer):
     verdict = check(answer)
     assert verdict, verdict.message
@@ -110,28 +107,21 @@ def twice(forward, parameters):
     return n07.check_saved_bytes.reference(forward, parameters)
 
 
-@pytest.mark.parametrize(
-    "check, wrong, says",
-    [
-        (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
-        (n07.check_scatter, doubled, "changed"),
-        (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
-        (
-            n07.check_scatter,
-            lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)],
-            "got a tuple_iterator",
-        ),
-        (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
-        (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
-        (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
-        (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
-        (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
-        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
-        (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
-        (n07.check_saved_bytes, twice, "called 2 times"),
-        (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
-    ],
-)
+@pytest.mark.parametrize("check, wrong, says", [
+    (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
+    (n07.check_scatter, doubled, "changed"),
+    (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
+    (n07.check_scatter, lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)], "got a tuple_iterator"),
+    (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
+    (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
+    (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
+    (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
+    (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+    (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
+    (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
+    (n07.check_saved_bytes, twice, "called 2 times"),
+    (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
+])  # fmt: skip
 def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     verdict = check(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message

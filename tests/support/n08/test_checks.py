@@ -91,22 +91,16 @@ def test_simulate_may_be_written_otherwise():
     assert n08.check_simulate(recursive)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
-        (
-            n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
-            "(kind, micro-batch, rank)?",
-        ),
-        (lambda orders, costs, message=0: [], "not a dictionary"),
-        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
-        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "says"), [
+    (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+    (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+    (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+    (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+    (n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")), "(kind, micro-batch, rank)?"),
+    (lambda orders, costs, message=0: [], "not a dictionary"),
+    (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
+    (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
+])  # fmt: skip
 def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     verdict = n08.check_simulate(wrong)
     assert verdict.status == "wrong" and says in verdict.message

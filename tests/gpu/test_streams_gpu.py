@@ -37,13 +37,9 @@ def test_a_prefetched_epoch_is_the_loaders_epoch_on_the_device(workers, pinned, 
                 assert x.is_cuda and torch.equal(x.cpu(), y)
 
 
-STAGES = {
-    "a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
-    "a tuple": lambda x: (x * 2, x.sum(1)),
-    "itself": lambda x: x,
-    "a view": lambda x: x[:, 3:],
-    "in place": lambda x: x.mul_(2),
-}
+STAGES = {"a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
+    "a tuple": lambda x: (x * 2, x.sum(1)), "itself": lambda x: x, "a view": lambda x: x[:, 3:],
+    "in place": lambda x: x.mul_(2)}  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -72,10 +72,8 @@ def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
-    mistakes = {
-        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
-        "You cubed.": lambda n: [i**3 for i in range(n)],
-    }
+    mistakes = {"You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)]}  # fmt: skip
     assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
     assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith("left out the zero.")
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
@@ -140,14 +138,9 @@ def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
 
 
 def test_an_exercise_may_accept_whatever_has_no_fault():
-    even = Exercise(
-        "an even number above n",
-        reference=lambda n: n + 2 - n % 2,
-        cases=cases("n", range(4)),
+    even = Exercise("an even number above n", reference=lambda n: n + 2 - n % 2, cases=cases("n", range(4)),
         fault=lambda got, expected, case: "" if got % 2 == 0 and got > case["n"] else f"{got} will not do",
-        praise="even and large enough {count} times",
-        mistakes={"Above, not equal.": lambda n: n + n % 2},
-    )
+        praise="even and large enough {count} times", mistakes={"Above, not equal.": lambda n: n + n % 2})  # fmt: skip
     assert even(lambda n: 10).message == "an even number above n: even and large enough 4 times."
     assert even(lambda n: n + n % 2).message == "an even number above n: for n = 0, 0 will not do. Above, not equal."
     assert "returned None" in even(lambda n: print(end="")).message
@@ -191,9 +184,6 @@ def test_later_cells_run_on_what_is_right_and_say_whose_it_is(capsys):
     right = "".join(["y", "es"])
     assert use(right, one) is right and use("no", one) == "yes" and use(None, one, ours="YES") == "YES"
     assert use((None, None), two) == ("a", "b") and use(("a", "b"), two) == ("a", "b")
-    assert capsys.readouterr().out.splitlines() == [
-        "my_word: from here on yours",
+    assert capsys.readouterr().out.splitlines() == ["my_word: from here on yours",
         *["my_word: from here on ours, until yours passes its check"] * 2,
-        "two words: from here on ours, until yours passes its check",
-        "two words: from here on yours",
-    ]
+        "two words: from here on ours, until yours passes its check", "two words: from here on yours"]  # fmt: skip

@@ -18,14 +18,11 @@ EXERCISES = {
 MISTAKES = [(name, sentence) for name, exercise in EXERCISES.items() for sentence in exercise.mistakes]
 
 # a missing `return` is told by what came of the None, in all others as "returned None"
-NONE_TOLD_OTHERWISE = {
-    "n00.check_step",
+NONE_TOLD_OTHERWISE = {"n00.check_step",
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
     *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
     *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
-    *("n12.check_mini", "n13.check_prefetch"),
-    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
-}
+    *("n12.check_mini", "n13.check_prefetch"), *("n06.check_ddp", "n06.check_gather", "n06.check_state")}  # fmt: skip
 
 
 @pytest.fixture
@@ -88,12 +85,8 @@ def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told
     assert verdict.status == "wrong" and ("returned None" in verdict.message) == (name not in NONE_TOLD_OTHERWISE)
 
 
-LOSSES = {
-    "A, told": {"test loss": [0.3, 0.31]},
-    "A, forgotten": {"test loss": [0.31, 0.3]},
-    "B, told": {"test loss": [0.3, 0.31]},
-    "B, forgotten": {"test loss": [0.4, 0.42]},
-}
+LOSSES = {"A, told": {"test loss": [0.3, 0.31]}, "A, forgotten": {"test loss": [0.31, 0.3]},
+    "B, told": {"test loss": [0.3, 0.31]}, "B, forgotten": {"test loss": [0.4, 0.42]}}  # fmt: skip
 GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n00.guess_weight": (0.75, 0.5, (6, 2)),
     "n00.guess_slow_rank": (8, 5, 4, 2),

@@ -77,10 +77,8 @@ def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (
 
 def test_a_step_survives_unless_a_later_attempt_did_it_again() -> None:
     steps = [*map(step, range(8)), *(step(n, 1) for n in range(5, 7)), *(step(n, 2) for n in range(5, 9))]
-    assert [(s.attempt, s.step) for s in surviving(steps)] == [
-        *((0, n) for n in range(5)),
-        *((2, n) for n in range(5, 9)),
-    ]
+    assert [(s.attempt, s.step) for s in surviving(steps)] == [*((0, n) for n in range(5)),
+        *((2, n) for n in range(5, 9))]  # fmt: skip
     # an attempt may end before it comes as far as the one before it: step 7 was done with weights that are lost
     assert [(s.attempt, s.step) for s in surviving(steps[:10])][-3:] == [(0, 4), (1, 5), (1, 6)]
     assert surviving([]) == []
@@ -99,11 +97,8 @@ def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path:
     StepLog(tmp_path, 0).write(step(1, attempt=2))
     (tmp_path / "rank1.jsonl").write_text('{"attempt": 7, "wor')
     (tmp_path / "ranking.jsonl").write_text("something else")
-    assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [
-        (0, 0, 0, (3, 4)),
-        (0, 0, 10, (3, 4)),
-        (2, 1, 0, (1,)),
-    ]
+    assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [(0, 0, 0, (3, 4)),
+        (0, 0, 10, (3, 4)), (2, 1, 0, (1,))]  # fmt: skip
     assert next_attempt(tmp_path) == 3
     with pytest.raises(FileNotFoundError, match="nothing was trained there"):
         read_steps(tmp_path / "none")

@@ -13,17 +13,8 @@ import pytest
 from tools.project import ROOT
 
 DRAWING = {"matplotlib", "ipywidgets", "IPython"}
-SHARED = {
-    "support.built",
-    "support.checks",
-    "support.digits",
-    "support.captions",
-    "support.ranks",
-    "support.recordings",
-    "support.runs",
-    "support.setup",
-    "support.training",
-}
+SHARED = {"support.built", "support.checks", "support.digits", "support.captions", "support.ranks",
+    "support.recordings", "support.runs", "support.setup", "support.training"}  # fmt: skip
 
 #: Lines at most: of lib, of lib/show, of a file, of a room; below, the rooms whose notebooks wait to be rewritten.
 LIB, SHOW, FILE, ROOM = 10_500, 1_800, 450, 1_000

@@ -94,11 +94,8 @@ def test_bench_runs_what_is_named_and_fails_with_it(
 
 def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
     room, generic, *cells, widgets = suite.steps(["03"])
-    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == [
-        "tests/browser/test_widgets.py",
-        "-k",
-        "03_",
-    ]
+    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == ["tests/browser/test_widgets.py", "-k",
+        "03_"]  # fmt: skip
     assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
     assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]

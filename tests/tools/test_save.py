@@ -146,14 +146,9 @@ def test_the_patterns_do_not_choke_on_a_picture_inside_a_page() -> None:
 
 @pytest.mark.parametrize("kind", ["object", "Other"])
 def test_text_that_differs_only_in_an_address_stays_as_it_was(kind: str) -> None:
-    old, new = (
-        [
-            nbformat.v4.new_output(
-                "execute_result", {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)}
-            )
-        ]
-        for name, number in (("object", 1), (kind, 2))
-    )
+    old, new = ([nbformat.v4.new_output("execute_result",
+        {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)})]
+        for name, number in (("object", 1), (kind, 2)))  # fmt: skip
     wanted = {"text/plain": (old if kind == "object" else new)[0].data["text/plain"], "image/png": "2"}
     save.keep_equal_text(old, new, save.sanitizers())
     assert new[0].data == wanted

@@ -76,9 +76,7 @@ def test_the_known_winners(units, weight, message, memory, name, seconds):
 
 def test_every_other_is_passed_over_for_a_reason():
     chosen = choose({5: equal(3, 0)}, 3, communicate=0.5, memory=4)
-    assert str(chosen).splitlines() == [
-        "1F1B, m = 5: 25 s, holds 3",
-        "  model parallel, m = 5: slower by 30 s",
+    assert str(chosen).splitlines() == ["1F1B, m = 5: 25 s, holds 3", "  model parallel, m = 5: slower by 30 s",
         "  GPipe, m = 5: needs 5 live activations, and 4 fit",
         "  eager 1F1B, m = 5, ahead = 2: needs 5 live activations, and 4 fit",
         "  interleaved 1F1B, m = 5, v = 2: its 6 stages do not divide 3 units",
@@ -87,8 +85,7 @@ def test_every_other_is_passed_over_for_a_reason():
         "  interleaved zero bubble, m = 5, v = 2: its 6 stages do not divide 3 units",
         "  ZB-V, m = 5: its 6 stages do not divide 3 units",
         "  DualPipeV, m = 5: dualpipe_v needs as many micro-batches as stages, with 3 partitions at least 6, not 5",
-        "  PipeDream, m = 5: never flushes: its gradients are those of older weights",
-    ]
+        "  PipeDream, m = 5: never flushes: its gradients are those of older weights"]  # fmt: skip
 
 
 def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts_in_the_smallest():

@@ -23,18 +23,12 @@ from lib.schedules.executor import Executor, run
 from lib.schedules.split_backward import backward_input
 from lib.timeline import Trace
 
-MAKERS = {
-    "gpipe": schedules.gpipe,
-    "1F1B": schedules.one_f_one_b,
-    "eager 1F1B": schedules.eager_one_f_one_b,
-    "model parallel": schedules.model_parallel,
-    "zero bubble": schedules.zero_bubble_h1,
+MAKERS = {"gpipe": schedules.gpipe, "1F1B": schedules.one_f_one_b, "eager 1F1B": schedules.eager_one_f_one_b,
+    "model parallel": schedules.model_parallel, "zero bubble": schedules.zero_bubble_h1,
     "interleaved": lambda m, n: schedules.interleaved_one_f_one_b(m, n, 2),
     "looped": lambda m, n: schedules.looped_bfs(m, n, 2),
-    "interleaved zero bubble": lambda m, n: schedules.interleaved_zero_bubble(m, n, 2),
-    "zbv": schedules.zbv,
-    "dualpipe": schedules.dualpipe_v,
-}
+    "interleaved zero bubble": lambda m, n: schedules.interleaved_zero_bubble(m, n, 2), "zbv": schedules.zbv,
+    "dualpipe": schedules.dualpipe_v}  # fmt: skip
 every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 split_or_not = pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
 
@@ -138,12 +132,8 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
             return index, self.linear(x) * mask + index[:, None], mask, y
 
     torch.manual_seed(0)
-    stages = [
-        Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())),
-        Use(),
-        Use(),
-        nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0]),
-    ]
+    stages = [Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())), Use(), Use(),
+        nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0])]  # fmt: skip
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
     of_one = [Function(lambda x: (x,)), nn.Sequential(Function(torch.cat), *mlp(1))]
     assert_like_plain(make(4, 2), of_one, *data(8), F.mse_loss)
@@ -250,10 +240,8 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
         def backward(ctx, grad):
             return grad, None
 
-    stages = [
-        nn.Sequential(layer, Function(lambda x, rank=rank: Saved.apply(x, rank)), nn.Linear(4, 4).double())
-        for rank, layer in enumerate(mlp(3))
-    ]
+    stages = [nn.Sequential(layer, Function(lambda x, rank=rank: Saved.apply(x, rank)), nn.Linear(4, 4).double())
+        for rank, layer in enumerate(mlp(3))]  # fmt: skip
     executor = Executor(schedule, stages)
     assert executor.live == [0, 0, 0], "nothing has run"
     executor.run(*data(6), F.mse_loss)

@@ -31,13 +31,9 @@ from lib.schedules.makers import alternate, in_rounds, round_size
 
 LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
 V_SHAPED = [zbv, dualpipe_v]
-TORCH = {
-    interleaved_one_f_one_b: "ScheduleInterleaved1F1B",
-    looped_bfs: "ScheduleLoopedBFS",
-    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble",
-    zbv: "ScheduleZBVZeroBubble",
-    dualpipe_v: "ScheduleDualPipeV",
-}
+TORCH = {interleaved_one_f_one_b: "ScheduleInterleaved1F1B", looped_bfs: "ScheduleLoopedBFS",
+    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble", zbv: "ScheduleZBVZeroBubble",
+    dualpipe_v: "ScheduleDualPipeV"}  # fmt: skip
 SIZES = list(product(range(1, 12), range(1, 6)))  # m, n
 
 
@@ -56,10 +52,8 @@ def torch_orders(maker, m, n, v=2):
     stages = [SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None) for _ in range(v)]
     table = schedule(stages, m).pipeline_order
     # an overlapped pair holds its forward and its backward as sub_actions
-    return [
-        [str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
-        for rank in range(n)
-    ]
+    return [[str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
+        for rank in range(n)]  # fmt: skip
 
 
 def idle(schedule, forward=1, backward=2, weight=1):

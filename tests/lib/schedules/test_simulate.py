@@ -153,13 +153,8 @@ def test_a_flush_costs_a_bubble_each_time_and_pipedream_has_only_one():
 # --- what idle ranks wait for
 def test_each_wait_names_what_it_is_for_also_what_is_under_way():
     waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
-    assert [(str(wait), wait.start, wait.end) for wait in waits] == [
-        ("rank 0 waits for 1B0, to do 0B0", 2, 4),
-        ("rank 0 waits for 1B1, to do 0B1", 6, 7),
-        ("rank 1 waits for 0F0, to do 1F0", 0, 1),
-        ("rank 1 has no more work", 7, 9),
-    ]
-    assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [
-        (0, 1, 4, None, None),
-        (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0)),
-    ]
+    assert [(str(wait), wait.start, wait.end) for wait in waits] == [("rank 0 waits for 1B0, to do 0B0", 2, 4),
+        ("rank 0 waits for 1B1, to do 0B1", 6, 7), ("rank 1 waits for 0F0, to do 1F0", 0, 1),
+        ("rank 1 has no more work", 7, 9)]  # fmt: skip
+    assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [(0, 1, 4, None, None),
+        (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0))]  # fmt: skip

@@ -191,14 +191,8 @@ def test_a_gpu_that_is_not_there_is_told_at_once():
 # ---- StreamPipeline
 def stages():
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
-    return {
-        "a model": model,
-        "a tuple of results": lambda x: (x * 2, x.sum(1)),
-        "other dtype": lambda x: x > 0,
-        "itself": lambda x: x,
-        "a view": lambda x: x[:, 1:],
-        "in place": lambda x: x.mul_(2),
-    }
+    return {"a model": model, "a tuple of results": lambda x: (x * 2, x.sum(1)), "other dtype": lambda x: x > 0,
+        "itself": lambda x: x, "a view": lambda x: x[:, 1:], "in place": lambda x: x.mul_(2)}  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", stages())

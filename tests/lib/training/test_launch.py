@@ -81,12 +81,9 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
-        assert sorted(mine) == [
-            f"[rank {rank}] argument {tmp_path} threads 1 x",
-            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
-            f"[rank {rank}] no newline",
-            f"[rank {rank}] to stderr",
-        ]
+        assert sorted(mine) == [f"[rank {rank}] argument {tmp_path} threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}", f"[rank {rank}] no newline",
+            f"[rank {rank}] to stderr"]  # fmt: skip
     assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 

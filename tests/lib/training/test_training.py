@@ -125,12 +125,10 @@ def of_two(digits, data, tmp_path_factory):
     (folder / "gradients.py").write_text(GRADIENTS)
     np.savez(folder / "batch.npz", images=data.images[:24].numpy(), digits=data.digits[:24].numpy())
     out = folder / "gradients.npz"
-    jobs: list[Job] = [
-        [out, "", folder / "gradients.py", folder / "batch.npz", out],
+    jobs: list[Job] = [[out, "", folder / "gradients.py", folder / "batch.npz", out],
         training(digits, folder / "two", "--dataset", "sampler", "--save-every", 1),
         training(digits, folder / "again", "--dataset", "sampler", *FAILS, 12),
-        training(digits, folder / "killed", *FAILS, 18),
-    ]
+        training(digits, folder / "killed", *FAILS, 18)]  # fmt: skip
     return folder, run_jobs(folder, jobs, ranks=2, max_restarts=1)
 
 
@@ -153,13 +151,10 @@ def of_three(digits, killed, tmp_path_factory):
     for ranks in ("1", "3"):
         shutil.copytree(killed, folder / ranks)
     fault = ("--fail-rank", 0, "--fail-at", 18)
-    jobs = [
-        training(digits, folder / "3", *fault),
-        training(digits, folder / "1", *fault, alone=True),
+    jobs = [training(digits, folder / "3", *fault), training(digits, folder / "1", *fault, alone=True),
         training(digits, folder / "one", "--dataset", "sampler", alone=True),
         training(digits, killed, "--seed", 1, alone=True, refusal=folder / "refusal"),
-        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise"),
-    ]
+        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise")]  # fmt: skip
     return folder, run_jobs(folder, jobs, ranks=3)
 
 

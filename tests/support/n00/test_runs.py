@@ -50,10 +50,8 @@ def test_ranks_of_ddp_take_the_step_of_the_whole_batch():
     generator = torch.Generator().manual_seed(0)
     model, alone = nn.Linear(3, 4).double(), nn.Linear(3, 4).double()
     alone.load_state_dict(model.state_dict())
-    batches = [
-        (torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
-        for _ in range(2)
-    ]
+    batches = [(torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
+        for _ in range(2)]  # fmt: skip
     before = [weight.tolist() for weight in model.parameters()]
     ranks = ddp_step(model, batches, 0.5)
     assert [weight.tolist() for weight in model.parameters()] == before, "the caller's model is left as it was"

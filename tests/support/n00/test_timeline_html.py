@@ -61,11 +61,9 @@ def test_the_view_is_one_string_that_needs_nothing_else_and_has_the_alt_text_of_
 def test_the_still_picture_shows_every_span_without_the_script_and_buttons_tell_two_traces_apart() -> None:
     page = Page(timeline_html(MEASURED, PREDICTED).html)
     spans = page.all("g", "idt-span")
-    assert [(s["data-name"], s["data-row"], s["data-a"], s["data-b"]) for s in spans[:3]] == [
-        ("predicted", "0", "0.0", "1.0"),
-        ("predicted", "0", "1.0", "2.0"),
-        ("measured", "0", "0.0", "1.25"),
-    ]
+    assert [(s["data-name"], s["data-row"], s["data-a"], s["data-b"])
+        for s in spans[:3]] == [("predicted", "0", "0.0", "1.0"), ("predicted", "0", "1.0", "2.0"),
+        ("measured", "0", "0.0", "1.25")]  # fmt: skip
     assert len(spans) == 8
     assert "load 1\nworker · load · measured\n1.250 – 2.500 s · 1.25 s" in page.words
     assert {"67 % busy", "time (s)", "worker", "model", "predicted", "measured"} <= set(page.words)

@@ -37,12 +37,9 @@ def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_an
 ])  # fmt: skip
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     messages = n02.record_epoch(make, size=4, batch_size=2)
-    assert {(m.name, m.sender, m.receiver) for m in messages} == {
-        ("length", "Dataset", "Sampler"),
-        ("indices", "Sampler", "DataLoader"),
-        ("load", "DataLoader", "Dataset"),
-        ("batch", "DataLoader", "training loop"),
-    }
+    assert {(m.name, m.sender, m.receiver) for m in messages} == {("length", "Dataset", "Sampler"),
+        ("indices", "Sampler", "DataLoader"), ("load", "DataLoader", "Dataset"),
+        ("batch", "DataLoader", "training loop")}  # fmt: skip
 
 
 def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_dataset_finds_its_loader():
@@ -50,10 +47,8 @@ def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_datase
     dataset = n02.IndexDataset(2, log)
     len(dataset)
     dataset[1]
-    assert log == [
-        n02.Message("length", "Dataset", "training loop", (2,)),
-        n02.Message("load", "training loop", "Dataset", (1,)),
-    ]
+    assert log == [n02.Message("length", "Dataset", "training loop", (2,)),
+        n02.Message("load", "training loop", "Dataset", (1,))]  # fmt: skip
     log = []
     loader = DataLoader(Subset(n02.IndexDataset(4, log), [3, 1]), batch_size=2)
     assert [batch.tolist() for batch in loader] == [[3, 1]]
@@ -79,11 +74,8 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
 def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
     length, index = n02.Message("length", "a", "b", (5,)), n02.Message("indices", "a", "b", (1,))
     other = n02.Message("indices", "a", "c", (1,))
-    assert n02.joined([length, length, index, index, other]) == [
-        length,
-        n02.Message("indices", "a", "b", (1, 1)),
-        other,
-    ]
+    assert n02.joined([length, length, index, index, other]) == [length, n02.Message("indices", "a", "b", (1, 1)),
+        other]  # fmt: skip
     assert n02.joined([]) == []
 
 

@@ -116,10 +116,8 @@ def test_a_save_is_judged_by_every_moment_of_it(change, told):
 
 
 def test_a_load_that_looks_too_late_is_refused():
-    late = n06._but(
-        built.load,
-        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
-    )
+    late = n06._but(built.load, ("if zlib",
+        "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"))  # fmt: skip
     assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
 
 

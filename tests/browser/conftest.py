@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,9 +102,7 @@ def kernels() -> dict[Path, str]:
 
 
 @pytest.fixture
-def open_notebook(
-    server: Server, browser: Browser, lab_pages: list[Page], kernels: dict[Path, str]
-) -> Iterator[Callable[..., Notebook]]:
+def open_notebook(server: Server, browser: Browser, lab_pages: list[Page], kernels: dict[Path, str]):
     """Open a notebook of the copy, alone in the page; it is closed with the test, and a kernel of its `own` ends."""
     opened: list[tuple[Path, Notebook, bool]] = []
 

@@ -63,9 +63,7 @@ def test_the_test_tools_come_on_top_and_serve_the_lab_too(root: Path, update: Ca
     assert update("--test") == ["create", *LAB, *TEST, *TEST]
 
 
-def test_an_installation_that_broke_off_is_done_again(
-    root: Path, update: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_that_broke_off_is_done_again(root, update, monkeypatch):
     update()
     (root / "requirements.txt").write_text("changed")
 

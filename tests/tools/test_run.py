@@ -54,9 +54,7 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"), [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)], ids=["ok", "failed", "none", "hung"]
 )
-def test_any_step_that_fails_fails_the_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: tuple[int, int], expected: int
-) -> None:
+def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expected):
     monkeypatch.setattr(suite, "steps", lambda *_: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
     answers = iter(codes)
     monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
@@ -76,9 +74,7 @@ def test_every_suite_and_every_notebook_is_in_a_step() -> None:
     assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
 
 
-def test_bench_runs_what_is_named_and_fails_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd):
     folder = tmp_path / "tests" / "bench"
     folder.mkdir(parents=True)
     (folder / "bench_good.py").write_text("def main(): print('a table')")
@@ -117,9 +113,7 @@ def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "ci", "fetched"), [(None, "", True), (None, "true", False), ("/x", "", False)])
-def test_a_missing_browser_is_fetched_once_but_not_in_ci(
-    monkeypatch: pytest.MonkeyPatch, found: str | None, ci: str, fetched: bool
-) -> None:
+def test_a_missing_browser_is_fetched_once_but_not_in_ci(monkeypatch, found, ci, fetched):
     commands: list[list[str]] = []
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(suite.lab, "find_chromium", lambda: found)

@@ -293,9 +293,7 @@ def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, make
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(
-    two: Launch, maker: str
-) -> None:
+def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(two: Launch, maker: str):
     assert {seen[maker]["engine"] for seen in two.seen} == {MAKERS[maker]}
     for rank in range(2):
         done = [span.label for span in trace(two, maker).only(lane=f"rank {rank}")]
@@ -354,9 +352,7 @@ def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: st
         assert not {"no data dimension", "frozen, whole backwards"} & seen["refused"].keys()  # nothing is wrong there
 
 
-def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_gradients_of_one_process(
-    two: Launch,
-) -> None:
+def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_gradients_of_one_process(two: Launch):
     """300 legal tables, then 300 damaged ones, some of which can run."""
     tables = list(zip(*(seen["at random"] for seen in two.seen), strict=True))
     for mine, theirs in tables:
@@ -416,9 +412,7 @@ def test_both_replicas_do_the_same_table_in_lanes_of_their_own(four: Launch) -> 
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
 
 
-def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(
-    four: Launch,
-) -> None:
+def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(four: Launch):
     for rank, seen in enumerate(four.seen):
         assert seen["other order"]["place"] == [rank % 2, rank // 2]
         assert seen["other order"]["gradients"] < 1e-6

@@ -37,7 +37,6 @@ def chromium() -> str:
 
 
 def write(path: Path, *sources: str) -> Path:
-    """Write a notebook of code cells."""
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
     return path
@@ -82,7 +81,6 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """An empty page that shares nothing with the pages before it."""
     page = browser.new_page(viewport={"width": 1280, "height": 1600})
     page.set_default_timeout(60_000)
     yield page

@@ -21,7 +21,6 @@ assert {path.stem for path in notebooks()} >= {*WHOLE}
 
 
 def shown(path: Path, names: Set[str] = SHOWS) -> list[str]:
-    """Return the calls of a notebook that show an interactive figure."""
     cells = nbformat.read(path, as_version=4).cells
     return [call for cell in cells if cell.cell_type == "code" for call in shows(cell.source, names)]
 

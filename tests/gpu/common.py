@@ -33,8 +33,6 @@ class Slow(nn.Module):
 
 @skippable(stash=["skip"])
 class First(nn.Module):
-    """A convolution that hands its result's tanh over to `Last`."""
-
     def __init__(self, channels, out):
         super().__init__()
         self.conv = nn.Conv2d(channels, out, 3, padding=1)

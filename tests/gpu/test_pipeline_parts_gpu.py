@@ -54,8 +54,6 @@ def test_a_copied_portal_has_its_phony_on_the_next_device():
 
 
 class Repeat(nn.Module):
-    """Do something so many times."""
-
     def __init__(self, what, times):
         super().__init__()
         self.what, self.times = what, times

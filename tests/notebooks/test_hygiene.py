@@ -25,10 +25,6 @@ def test_every_notebook_obeys(path: Path, rule: hygiene.Rule) -> None:
     assert rule(Page.read(path)) == []
 
 
-def test_all_notebooks_together_are_light() -> None:
-    assert sum(path.stat().st_size for path in notebooks()) <= 8e6
-
-
 # From here on: a notebook without fault, and what each rule says when one is planted.
 
 
@@ -46,7 +42,6 @@ TITLE, SETUP, GUESS, FIGURE, BREAK, EXERCISE = range(6)
 
 @pytest.fixture
 def page(tmp_path: Path) -> Page:
-    """A chapter that obeys every rule."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "notebooks" / "solutions").mkdir(parents=True)
     path = tmp_path / "notebooks" / "05_toy.ipynb"
@@ -87,7 +82,6 @@ def more(number: int, source: str) -> Plant:
 
 
 def shown(**fields: object) -> Plant:
-    """Change what the figure's cell shows."""
     return lambda page: page.raw["cells"][FIGURE]["outputs"][0].update(copy.deepcopy(fields))
 
 
@@ -191,7 +185,8 @@ def test_a_planted_fault_is_noticed(page: Page, rule: hygiene.Rule, plants: list
         assert re.fullmatch(pattern, complaint)
 
 
-def test_every_rule_has_a_planted_fault() -> None:
+def test_every_rule_has_a_planted_fault_and_all_notebooks_together_are_light() -> None:
+    assert sum(path.stat().st_size for path in notebooks()) <= 8e6
     assert {rule for rule, _, said in FAULTS if said} == set(hygiene.RULES)
 
 

@@ -45,7 +45,6 @@ def solved(number):
 
 
 def invented(text):
-    """Return the names of what stands below a notebook's number and is not so in its solution."""
     found = []
     for number, parts in sections(text).items():
         right = solved(number)

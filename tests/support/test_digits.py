@@ -16,12 +16,15 @@ def folder(tmp_path_factory):
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
-def test_the_meta_file_reads_like_an_image_caption_set_and_is_train_and_test(folder):
+def test_the_meta_file_reads_like_an_image_caption_set_and_writing_again_changes_nothing(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
     train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
     assert (len(train), len(test)) == (1437, 360) and train + test == everything
     assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert write_digits(folder) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_pixels_and_labels_survive_the_file(folder):
@@ -34,12 +37,6 @@ def test_pixels_and_labels_survive_the_file(folder):
         assert image.shape == (1, 8, 8) and image.dtype == torch.float32
         assert torch.equal((image[0] * 16).round(), torch.tensor(original.images[index], dtype=torch.float32))
         assert label == original.target[index]
-
-
-def test_writing_again_changes_nothing(folder):
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert write_digits(folder) == folder
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -27,7 +27,6 @@ def nothing_recorded(name):
 
 @pytest.fixture
 def save(tmp_path, monkeypatch):
-    """Save a recording `probe` in a reader's folder, away from the repository."""
     monkeypatch.chdir(tmp_path)
 
     def save(data, command="python -m probe", **more):
@@ -36,15 +35,12 @@ def save(tmp_path, monkeypatch):
     return save
 
 
-def test_what_is_saved_is_loaded_with_the_versions_it_was_measured_with(save):
+def test_what_is_saved_is_loaded_and_lines_under_a_table_name_machine_date_versions_and_command(save):
     save({"rows": [{"who": "ours", "seconds": 0.5}]})
     record = recordings.load("probe")
     assert record["rows"] == [{"who": "ours", "seconds": 0.5}]
     expected = {"torch": torch.__version__, "numpy": version("numpy"), "command": "python -m probe"}
     assert expected.items() <= record["provenance"].items()
-
-
-def test_the_lines_under_a_table_name_machine_date_versions_and_command(save):
     save({}, gpu="GPU of the test", driver="1.2")
     record = recordings.load("probe")
     lines = recordings.provenance(record)

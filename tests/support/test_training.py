@@ -26,15 +26,12 @@ IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 DIGITS = torch.arange(20) % 10
 
 
-def test_equal_seeds_make_equal_models_and_the_global_generator_is_left_alone() -> None:
+def test_equal_seeds_make_equal_models_whose_logits_are_cosines_times_the_scale() -> None:
     before = torch.random.get_rng_state()
     one, same, other = TinyClip(seed=3), TinyClip(seed=3), TinyClip(seed=4)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.words.weight, other.words.weight)
-
-
-def test_logits_are_cosines_times_the_scale() -> None:
     model = TinyClip()
     logits = model(IMAGES[:5], CAPTIONS)
     assert logits.shape == (5, 10) and logits.abs().max().item() <= 10.0 + 1e-4
@@ -75,16 +72,13 @@ def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (
     return Step(attempt, 2, rank, 0, 0, number, rows, loss, 0.0, 1.0)
 
 
-def test_a_step_survives_unless_a_later_attempt_did_it_again() -> None:
+def test_a_step_survives_unless_done_again_later_and_losses_are_means_over_rows_not_ranks() -> None:
     steps = [*map(step, range(8)), *(step(n, 1) for n in range(5, 7)), *(step(n, 2) for n in range(5, 9))]
     assert [(s.attempt, s.step) for s in surviving(steps)] == [*((0, n) for n in range(5)),
         *((2, n) for n in range(5, 9))]  # fmt: skip
     # an attempt may end before it comes as far as the one before it: step 7 was done with weights that are lost
     assert [(s.attempt, s.step) for s in surviving(steps[:10])][-3:] == [(0, 4), (1, 5), (1, 6)]
     assert surviving([]) == []
-
-
-def test_losses_are_means_over_rows_not_over_ranks() -> None:
     ranks = [step(0, rank=0, rows=(1, 2, 3), loss=1.0), step(0, rank=1, rows=(4,), loss=5.0)]
     empty = [step(1, rank=0, rows=(5,), loss=2.0), step(1, rank=1, rows=(), loss=0.0)]
     assert global_losses([*ranks, *empty]) == [2.0, 2.0]

@@ -17,7 +17,6 @@ TEST = ["-r requirements.txt -r requirements-test.txt -c constraints.txt", "--no
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of the files that decide."""
     (tmp_path / "tools").mkdir()
     for name in [*DECIDE, "requirements-test.txt"]:
         (tmp_path / name).write_text(name)

@@ -24,7 +24,6 @@ FILES = ["requirements.txt", "requirements-test.txt"]
 
 
 def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
-    """The requirements of a file by name, each with its comment."""
     found = {}
     for line in (ROOT / name).read_text().splitlines():
         code, _, comment = line.partition("#")
@@ -43,7 +42,6 @@ def pins() -> dict[str, str]:
 
 @cache
 def installed() -> set[str]:
-    """The names of all distributions here."""
     return {canonicalize_name(one.name) for one in distributions() if one.name}
 
 
@@ -59,7 +57,6 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
 
 
 def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
-    """Everything that pip would install here is pinned, so that two installations are equal."""
     waiting, seen = [key for name in FILES for key in requirements(name)], set()
     while waiting:
         name = waiting.pop()
@@ -73,7 +70,6 @@ def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
 
 @cache
 def allowed_pythons() -> dict[str, SpecifierSet]:
-    """The Pythons that each pinned package says it is for."""
     metadata = {name: distribution(name).metadata for name in pins() if name in installed()}
     return {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
 
@@ -100,7 +96,6 @@ def test_the_package_itself_needs_torch_and_numpy_in_the_same_ranges() -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """The top-level names of the packages that a file imports, anywhere in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}

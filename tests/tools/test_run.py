@@ -88,16 +88,13 @@ def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd
     assert "there are: bench_bad bench_good" in capfd.readouterr().err
 
 
-def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
+def test_one_notebook_is_its_room_hygiene_cells_and_widgets_and_fast_leaves_out_whatever_takes_long() -> None:
     room, generic, *cells, widgets = suite.steps(["03"])
     assert room.arguments[0] == "tests/support/n03" and widgets.arguments == ["tests/browser/test_widgets.py", "-k",
         "03_"]  # fmt: skip
     assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
     assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
-
-
-def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
     (step,) = suite.steps(fast=True)
     assert step.arguments[-2:] == ["-m", "not ranks"] and "tests/property" in step.arguments
     assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)

@@ -36,7 +36,6 @@ explore(lambda n: figure, n=whole(1, 3, 2, "n"))
 
 
 def write(path: Path, text: str, tags: dict[int, list[str]] | None = None) -> Path:
-    """Write a notebook of code cells, separated by lines of dashes."""
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in text.strip().split("---\n")]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
@@ -51,7 +50,6 @@ def outputs(path: Path) -> list:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A small notebook, saved three times: its path, and what the file held after each time."""
     path = write(tmp_path_factory.mktemp("save") / "small.ipynb", SMALL, {5: ["raises-exception"]})
     texts = []
     for _ in range(3):
@@ -60,18 +58,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return path, texts
 
 
-def test_three_savings_of_an_unchanged_notebook_give_the_same_file(saved: tuple[Path, list[str]]) -> None:
-    _, (first, second, third) = saved
-    assert first == second == third
-
-
-def test_every_cell_has_run_and_nothing_is_stored_that_an_editor_remembers(saved: tuple[Path, list[str]]) -> None:
+def test_every_cell_has_run_and_neither_savings_nor_editors_leave_a_trace_in_the_file(saved: tuple[Path, list[str]]):
     notebook = nbformat.read(saved[0], as_version=4)
     assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4, 5, 6]
     assert all(cell.outputs for cell in notebook.cells)
     assert set(notebook.metadata) == {"kernelspec", "language_info", "idt"}
     assert "version" not in notebook.metadata.language_info
     assert {key for cell in notebook.cells for key in cell.metadata} == {"tags"}
+    _, (first, second, third) = saved
+    assert first == second == third
 
 
 def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(saved: tuple[Path, list[str]]) -> None:
@@ -105,32 +100,25 @@ def test_a_changed_result_is_saved_and_reported(tmp_path: Path) -> None:
     assert outputs(path)[0][0].text == "2\n"
 
 
-def test_a_failed_run_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_run_or_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path, monkeypatch):
     path = write(tmp_path / "fails.ipynb", "1 / 0")
     before = path.read_bytes()
     with pytest.raises(FAILURES, match="ZeroDivisionError"):
         save.save(path)
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []
-
-
-def test_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "kept.ipynb", "x = 1")
     before, notebook = path.read_bytes(), nbformat.read(path, as_version=4)
     monkeypatch.setattr(save.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         save.write(notebook, path)
     assert path.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fails.ipynb", "kept.ipynb"]
 
 
-def test_a_widget_without_a_picture_is_refused() -> None:
+def test_a_widget_without_a_picture_is_refused_and_a_traceback_names_no_folder_of_this_machine() -> None:
     output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"})
     with pytest.raises(ValueError, match=r"lib\.show\.explore"):
         save.tidy_outputs([output])
-
-
-def test_a_traceback_names_no_folder_of_this_machine() -> None:
     line = f'File "{save.ROOT}/lib/data/samplers.py", in "/venv/lib/python3.11/site-packages/torch/x.py"'
     assert save.without_paths(line) == 'File "lib/data/samplers.py", in "site-packages/torch/x.py"'
 

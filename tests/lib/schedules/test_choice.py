@@ -16,7 +16,6 @@ def equal(units, weight=1.0):
 
 
 def every(m, n, units):
-    """All tables there are, spelt out: what `choose` has to find by itself."""
     yield from (maker(m, n) for maker in ONE)
     yield from (s.eager_one_f_one_b(m, n, ahead) for ahead in range(2, m + 2))
     yield from (maker(m, n, v) for maker in LOOPED for v in range(2, units // n + 1) if units % (n * v) == 0)

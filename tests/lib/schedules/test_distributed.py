@@ -283,7 +283,6 @@ def trace(run: Launch, maker: str) -> Trace:
     return Recorder(run.folder / maker).trace()
 
 
-# ---- two ranks, one pipeline
 @pytest.mark.parametrize("maker", MAKERS)
 def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, maker: str) -> None:
     for seen in two.seen:
@@ -307,14 +306,10 @@ def test_measured_spans_have_the_lanes_labels_and_kinds_of_the_simulated_ones(tw
     assert {(s.lane, s.label, s.kind) for s in measured} == {(s.lane, s.label, s.kind) for s in predicted}
 
 
-def test_the_clock_is_one_for_all_ranks(two: Launch) -> None:
-    """Nothing starts before what it needs has ended in another process."""
+def test_the_clock_is_one_for_all_ranks_and_layers_keep_their_names_of_the_whole_model(two: Launch):
     ends = {span.label: span.end for span in trace(two, "gpipe")}
     starts = {span.label: span.start for span in trace(two, "gpipe")}
     assert all(ends[f"0F{i}"] <= starts[f"1F{i}"] and ends[f"1B{i}"] <= starts[f"0B{i}"] for i in range(4))
-
-
-def test_layers_keep_the_names_that_they_have_in_the_whole_model(two: Launch) -> None:
     looped = [seen["looped_bfs"] for seen in two.seen]
     assert [seen["stages"] for seen in looped] == [[0, 2], [1, 3]]
     assert looped[0]["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]  # stage 2, layer 5, has no parameters
@@ -394,7 +389,6 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
     assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]
 
 
-# ---- two replicas of two ranks
 @pytest.mark.parametrize("maker", [*MAKERS][:-1])
 def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: Launch, maker: str) -> None:
     """Also where the backward is split: there DDP alone would leave each replica with gradients of its own."""

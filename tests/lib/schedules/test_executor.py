@@ -34,8 +34,6 @@ split_or_not = pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules
 
 
 class Function(nn.Module):
-    """A layer without parameters."""
-
     def __init__(self, function):
         super().__init__()
         self.function = function
@@ -78,7 +76,6 @@ def rank_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("rank ")]
 
 
-# --- what it computes
 @every_schedule
 def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
     schedule = make(8, 2)
@@ -95,18 +92,18 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
             assert ends[f"{int(stage) - 1}F{micro_batch}"] <= span.start
 
 
-def test_a_rank_without_work_has_its_lane():
-    _, trace = run(Schedule("idle", [[], schedules.gpipe(2, 1).actions(0)]), mlp(1), *data(2), F.mse_loss)
-    assert trace.lanes == ("rank 0", "rank 1") and trace.busy("rank 0") == 0
-
-
-def test_gradients_add_up_as_with_backward():
+def test_gradients_add_up_as_with_backward_and_a_rank_without_work_has_its_lane():
     schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
     gradients = []
     for _ in range(2):
         run(schedule, stages, x, target, F.mse_loss)
         gradients.append([parameter.grad.clone() for stage in stages for parameter in stage.parameters()])
     torch.testing.assert_close(gradients[1], [2 * grad for grad in gradients[0]])
+    _, trace = run(Schedule("idle", [[], schedules.gpipe(2, 1).actions(0)]), mlp(1), *data(2), F.mse_loss)
+    assert trace.lanes == ("rank 0", "rank 1") and trace.busy("rank 0") == 0
+    stages = mlp(4)
+    stages[3] = stages[0]  # rank 0 has both
+    assert_like_plain(schedules.zbv(4, 2), stages, *data(8), F.mse_loss)
 
 
 def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
@@ -171,7 +168,6 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
         run(make(2, 2), mlp(2), *data(4), F.mse_loss)
 
 
-# --- the modes of the caller
 def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights():
     seen = set()
     stages = [nn.Sequential(*mlp(1, dtype=torch.float32), Function(lambda x: seen.add(x.dtype) or x))]
@@ -221,7 +217,6 @@ def test_each_micro_batch_draws_numbers_of_its_own_in_each_stage():
     assert len(set(seen)) == len(seen) == 6
 
 
-# --- memory
 @pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
 def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
     schedule = MAKERS[name](6, 3)
@@ -274,7 +269,6 @@ def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
     assert not rank_threads()
 
 
-# --- the split backward
 class Shared(nn.Module):
     """One weight, used three times, twice on the way of the input and once beside it."""
 
@@ -382,7 +376,6 @@ def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone(
     assert all(other.grad is None for other in unused)
 
 
-# --- errors
 def test_an_error_keeps_its_object_and_names_the_action():
     error = ArithmeticError("here")
 
@@ -476,13 +469,6 @@ def test_what_does_not_fit_is_refused_at_once(refused, error, words):
         refused(schedules.gpipe(4, 2), *data(8))
 
 
-def test_one_rank_may_use_a_parameter_in_two_stages():
-    stages = mlp(4)
-    stages[3] = stages[0]  # rank 0 has both
-    assert_like_plain(schedules.zbv(4, 2), stages, *data(8), F.mse_loss)
-
-
-# --- costs
 @split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
     schedule = make(6, 2)

@@ -25,7 +25,6 @@ Pair = namedtuple("Pair", "x y")
 
 
 def plain(x):
-    """The tensor of the CPU behind a PretendTensor."""
     return each_tensor(lambda y: y.as_subclass(torch.Tensor), x)
 
 
@@ -48,7 +47,6 @@ def train(gpu, batches):
     return seen
 
 
-# ---- DevicePrefetcher
 @pytest.mark.parametrize("depth", [1, 2, 5, 100])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
@@ -61,15 +59,12 @@ def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
     assert find_races(gpu.operations) == []
 
 
-def test_on_a_cpu_the_loader_is_read_no_sooner_than_its_batch_is_needed():
+def test_on_a_cpu_the_loader_is_read_when_needed_and_on_a_gpu_copies_go_ahead_by_depth():
     taken = []
     source = (taken.append(i) or i for i in range(5))
     iterator = iter(DevicePrefetcher(source, "cpu", 3))
     assert taken == []
     assert next(iterator) == 0 and taken == [0]
-
-
-def test_copies_go_ahead_of_the_computing_by_depth():
     gpu = PretendGPU()
     train(gpu, DevicePrefetcher(on_pretend(gpu), gpu, depth=3))
     labels = [op.label for op in gpu.operations if op.kind == "launch"]
@@ -188,7 +183,6 @@ def test_a_gpu_that_is_not_there_is_told_at_once():
         DevicePrefetcher([], 1)
 
 
-# ---- StreamPipeline
 def stages():
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
     return {"a model": model, "a tuple of results": lambda x: (x * 2, x.sum(1)), "other dtype": lambda x: x > 0,
@@ -287,12 +281,15 @@ def test_on_a_cpu_a_recorder_gets_a_span_a_chunk_and_no_gradients_are_kept():
     assert not StreamPipeline(nn.Linear(3, 2), 2, device="cpu")(torch.randn(4, 3)).requires_grad
 
 
-# ---- races
-def test_a_race_is_told_in_words():  # which pairs race: tests/property/test_races_properties.py, against every run
+def test_a_race_is_told_in_words_and_a_pretend_gpu_knows_what_it_can_forget():
     region = (Region("A", 0, 4),)
     a, b = Operation("launch", "s", "a", writes=region), Operation("launch", "t", "b", reads=region)
     (race,) = find_races([a, b])
     assert str(race) == "b (t) reads A while a (s) may still write it: nothing lets b wait for a"
+    with pytest.raises(ValueError, match="record_stream, wait_event, wait_stream"):
+        PretendGPU(["record_steam"])
+    with pytest.raises(IndexError):
+        without([], 0)
 
 
 @pytest.mark.parametrize(
@@ -379,14 +376,6 @@ def test_a_side_stream_needs_wait_stream_both_ways(waits):
     assert find_races(gpu.operations) == []
 
 
-def test_a_pretend_gpu_knows_what_it_can_forget():
-    with pytest.raises(ValueError, match="record_stream, wait_event, wait_stream"):
-        PretendGPU(["record_steam"])
-    with pytest.raises(IndexError):
-        without([], 0)
-
-
-# ---- the model
 def test_one_chunk_or_one_buffer_overlaps_nothing_and_with_many_the_slowest_lane_decides():
     one, many = predict_chunks(1, 3, 4, 2), predict_chunks(100, 3, 4, 2)
     assert one.makespan == 9 and overlap_share(one) == 0
@@ -411,12 +400,15 @@ def test_the_model_waits_exactly_where_the_pipeline_does():
     assert starts == pytest.approx({label: span.start for label, span in model.items()})
 
 
-def test_too_many_chunks_cost_more_than_they_hide():
+def test_too_many_chunks_cost_more_than_they_hide_and_uneven_chunks_take_their_share():
     times = [predict_chunks(c, 4, 4, 4, overhead=0.1).makespan for c in (1, 4, 200)]
     assert times[1] < times[0] < times[2]
     best = best_chunks(4, 4, 4, 0.1)
     assert best == min(range(1, 65), key=lambda c: predict_chunks(c, 4, 4, 4, overhead=0.1).makespan)
     assert best_chunks(1, 100, 0, 5) == 1
+    trace = predict_chunks(4, 10, 10, 0, rows=10)
+    assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
+    assert len(predict_chunks(8, 1, 1, 1, rows=3).only(lane="compute")) == 3
 
 
 def test_what_the_host_launches_is_hidden_until_it_is_the_limit():
@@ -427,20 +419,11 @@ def test_what_the_host_launches_is_hidden_until_it_is_the_limit():
     assert slow.lanes == ("copy in", "compute", "copy out")
 
 
-def test_uneven_chunks_take_their_share():
-    trace = predict_chunks(4, 10, 10, 0, rows=10)
-    assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
-    assert len(predict_chunks(8, 1, 1, 1, rows=3).only(lane="compute")) == 3
-
-
-def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
+def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute_and_overlap_is_the_hidden_part():
     for copy, compute in ((2, 5), (5, 2), (3, 3)):
         assert predict_prefetch(50, copy, compute, ahead=False).makespan == 50 * (copy + compute)
         ahead = predict_prefetch(50, copy, compute).makespan
         assert ahead == 50 * max(copy, compute) + min(copy, compute)
-
-
-def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
     spans = [Span("copy", "C", 0, 4, "copy"), Span("compute", "F", 3, 5, "compute")]
     assert overlap_share(Trace(spans)) == 0.5 and overlap_share(Trace(spans[:1])) == 0.0
 
@@ -453,7 +436,6 @@ def test_seconds_that_are_none_are_told(seconds):
         predict_prefetch(2, 1, seconds)
 
 
-# ---- spans of a stream, on a clock that the test holds
 class FakeDevice:
     """A device whose stream does its work later than it is launched; its clock started 100 s before the host's.
 
@@ -517,12 +499,6 @@ def test_spans_are_read_at_the_end_and_lie_on_the_recorders_clock(monkeypatch):
     assert found["F1"] == pytest.approx((13.0, 15.0), abs=1e-3)
 
 
-def test_without_a_recorder_no_event_is_made(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", None)
-    with spans.device_span(object(), "compute", "F0", "compute"):
-        pass
-
-
 def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
     gpu, stage, recorder = FakeDevice(monkeypatch), EngineStage.__new__(EngineStage), Recorder()
     stage.device, stage.stage_index, stage.lane = torch.device("cuda", 0), 1, "rank 1"
@@ -546,9 +522,12 @@ def test_pinning_is_in_no_span(monkeypatch):
     assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
 
 
-def test_a_span_of_work_that_raises_is_kept(monkeypatch):
+def test_a_span_of_work_that_raises_is_kept_and_without_a_recorder_no_event_is_made(monkeypatch):
     gpu, recorder = FakeDevice(monkeypatch), Recorder()
     with contextlib.suppress(ZeroDivisionError), recorder, spans.device_span(object(), "compute", "F0", "compute"):
         gpu.work(1.0)
         raise ZeroDivisionError
     assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])
+    monkeypatch.setattr(torch.cuda, "Event", None)
+    with spans.device_span(object(), "compute", "F0", "compute"):
+        pass

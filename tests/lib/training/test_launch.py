@@ -10,11 +10,12 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from datetime import timedelta
 
 import psutil
 import pytest
 
-from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, torchrun
+from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, meet, torchrun
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -42,7 +43,6 @@ def script(folder, text):
 
 
 def commands_that_know(word):
-    """Return the command lines of all living processes that were told this word."""
     alive = (p.info for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
     return [info["cmdline"] for info in alive if str(word) in (info["cmdline"] or [])]
 
@@ -60,7 +60,6 @@ def tell_when_all_are_known(tmp_path, monkeypatch):
     monkeypatch.setattr(_Family, "call_the_roll", and_tell)
 
 
-# ---- all goes well
 @pytest.mark.ranks
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys, monkeypatch):
     """Of a run that ends well, after a restart; what its ranks have left behind in both attempts ends with it."""
@@ -119,7 +118,6 @@ def group(tmp_path_factory):
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
-# ---- a rank fails
 @pytest.mark.ranks
 def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group):
     error = group.error
@@ -193,7 +191,6 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monk
 
 @pytest.mark.ranks
 def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path):
-    """Rank 0 presses the reader's stop button."""
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
@@ -251,7 +248,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments,
         torchrun("no_such.py", **arguments)
 
 
-# ---- whose fault it was, from the logs alone
 TABLE = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 100{rank})\n"
 FORCED = "W Unable to shutdown process 100{rank} via 15, forcefully exiting via 9\n"
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer"
@@ -260,7 +256,6 @@ TRACEBACK = "[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   F
 
 
 def cause(folder, codes, errors, forced=(), attempt=0):
-    """Write logs as torchrun does, and ask for the first failure."""
     for rank in {0, 1, *codes, *errors}:
         logs = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(rank)
         logs.mkdir(parents=True)
@@ -353,3 +348,9 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):
     logs.read(to_the_end=True)
     assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]
+
+
+def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
+        meet(timedelta(seconds=1))

@@ -85,16 +85,13 @@ def test_a_label_stays_a_label(nasty: str) -> None:
     assert page.words.count(nasty) >= 3
 
 
-def test_a_trace_gives_the_same_small_bytes_without_a_machine_in_them(tmp_path: Path) -> None:
+def test_a_trace_gives_the_same_small_bytes_with_no_machine_in_them_and_odd_times_and_names_fit(tmp_path: Path):
     html = timeline_html(MEASURED, PREDICTED).html
     assert html == timeline_html(MEASURED, PREDICTED).html
     assert str(tmp_path.parent) not in html and "0x" not in html
     assert "0.30000000000000004" not in timeline_html(Trace([Span("a", "x", 0.1 + 0.2, 0.7)])).html
     assert len(timeline_html(LOTS).html) / len(LOTS) < 400, "bytes a span"
     assert not any(Page(timeline_html(trace).html).open for trace in DEGENERATE.values())
-
-
-def test_times_far_from_zero_and_long_names_fit() -> None:
     page = Page(timeline_html(Trace([Span("a lane with a very long name indeed", "x", 1e6, 1e6 + 1e-3)])).html)
     geometry = json.loads(page.all("div", "idt-timeline")[0]["data-geometry"] or "")
     assert geometry["start"] < geometry["end"]

@@ -10,8 +10,6 @@ from support.n02.runs import as_worker
 
 
 class Loader(n02.Loader):
-    """The loader as a class that is its own iterator's maker, without `yield`."""
-
     def __iter__(self):
         return map(self.load, self.batch_sampler)
 

@@ -14,16 +14,13 @@ def told(messages):
     return [(message.name, message.payload) for message in messages]
 
 
-def test_an_item_is_its_index_and_one_outside_is_refused_so_that_plain_iteration_ends():
+def test_an_item_is_its_index_and_messages_of_an_epoch_come_in_order_and_the_dropped_are_never_loaded():
     assert list(n02.IndexDataset(3)) == [n02.IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
             n02.IndexDataset(3)[index]
     with pytest.raises(ValueError, match="size must be at least 0"):
         n02.IndexDataset(-1)
-
-
-def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_and_never_loaded():
     first = [("length", (3,)), ("indices", (0, 1)), ("load", (0, 1)), ("batch", (0, 1)), ("indices", (2,))]
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2)) == [*first, ("load", (2,)), ("batch", (2,))]
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first

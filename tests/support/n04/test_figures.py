@@ -21,9 +21,14 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def test_page_reads_are_summed_over_ranks():
+def test_page_reads_are_summed_and_who_is_never_seen_or_does_not_exist_is_named():
     figure = n04.draw_page_reads({"stride": [[0, 1, 2], [0, 1, 2]], "contiguous": [[0, 1], [1, 2]]}, pages=3)
     assert "summed: stride 6; contiguous 4" in alt_text(figure)
+    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
+    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
+    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
+    figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
+    assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
 
 def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
@@ -35,17 +40,6 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         stands = min(rank * local + values["calls"] * n04.BATCH, (rank + 1) * local)
         assert f"position = {stands}." in words
         assert ("has no rank" in words) == (values["rank"] >= world_size)
-
-
-def test_a_sample_that_does_not_exist_is_named():
-    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
-    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
-    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
-
-
-def test_who_is_never_seen_is_named_for_each_way():
-    figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
-    assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
 
 def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():

@@ -152,7 +152,7 @@ def test_an_index_made_row_by_row_is_told_what_it_takes():
     assert checks.check_index(compact)
 
 
-def test_a_client_that_connects_for_each_batch_is_counted():
+def test_a_client_that_connects_for_each_batch_and_rows_that_stay_while_the_next_are_read_are_found():
     class Anew(solved.MyServerDataset):
         def __getitems__(self, indices):
             self.owner = None
@@ -160,8 +160,6 @@ def test_a_client_that_connects_for_each_batch_is_counted():
 
     assert "you connected 2 times" in checks.check_client(Anew).message
 
-
-def test_rows_that_stay_while_the_next_are_read_are_found_by_their_bytes():
     class Late(solved.MyRankDataset):
         def load(self, epoch, mini_epoch):
             rows = self.source.__getitems__(self.ids(epoch, mini_epoch))

@@ -100,9 +100,14 @@ def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
     assert told in n06.check_gather(n06._but(built.Gather, change)).message
 
 
-def test_who_begins_before_all_gradients_are_there_is_told_so():
+def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
     early = n06._but(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
     assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
+    late = n06._but(built.load, ("if zlib",
+        "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"))  # fmt: skip
+    assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
+    begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
+    assert begun.status == "wrong" and "is never waited for" in begun.message
 
 
 @pytest.mark.parametrize("change, told", [
@@ -113,14 +118,3 @@ def test_who_begins_before_all_gradients_are_there_is_told_so():
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n06.check_state(n06._but(built.save, change), built.load).message
-
-
-def test_a_load_that_looks_too_late_is_refused():
-    late = n06._but(built.load, ("if zlib",
-        "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"))  # fmt: skip
-    assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
-
-
-def test_who_has_written_the_hooks_and_not_yet_finish_has_begun():
-    begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
-    assert begun.status == "wrong" and "is never waited for" in begun.message

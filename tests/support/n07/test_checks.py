@@ -22,7 +22,6 @@ def test_lib_and_another_right_way_to_cut_and_to_join_pass():
 
 
 def by_means(model, parts):
-    """Weigh the mean loss of each part that has a token by its share of them."""
     model.zero_grad()
     counts, total = [int((y != -100).sum()) for _, y in parts], 0.0
     for (x, y), count in zip(parts, counts, strict=True):
@@ -47,7 +46,6 @@ def divided_at_the_end(model, parts):
 
 
 def in_a_list(forward, parameters):
-    """Collect first, sort out afterwards."""
     held = []
     with saved_tensors_hooks(lambda x: held.append(x.detach()) or x.detach(), lambda x: x):
         forward()
@@ -81,7 +79,6 @@ def doubled(tensors, chunks):
 
 
 def only_outputs(forward, parameters):
-    """Count what comes out, not what is kept."""
     result = forward()
     return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
@@ -127,14 +124,11 @@ def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     assert verdict.status == "wrong" and says in verdict.message, verdict.message
 
 
-def test_the_first_counterexample_of_a_wrong_cut():
+def test_the_first_counterexample_of_a_wrong_cut_and_the_reason_of_a_famous_wrong_guess_are_told():
     (chunk,) = [cut for why, cut in n07.check_scatter.mistakes.items() if "torch.chunk" in why]
     message = n07.check_scatter(chunk).message
     assert message.startswith("scatter: for rows = 6, ") and "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
-
-
-def test_a_famous_wrong_guess_is_told_its_reason_and_never_called_close():
     assert "You said 4, which is what was asked for; " in n07.guess_chunks(4).message
     assert "You said 43, which is what is left; " in n07.guess_way(43).message
     assert "You said 80, as 8 · 10; " in n07.guess_way(0.8).message

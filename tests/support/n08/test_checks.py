@@ -29,14 +29,11 @@ def test_what_the_reader_writes_equals_lib_in_all_small_sizes_costs_and_messages
             )
 
 
-def test_a_run_waits_where_lib_says_and_for_what():
+def test_a_run_waits_where_lib_says_and_ranks_that_never_wait_end_no_earlier_and_hold_more():
     for m, n in ((8, 4), (3, 2), (1, 1)):
         orders = solved.one_f_one_b(m, n)
         run = run_of(orders, solved.simulate, message=0.5)
         assert run.waits == schedules.waits_for(as_schedule(orders), communicate=0.5)
-
-
-def test_ranks_that_never_wait_end_no_earlier_and_hold_more():
     orders = never_waiting(8, 4)
     validate(as_schedule(orders))
     assert max(solved.simulate(orders, {"F": [1] * 4, "B": [2] * 4}).values()) == 33

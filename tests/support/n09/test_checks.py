@@ -12,16 +12,12 @@ from support.n09 import checks as n09
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Wrong answers that hang are given up sooner; the right ones never wait for anything."""
     monkeypatch.setattr(n09, "PATIENCE", 0.6)
 
 
-def test_the_worker_of_lib_passes(monkeypatch):
+def test_the_worker_of_lib_passes_and_a_machine_without_a_free_core_is_told_so(monkeypatch):
     monkeypatch.setattr(n09, "PATIENCE", 10.0)
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
-
-
-def test_a_machine_without_a_free_core_is_told_so():
     assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
 
 

@@ -42,13 +42,10 @@ def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
         assert heading(n09.draw_runtime(number, 2, 3)).startswith(f"Step {number} of 7, {name}: ")
 
 
-def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_a_clock_beyond_the_last_is_the_last():
+def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_the_deadlock_a_ring_of_waits():
     strong = [patch.cell for patch in drawn_cells(n09.draw_runtime(5, 2, 3)) if patch.cell.rank is not None]
     assert [(cell.index, cell.rank) for cell in strong] == [(2, 0), (1, 1), (0, 2)]
     assert alt_text(n09.draw_runtime(5, 6, 2)) == alt_text(n09.draw_runtime(5, n09.MICRO_BATCHES, 2))
-
-
-def test_the_deadlock_is_a_ring_of_waits():
     stuck = n09.draw_stuck(0.5)
     assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
 

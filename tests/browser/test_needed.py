@@ -30,13 +30,10 @@ def test_what_an_interactive_figure_needs(cells: list[str], kept: list[str]) -> 
     assert needed(cells) == kept
 
 
-def test_only_a_call_shows_a_figure() -> None:
+def test_only_a_call_shows_a_figure_and_the_set_up_cell_stays_and_nothing_is_stored() -> None:
     assert shows("# explore(x)\ntext = 'explore(y)'\nfrom lib import explore") == []
     assert shows("explore(a)\nplay(b)\nexplore(c)") == ["explore", "explore"]
     assert shows("explore(a)\ntimeline_html(b)", LIVES) == ["timeline_html"]
-
-
-def test_the_set_up_cell_stays_and_nothing_is_stored() -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in ("setup()", "slow()", "explore(f)", "timeline_html(t)")]
     cells[0].metadata["tags"] = ["setup"]
     cells.insert(1, nbformat.v4.new_markdown_cell("words"))

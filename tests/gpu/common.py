@@ -9,8 +9,6 @@ MODES = ["always", "except_last", "never"]
 
 
 class Slow(nn.Module):
-    """Keep one multiprocessor busy for so many clock ticks, forward and back."""
-
     class Sleep(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, ticks):

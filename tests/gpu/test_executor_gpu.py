@@ -17,7 +17,6 @@ LONG = 20_000_000  # cycles
 
 
 def places(ranks):
-    """Devices for so many ranks: all on one GPU; on two, if there are; one on the CPU."""
     yield ["cuda"] * ranks
     yield ["cuda:0", "cpu"] * (ranks // 2)
     if torch.cuda.device_count() > 1:

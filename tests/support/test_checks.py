@@ -87,12 +87,6 @@ def test_a_guess_is_commented_on_and_never_fails(my_guess):
     assert said.status == "note" and bool(said) is False
 
 
-def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is_a_mistake_of_ours():
-    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
-    with pytest.raises(ValueError, match="at least one case"):
-        check_function(squares, squares, [], what="squares")
-
-
 @pytest.mark.parametrize("my_guess, truth, says", [
     (3, 3, "that is it"),
     (3.5, 3, "close"),
@@ -118,23 +112,23 @@ def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
     assert check_value(value, truth, what="W", tolerance=tolerance).status == status
 
 
-def test_a_known_wrong_value_is_explained_and_what_the_reader_wrote_is_escaped():
-    known = {5: "That counts the padding."}
-    assert check_value(5, 4, what="W", wrong=known).message.endswith("That counts the padding.")
-    assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
-
-
-def test_cases_are_named_once():
+def test_cases_are_named_once_there_must_be_some_and_floats_have_room_for_rounding():
     assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
     assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
     with pytest.raises(ValueError):
         cases("m n", [(3, 2, 1)])
+    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
+    with pytest.raises(ValueError, match="at least one case"):
+        check_function(squares, squares, [], what="squares")
 
 
-def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
+def test_an_exercise_without_cases_compares_a_value_explains_wrong_ones_and_escapes_what_was_written():
     exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
     assert exercise(6) and exercise(None).status == "open"
     assert exercise(5).message == "the clocks is not 5. One too few: count the last."
+    known = {5: "That counts the padding."}
+    assert check_value(5, 4, what="W", wrong=known).message.endswith("That counts the padding.")
+    assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
 
 
 def test_an_exercise_may_accept_whatever_has_no_fault():
@@ -146,14 +140,11 @@ def test_an_exercise_may_accept_whatever_has_no_fault():
     assert "returned None" in even(lambda n: print(end="")).message
 
 
-def test_an_exercise_of_two_answers_is_open_until_both_are_there_and_refuses_another_number():
+def test_an_exercise_of_two_answers_needs_both_and_a_guess_reads_what_is_meant():
     pair = Exercise("a pair", reference=(1, 2), answers=2, judge=lambda _, pair: Verdict("right", f"{sum(pair)}"))
     assert pair(1, 2).message == "3" and pair(1, None).status == "open"
     with pytest.raises(TypeError, match="2 answer"):
         pair(1)
-
-
-def test_a_guess_reads_what_is_meant_and_gets_what_the_notebook_knows():
     fastest = Guess(lambda ways: f"the best of {ways}", lambda ways: "AB"[ways - 1], read=letter)
     assert fastest(" b", ways=2).message == "You said B: that is it, the best of 2 = B."
     assert fastest(None, 2).message.startswith("No guess yet for the best of 2.")

@@ -9,36 +9,25 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from support import runs
 from support.digits import Digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
-from support.runs import (
-    DEALS,
-    MISTAKES,
-    REPAIRED,
-    Data,
-    Deal,
-    chunk_speed,
-    count,
-    load_data,
-    parts,
-    run_in_processes,
-    study,
-)
+from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, count, load_data, parts, study
 
 
 def test_every_task_leaves_a_span_in_its_processs_lane_and_a_process_that_dies_is_an_error():
-    trace = run_in_processes(count, processes=2, tasks=5)
+    trace = runs.run_in_processes(count, processes=2, tasks=5)
     dealt = [("process 0", "0"), ("process 0", "2"), ("process 0", "4"), ("process 1", "1"), ("process 1", "3")]
     assert sorted((span.lane, span.label) for span in trace) == dealt
     with pytest.raises(RuntimeError, match="process 0 .exit code"):
-        run_in_processes(os.abort, processes=1, tasks=1)
+        runs.run_in_processes(os.abort, processes=1, tasks=1)
     with pytest.raises(ValueError, match="processes must be at least 1, not 0"):
-        run_in_processes(count, processes=0)
+        runs.run_in_processes(count, processes=0)
 
 
 def test_speed_is_measured_for_every_size_down_to_the_smallest():
-    record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
+    record = runs.chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
     assert record["size"] == [8, 4, 2] and len(record["rows_per_second"]) == 3
     assert min(record["rows_per_second"]) > 0 and record["device"] == "CPU"
 

@@ -7,20 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.training import (
-    CAPTIONS,
-    Step,
-    StepLog,
-    TinyClip,
-    accuracy,
-    caption_loss,
-    contrastive_loss,
-    global_losses,
-    next_attempt,
-    read_steps,
-    surviving,
-    tokens,
-)
+from support import training as clip
+from support.training import CAPTIONS, Step, StepLog, TinyClip, global_losses, read_steps, surviving
 
 IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 DIGITS = torch.arange(20) % 10
@@ -40,19 +28,19 @@ def test_equal_seeds_make_equal_models_whose_logits_are_cosines_times_the_scale(
 
 def test_what_a_sample_adds_depends_on_its_batch_only_in_clips_loss() -> None:
     model, captions = TinyClip(), [CAPTIONS[digit] for digit in DIGITS[:20]]
-    alone = caption_loss(model, IMAGES[:10], captions[:10], reduction="none")
-    among = caption_loss(model, IMAGES[:20], captions, reduction="none")[:10]
+    alone = clip.caption_loss(model, IMAGES[:10], captions[:10], reduction="none")
+    among = clip.caption_loss(model, IMAGES[:20], captions, reduction="none")[:10]
     assert torch.allclose(alone, among, atol=1e-6)
-    halves = [contrastive_loss(model, IMAGES[a:b], captions[a:b]) for a, b in ((0, 10), (10, 20))]
-    assert not torch.isclose((halves[0] + halves[1]) / 2, contrastive_loss(model, IMAGES[:20], captions), atol=0.1)
+    halves = [clip.contrastive_loss(model, IMAGES[a:b], captions[a:b]) for a, b in ((0, 10), (10, 20))]
+    assert not torch.isclose((halves[0] + halves[1]) / 2, clip.contrastive_loss(model, IMAGES[:20], captions), atol=0.1)
 
 
 def test_tokens_name_what_they_do_not_know() -> None:
-    assert tokens(["a handwritten zero", "a handwritten nine"]).tolist() == [[0, 1, 2], [0, 1, 11]]
+    assert clip.tokens(["a handwritten zero", "a handwritten nine"]).tolist() == [[0, 1, 2], [0, 1, 11]]
     with pytest.raises(ValueError, match="no 'printed'; it has a, handwritten, zero"):
-        tokens(["a printed zero"])
+        clip.tokens(["a printed zero"])
     with pytest.raises(ValueError, match="different lengths"):
-        tokens(["a zero", "a handwritten zero"])
+        clip.tokens(["a zero", "a handwritten zero"])
 
 
 def test_accuracy_without_a_process_group_and_without_images() -> None:
@@ -62,10 +50,10 @@ def test_accuracy_without_a_process_group_and_without_images() -> None:
         def forward(self, images: torch.Tensor, captions: Sequence[str]) -> torch.Tensor:
             return torch.nn.functional.one_hot(DIGITS[: len(images)], 10).float()
 
-    assert accuracy(Knows(), [(IMAGES[:10], captions)]) == 1.0
-    assert accuracy(Knows(), [(IMAGES[:10], captions[1:] + captions[:1])]) < 0.5
+    assert clip.accuracy(Knows(), [(IMAGES[:10], captions)]) == 1.0
+    assert clip.accuracy(Knows(), [(IMAGES[:10], captions[1:] + captions[:1])]) < 0.5
     with pytest.raises(ValueError, match="no image"):
-        accuracy(Knows(), [])
+        clip.accuracy(Knows(), [])
 
 
 def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (1,), loss: float = 1.0) -> Step:
@@ -85,7 +73,7 @@ def test_a_step_survives_unless_done_again_later_and_losses_are_means_over_rows_
 
 
 def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
-    assert next_attempt(tmp_path) == 0
+    assert clip.next_attempt(tmp_path) == 0
     for rank in (0, 10):
         StepLog(tmp_path, rank).write(step(0, rank=rank, rows=(3, 4)))
     StepLog(tmp_path, 0).write(step(1, attempt=2))
@@ -93,7 +81,7 @@ def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path:
     (tmp_path / "ranking.jsonl").write_text("something else")
     assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [(0, 0, 0, (3, 4)),
         (0, 0, 10, (3, 4)), (2, 1, 0, (1,))]  # fmt: skip
-    assert next_attempt(tmp_path) == 3
+    assert clip.next_attempt(tmp_path) == 3
     with pytest.raises(FileNotFoundError, match="nothing was trained there"):
         read_steps(tmp_path / "none")
 
@@ -108,9 +96,9 @@ def test_a_run_goes_on_after_a_line_that_was_cut_short_and_only_that_line_is_los
             log.write_bytes(first + second[:-cut])
     # without its newline the line says all the same what was done
     assert [s.step for s in read_steps(tmp_path)] == ([0, 1, 2] if cut == 1 else [0, 2])
-    assert next_attempt(tmp_path) == 3
+    assert clip.next_attempt(tmp_path) == 3
     log.write_bytes(log.read_bytes() + b"\0\0\0\xff\n")  # as after a loss of power
-    assert next_attempt(tmp_path) == 3
+    assert clip.next_attempt(tmp_path) == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

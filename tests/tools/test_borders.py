@@ -72,26 +72,16 @@ def room_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def test_lib_imports_itself_and_torch_and_numpy():
+def test_lib_imports_itself_torch_and_numpy_knows_nothing_of_the_notebooks_and_only_lib_show_draws():
     allowed = {"lib", "torch", "numpy", *sys.stdlib_module_names}
-    for name in modules():
-        if name.startswith("lib") and not name.startswith("lib.show"):
+    for name in (name for name in modules() if name.startswith("lib")):
+        outside = [full for full in imports(name) if full.split(".")[0] in ("support", "tools", "tests")]
+        assert not outside, f"{name} imports {outside[0]}"
+        if not name.startswith("lib.show"):
             foreign = {full.partition(".")[0] for full in imports(name, only_at_import=True)} - allowed
             assert not foreign, f"importing {name} needs {', '.join(foreign)}; `import lib` needs torch and numpy only"
-
-
-def test_only_lib_show_draws():
-    for name in modules():
-        if name.startswith("lib") and not name.startswith("lib.show"):
             assert not {full.partition(".")[0] for full in imports(name)} & DRAWING, f"{name} draws"
             assert not [full for full in imports(name) if full.startswith("lib.show")], f"{name} imports lib.show"
-
-
-def test_lib_knows_nothing_of_the_notebooks():
-    for name in modules():
-        if name.startswith("lib"):
-            outside = [full for full in imports(name) if full.split(".")[0] in ("support", "tools", "tests")]
-            assert not outside, f"{name} imports {outside[0]}"
 
 
 def test_a_room_imports_lib_and_what_all_share_but_no_other_room_and_what_all_share_imports_none():

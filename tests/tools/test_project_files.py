@@ -88,13 +88,6 @@ def test_this_environment_has_the_pinned_versions() -> None:
     assert versions == {name: pins()[name] for name in versions}
 
 
-def test_the_package_itself_needs_torch_and_numpy_in_the_same_ranges() -> None:
-    ours = {canonicalize_name(Requirement(text).name): Requirement(text) for text in PROJECT["project"]["dependencies"]}
-    theirs = requirements("requirements.txt")
-    assert ours.keys() == {"torch", "numpy"}
-    assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
-
-
 def imported(path: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -102,12 +95,16 @@ def imported(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_whatever_lib_imports_is_required() -> None:
+def test_whatever_lib_imports_is_required_and_the_package_itself_needs_torch_and_numpy_in_that_range() -> None:
     used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
     used -= {*sys.stdlib_module_names, "lib", "google"}
     owners = packages_distributions()
     needed = {canonicalize_name(owners.get(name, [name])[0]) for name in used}
     assert needed - requirements("requirements.txt").keys() - {"ipython"} == set(), "jupyterlab brings ipython"
+    ours = {canonicalize_name(Requirement(text).name): Requirement(text) for text in PROJECT["project"]["dependencies"]}
+    theirs = requirements("requirements.txt")
+    assert ours.keys() == {"torch", "numpy"}
+    assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
 
 
 def test_condas_environment_is_python_pip_and_requirements_txt() -> None:

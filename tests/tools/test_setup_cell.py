@@ -37,7 +37,6 @@ print(os.getcwd(), lib.__file__, sys.modules["support"].__file__, *commands, sep
 
 
 def run(folder: Path, colab: bool = False) -> list[str]:
-    """Run the cell in a new Python that starts in `folder`; return the lines that it printed."""
     command = [sys.executable, "-c", RUN, *(["colab"] if colab else [])]
     result = subprocess.run(command, cwd=folder, input=setup_cell.text(ADDRESS), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -46,7 +46,6 @@ def idle(schedule, forward=1, backward=2, weight=1):
 
 
 def gaps(schedule):
-    """For each rank, the idle time between its first action and its last, when F = I = W."""
     trace = simulate(schedule, forward=1, backward=2, weight=1)
     return [trace.only(lane=lane).makespan - trace.busy(lane) for lane in trace.lanes]
 
@@ -189,13 +188,21 @@ def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
             assert idle(maker(m, n, v)) == 3 * (n - 1) + 3 * (v - 1) * (n - m)
 
 
-def test_uneven_rounds_cost_some_time_and_what_interleaving_and_breadth_first_hold():
+def test_uneven_rounds_cost_time_interleaving_holds_more_and_with_zero_bubble_idles_as_zb_h1():
     assert round_size(10, 4) == 5 and idle(interleaved_one_f_one_b(10, 4, 2)) == 9
     assert round_size(7, 2) == 3 and idle(interleaved_one_f_one_b(7, 2, 2)) == 3 + 2
     for m, n, v in arguments(looped_bfs):
         ahead = [(v - 1) * round_size(m, n) + 2 * (n - 1 - j) + 1 for j in range(n)]
         assert live_activations(interleaved_one_f_one_b(m, n, v)) == [min(m * v, peak) for peak in ahead]
         assert live_activations(looped_bfs(m, n, v)) == [m * v] * n
+    for m, n, v in arguments(interleaved_zero_bubble):
+        table = interleaved_zero_bubble(m, n, v)
+        if v == 1:
+            assert table.ranks == zero_bubble_h1(m, n).ranks
+        if m >= n:
+            # in slots of a stage, which is v times smaller
+            assert idle(table) == n - 1
+        assert live_activations(table) == [min(m * v, (v - 1) * round_size(m, n) + n)] * n
 
 
 COSTS = [(1, 1, 1), (2, 2, 1), (3, 2, 1), (2, 1, 1), (1, 1, 0.5), (1, 1, 0)]  # F, I, W with W the least
@@ -223,17 +230,6 @@ def test_rank_j_is_at_most_j_weight_gradients_behind():
             owed += (action.op == "I") - (action.op == "W")  # a W right after its I was never owed
             after += [owed] * (action.op == "F")
         assert max(after) == j
-
-
-def test_interleaved_zero_bubble_is_zb_h1_for_one_stage_a_rank_and_as_good_for_more():
-    for m, n, v in arguments(interleaved_zero_bubble):
-        table = interleaved_zero_bubble(m, n, v)
-        if v == 1:
-            assert table.ranks == zero_bubble_h1(m, n).ranks
-        if m >= n:
-            # in slots of a stage, which is v times smaller
-            assert idle(table) == n - 1
-        assert live_activations(table) == [min(m * v, (v - 1) * round_size(m, n) + n)] * n
 
 
 def test_zbv_never_pauses_once_the_v_is_full_and_with_fewer_micro_batches_is_that_table_with_gaps():

@@ -105,7 +105,6 @@ def test_live_activations_are_m_for_gpipe_at_most_n_for_1f1b_and_end_with_the_we
 
 
 def steady(trace, first, last, n):
-    """Return (from when, to when) the ranks are between their backwards `first` and `last`."""
     start = max(span.start for span in trace if span.label in {f"{j}B{first}" for j in range(n)})
     return start, min(span.end for span in trace if span.label in {f"{j}B{last}" for j in range(n)})
 

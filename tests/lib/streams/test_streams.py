@@ -152,13 +152,20 @@ def test_whatever_ends_an_epoch_nothing_stays_behind(end):
         gc.enable()
 
 
-def test_a_batch_that_is_not_pinned_is_pinned_first():
+def test_a_batch_that_is_not_pinned_is_pinned_first_and_in_no_span(monkeypatch):
     gpu = PretendGPU()
     list(DevicePrefetcher([gpu.host(torch.ones(3), "pageable", pinned=False)], gpu))
     shown = [str(op) for op in gpu.operations]
     first_copy = next(k for k, op in enumerate(gpu.operations) if op.lane == "copy" and op.kind == "launch")
     assert any(line.startswith("host      pin   pageable -> host") for line in shown), "the host's work, not the copy's"
     assert not any("stands still" in line or "staging" in line for line in shown[: first_copy + 1])
+    gpu, inside = PretendGPU(), []
+    x = gpu.host(torch.zeros(6, 3), pinned=False)
+    pin = type(x).pin_memory
+    monkeypatch.setattr(type(x), "pin_memory", lambda x: (inside.extend(gpu._labels), pin(x))[1])
+    list(DevicePrefetcher([x], gpu))
+    StreamPipeline(torch.sin, 3, device=gpu)(x)
+    assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
 
 
 @pytest.mark.parametrize("make, arguments, error, words", [
@@ -224,7 +231,7 @@ def test_of_a_pipeline_whose_result_is_its_buffer_a_wait_follows_from_another():
     assert 0 < len(racing) < len(numbers), "[4] follows from [2]"
 
 
-def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chunk():
+def test_the_device_holds_depth_chunks_pageable_input_is_pinned_and_computed_input_waited_for():
     gpu = PretendGPU()
     StreamPipeline(lambda x: x + 1, 12, device=gpu, depth=2)(gpu.host(torch.zeros(12, 3)))
     blocks = {r.block for op in gpu.operations for r in op.writes} - {"result"}
@@ -233,6 +240,10 @@ def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chu
     result = StreamPipeline(lambda x: x + 1, 3, device=gpu)(gpu.host(torch.zeros(6, 3), pinned=False))
     assert plain(result).eq(1).all()
     assert [op.label for op in gpu.operations if op.kind == "launch" and op.lane == HOST] == ["pin"] * 3
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
+    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
+    assert find_races(gpu.operations) == []
 
 
 NO_TENSORS = (None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3))
@@ -248,13 +259,6 @@ def test_a_stage_that_gives_other_rows_or_no_tensors_is_told_so(device, stage, e
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
     with pytest.raises(error, match=words):
         pipeline(x if device == "cpu" else gpu.host(x))
-
-
-def test_an_input_that_the_device_still_computes_is_waited_for():
-    gpu = PretendGPU()
-    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
-    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
-    assert find_races(gpu.operations) == []
 
 
 def test_a_stage_that_fails_leaves_nothing_in_flight():
@@ -302,7 +306,7 @@ def test_the_two_famous_races_of_a_prefetcher(forgets, says):
     assert says in " | ".join(map(str, find_races(gpu.operations)))
 
 
-def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_use():
+def test_without_record_stream_copies_take_memory_in_use_and_only_those_to_the_host_stop_it():
     def memory(forgets):
         gpu = PretendGPU(forgets)
         train(gpu, DevicePrefetcher(on_pretend(gpu), gpu))
@@ -311,6 +315,14 @@ def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_us
     first, second, third, fourth = memory(["record_stream"])
     assert (third, fourth) == (first, second)
     assert len(set(memory([]))) == 4
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    (x * 2).copy_(x)
+    assert not any(op.kind == "synchronize" for op in gpu.operations), "not one on the device, as in torch"
+    pageable = gpu.host(torch.zeros(2), pinned=False)
+    pageable.copy_(x, non_blocking=True)
+    assert gpu.operations[-1].kind == "synchronize", "to pageable memory the call returns when the data are there"
+    assert not x.to("cpu").is_pinned() and x.to("cpu", non_blocking=True).is_pinned(), "as torch makes them"
 
 
 def test_reading_a_result_or_overwriting_a_batch_that_is_still_being_copied_is_a_race_of_the_host():
@@ -349,17 +361,6 @@ def test_a_pageable_copy_is_staged_not_done_so_it_races_as_a_pinned_one_does(pin
     del z
 
 
-def test_only_copies_between_host_and_device_stop_the_host():
-    gpu = PretendGPU()
-    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
-    (x * 2).copy_(x)
-    assert not any(op.kind == "synchronize" for op in gpu.operations), "not one on the device, as in torch"
-    pageable = gpu.host(torch.zeros(2), pinned=False)
-    pageable.copy_(x, non_blocking=True)
-    assert gpu.operations[-1].kind == "synchronize", "to pageable memory the call returns when the data are there"
-    assert not x.to("cpu").is_pinned() and x.to("cpu", non_blocking=True).is_pinned(), "as torch makes them"
-
-
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_side_stream_needs_wait_stream_both_ways(waits):
     gpu = PretendGPU()
@@ -376,12 +377,17 @@ def test_a_side_stream_needs_wait_stream_both_ways(waits):
     assert find_races(gpu.operations) == []
 
 
-def test_one_chunk_or_one_buffer_overlaps_nothing_and_with_many_the_slowest_lane_decides():
+def test_with_one_chunk_or_buffer_nothing_overlaps_with_many_the_slowest_lane_or_the_host_decides():
     one, many = predict_chunks(1, 3, 4, 2), predict_chunks(100, 3, 4, 2)
     assert one.makespan == 9 and overlap_share(one) == 0
     assert 4 < many.makespan < 4.2 and overlap_share(many) > 0.97
     assert overlap_share(predict_chunks(8, 4, 4, 0, depth=1)) == 0
     assert predict_chunks(8, 4, 4, 0, depth=2).makespan == pytest.approx(4 + 4 / 8)
+    hidden, free = (predict_chunks(10, 4, 6, 4, launch=launch).makespan for launch in (0.3, 0))
+    assert hidden == pytest.approx(free)
+    slow = predict_chunks(100, 4, 6, 4, launch=0.3)
+    assert slow.makespan == pytest.approx(99 * 0.3 + (4 + 6 + 4) / 100), "the host's time, and the last chunk's; no sum"
+    assert slow.lanes == ("copy in", "compute", "copy out")
 
 
 def test_the_model_waits_exactly_where_the_pipeline_does():
@@ -409,14 +415,6 @@ def test_too_many_chunks_cost_more_than_they_hide_and_uneven_chunks_take_their_s
     trace = predict_chunks(4, 10, 10, 0, rows=10)
     assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
     assert len(predict_chunks(8, 1, 1, 1, rows=3).only(lane="compute")) == 3
-
-
-def test_what_the_host_launches_is_hidden_until_it_is_the_limit():
-    hidden, free = (predict_chunks(10, 4, 6, 4, launch=launch).makespan for launch in (0.3, 0))
-    assert hidden == pytest.approx(free)
-    slow = predict_chunks(100, 4, 6, 4, launch=0.3)
-    assert slow.makespan == pytest.approx(99 * 0.3 + (4 + 6 + 4) / 100), "the host's time, and the last chunk's; no sum"
-    assert slow.lanes == ("copy in", "compute", "copy out")
 
 
 def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute_and_overlap_is_the_hidden_part():
@@ -510,16 +508,6 @@ def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_n
     (span,) = recorder.trace(from_zero=False)
     assert (span.lane, span.label, span.kind) == ("rank 1", "1F0", "forward")
     assert (span.start, span.end) == pytest.approx((15.0, 17.0), abs=1e-3)
-
-
-def test_pinning_is_in_no_span(monkeypatch):
-    gpu, inside = PretendGPU(), []
-    x = gpu.host(torch.zeros(6, 3), pinned=False)
-    pin = type(x).pin_memory
-    monkeypatch.setattr(type(x), "pin_memory", lambda x: (inside.extend(gpu._labels), pin(x))[1])
-    list(DevicePrefetcher([x], gpu))
-    StreamPipeline(torch.sin, 3, device=gpu)(x)
-    assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
 
 
 def test_a_span_of_work_that_raises_is_kept_and_without_a_recorder_no_event_is_made(monkeypatch):

@@ -119,18 +119,13 @@ def group(tmp_path_factory):
 
 
 @pytest.mark.ranks
-def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group):
+def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_other_machines(group):
     error = group.error
     assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
     assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == []
-
-
-@pytest.mark.ranks
-def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_other_machines(group):
-    """As torchrun comes, its store listens on every interface, and dead ranks' addresses stay after a restart."""
     assert group.printed == ""
     assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
     sums = [line for line in group.error.run.lines if "sum" in line]

@@ -7,13 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from support.built import my_step
-from support.n00.checks import (
-    check_idle_share,
-    check_step,
-    guess_python_speedup,
-    guess_slow_rank,
-    guess_weight,
-)
+from support.n00.checks import check_idle_share, check_step, guess_python_speedup, guess_slow_rank, guess_weight
 
 
 def locally(replicas, batches, learning_rate):

@@ -77,15 +77,12 @@ def test_orders_of_any_size_can_be_drawn(rows):
     assert cells(n02.draw_orders(rows, "finding", batch_size=3)) == next(iter(rows.values()))
 
 
-def test_ahead_marks_what_is_used_on_its_way_and_not_asked_for():
+def test_ahead_marks_what_is_on_its_way_and_rows_that_are_equal_have_one_colour():
     figure = n02.draw_ahead({"0 workers": [2, 4], "2 workers": [4, 4]}, size=4, batch_size=2)
     looks = [(patch.cell.index, patch.cell.mark, patch.cell.rank) for patch in drawn_cells(figure)][:-3]
     assert looks[:4] == [(0, "plain", 0), (1, "plain", 0), (2, "plain", None), (3, "plain", None)]
     assert looks[8:12] == [(0, "plain", 0), (1, "plain", 0), (2, "faded", 1), (3, "faded", 1)]
     assert heading(figure) == "Indices on their way when the first batch arrives: 0 workers 0, 2 workers 2"
-
-
-def test_rows_that_are_equal_have_one_colour_and_the_title_counts_the_others():
     for rows, said in (
         ([[1], [1]], "all the same"),
         ([[1], [2]], "all different"),

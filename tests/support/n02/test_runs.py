@@ -76,13 +76,21 @@ def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_lengt
     assert n02.joined([]) == []
 
 
-def test_the_example_of_the_docstring_and_sizes_below_one():
+def test_pooled_batches_are_those_of_the_docstring_and_larger_pools_pad_less():
     lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
     pools = n02.pooled_batches([lengths.get(i, 0) for i in range(10)], [3, 9, 0, 5, 8, 1, 7, 2], 2, 2)
     assert pools == [[9, 0], [5, 3], [1, 7], [8, 2]]
     for batch_size, pool in ((0, 1), (1, 0), (2, -1)):
         with pytest.raises(ValueError, match="must be at least 1"):
             n02.pooled_batches([1], [0], batch_size, pool)
+    assert n02.padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
+    assert n02.padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == n02.padding_share([], []) == 0
+    lengths = n02.sentence_lengths(2000)
+    assert all(1 <= length <= 64 for length in lengths)
+    assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
+    order = list(RandomSampler(lengths, seed=0))
+    shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))
@@ -97,14 +105,3 @@ def test_every_index_comes_once_and_every_pool_is_sorted(lengths, batch_size, po
         part = flat[start : start + size]
         assert set(part) == set(order[start : start + size])
         assert part == sorted(part, key=lambda i: (lengths[i], -i))  # equal lengths keep the order they had
-
-
-def test_padding_is_what_the_longest_of_a_batch_adds_to_the_others_and_larger_pools_pad_less():
-    assert n02.padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
-    assert n02.padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == n02.padding_share([], []) == 0
-    lengths = n02.sentence_lengths(2000)
-    assert all(1 <= length <= 64 for length in lengths)
-    assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
-    order = list(RandomSampler(lengths, seed=0))
-    shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
-    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]

@@ -68,14 +68,11 @@ def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names
     assert found == {use.sample: use.step for use in n04.two_runs(36, 4, 3, 3, 2)[0]}
 
 
-def test_each_round_is_drawn_where_it_puts_an_index():
+def test_each_round_is_drawn_where_it_puts_an_index_and_every_walk_ends_inside_no_two_alike():
     places = [[(i * (2 * k + 1)) % 64 for i in range(64)] for k in range(4)]
     figure = n04.draw_rounds(places, follow=9)
     for round_, axes in zip(places, figure.axes, strict=True):
         assert {patch.cell.index: patch.at for patch in axes.patches}[9] == (round_[9] % 8, round_[9] // 8)
-
-
-def test_every_walk_ends_inside_no_two_end_alike_and_the_words_tell_it():
     for size in range(33, 65):
         paths = [n04.walk_path(mix, index, size) for index in range(size)]
         assert [path[0] for path in paths] == list(range(size))

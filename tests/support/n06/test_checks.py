@@ -7,7 +7,7 @@ from support import built
 from support.n06 import checks as n06
 
 
-def test_a_mistake_is_recognised_by_what_it_does_not_by_who_it_is():
+def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_waits():
     def own(tensor, dist):  # the blocking ring, in other words
         world, rank = dist.get_world_size(), dist.get_rank()
         for _ in range(world - 1):
@@ -15,6 +15,15 @@ def test_a_mistake_is_recognised_by_what_it_does_not_by_who_it_is():
 
     message = n06.check_ring(own, own).message
     assert "waits in send to rank" in message and message.endswith("begin with isend, then receive, then wait.")
+
+    class Waits(built.MyDDP):
+        def arrived(self, bucket):
+            super().arrived(bucket)
+            for _, _, handle in self.sent:
+                handle.wait()
+
+    blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
+    assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
 
 
 def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
@@ -30,17 +39,6 @@ def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
             sending.wait()
 
     assert n06.check_ring(left, lambda tensor, dist: left(tensor, dist, first=0, add=False))
-
-
-def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_one_does():
-    class Waits(built.MyDDP):
-        def arrived(self, bucket):
-            super().arrived(bucket)
-            for _, _, handle in self.sent:
-                handle.wait()
-
-    blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
-    assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
 
 
 def nothing(tensor, dist):

@@ -66,7 +66,7 @@ def results(**shifts):
     return {name: [{"accuracy": a + s * f} for a, f in zip(base, spread, strict=True)] for name, s in shifts.items()}
 
 
-def test_a_loss_is_claimed_only_beyond_zero_and_doubtful_where_only_the_single_interval_shows_it():
+def test_a_loss_is_claimed_only_beyond_zero_and_titles_count_what_the_lines_say():
     same, worse = n06.statements(results(same=0.0, worse=-0.02))
     assert "4 seeds show no difference; a loss above 0.00" in same and worse.endswith("worse")
     assert "0 of 1 ways lose accuracy" in n06.draw_losses(results(same=0.0), "here").axes[0].get_title("left")
@@ -74,9 +74,6 @@ def test_a_loss_is_claimed_only_beyond_zero_and_doubtful_where_only_the_single_i
     assert all(line.endswith("worse, but doubtful") for line in lines)
     figure = n06.draw_losses(results(a=-0.02, b=-0.03, c=-0.04, d=-0.05), "here")
     assert "0 of 4 ways lose accuracy; −2.00 is doubtful; −3.00" in " ".join(figure.axes[0].get_title("left").split())
-
-
-def test_the_title_counts_what_the_lines_about_the_recording_say():
     record = recordings.load("rank_accuracy")
     lines = n06.statements(record["results"])
     words = " ".join(n06.draw_losses(record["results"], "there").axes[0].get_title("left").split())

@@ -40,11 +40,11 @@ def test_a_run_waits_where_lib_says_and_ranks_that_never_wait_end_no_earlier_and
     assert solved.live_activations(orders) == [8, 7, 4, 1]
 
 
-def test_another_way_to_write_clock_cycles_passes_and_an_endless_one_gets_an_answer():
+def test_other_ways_to_write_clock_cycles_and_simulate_pass_and_an_endless_one_gets_an_answer():
     def by_sum(m, n):
         return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
-    assert n08.check_clock_cycles(by_sum)
+    assert n08.check_clock_cycles(by_sum) and n08.check_simulate(recursive)
     flat = n08.check_clock_cycles(lambda m, n: [pair for clock in by_sum(m, n) for pair in clock])
     assert "clock 0 is no list of pairs (i, j)" in flat.message
     assert "position 1" in n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None)).message
@@ -82,10 +82,6 @@ def recursive(orders, costs, message=0):
         for task in order:
             end(*task, j)
     return ends
-
-
-def test_simulate_may_be_written_otherwise():
-    assert n08.check_simulate(recursive)
 
 
 @pytest.mark.parametrize(("wrong", "says"), [

@@ -89,7 +89,6 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def lab_pages(browser: Browser) -> list[Page]:
-    """The page with JupyterLab that the notebooks of a process share, one after another; none at the start."""
     return []
 
 

@@ -58,7 +58,6 @@ def assert_equal_gradients(ours, theirs):
 
 
 def memory_at_rest():
-    """Wait for the GPU and start its peak anew; return the bytes that are allocated now."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # what earlier tests let go is then really free
     torch.cuda.reset_peak_memory_stats()

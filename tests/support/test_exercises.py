@@ -41,7 +41,6 @@ def ask(exercise, answer):
 
 
 def written_with(exercise, function):
-    """Make an answer of which every part that the reader writes is `function`; for a value, None."""
     parts = exercise.reference if exercise.answers > 1 else (exercise.reference,)
     if exercise.methods:
         return [type("Answer", (part,), dict.fromkeys(exercise.methods, function)) for part in parts]

@@ -168,7 +168,6 @@ def given_away(cells, name, exercise, patience=PATIENCE):
 
 @pytest.fixture
 def _soon(monkeypatch):
-    """Give up soon on a thread that hangs, which wrong answers of notebook 09 do."""
     monkeypatch.setattr(import_module("support.n09.checks"), "PATIENCE", 0.15)
 
 

@@ -34,7 +34,6 @@ def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
 
 
 def pins() -> dict[str, str]:
-    """The versions of constraints.txt by name; a line that is no exact pin fails."""
     lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     pairs = [line.split("==") for line in lines if line]
     return {canonicalize_name(name): version for name, version in pairs}

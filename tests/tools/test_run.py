@@ -37,7 +37,6 @@ def test_run_reports_seconds_saves_nothing_and_fails_when_a_notebook_is_slow_or_
 
 
 def report(folder: Path, *tests: str) -> tuple[int, int, int]:
-    """Run pytest over some test functions; return the counts that `make test` reads from its report."""
     (folder / "test_it.py").write_text("import pytest\n" + "\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
     subprocess.run(command, cwd=folder, capture_output=True)

@@ -270,8 +270,6 @@ def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
 
 
 class Shared(nn.Module):
-    """One weight, used three times, twice on the way of the input and once beside it."""
-
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.eye(4, dtype=torch.float64) / 2)

@@ -18,11 +18,14 @@ EXERCISES = {
 MISTAKES = [(name, sentence) for name, exercise in EXERCISES.items() for sentence in exercise.mistakes]
 
 # a missing `return` is told by what came of the None, in all others as "returned None"
-NONE_TOLD_OTHERWISE = {"n00.check_step",
+NONE_TOLD_OTHERWISE = {
+    "n00.check_step",
     *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
     *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
     *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
-    *("n12.check_mini", "n13.check_prefetch"), *("n06.check_ddp", "n06.check_gather", "n06.check_state")}  # fmt: skip
+    *("n12.check_mini", "n13.check_prefetch"),
+    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
+}
 
 
 @pytest.fixture

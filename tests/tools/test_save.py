@@ -76,7 +76,7 @@ def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(save
     assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
 
 
-def test_measured_numbers_stay_until_code_changes_or_fresh_ones_are_wanted(tmp_path: Path) -> None:
+def test_measured_numbers_stay_until_code_changes_and_a_changed_result_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "measured.ipynb", "# NBVAL_IGNORE_OUTPUT\nimport time\n\ntime.perf_counter()\n---\nx = 1")
     save.save(path)
     first = outputs(path)[0]
@@ -88,9 +88,6 @@ def test_measured_numbers_stay_until_code_changes_or_fresh_ones_are_wanted(tmp_p
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     assert "kept" not in save.save(path)
     assert outputs(path)[0] != second
-
-
-def test_a_changed_result_is_saved_and_reported(tmp_path: Path) -> None:
     (tmp_path / "value.txt").write_text("1")
     path = write(tmp_path / "reads.ipynb", 'print(open("value.txt").read())\n---\n"same"')
     assert "cell 0: first output" in save.save(path)

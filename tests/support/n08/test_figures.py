@@ -46,7 +46,7 @@ def test_what_runs_before_its_input_is_there_is_red_and_another_table_has_anothe
     assert "12 of 16 cells are idle, 75 %" in alt_text(n08.draw_bubble(one_by_one, 1, 4))
 
 
-def test_runs_are_drawn_from_the_functions_given_and_the_title_says_who_ends_first():
+def test_runs_are_drawn_from_the_functions_given_with_an_arrow_for_each_wait_and_reason():
     orders = {"GPipe": gpipe(8, 4), "1F1B": one_f_one_b(8, 4)}
     words = alt_text(n08.draw_runs(orders, simulate, live_activations))
     assert words.startswith("Equally long; most activations held: GPipe 8, 1F1B 4.")
@@ -55,9 +55,6 @@ def test_runs_are_drawn_from_the_functions_given_and_the_title_says_who_ends_fir
     assert words.startswith("GPipe ends first") and "33.6 ticks" in words and "34.6 ticks" in words
     dearer = lambda orders, costs, message: simulate(orders, costs, message + 0.1)  # noqa: E731
     assert "33.6 ticks" in alt_text(n08.draw_runs({"GPipe": gpipe(8, 4)}, dearer, title="of another simulate"))
-
-
-def test_each_wait_for_a_task_gets_an_arrow_and_the_ring_one_for_each_reason_to_wait():
     figure = n08.draw_runs({"both": one_f_one_b(2, 2)}, simulate, arrows=True, title="arrows")
     ends = [tuple(patch._posA_posB[1]) for patch in figure.axes[0].patches if hasattr(patch, "_posA_posB")]
     assert sorted(ends) == [(1, 1), (4, 0), (7, 0)]

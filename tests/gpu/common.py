@@ -65,5 +65,4 @@ def memory_at_rest():
 
 
 def active_bytes(which):
-    """Return the "current" or "peak" bytes in use; `allocated` ends with a tensor, even if a stream still uses it."""
     return torch.cuda.memory_stats()[f"active_bytes.all.{which}"]

@@ -13,7 +13,6 @@ from tests.pictures import told
 
 
 def mix(index: int) -> int:
-    """A shuffle of 0..63 that leaves 0 for the last."""
     return (index * 37 + 11) % 64
 
 

@@ -10,7 +10,6 @@ from support.n07 import checks as n07
 
 
 def even(tensors, chunks):
-    """Cut by tensor_split, which is even and puts the longer parts first."""
     if len({len(tensor) for tensor in tensors}) > 1:
         raise ValueError("unequal")
     return list(zip(*(x.tensor_split(min(chunks, len(x))) for x in tensors), strict=True))
@@ -88,7 +87,6 @@ def as_tensor(forward, parameters):
 
 
 def kept_itself(forward, parameters):
-    """Keep the saved tensors with their graph, which then holds itself."""
     known, held = {parameter.data_ptr() for parameter in parameters}, {}
     with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
         forward()

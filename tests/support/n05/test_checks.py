@@ -16,8 +16,6 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     "the strings that were asked for are kept": ("packed", "bytes a row in memory", (
         "encoded = [", "self.cache = {}; encoded = [", "return self.data", "return self.cache.setdefault(i, self.data",
         ".decode()", ".decode())")),
-    "strings in a closure": ("packed", "bytes a row in memory", (
-        "encoded = [", "self.again = lambda i: rows[i]; encoded = [")),
     "an array of strings": ("packed", "self.data is not the UTF-8 text", (
         'np.frombuffer(b"".join(encoded), np.uint8)', "np.array(rows, object)",
         "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()", "self.data[i]")),
@@ -39,10 +37,6 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "with open(self.file, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()")),
     "opened and left open": ("file", "opened again for each row: open it once", (
         "os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),")),
-    "a position in a text file": ("file", "moved the position", (
-        "os.open(path, os.O_RDONLY)", "os.fdopen(os.open(path, os.O_RDONLY), 'rb')",
-        "return os.pread(self.file, end - 1 - begin, begin).decode()",
-        "self.file.seek(begin); return self.file.readline().decode().removesuffix(chr(10))")),
     "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("IndexError(", "KeyError(")),
     "a request a row": ("client", "for a batch of 3 rows the server had 3 requests: send one POST", (
         'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]")),
@@ -57,10 +51,6 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "self.address, self.owner =", "self.cache = {}; self.address, self.owner =",
         'return self.ask("GET", f"/get/{index}")',
         "return self.cache.get(index) or self.cache.setdefault(index, self.ask('GET', f'/get/{index}'))")),
-    "a connection a batch": ("client", "you connected 2 times", (
-        'return self.ask("POST"', 'self.owner = None; return self.ask("POST"')),
-    "rows that stay while the next are read": ("rank_dataset", "those of the one before are still in memory", (
-        "        self.rows = None\n", "")),
     "the whole order": ("rank_dataset", "ask Permutation for this rank's places only", (
         "epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]")),
     "the whole order, cut": ("rank_dataset", "ask Permutation for this rank's places only", (
@@ -97,6 +87,15 @@ def test_a_guess_in_another_unit_is_told_so(guess, said):
     assert said in checks.guess_list_megabytes(guess, 1_000_000).message
 
 
+def test_rows_that_are_kept_as_strings_are_found_wherever_they_hide():
+    class Kept(solved.MyPacked):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.again = lambda i: rows[i]  # in a closure
+
+    assert "bytes a row in memory" in checks.check_packed(Kept).message
+
+
 def test_other_right_ways_to_read_a_file_are_accepted():
     class Mapped(solved.MyFileDataset):
         def __init__(self, path, bounds):
@@ -119,17 +118,53 @@ def test_other_right_ways_to_read_a_file_are_accepted():
         assert checks.check_file(answer), checks.check_file(answer)
 
 
+def test_a_shared_position_is_found_through_a_text_file_too():
+    class Seeking(solved.MyFileDataset):
+        def __init__(self, path, bounds):
+            self.bounds, self.file = bounds, os.fdopen(os.open(path, os.O_RDONLY), "rb")
+
+        def __getitem__(self, index):
+            self.file.seek(self.bounds[index])
+            return self.file.readline().decode().removesuffix("\n")
+
+    assert "moved the position" in checks.check_file(Seeking).message
+
+
 def test_an_index_made_row_by_row_is_told_what_it_takes():
-    def by_line(kind):
-        def index(path, block=1):
-            bounds, place = kind(), 0
-            with open(path, "rb") as file:
-                for line in file:
-                    place += len(line)
-                    bounds.append(place)
-            return np.array(bounds)
+    def by_line(path, block=1):
+        bounds, place = [], 0
+        with open(path, "rb") as file:
+            for line in file:
+                place += len(line)
+                bounds.append(place)
+        return np.array(bounds)
 
-        return index
+    assert "were in memory" in checks.check_index(by_line).message
 
-    assert "were in memory" in checks.check_index(by_line(list)).message
-    assert checks.check_index(by_line(lambda: array.array("q")))
+    def compact(path, block=1):
+        bounds, place = array.array("q"), 0
+        with open(path, "rb") as file:
+            for line in file:
+                place += len(line)
+                bounds.append(place)
+        return np.array(bounds)
+
+    assert checks.check_index(compact)
+
+
+def test_a_client_that_connects_for_each_batch_is_counted():
+    class Anew(solved.MyServerDataset):
+        def __getitems__(self, indices):
+            self.owner = None
+            return super().__getitems__(indices)
+
+    assert "you connected 2 times" in checks.check_client(Anew).message
+
+
+def test_rows_that_stay_while_the_next_are_read_are_found_by_their_bytes():
+    class Late(solved.MyRankDataset):
+        def load(self, epoch, mini_epoch):
+            rows = self.source.__getitems__(self.ids(epoch, mini_epoch))
+            self.rows = solved.MyPacked(rows)
+
+    assert "those of the one before are still in memory" in checks.check_rank_dataset(Late).message

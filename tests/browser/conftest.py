@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +37,6 @@ def chromium() -> str:
 
 
 def write(path: Path, *sources: str) -> Path:
-    """Write a notebook of code cells."""
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), path)
     return path
@@ -82,7 +81,6 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """An empty page that shares nothing with the pages before it."""
     page = browser.new_page(viewport={"width": 1280, "height": 1600})
     page.set_default_timeout(60_000)
     yield page
@@ -91,7 +89,6 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def lab_pages(browser: Browser) -> list[Page]:
-    """The page with JupyterLab that the notebooks of a process share, one after another; none at the start."""
     return []
 
 
@@ -102,9 +99,7 @@ def kernels() -> dict[Path, str]:
 
 
 @pytest.fixture
-def open_notebook(
-    server: Server, browser: Browser, lab_pages: list[Page], kernels: dict[Path, str]
-) -> Iterator[Callable[..., Notebook]]:
+def open_notebook(server: Server, browser: Browser, lab_pages: list[Page], kernels: dict[Path, str]):
     """Open a notebook of the copy, alone in the page; it is closed with the test, and a kernel of its `own` ends."""
     opened: list[tuple[Path, Notebook, bool]] = []
 

@@ -45,7 +45,6 @@ def bar(view: Locator, name: str, number: int) -> Locator:
 
 
 def tip(view: Locator) -> str:
-    """Return what the tip says, or nothing while it is hidden."""
     seen = "tip => getComputedStyle(tip).visibility == 'visible' ? tip.textContent : ''"
     return str(view.locator(".idt-tip").evaluate(seen))
 
@@ -54,14 +53,11 @@ def ticks(view: Locator) -> list[str]:
     return view.locator(".idt-ticks text").all_text_contents()
 
 
-def test_pointing_at_a_span_tells_lane_label_kind_and_times(page: Page, view: Locator) -> None:
+def test_pointing_and_arrow_keys_tell_a_span_and_go_from_one_to_another_and_across_lanes(page: Page, view: Locator):
     page.mouse.move(*middle(bar(view, "measured", 1)))
     assert tip(view) == "load 1\nworker · load · measured\n1.250 – 2.500 s · 1.25 s"
     page.mouse.move(1, 1)
     assert tip(view) == ""
-
-
-def test_the_arrow_keys_go_from_span_to_span_and_across_lanes(page: Page, view: Locator) -> None:
     view.locator(".idt-plot").focus()
     told = []
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowUp", "ArrowLeft"):

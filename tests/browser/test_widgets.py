@@ -21,7 +21,6 @@ assert {path.stem for path in notebooks()} >= {*WHOLE}
 
 
 def shown(path: Path, names: Set[str] = SHOWS) -> list[str]:
-    """Return the calls of a notebook that show an interactive figure."""
     cells = nbformat.read(path, as_version=4).cells
     return [call for cell in cells if cell.cell_type == "code" for call in shows(cell.source, names)]
 
@@ -42,10 +41,7 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
     assert len(explorers) == len(shown(path)), "one for each call"
     alive = notebook.page.locator(".jp-OutputArea .idt-timeline[data-ready]")
     assert alive.count() == len(shown(path, LIVES)), "JupyterLab runs the script of a figure that lives in the page"
-    complaints = [
-        complaint
-        for number, explorer in enumerate(explorers, start=1)
-        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")
-    ]
+    complaints = [complaint for number, explorer in enumerate(explorers, start=1)
+        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")]  # fmt: skip
     assert complaints == []
     assert notebook.errors() == []

@@ -9,8 +9,6 @@ MODES = ["always", "except_last", "never"]
 
 
 class Slow(nn.Module):
-    """Keep one multiprocessor busy for so many clock ticks, forward and back."""
-
     class Sleep(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, ticks):
@@ -33,8 +31,6 @@ class Slow(nn.Module):
 
 @skippable(stash=["skip"])
 class First(nn.Module):
-    """A convolution that hands its result's tanh over to `Last`."""
-
     def __init__(self, channels, out):
         super().__init__()
         self.conv = nn.Conv2d(channels, out, 3, padding=1)
@@ -62,7 +58,6 @@ def assert_equal_gradients(ours, theirs):
 
 
 def memory_at_rest():
-    """Wait for the GPU and start its peak anew; return the bytes that are allocated now."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()  # what earlier tests let go is then really free
     torch.cuda.reset_peak_memory_stats()
@@ -70,5 +65,4 @@ def memory_at_rest():
 
 
 def active_bytes(which):
-    """Return the "current" or "peak" bytes in use; `allocated` ends with a tensor, even if a stream still uses it."""
     return torch.cuda.memory_stats()[f"active_bytes.all.{which}"]

@@ -12,18 +12,11 @@ from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
 from tests.gpu.common import Slow, assert_equal_gradients
 
-MAKERS = [
-    schedules.gpipe,
-    schedules.one_f_one_b,
-    schedules.eager_one_f_one_b,
-    schedules.zero_bubble_h1,
-    schedules.zbv,
-]
+MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.eager_one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
 LONG = 20_000_000  # cycles
 
 
 def places(ranks):
-    """Devices for so many ranks: all on one GPU; on two, if there are; one on the CPU."""
     yield ["cuda"] * ranks
     yield ["cuda:0", "cpu"] * (ranks // 2)
     if torch.cuda.device_count() > 1:

@@ -13,14 +13,11 @@ def product(size: int) -> torch.Tensor:
     return torch.randn(size, size, device="cuda", generator=generator)
 
 
-def test_events_time_the_work_and_not_its_launch() -> None:
+def test_events_time_the_work_not_its_launch_and_not_what_was_launched_before() -> None:
     small, large = product(64), product(8192)
     timings = compare({"small": lambda: small @ small, "large": lambda: large @ large}, repeats=5, device="cuda")
     assert timings["large"].clock == "cuda events"
     assert timings.ratio("large", "small") > 2, "both launches cost the CPU the same"
-
-
-def test_work_that_was_launched_before_does_not_count() -> None:
     large = product(8192)
     work = measure(lambda: large @ large, device="cuda")
     for _ in range(20):
@@ -29,15 +26,13 @@ def test_work_that_was_launched_before_does_not_count() -> None:
     assert nothing.median < work.median
 
 
-def test_the_peak_is_that_of_the_body() -> None:
+def test_the_peak_is_that_of_the_body_also_of_one_that_raises() -> None:
     kept = torch.zeros(1_000_000, device="cuda")  # 4 MB that were there before
     with cuda_peak("cuda") as peak:
         torch.zeros(25_000_000, device="cuda")  # 100 MB, gone at once
     assert peak.allocated is not None and peak.extra is not None
     assert 100_000_000 <= peak.extra < 110_000_000 and peak.allocated >= peak.extra + kept.nbytes
 
-
-def test_a_body_that_raises_still_gives_its_peak() -> None:
     def fails(elements: int) -> None:
         torch.zeros(elements, device="cuda")
         raise ZeroDivisionError

@@ -18,7 +18,6 @@ LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms
 
 
 def places():
-    """Partitions on one GPU, on GPU and CPU in turn, and on as many GPUs as there are."""
     all_gpus = [f"cuda:{k % torch.cuda.device_count()}" for k in range(3)]
     several = [all_gpus] if torch.cuda.device_count() > 1 else []
     return [["cuda:0"] * 3, ["cuda:0", "cpu", "cuda:0"], ["cpu", "cuda:0", "cpu"], *several]
@@ -93,8 +92,6 @@ def test_autocast_of_the_device_reaches_the_workers(mode):
 
 
 class Wide(nn.Module):
-    """Eight activations of the input's size that backward needs."""
-
     def forward(self, x):
         for _ in range(8):
             x = x.tanh()

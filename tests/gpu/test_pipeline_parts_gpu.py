@@ -54,8 +54,6 @@ def test_a_copied_portal_has_its_phony_on_the_next_device():
 
 
 class Repeat(nn.Module):
-    """Do something so many times."""
-
     def __init__(self, what, times):
         super().__init__()
         self.what, self.times = what, times
@@ -66,9 +64,15 @@ class Repeat(nn.Module):
         return x
 
 
-def test_by_time_the_kernels_count_and_not_their_launch():
+def test_by_time_the_kernels_count_not_their_launch_and_the_generator_stays_as_it_is():
     layers = [Repeat(lambda x: torch.tanh(x @ x), times) for times in (1, 1, 1, 1, 8)]
     assert balance_by_time(2, nn.Sequential(*layers), torch.randn(2048, 2048), timeout=0.5) == [4, 1]
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4))
+    before = torch.cuda.get_rng_state()
+    for balance in (balance_by_time, balance_by_size):
+        balance(2, model, torch.randn(8, 4))
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert next(model.parameters()).device.type == "cpu"
 
 
 def test_by_size_the_bytes_are_those_of_the_allocator():
@@ -84,12 +88,3 @@ def test_by_size_the_bytes_are_those_of_the_allocator():
     del output
     assert balance_by_size(2, nn.Sequential(*map(expand, [1, 2, 3, 4, 5, 6])), x) == [4, 2]
     assert balance_by_size(2, nn.Sequential(*map(expand, [6, 5, 4, 3, 2, 1])), x) == [2, 4]
-
-
-def test_the_generator_of_the_gpu_stays_as_it_is():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4))
-    before = torch.cuda.get_rng_state()
-    for balance in (balance_by_time, balance_by_size):
-        balance(2, model, torch.randn(8, 4))
-    assert torch.equal(torch.cuda.get_rng_state(), before)
-    assert next(model.parameters()).device.type == "cpu"

@@ -37,13 +37,9 @@ def test_a_prefetched_epoch_is_the_loaders_epoch_on_the_device(workers, pinned, 
                 assert x.is_cuda and torch.equal(x.cpu(), y)
 
 
-STAGES = {
-    "a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
-    "a tuple": lambda x: (x * 2, x.sum(1)),
-    "itself": lambda x: x,
-    "a view": lambda x: x[:, 3:],
-    "in place": lambda x: x.mul_(2),
-}
+STAGES = {"a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
+    "a tuple": lambda x: (x * 2, x.sum(1)), "itself": lambda x: x, "a view": lambda x: x[:, 3:],
+    "in place": lambda x: x.mul_(2)}  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -154,7 +150,6 @@ def test_the_profiler_sees_the_same_copies_and_the_same_overlap(tmp_path):
 
 
 def read_prefetched(*, late_copy=False, late_reader=False):
-    """Return the values that the batches 1, 2, … 8 are seen to hold by kernels of the current stream."""
     batches = [torch.full((2**22,), float(i), pin_memory=True) for i in range(1, 9)]
     prefetcher = DevicePrefetcher(batches, "cuda")
     with torch.cuda.stream(prefetcher._stream):  # so that there is no memory with the right values in the pool

@@ -38,9 +38,7 @@ def assert_same_run(gpu: dict[str, Any], cpu: dict[str, Any]) -> None:
     assert abs(gpu["accuracy"] - cpu["accuracy"]) < 0.05
 
 
-def test_a_rank_with_a_gpu_trains_as_one_without_and_its_state_loads_on_a_cpu(
-    digits: Path, on_cpu: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_rank_with_a_gpu_trains_as_one_without_and_its_state_loads_on_a_cpu(digits, on_cpu, tmp_path):
     result = train(digits, tmp_path, ranks=1)
     assert_same_run(result, on_cpu)
     model = TinyClip()
@@ -51,9 +49,7 @@ def test_a_rank_with_a_gpu_trains_as_one_without_and_its_state_loads_on_a_cpu(
     assert more["step"] == len(result["losses"]) and not torch.equal(model.words.weight, before)
 
 
-def test_more_ranks_than_gpus_are_refused_unless_they_ask_for_the_cpu(
-    digits: Path, on_cpu: dict[str, Any], tmp_path: Path
-) -> None:
+def test_more_ranks_than_gpus_are_refused_unless_they_ask_for_the_cpu(digits, on_cpu, tmp_path):
     if torch.cuda.device_count() > 3:
         pytest.skip(f"{torch.cuda.device_count()} GPUs are enough for four ranks")
     with pytest.raises(RankError, match="4 ranks on this machine, but torch sees"):
@@ -69,9 +65,7 @@ def test_two_ranks_on_two_gpus_train_as_one_on_the_cpu(digits: Path, on_cpu: dic
 
 
 @two_gpus
-def test_a_rank_that_is_killed_ends_its_nccl_peer_and_a_restart_counts_every_row_once(
-    digits: Path, tmp_path: Path
-) -> None:
+def test_a_rank_that_is_killed_ends_its_nccl_peer_and_a_restart_counts_every_row_once(digits: Path, tmp_path: Path):
     fault = ("--fail-rank", 1, "--fail-at", 12, "--fail-how", "kill")
     with pytest.raises(RankError) as caught:
         train(digits, tmp_path / "dead", *fault, ranks=2)

@@ -16,7 +16,6 @@ TEXT = (ROOT / "notebooks" / "support" / "built.py").read_text(encoding="utf-8")
 
 
 def sections(text):
-    """Return the statements below each line `# ---- 06: …`; above the first stand imports only."""
     head, *parts = re.split(r"(?m)^# ---- (\d\d): .*$", text)
     assert not [part for part in ast.parse(head).body[1:] if not isinstance(part, (ast.Import, ast.ImportFrom))]
     return {number: ast.parse(part).body for number, part in zip(parts[::2], parts[1::2], strict=True)}
@@ -45,7 +44,6 @@ def solved(number):
 
 
 def invented(text):
-    """Return the names of what stands below a notebook's number and is not so in its solution."""
     found = []
     for number, parts in sections(text).items():
         right = solved(number)

@@ -56,29 +56,24 @@ def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
 
 
-@pytest.mark.parametrize(
-    "answer, says",
-    [
-        (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
-        (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
-        (lambda n: squares(n + 1), "got more"),
-        (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
-        (lambda n: n, "for n = 0, expected"),
-        (lambda n: "squares", "for n = 0, expected"),
-        (lambda n: [squares(n)].clear(), "is a `return` missing?"),
-        (endless, "got more"),
-        (breaks, "your code raised KeyError"),
-    ],
-)
+@pytest.mark.parametrize("answer, says", [
+    (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
+    (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
+    (lambda n: squares(n + 1), "got more"),
+    (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
+    (lambda n: n, "for n = 0, expected"),
+    (lambda n: "squares", "for n = 0, expected"),
+    (lambda n: [squares(n)].clear(), "is a `return` missing?"),
+    (endless, "got more"),
+    (breaks, "your code raised KeyError"),
+])  # fmt: skip
 def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
     assert verdict(answer).status == "wrong" and says in verdict(answer).message
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
-    mistakes = {
-        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
-        "You cubed.": lambda n: [i**3 for i in range(n)],
-    }
+    mistakes = {"You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)]}  # fmt: skip
     assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
     assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith("left out the zero.")
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
@@ -92,84 +87,64 @@ def test_a_guess_is_commented_on_and_never_fails(my_guess):
     assert said.status == "note" and bool(said) is False
 
 
-def test_floats_are_compared_with_room_for_rounding_and_a_check_without_cases_is_a_mistake_of_ours():
-    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
-    with pytest.raises(ValueError, match="at least one case"):
-        check_function(squares, squares, [], what="squares")
-
-
-@pytest.mark.parametrize(
-    "my_guess, truth, says",
-    [
-        (3, 3, "that is it"),
-        (3.5, 3, "close"),
-        (9, 3, "Read on"),
-        ("rank 2", "rank 2", "that is it"),
-        ("3", 3, "said 3: that is it"),
-    ],
-)
+@pytest.mark.parametrize("my_guess, truth, says", [
+    (3, 3, "that is it"),
+    (3.5, 3, "close"),
+    (9, 3, "Read on"),
+    ("rank 2", "rank 2", "that is it"),
+    ("3", 3, "said 3: that is it"),
+])  # fmt: skip
 def test_a_guess_is_told_how_near_it_was_and_no_guess_does_not_give_the_answer_away(my_guess, truth, says):
     assert says in guess(my_guess, truth, what="x").message
     assert "that is it" in guess(3.1, 3, what="x", tolerance=0.1).message
     assert "17" not in guess(None, 17, what="the length").message
 
 
-@pytest.mark.parametrize(
-    "value, truth, tolerance, status",
-    [
-        (None, 4, 0, "open"),
-        (4, 4, 0, "right"),
-        (5, 4, 0, "wrong"),
-        (0.51, 0.5, 0.05, "right"),
-        (True, 1.5, 0, "wrong"),
-        (torch.ones(2), 4, 0, "wrong"),
-    ],
-)
+@pytest.mark.parametrize("value, truth, tolerance, status", [
+    (None, 4, 0, "open"),
+    (4, 4, 0, "right"),
+    (5, 4, 0, "wrong"),
+    (0.51, 0.5, 0.05, "right"),
+    (True, 1.5, 0, "wrong"),
+    (torch.ones(2), 4, 0, "wrong"),
+])  # fmt: skip
 def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
     assert check_value(value, truth, what="W", tolerance=tolerance).status == status
 
 
-def test_a_known_wrong_value_is_explained_and_what_the_reader_wrote_is_escaped():
+def test_cases_are_named_once_there_must_be_some_and_floats_have_room_for_rounding():
+    assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
+    assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
+    with pytest.raises(ValueError):
+        cases("m n", [(3, 2, 1)])
+    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
+    with pytest.raises(ValueError, match="at least one case"):
+        check_function(squares, squares, [], what="squares")
+
+
+def test_an_exercise_without_cases_compares_a_value_explains_wrong_ones_and_escapes_what_was_written():
+    exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
+    assert exercise(6) and exercise(None).status == "open"
+    assert exercise(5).message == "the clocks is not 5. One too few: count the last."
     known = {5: "That counts the padding."}
     assert check_value(5, 4, what="W", wrong=known).message.endswith("That counts the padding.")
     assert "<script>" not in check_value("<script>", 4, what="W")._repr_html_()
 
 
-def test_cases_are_named_once():
-    assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
-    assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
-    with pytest.raises(ValueError):
-        cases("m n", [(3, 2, 1)])
-
-
-def test_an_exercise_without_cases_compares_a_value_and_knows_wrong_ones():
-    exercise = Exercise("the clocks", reference=6, mistakes={"One too few: count the last.": 5})
-    assert exercise(6) and exercise(None).status == "open"
-    assert exercise(5).message == "the clocks is not 5. One too few: count the last."
-
-
 def test_an_exercise_may_accept_whatever_has_no_fault():
-    even = Exercise(
-        "an even number above n",
-        reference=lambda n: n + 2 - n % 2,
-        cases=cases("n", range(4)),
+    even = Exercise("an even number above n", reference=lambda n: n + 2 - n % 2, cases=cases("n", range(4)),
         fault=lambda got, expected, case: "" if got % 2 == 0 and got > case["n"] else f"{got} will not do",
-        praise="even and large enough {count} times",
-        mistakes={"Above, not equal.": lambda n: n + n % 2},
-    )
+        praise="even and large enough {count} times", mistakes={"Above, not equal.": lambda n: n + n % 2})  # fmt: skip
     assert even(lambda n: 10).message == "an even number above n: even and large enough 4 times."
     assert even(lambda n: n + n % 2).message == "an even number above n: for n = 0, 0 will not do. Above, not equal."
     assert "returned None" in even(lambda n: print(end="")).message
 
 
-def test_an_exercise_of_two_answers_is_open_until_both_are_there_and_refuses_another_number():
+def test_an_exercise_of_two_answers_needs_both_and_a_guess_reads_what_is_meant():
     pair = Exercise("a pair", reference=(1, 2), answers=2, judge=lambda _, pair: Verdict("right", f"{sum(pair)}"))
     assert pair(1, 2).message == "3" and pair(1, None).status == "open"
     with pytest.raises(TypeError, match="2 answer"):
         pair(1)
-
-
-def test_a_guess_reads_what_is_meant_and_gets_what_the_notebook_knows():
     fastest = Guess(lambda ways: f"the best of {ways}", lambda ways: "AB"[ways - 1], read=letter)
     assert fastest(" b", ways=2).message == "You said B: that is it, the best of 2 = B."
     assert fastest(None, 2).message.startswith("No guess yet for the best of 2.")
@@ -200,9 +175,6 @@ def test_later_cells_run_on_what_is_right_and_say_whose_it_is(capsys):
     right = "".join(["y", "es"])
     assert use(right, one) is right and use("no", one) == "yes" and use(None, one, ours="YES") == "YES"
     assert use((None, None), two) == ("a", "b") and use(("a", "b"), two) == ("a", "b")
-    assert capsys.readouterr().out.splitlines() == [
-        "my_word: from here on yours",
+    assert capsys.readouterr().out.splitlines() == ["my_word: from here on yours",
         *["my_word: from here on ours, until yours passes its check"] * 2,
-        "two words: from here on ours, until yours passes its check",
-        "two words: from here on yours",
-    ]
+        "two words: from here on ours, until yours passes its check", "two words: from here on yours"]  # fmt: skip

@@ -16,15 +16,18 @@ def folder(tmp_path_factory):
     return write_digits(tmp_path_factory.mktemp("data") / "digits")
 
 
-def test_the_meta_file_reads_like_an_image_caption_set_and_is_train_and_test(folder):
+def test_the_meta_file_reads_like_an_image_caption_set_and_writing_again_changes_nothing(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
     train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
     assert (len(train), len(test)) == (1437, 360) and train + test == everything
     assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert write_digits(folder) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_pixels_and_labels_survive_the_file(folder):
+def test_pixels_and_labels_survive_the_file_and_workers_can_load_it(folder):
     from sklearn.datasets import load_digits
 
     original = load_digits()
@@ -34,12 +37,9 @@ def test_pixels_and_labels_survive_the_file(folder):
         assert image.shape == (1, 8, 8) and image.dtype == torch.float32
         assert torch.equal((image[0] * 16).round(), torch.tensor(original.images[index], dtype=torch.float32))
         assert label == original.target[index]
-
-
-def test_writing_again_changes_nothing(folder):
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert write_digits(folder) == folder
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
+    assert images.shape == (8, 64) and labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
+    assert decode_image(folder / "img" / "0001.png").max() <= 1
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -81,9 +81,3 @@ def test_a_row_is_a_file_name_and_a_quoted_caption_that_names_its_digit(tmp_path
         digit_of("a handwritten eleven")
     (tmp_path / "meta.txt").write_text('#filename label\n\nimg/1.png "a one"\n   \n')
     assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"'], "header and blank lines are no rows"
-
-
-def test_workers_can_load_it(folder):
-    images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
-    assert images.shape == (8, 64) and labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
-    assert decode_image(folder / "img" / "0001.png").max() <= 1

@@ -44,7 +44,6 @@ def ask(exercise, answer):
 
 
 def written_with(exercise, function):
-    """Make an answer of which every part that the reader writes is `function`; for a value, None."""
     parts = exercise.reference if exercise.answers > 1 else (exercise.reference,)
     if exercise.methods:
         return [type("Answer", (part,), dict.fromkeys(exercise.methods, function)) for part in parts]
@@ -88,59 +87,28 @@ def test_an_answer_that_raises_or_returns_nothing_is_wrong_and_the_error_is_told
     assert verdict.status == "wrong" and ("returned None" in verdict.message) == (name not in NONE_TOLD_OTHERWISE)
 
 
-LOSSES = {
-    "A, told": {"test loss": [0.3, 0.31]},
-    "A, forgotten": {"test loss": [0.31, 0.3]},
-    "B, told": {"test loss": [0.3, 0.31]},
-    "B, forgotten": {"test loss": [0.4, 0.42]},
-}
+LOSSES = {"A, told": {"test loss": [0.3, 0.31]}, "A, forgotten": {"test loss": [0.31, 0.3]},
+    "B, told": {"test loss": [0.3, 0.31]}, "B, forgotten": {"test loss": [0.4, 0.42]}}  # fmt: skip
 GUESSES = {  # right, wrong, and what the notebook tells beside the guess
-    "n00.guess_weight": (0.75, 0.5, (6, 2)),
-    "n00.guess_slow_rank": (8, 5, 4, 2),
-    "n00.guess_python_speedup": (1, 2),
-    "n01.guess_pipeline": (43, 78),
-    "n01.guess_deeper_queue": (1, 4),
-    "n01.guess_places": (3, 2),
+    "n00.guess_weight": (0.75, 0.5, (6, 2)), "n00.guess_slow_rank": (8, 5, 4, 2), "n00.guess_python_speedup": (1, 2),
+    "n01.guess_pipeline": (43, 78), "n01.guess_deeper_queue": (1, 4), "n01.guess_places": (3, 2),
     "n01.guess_who_gains": ("slow", "heavy"),
-    "n02.guess_asker": ("Sampler", "DataLoader"),
-    "n02.guess_table": ([(1, 2)], [(2, 1)], {"a": (1, 2)}),
-    "n02.guess_handed_out": (10, 12),
-    "n02.guess_loads": ((0, 6, 4), [10, 6, 4]),
-    "n02.guess_streamed": (20, 10),
-    "n03.guess_last_of_eight": ([1], [7]),
-    "n03.guess_orders": (11, 36),
-    "n03.guess_harmed": ("b", "AB", LOSSES),
+    "n02.guess_asker": ("Sampler", "DataLoader"), "n02.guess_table": ([(1, 2)], [(2, 1)], {"a": (1, 2)}),
+    "n02.guess_handed_out": (10, 12), "n02.guess_loads": ((0, 6, 4), [10, 6, 4]), "n02.guess_streamed": (20, 10),
+    "n03.guess_last_of_eight": ([1], [7]), "n03.guess_orders": (11, 36), "n03.guess_harmed": ("b", "AB", LOSSES),
     "n03.guess_missed_percent": (34.4, 0),
-    "n04.guess_page_reads": (229, 29),
-    "n04.guess_last_shard": ((8, 9, 0, 1), range(4)),
-    "n04.guess_rest": (4, 12),
+    "n04.guess_page_reads": (229, 29), "n04.guess_last_shard": ((8, 9, 0, 1), range(4)), "n04.guess_rest": (4, 12),
     "n04.guess_rounds": (5, 1),
-    "n05.guess_list_megabytes": (104, 44, 1_000_000),
-    "n05.guess_peak_megabytes": (624, 208, 1_000_000),
-    "n05.guess_copied_percent": (94, 6, 500_000),
-    "n05.guess_cold_hours": (6.9, 0.02),
-    "n05.guess_received": (0, 2),
-    "n06.guess_lone": (3, 1),
-    "n06.guess_ring": (1.75, 8),
-    "n06.guess_adam": (1, 8),
-    "n06.guess_first_bucket": (25, 100),
-    "n06.guess_flipped": ("b", "A"),
-    "n06.guess_hang": ("b", "A"),
-    "n07.guess_chunks": (3, 4),
-    "n07.guess_lost": (2, 0),
-    "n07.guess_way": (57, 80),
-    "n07.guess_peak": (1, 0.125),
+    "n05.guess_list_megabytes": (104, 44, 1_000_000), "n05.guess_peak_megabytes": (624, 208, 1_000_000),
+    "n05.guess_copied_percent": (94, 6, 500_000), "n05.guess_cold_hours": (6.9, 0.02), "n05.guess_received": (0, 2),
+    "n06.guess_lone": (3, 1), "n06.guess_ring": (1.75, 8), "n06.guess_adam": (1, 8),
+    "n06.guess_first_bucket": (25, 100), "n06.guess_flipped": ("b", "A"), "n06.guess_hang": ("b", "A"),
+    "n07.guess_chunks": (3, 4), "n07.guess_lost": (2, 0), "n07.guess_way": (57, 80), "n07.guess_peak": (1, 0.125),
     "n07.guess_world": (0.5, 1),
-    "n08.guess_model_parallel": (1, 3, 3),
-    "n08.guess_idle": (43, 75, 4, 4),
-    "n08.guess_waits": (3, 2),
-    "n08.guess_unequal": (16, 18, [3, 1, 3], 4),
-    "n08.guess_held": (4, 8, 8, 4),
-    "n09.guess_size": (64, 512, {8: 0.8, 64: 1.3, 512: 1.9}),
-    "n09.guess_streams": (17, 13),
-    "n09.guess_grad": ("yes", "no"),
-    "n09.guess_clocks": (16, 15, 4, [3, 1, 2]),
-    "n09.guess_backward": (1, 2),
+    "n08.guess_model_parallel": (1, 3, 3), "n08.guess_idle": (43, 75, 4, 4), "n08.guess_waits": (3, 2),
+    "n08.guess_unequal": (16, 18, [3, 1, 3], 4), "n08.guess_held": (4, 8, 8, 4),
+    "n09.guess_size": (64, 512, {8: 0.8, 64: 1.3, 512: 1.9}), "n09.guess_streams": (17, 13),
+    "n09.guess_grad": ("yes", "no"), "n09.guess_clocks": (16, 15, 4, [3, 1, 2]), "n09.guess_backward": (1, 2),
     "n09.guess_late": ([0], [0, 1, 2, 3, 4, 5]),
     "n10.guess_one_segment": (17, 9),
     "n10.guess_least": (16, 64),
@@ -169,7 +137,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n15.guess_bubble": (20, 0),
     "n15.guess_order": ("b", "A"),
     "n15.guess_loss": (2.3, 0.0),
-}
+}  # fmt: skip
 
 
 def test_the_table_has_every_guess():

@@ -32,14 +32,11 @@ FAULTS: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Shown:
-    """One call of `explore` in a notebook, and the code above it."""
-
     number: str
     above: tuple[str, ...]
     call: str
 
     def build(self) -> Explorer:
-        """Run what the call needs of the code above it, and then the call."""
         space: dict[str, Any] = {}
         for cell in needed([*self.above, self.call], target=self.call.__eq__)[:-1]:
             exec(cell, space)
@@ -47,14 +44,12 @@ class Shown:
 
 
 def code_of(path: Path) -> list[str]:
-    """Return the statements of a notebook."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     return [statement for cell in code for statement in statements(cell)]
 
 
 def all_shown() -> Iterator[Shown]:
-    """Yield every call of every notebook."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         code = code_of(path)
         for k, statement in enumerate(code):
@@ -64,14 +59,12 @@ def all_shown() -> Iterator[Shown]:
 
 
 def picture(figure: Figure) -> bytes:
-    """Return a small PNG, for comparing."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=40)
     return buffer.getvalue()
 
 
 def neighbour(control: Control) -> Any:
-    """Return the setting one step from the start."""
     place = control.options.index(control.value)
     return (control.options[place + 1 :] or control.options[place - 1 :])[0]
 
@@ -129,16 +122,7 @@ def draw_faulty(count: int, fault: bool, what: str) -> Figure:
 
 @pytest.mark.parametrize(
     "what",
-    [
-        "",
-        "KeyError",
-        "inches wide",
-        "same alt text",
-        "small",
-        "nobody described",
-        "changes nothing",
-        "another picture",
-    ],
+    ["", "KeyError", "inches wide", "same alt text", "small", "nobody described", "changes nothing", "another picture"],
 )
 def test_each_fault_of_an_explorer_is_found(what: str) -> None:
     faulty = explore(

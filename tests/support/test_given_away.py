@@ -168,7 +168,6 @@ def given_away(cells, name, exercise, patience=PATIENCE):
 
 @pytest.fixture
 def _soon(monkeypatch):
-    """Give up soon on a thread that hangs, which wrong answers of notebook 09 do."""
     monkeypatch.setattr(import_module("support.n09.checks"), "PATIENCE", 0.15)
 
 
@@ -218,12 +217,8 @@ def test_what_gives_an_exercise_away_is_found_however_it_is_shown(name):
 
 
 def test_of_several_answers_each_is_tried_beside_the_right_others():
-    exercise = Exercise(
-        "the ends",
-        reference=(min, max),
-        answers=2,
-        judge=lambda exercise, two: check_value([f([2, 1, 3]) for f in two], [1, 3], what="the ends"),
-    )
+    exercise = Exercise("the ends", reference=(min, max), answers=2,
+        judge=lambda exercise, two: check_value([f([2, 1, 3]) for f in two], [1, 3], what="the ends"))  # fmt: skip
     asked = [code("def low(x): ...\n\n\ndef high(x): ..."), code("checks.check_ends(low, high)")]
     above = code("def largest(x):\n    return sorted(x)[-1]")
     assert given_away([above, *asked], "check_ends", exercise) == {"largest"}

@@ -18,7 +18,7 @@ def shift(dist, send="isend"):
     return received[0].item()
 
 
-def test_messages_arrive_in_order_and_are_counted():
+def test_messages_arrive_in_order_and_are_counted_and_it_is_noted_when_a_sum_is_waited_for():
     results, world = in_threads(shift, 3)
     assert results == [2, 0, 1] and world.sent == {0: 2, 1: 2, 2: 2} and not any(world.unwaited.values())
     for name in ("isend", "irecv"):
@@ -27,8 +27,6 @@ def test_messages_arrive_in_order_and_are_counted():
             f"{name} {'to' if name == 'isend' else 'from'} rank {other}" for other in (1, 0)
         ]
 
-
-def test_it_is_noted_when_a_sum_is_waited_for():
     def early_and_late(dist):
         dist.all_reduce(torch.ones(1))
         handle = dist.all_reduce(torch.ones(1), async_op=True)

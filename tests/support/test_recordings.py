@@ -39,7 +39,6 @@ def nothing_recorded(name):
 
 @pytest.fixture
 def save(tmp_path, monkeypatch):
-    """Save a recording `probe` in a reader's folder, away from the repository."""
     monkeypatch.chdir(tmp_path)
 
     def save(data, command="python -m probe", **more):
@@ -48,15 +47,12 @@ def save(tmp_path, monkeypatch):
     return save
 
 
-def test_what_is_saved_is_loaded_with_the_versions_it_was_measured_with(save):
+def test_what_is_saved_is_loaded_and_lines_under_a_table_name_machine_date_versions_and_command(save):
     save({"rows": [{"who": "ours", "seconds": 0.5}]})
     record = recordings.load("probe")
     assert record["rows"] == [{"who": "ours", "seconds": 0.5}]
     expected = {"torch": torch.__version__, "numpy": version("numpy"), "command": "python -m probe"}
     assert expected.items() <= record["provenance"].items()
-
-
-def test_the_lines_under_a_table_name_machine_date_versions_and_command(save):
     save({}, gpu="GPU of the test", driver="1.2")
     record = recordings.load("probe")
     lines = recordings.provenance(record)
@@ -98,14 +94,11 @@ def test_data_cannot_bring_its_own_provenance_and_a_measurement_names_its_comman
         save({}, command="")
 
 
-@pytest.mark.parametrize(
-    "gpu, data, says",
-    [
-        (True, {"rows": ["measured"]}, "Measured here, on a GPU"),
-        (False, {"rows": ["recorded"], "provenance": {}}, "Recorded"),
-        (False, None, "No GPU here, and no recording yet"),
-    ],
-)
+@pytest.mark.parametrize("gpu, data, says", [
+    (True, {"rows": ["measured"]}, "Measured here, on a GPU"),
+    (False, {"rows": ["recorded"], "provenance": {}}, "Recorded"),
+    (False, None, "No GPU here, and no recording yet"),
+])  # fmt: skip
 def test_what_is_best_is_shown_and_a_sentence_says_what_it_is(monkeypatch, gpu, data, says):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")

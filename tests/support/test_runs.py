@@ -9,36 +9,25 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from support import runs
 from support.digits import Digits
 from support.n06.runs import against_first
 from support.recordings import load as recorded
-from support.runs import (
-    DEALS,
-    MISTAKES,
-    REPAIRED,
-    Data,
-    Deal,
-    chunk_speed,
-    count,
-    load_data,
-    parts,
-    run_in_processes,
-    study,
-)
+from support.runs import DEALS, MISTAKES, REPAIRED, Data, Deal, count, load_data, parts, study
 
 
 def test_every_task_leaves_a_span_in_its_processs_lane_and_a_process_that_dies_is_an_error():
-    trace = run_in_processes(count, processes=2, tasks=5)
+    trace = runs.run_in_processes(count, processes=2, tasks=5)
     dealt = [("process 0", "0"), ("process 0", "2"), ("process 0", "4"), ("process 1", "1"), ("process 1", "3")]
     assert sorted((span.lane, span.label) for span in trace) == dealt
     with pytest.raises(RuntimeError, match="process 0 .exit code"):
-        run_in_processes(os.abort, processes=1, tasks=1)
+        runs.run_in_processes(os.abort, processes=1, tasks=1)
     with pytest.raises(ValueError, match="processes must be at least 1, not 0"):
-        run_in_processes(count, processes=0)
+        runs.run_in_processes(count, processes=0)
 
 
 def test_speed_is_measured_for_every_size_down_to_the_smallest():
-    record = chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
+    record = runs.chunk_speed(rows=8, width=4, layers=1, repeats=1, smallest=2)
     assert record["size"] == [8, 4, 2] and len(record["rows_per_second"]) == 3
     assert min(record["rows_per_second"]) > 0 and record["device"] == "CPU"
 
@@ -60,11 +49,6 @@ def test_every_way_to_deal_uses_each_row_once_an_epoch(data: Data, deal: Deal, w
         assert len(dealt) == deal.mini_epochs and Counter(np.concatenate(dealt).tolist()) == EVERY_ROW_ONCE
 
 
-def test_the_full_shuffle_is_the_same_for_any_number_of_ranks(data: Data) -> None:
-    orders = [np.concatenate([*parts(Deal("full shuffle"), data, 1, 0, ranks)]) for ranks in (1, 2, 7)]
-    assert np.array_equal(orders[0], orders[1]) and np.array_equal(orders[0], orders[2])
-
-
 def test_only_dealing_anew_gives_a_mini_epoch_other_rows_in_the_next_epoch(data: Data) -> None:
     def first(deal: Deal, epoch: int) -> set[int]:
         return set(next(iter(parts(deal, data, epoch))).tolist())
@@ -74,10 +58,12 @@ def test_only_dealing_anew_gives_a_mini_epoch_other_rows_in_the_next_epoch(data:
     assert first(Deal("blocks", 8), 0) == first(Deal("blocks", 8), 1)
 
 
-def test_blocks_of_a_sorted_file_hold_few_classes_and_dealt_rows_hold_all(data: Data) -> None:
+def test_blocks_of_a_sorted_file_hold_few_classes_and_a_full_shuffle_is_one_for_any_number_of_ranks(data: Data):
     blocks, dealt = Deal("blocks", 8, sorted_file=True), REPAIRED
     assert max(len({*data.digits[part].tolist()}) for part in parts(blocks, data, 0)) <= 4
     assert min(len({*data.digits[part].tolist()}) for part in parts(dealt, data, 0)) == 10
+    orders = [np.concatenate([*parts(Deal("full shuffle"), data, 1, 0, ranks)]) for ranks in (1, 2, 7)]
+    assert np.array_equal(orders[0], orders[1]) and np.array_equal(orders[0], orders[2])
 
 
 def test_a_study_is_reproducible_pairs_its_seeds_and_sees_the_mistake(data: Data) -> None:
@@ -101,7 +87,7 @@ def test_a_deal_that_is_none_is_refused() -> None:
         Deal("rank", 0)
 
 
-def test_the_recorded_study_has_enough_seeds_and_its_table_follows_from_its_results() -> None:
+def test_the_recorded_study_has_enough_seeds_and_sees_the_images_of_the_loader(digits: Path, data: Data) -> None:
     record = recorded("rank_accuracy")
     assert record["seeds"] >= 20 and record["rows"] == ROWS and record["test_rows"] == TEST_ROWS
     assert [*record["results"]] == [deal.name for deal in (*DEALS, *MISTAKES, REPAIRED)]
@@ -109,8 +95,5 @@ def test_the_recorded_study_has_enough_seeds_and_its_table_follows_from_its_resu
     for what, table in record["comparison"].items():
         for row, again in zip(table, against_first(record["results"], what), strict=True):
             assert row["name"] == again.name and row["low"] == pytest.approx(again.low)
-
-
-def test_the_loader_of_digits_and_the_study_see_the_same_images(digits: Path, data: Data) -> None:
     images, numbers = next(iter(DataLoader(Digits(digits, "test"), 8)))
     assert torch.equal(images, data.test_images[:8]) and torch.equal(numbers, data.test_digits[:8])

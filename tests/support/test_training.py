@@ -7,34 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from support.training import (
-    CAPTIONS,
-    Step,
-    StepLog,
-    TinyClip,
-    accuracy,
-    caption_loss,
-    contrastive_loss,
-    global_losses,
-    next_attempt,
-    read_steps,
-    surviving,
-    tokens,
-)
+from support import training as clip
+from support.training import CAPTIONS, Step, StepLog, TinyClip, global_losses, read_steps, surviving
 
 IMAGES = torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 DIGITS = torch.arange(20) % 10
 
 
-def test_equal_seeds_make_equal_models_and_the_global_generator_is_left_alone() -> None:
+def test_equal_seeds_make_equal_models_whose_logits_are_cosines_times_the_scale() -> None:
     before = torch.random.get_rng_state()
     one, same, other = TinyClip(seed=3), TinyClip(seed=3), TinyClip(seed=4)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.words.weight, other.words.weight)
-
-
-def test_logits_are_cosines_times_the_scale() -> None:
     model = TinyClip()
     logits = model(IMAGES[:5], CAPTIONS)
     assert logits.shape == (5, 10) and logits.abs().max().item() <= 10.0 + 1e-4
@@ -43,19 +28,19 @@ def test_logits_are_cosines_times_the_scale() -> None:
 
 def test_what_a_sample_adds_depends_on_its_batch_only_in_clips_loss() -> None:
     model, captions = TinyClip(), [CAPTIONS[digit] for digit in DIGITS[:20]]
-    alone = caption_loss(model, IMAGES[:10], captions[:10], reduction="none")
-    among = caption_loss(model, IMAGES[:20], captions, reduction="none")[:10]
+    alone = clip.caption_loss(model, IMAGES[:10], captions[:10], reduction="none")
+    among = clip.caption_loss(model, IMAGES[:20], captions, reduction="none")[:10]
     assert torch.allclose(alone, among, atol=1e-6)
-    halves = [contrastive_loss(model, IMAGES[a:b], captions[a:b]) for a, b in ((0, 10), (10, 20))]
-    assert not torch.isclose((halves[0] + halves[1]) / 2, contrastive_loss(model, IMAGES[:20], captions), atol=0.1)
+    halves = [clip.contrastive_loss(model, IMAGES[a:b], captions[a:b]) for a, b in ((0, 10), (10, 20))]
+    assert not torch.isclose((halves[0] + halves[1]) / 2, clip.contrastive_loss(model, IMAGES[:20], captions), atol=0.1)
 
 
 def test_tokens_name_what_they_do_not_know() -> None:
-    assert tokens(["a handwritten zero", "a handwritten nine"]).tolist() == [[0, 1, 2], [0, 1, 11]]
+    assert clip.tokens(["a handwritten zero", "a handwritten nine"]).tolist() == [[0, 1, 2], [0, 1, 11]]
     with pytest.raises(ValueError, match="no 'printed'; it has a, handwritten, zero"):
-        tokens(["a printed zero"])
+        clip.tokens(["a printed zero"])
     with pytest.raises(ValueError, match="different lengths"):
-        tokens(["a zero", "a handwritten zero"])
+        clip.tokens(["a zero", "a handwritten zero"])
 
 
 def test_accuracy_without_a_process_group_and_without_images() -> None:
@@ -65,46 +50,38 @@ def test_accuracy_without_a_process_group_and_without_images() -> None:
         def forward(self, images: torch.Tensor, captions: Sequence[str]) -> torch.Tensor:
             return torch.nn.functional.one_hot(DIGITS[: len(images)], 10).float()
 
-    assert accuracy(Knows(), [(IMAGES[:10], captions)]) == 1.0
-    assert accuracy(Knows(), [(IMAGES[:10], captions[1:] + captions[:1])]) < 0.5
+    assert clip.accuracy(Knows(), [(IMAGES[:10], captions)]) == 1.0
+    assert clip.accuracy(Knows(), [(IMAGES[:10], captions[1:] + captions[:1])]) < 0.5
     with pytest.raises(ValueError, match="no image"):
-        accuracy(Knows(), [])
+        clip.accuracy(Knows(), [])
 
 
 def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (1,), loss: float = 1.0) -> Step:
     return Step(attempt, 2, rank, 0, 0, number, rows, loss, 0.0, 1.0)
 
 
-def test_a_step_survives_unless_a_later_attempt_did_it_again() -> None:
+def test_a_step_survives_unless_done_again_later_and_losses_are_means_over_rows_not_ranks() -> None:
     steps = [*map(step, range(8)), *(step(n, 1) for n in range(5, 7)), *(step(n, 2) for n in range(5, 9))]
-    assert [(s.attempt, s.step) for s in surviving(steps)] == [
-        *((0, n) for n in range(5)),
-        *((2, n) for n in range(5, 9)),
-    ]
+    assert [(s.attempt, s.step) for s in surviving(steps)] == [*((0, n) for n in range(5)),
+        *((2, n) for n in range(5, 9))]  # fmt: skip
     # an attempt may end before it comes as far as the one before it: step 7 was done with weights that are lost
     assert [(s.attempt, s.step) for s in surviving(steps[:10])][-3:] == [(0, 4), (1, 5), (1, 6)]
     assert surviving([]) == []
-
-
-def test_losses_are_means_over_rows_not_over_ranks() -> None:
     ranks = [step(0, rank=0, rows=(1, 2, 3), loss=1.0), step(0, rank=1, rows=(4,), loss=5.0)]
     empty = [step(1, rank=0, rows=(5,), loss=2.0), step(1, rank=1, rows=(), loss=0.0)]
     assert global_losses([*ranks, *empty]) == [2.0, 2.0]
 
 
 def test_a_log_is_read_as_written_but_for_a_line_that_a_kill_cut_short(tmp_path: Path) -> None:
-    assert next_attempt(tmp_path) == 0
+    assert clip.next_attempt(tmp_path) == 0
     for rank in (0, 10):
         StepLog(tmp_path, rank).write(step(0, rank=rank, rows=(3, 4)))
     StepLog(tmp_path, 0).write(step(1, attempt=2))
     (tmp_path / "rank1.jsonl").write_text('{"attempt": 7, "wor')
     (tmp_path / "ranking.jsonl").write_text("something else")
-    assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [
-        (0, 0, 0, (3, 4)),
-        (0, 0, 10, (3, 4)),
-        (2, 1, 0, (1,)),
-    ]
-    assert next_attempt(tmp_path) == 3
+    assert [(s.attempt, s.step, s.rank, s.rows) for s in read_steps(tmp_path)] == [(0, 0, 0, (3, 4)),
+        (0, 0, 10, (3, 4)), (2, 1, 0, (1,))]  # fmt: skip
+    assert clip.next_attempt(tmp_path) == 3
     with pytest.raises(FileNotFoundError, match="nothing was trained there"):
         read_steps(tmp_path / "none")
 
@@ -119,9 +96,9 @@ def test_a_run_goes_on_after_a_line_that_was_cut_short_and_only_that_line_is_los
             log.write_bytes(first + second[:-cut])
     # without its newline the line says all the same what was done
     assert [s.step for s in read_steps(tmp_path)] == ([0, 1, 2] if cut == 1 else [0, 2])
-    assert next_attempt(tmp_path) == 3
+    assert clip.next_attempt(tmp_path) == 3
     log.write_bytes(log.read_bytes() + b"\0\0\0\xff\n")  # as after a loss of power
-    assert next_attempt(tmp_path) == 3
+    assert clip.next_attempt(tmp_path) == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -13,17 +13,8 @@ import pytest
 from tools.project import ROOT
 
 DRAWING = {"matplotlib", "ipywidgets", "IPython"}
-SHARED = {
-    "support.built",
-    "support.checks",
-    "support.digits",
-    "support.captions",
-    "support.ranks",
-    "support.recordings",
-    "support.runs",
-    "support.setup",
-    "support.training",
-}
+SHARED = {"support.built", "support.checks", "support.digits", "support.captions", "support.ranks",
+    "support.recordings", "support.runs", "support.setup", "support.training"}  # fmt: skip
 
 #: Lines at most: of lib, of lib/show, of a file, of a room; below, the rooms whose notebooks wait to be rewritten.
 LIB, SHOW, FILE, ROOM = 10_500, 1_800, 450, 1_000
@@ -35,7 +26,6 @@ LARGER_ROOMS: dict[str, int] = {}
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return every module of lib, support and tools by its name."""
     found = {}
     for base, folder in (("lib", ROOT), ("support", ROOT / "notebooks"), ("tools", ROOT)):
         for path in sorted((folder / base).rglob("*.py")):
@@ -50,8 +40,6 @@ def tree(name: str) -> ast.Module:
 
 
 def imports(name: str, *, only_at_import: bool = False) -> Iterator[str]:
-    """Yield the full names that a module imports: modules, or names in them."""
-
     def nodes(parent: ast.AST) -> Iterator[ast.AST]:
         for child in ast.iter_child_nodes(parent):
             if only_at_import and isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -70,7 +58,6 @@ def imports(name: str, *, only_at_import: bool = False) -> Iterator[str]:
 
 
 def arrows(name: str) -> set[str]:
-    """Return the modules of ours that a module imports, anywhere in its text."""
     ours = modules()
     found = (full if full in ours else full.rpartition(".")[0] for full in imports(name))
     return {module for module in found if module in ours and module != name}
@@ -85,38 +72,25 @@ def room_of(name: str) -> str | None:
     return found[1] if found else None
 
 
-def test_lib_imports_itself_and_torch_and_numpy():
+def test_lib_imports_itself_torch_and_numpy_knows_nothing_of_the_notebooks_and_only_lib_show_draws():
     allowed = {"lib", "torch", "numpy", *sys.stdlib_module_names}
-    for name in modules():
-        if name.startswith("lib") and not name.startswith("lib.show"):
+    for name in (name for name in modules() if name.startswith("lib")):
+        outside = [full for full in imports(name) if full.split(".")[0] in ("support", "tools", "tests")]
+        assert not outside, f"{name} imports {outside[0]}"
+        if not name.startswith("lib.show"):
             foreign = {full.partition(".")[0] for full in imports(name, only_at_import=True)} - allowed
             assert not foreign, f"importing {name} needs {', '.join(foreign)}; `import lib` needs torch and numpy only"
-
-
-def test_only_lib_show_draws():
-    for name in modules():
-        if name.startswith("lib") and not name.startswith("lib.show"):
             assert not {full.partition(".")[0] for full in imports(name)} & DRAWING, f"{name} draws"
             assert not [full for full in imports(name) if full.startswith("lib.show")], f"{name} imports lib.show"
 
 
-def test_lib_knows_nothing_of_the_notebooks():
-    for name in modules():
-        if name.startswith("lib"):
-            outside = [full for full in imports(name) if full.split(".")[0] in ("support", "tools", "tests")]
-            assert not outside, f"{name} imports {outside[0]}"
-
-
-def test_a_room_imports_lib_and_what_all_rooms_share_and_no_other_room():
+def test_a_room_imports_lib_and_what_all_share_but_no_other_room_and_what_all_share_imports_none():
     rooms = [name for name in modules() if room_of(name)]
     assert len({room_of(name) for name in rooms}) == 16
     for name in rooms:
         for target in arrows(name):
             at_home = room_of(target) == room_of(name)
             assert at_home or target.partition(".")[0] == "lib" or target in SHARED, f"{name} imports {target}"
-
-
-def test_what_all_rooms_share_imports_no_room():
     for name in SHARED & modules().keys():
         # recordings names the functions that measure as text, and imports them only to record
         assert not [target for target in arrows(name) if room_of(target)], name
@@ -153,13 +127,10 @@ def test_folders_of_lib_go_round_in_no_circle():
             del folders[folder]
 
 
-def test_lib_is_small():
+def test_lib_is_small_and_a_file_is_one_concept():
     sizes = {name: lines(path) for name, path in modules().items() if name.startswith("lib")}
     assert sum(sizes.values()) <= LIB and len(sizes) <= LIB_FILES
     assert sum(size for name, size in sizes.items() if name.startswith("lib.show")) <= SHOW
-
-
-def test_a_file_is_one_concept():
     for name, path in modules().items():
         if not room_of(name):
             assert lines(path) <= LARGER_FILES.get(name, FILE), f"{name} has {lines(path)} lines"
@@ -177,7 +148,6 @@ def test_rooms_keep_to_their_budgets():
 
 
 def test_a_public_name_of_lib_means_one_thing():
-    """A type or function is defined in one module only; elsewhere its name may be imported, not used for another."""
     homes = defaultdict(list)
     for module in modules():
         if module.startswith("lib"):

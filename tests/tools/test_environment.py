@@ -17,7 +17,6 @@ TEST = ["-r requirements.txt -r requirements-test.txt -c constraints.txt", "--no
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of the files that decide."""
     (tmp_path / "tools").mkdir()
     for name in [*DECIDE, "requirements-test.txt"]:
         (tmp_path / name).write_text(name)
@@ -63,9 +62,7 @@ def test_the_test_tools_come_on_top_and_serve_the_lab_too(root: Path, update: Ca
     assert update("--test") == ["create", *LAB, *TEST, *TEST]
 
 
-def test_an_installation_that_broke_off_is_done_again(
-    root: Path, update: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installation_that_broke_off_is_done_again(root, update, monkeypatch):
     update()
     (root / "requirements.txt").write_text("changed")
 

@@ -9,8 +9,6 @@ from tools.one_kernel import FORGET, shared
 
 
 class Kernel:
-    """What stands for nbval's RunningKernel."""
-
     def __init__(self, name: str, cwd: str) -> None:
         self.alive, self.stuck, self.ran = True, False, []
 
@@ -40,7 +38,6 @@ def one(monkeypatch):
 
 
 def run(one, folder):
-    """Begin and end a notebook as nbval does; return its kernel."""
     kernel = plugin.RunningKernel("python3", cwd=f"/x/{folder}")
     one.end(kernel)
     return kernel

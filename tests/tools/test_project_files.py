@@ -24,7 +24,6 @@ FILES = ["requirements.txt", "requirements-test.txt"]
 
 
 def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
-    """The requirements of a file by name, each with its comment."""
     found = {}
     for line in (ROOT / name).read_text().splitlines():
         code, _, comment = line.partition("#")
@@ -35,7 +34,6 @@ def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
 
 
 def pins() -> dict[str, str]:
-    """The versions of constraints.txt by name; a line that is no exact pin fails."""
     lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     pairs = [line.split("==") for line in lines if line]
     return {canonicalize_name(name): version for name, version in pairs}
@@ -43,7 +41,6 @@ def pins() -> dict[str, str]:
 
 @cache
 def installed() -> set[str]:
-    """The names of all distributions here."""
     return {canonicalize_name(one.name) for one in distributions() if one.name}
 
 
@@ -59,7 +56,6 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
 
 
 def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
-    """Everything that pip would install here is pinned, so that two installations are equal."""
     waiting, seen = [key for name in FILES for key in requirements(name)], set()
     while waiting:
         name = waiting.pop()
@@ -73,7 +69,6 @@ def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
 
 @cache
 def allowed_pythons() -> dict[str, SpecifierSet]:
-    """The Pythons that each pinned package says it is for."""
     metadata = {name: distribution(name).metadata for name in pins() if name in installed()}
     return {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
 
@@ -92,27 +87,23 @@ def test_this_environment_has_the_pinned_versions() -> None:
     assert versions == {name: pins()[name] for name in versions}
 
 
-def test_the_package_itself_needs_torch_and_numpy_in_the_same_ranges() -> None:
-    ours = {canonicalize_name(Requirement(text).name): Requirement(text) for text in PROJECT["project"]["dependencies"]}
-    theirs = requirements("requirements.txt")
-    assert ours.keys() == {"torch", "numpy"}
-    assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
-
-
 def imported(path: Path) -> set[str]:
-    """The top-level names of the packages that a file imports, anywhere in it."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in names}
 
 
-def test_whatever_lib_imports_is_required() -> None:
+def test_whatever_lib_imports_is_required_and_the_package_itself_needs_torch_and_numpy_in_that_range() -> None:
     used = set().union(*(imported(path) for path in (ROOT / "lib").rglob("*.py")))
     used -= {*sys.stdlib_module_names, "lib", "google"}
     owners = packages_distributions()
     needed = {canonicalize_name(owners.get(name, [name])[0]) for name in used}
     assert needed - requirements("requirements.txt").keys() - {"ipython"} == set(), "jupyterlab brings ipython"
+    ours = {canonicalize_name(Requirement(text).name): Requirement(text) for text in PROJECT["project"]["dependencies"]}
+    theirs = requirements("requirements.txt")
+    assert ours.keys() == {"torch", "numpy"}
+    assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
 
 
 def test_condas_environment_is_python_pip_and_requirements_txt() -> None:

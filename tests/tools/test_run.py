@@ -37,7 +37,6 @@ def test_run_reports_seconds_saves_nothing_and_fails_when_a_notebook_is_slow_or_
 
 
 def report(folder: Path, *tests: str) -> tuple[int, int, int]:
-    """Run pytest over some test functions; return the counts that `make test` reads from its report."""
     (folder / "test_it.py").write_text("import pytest\n" + "\n".join(tests))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=report.xml", "test_it.py"]
     subprocess.run(command, cwd=folder, capture_output=True)
@@ -54,9 +53,7 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("codes", "expected"), [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)], ids=["ok", "failed", "none", "hung"]
 )
-def test_any_step_that_fails_fails_the_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], codes: tuple[int, int], expected: int
-) -> None:
+def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expected):
     monkeypatch.setattr(suite, "steps", lambda *_: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
     answers = iter(codes)
     monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
@@ -76,9 +73,7 @@ def test_every_suite_and_every_notebook_is_in_a_step() -> None:
     assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
 
 
-def test_bench_runs_what_is_named_and_fails_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd):
     folder = tmp_path / "tests" / "bench"
     folder.mkdir(parents=True)
     (folder / "bench_good.py").write_text("def main(): print('a table')")
@@ -92,19 +87,13 @@ def test_bench_runs_what_is_named_and_fails_with_it(
     assert "there are: bench_bad bench_good" in capfd.readouterr().err
 
 
-def test_one_notebook_is_its_room_its_hygiene_its_cells_and_its_widgets() -> None:
+def test_one_notebook_is_its_room_hygiene_cells_and_widgets_and_fast_leaves_out_whatever_takes_long() -> None:
     room, generic, *cells, widgets = suite.steps(["03"])
-    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == [
-        "tests/browser/test_widgets.py",
-        "-k",
-        "03_",
-    ]
+    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == ["tests/browser/test_widgets.py", "-k",
+        "03_"]  # fmt: skip
     assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
     files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
     assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
-
-
-def test_fast_leaves_out_notebooks_browsers_and_real_ranks() -> None:
     (step,) = suite.steps(fast=True)
     assert step.arguments[-2:] == ["-m", "not ranks"] and "tests/property" in step.arguments
     assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
@@ -120,9 +109,7 @@ def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("found", "ci", "fetched"), [(None, "", True), (None, "true", False), ("/x", "", False)])
-def test_a_missing_browser_is_fetched_once_but_not_in_ci(
-    monkeypatch: pytest.MonkeyPatch, found: str | None, ci: str, fetched: bool
-) -> None:
+def test_a_missing_browser_is_fetched_once_but_not_in_ci(monkeypatch, found, ci, fetched):
     commands: list[list[str]] = []
     monkeypatch.setenv("CI", ci)
     monkeypatch.setattr(suite.lab, "find_chromium", lambda: found)

@@ -36,7 +36,6 @@ explore(lambda n: figure, n=whole(1, 3, 2, "n"))
 
 
 def write(path: Path, text: str, tags: dict[int, list[str]] | None = None) -> Path:
-    """Write a notebook of code cells, separated by lines of dashes."""
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in text.strip().split("---\n")]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
@@ -51,7 +50,6 @@ def outputs(path: Path) -> list:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """A small notebook, saved three times: its path, and what the file held after each time."""
     path = write(tmp_path_factory.mktemp("save") / "small.ipynb", SMALL, {5: ["raises-exception"]})
     texts = []
     for _ in range(3):
@@ -60,18 +58,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return path, texts
 
 
-def test_three_savings_of_an_unchanged_notebook_give_the_same_file(saved: tuple[Path, list[str]]) -> None:
-    _, (first, second, third) = saved
-    assert first == second == third
-
-
-def test_every_cell_has_run_and_nothing_is_stored_that_an_editor_remembers(saved: tuple[Path, list[str]]) -> None:
+def test_every_cell_has_run_and_neither_savings_nor_editors_leave_a_trace_in_the_file(saved: tuple[Path, list[str]]):
     notebook = nbformat.read(saved[0], as_version=4)
     assert [cell.execution_count for cell in notebook.cells] == [1, 2, 3, 4, 5, 6]
     assert all(cell.outputs for cell in notebook.cells)
     assert set(notebook.metadata) == {"kernelspec", "language_info", "idt"}
     assert "version" not in notebook.metadata.language_info
     assert {key for cell in notebook.cells for key in cell.metadata} == {"tags"}
+    _, (first, second, third) = saved
+    assert first == second == third
 
 
 def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(saved: tuple[Path, list[str]]) -> None:
@@ -81,7 +76,7 @@ def test_text_is_stored_joined_and_an_interactive_figure_as_its_first_frame(save
     assert figure.metadata["image/png"]["alt"] == figure.data["text/plain"]
 
 
-def test_measured_numbers_stay_until_code_changes_or_fresh_ones_are_wanted(tmp_path: Path) -> None:
+def test_measured_numbers_stay_until_code_changes_and_a_changed_result_is_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "measured.ipynb", "# NBVAL_IGNORE_OUTPUT\nimport time\n\ntime.perf_counter()\n---\nx = 1")
     save.save(path)
     first = outputs(path)[0]
@@ -93,9 +88,6 @@ def test_measured_numbers_stay_until_code_changes_or_fresh_ones_are_wanted(tmp_p
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     assert "kept" not in save.save(path)
     assert outputs(path)[0] != second
-
-
-def test_a_changed_result_is_saved_and_reported(tmp_path: Path) -> None:
     (tmp_path / "value.txt").write_text("1")
     path = write(tmp_path / "reads.ipynb", 'print(open("value.txt").read())\n---\n"same"')
     assert "cell 0: first output" in save.save(path)
@@ -105,32 +97,25 @@ def test_a_changed_result_is_saved_and_reported(tmp_path: Path) -> None:
     assert outputs(path)[0][0].text == "2\n"
 
 
-def test_a_failed_run_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_run_or_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path, monkeypatch):
     path = write(tmp_path / "fails.ipynb", "1 / 0")
     before = path.read_bytes()
     with pytest.raises(FAILURES, match="ZeroDivisionError"):
         save.save(path)
     assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".tmp"] == []
-
-
-def test_a_broken_write_leaves_the_old_file_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "kept.ipynb", "x = 1")
     before, notebook = path.read_bytes(), nbformat.read(path, as_version=4)
     monkeypatch.setattr(save.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         save.write(notebook, path)
     assert path.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fails.ipynb", "kept.ipynb"]
 
 
-def test_a_widget_without_a_picture_is_refused() -> None:
+def test_a_widget_without_a_picture_is_refused_and_a_traceback_names_no_folder_of_this_machine() -> None:
     output = nbformat.v4.new_output("display_data", {WIDGET: {"model_id": "1"}, "text/plain": "IntSlider()"})
     with pytest.raises(ValueError, match=r"lib\.show\.explore"):
         save.tidy_outputs([output])
-
-
-def test_a_traceback_names_no_folder_of_this_machine() -> None:
     line = f'File "{save.ROOT}/lib/data/samplers.py", in "/venv/lib/python3.11/site-packages/torch/x.py"'
     assert save.without_paths(line) == 'File "lib/data/samplers.py", in "site-packages/torch/x.py"'
 
@@ -146,14 +131,9 @@ def test_the_patterns_do_not_choke_on_a_picture_inside_a_page() -> None:
 
 @pytest.mark.parametrize("kind", ["object", "Other"])
 def test_text_that_differs_only_in_an_address_stays_as_it_was(kind: str) -> None:
-    old, new = (
-        [
-            nbformat.v4.new_output(
-                "execute_result", {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)}
-            )
-        ]
-        for name, number in (("object", 1), (kind, 2))
-    )
+    old, new = ([nbformat.v4.new_output("execute_result",
+        {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)})]
+        for name, number in (("object", 1), (kind, 2)))  # fmt: skip
     wanted = {"text/plain": (old if kind == "object" else new)[0].data["text/plain"], "image/png": "2"}
     save.keep_equal_text(old, new, save.sanitizers())
     assert new[0].data == wanted

@@ -37,7 +37,6 @@ print(os.getcwd(), lib.__file__, sys.modules["support"].__file__, *commands, sep
 
 
 def run(folder: Path, colab: bool = False) -> list[str]:
-    """Run the cell in a new Python that starts in `folder`; return the lines that it printed."""
     command = [sys.executable, "-c", RUN, *(["colab"] if colab else [])]
     result = subprocess.run(command, cwd=folder, input=setup_cell.text(ADDRESS), capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -45,7 +44,6 @@ def run(folder: Path, colab: bool = False) -> list[str]:
 
 
 def project(folder: Path) -> Path:
-    """A project with a lib of its own that only says hello."""
     for package in ("lib", "notebooks/support"):
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").touch()
@@ -55,7 +53,6 @@ def project(folder: Path) -> Path:
 
 
 def packages(root: Path) -> list[str]:
-    """What `lib` and `support` are when a project is found there."""
     return [str(root / "lib" / "__init__.py"), str(root / "notebooks" / "support" / "__init__.py")]
 
 
@@ -73,11 +70,8 @@ def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp
     assert run(tmp_path, colab=True) == found, "no command the second time"
 
 
-def test_a_notebook_away_from_the_project_uses_the_installed_one(tmp_path: Path) -> None:
+def test_away_from_the_project_the_installed_one_is_used_and_the_cell_is_short_with_the_address(tmp_path: Path):
     for module in run(tmp_path)[-2:]:
         assert os.path.exists(module) and not Path(module).is_relative_to(tmp_path)
-
-
-def test_the_cell_is_short_and_names_the_projects_address() -> None:
     text = setup_cell.text(address())
     assert len(text.splitlines()) <= 19 and address().repository in text and address().ref in text

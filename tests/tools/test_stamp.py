@@ -33,7 +33,7 @@ def page(root: Path) -> hygiene.Page:
     return hygiene.Page.read(root / "notebooks" / "01_copied.ipynb", root)
 
 
-def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell(root: Path) -> None:
+def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_readme_follows(root: Path) -> None:
     assert hygiene.has_the_projects_badge(page(root)) and hygiene.begins_with_the_setup_cell(page(root))
     stamp.stamp(root, "someone/somewhere", "v9.9")
     assert hygiene.has_the_projects_badge(page(root)) == []
@@ -41,21 +41,15 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell(root: Path
     assert (address(root).repository, address(root).ref) == (NEW, "v9.9")
     setup = "".join(page(root).raw["cells"][1]["source"])
     assert f'repository = "{NEW}"' in setup and "--branch v9.9 " in setup
-
-
-def test_the_readme_follows_but_its_badges_keep_their_notebooks(root: Path) -> None:
     stamp.stamp(root, NEW, "v9.9")
     badge = "https://colab.research.google.com/github/someone/somewhere/blob/v9.9/notebooks/00_x.ipynb"
     assert (root / "README.md").read_text() == f"[code]({NEW}) [![Open in Colab](b.svg)]({badge})"
 
 
-def test_stamping_twice_changes_nothing_and_stored_outputs_stay_valid(root: Path) -> None:
+def test_stamping_twice_changes_nothing_and_outputs_stay_valid_or_stale_as_they_were(root: Path) -> None:
     assert stamp.stamp(root, NEW) != []
     assert hygiene.is_saved_from_these_sources(page(root)) == []
     assert stamp.stamp(root) == []
-
-
-def test_outputs_that_were_stale_stay_stale(root: Path) -> None:
     path = root / "notebooks" / "01_copied.ipynb"
     path.write_text(path.read_text().replace("x = 1", "x = 2"))
     stamp.stamp(root, NEW)

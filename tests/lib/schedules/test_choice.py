@@ -16,7 +16,6 @@ def equal(units, weight=1.0):
 
 
 def every(m, n, units):
-    """All tables there are, spelt out: what `choose` has to find by itself."""
     yield from (maker(m, n) for maker in ONE)
     yield from (s.eager_one_f_one_b(m, n, ahead) for ahead in range(2, m + 2))
     yield from (maker(m, n, v) for maker in LOOPED for v in range(2, units // n + 1) if units % (n * v) == 0)
@@ -61,17 +60,14 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
     assert len(chosen.schedule.ranks) == n and len(costs[chosen.schedule.micro_batches].forward) % by_stage == 0
 
 
-@pytest.mark.parametrize(
-    "units, weight, message, memory, name, seconds",
-    [
-        (4, 1, 0, 4, "zero bubble (ZB-H1), m = 8", 27),  # 8 · 3, and n - 1 slots
-        (4, 0, 0.5, 100, "eager 1F1B, m = 8, ahead = 2", 36),  # the backward has no part that can wait
-        (4, 0, 0.5, 6, "1F1B, m = 8", 41),  # eager holds 7
-        (4, 1, 0, 1, "model parallel, m = 8", 96),
-        (8, 1, 0, 4, "interleaved zero bubble, m = 8, v = 2", 51),  # 8 · 6 and n - 1 slots, as ZB-V
-        (8, 1, 0.1, 4, "ZB-V, m = 8", 52.3),  # which sends less
-    ],
-)
+@pytest.mark.parametrize("units, weight, message, memory, name, seconds", [
+    (4, 1, 0, 4, "zero bubble (ZB-H1), m = 8", 27),  # 8 · 3, and n - 1 slots
+    (4, 0, 0.5, 100, "eager 1F1B, m = 8, ahead = 2", 36),  # the backward has no part that can wait
+    (4, 0, 0.5, 6, "1F1B, m = 8", 41),  # eager holds 7
+    (4, 1, 0, 1, "model parallel, m = 8", 96),
+    (8, 1, 0, 4, "interleaved zero bubble, m = 8, v = 2", 51),  # 8 · 6 and n - 1 slots, as ZB-V
+    (8, 1, 0.1, 4, "ZB-V, m = 8", 52.3),  # which sends less
+])  # fmt: skip
 def test_the_known_winners(units, weight, message, memory, name, seconds):
     chosen = choose({8: equal(units, weight)}, 4, communicate=message, memory=memory)
     assert (chosen.name, chosen.seconds) == (name, pytest.approx(seconds))
@@ -79,9 +75,7 @@ def test_the_known_winners(units, weight, message, memory, name, seconds):
 
 def test_every_other_is_passed_over_for_a_reason():
     chosen = choose({5: equal(3, 0)}, 3, communicate=0.5, memory=4)
-    assert str(chosen).splitlines() == [
-        "1F1B, m = 5: 25 s, holds 3",
-        "  model parallel, m = 5: slower by 30 s",
+    assert str(chosen).splitlines() == ["1F1B, m = 5: 25 s, holds 3", "  model parallel, m = 5: slower by 30 s",
         "  GPipe, m = 5: needs 5 live activations, and 4 fit",
         "  eager 1F1B, m = 5, ahead = 2: needs 5 live activations, and 4 fit",
         "  interleaved 1F1B, m = 5, v = 2: its 6 stages do not divide 3 units",
@@ -90,8 +84,7 @@ def test_every_other_is_passed_over_for_a_reason():
         "  interleaved zero bubble, m = 5, v = 2: its 6 stages do not divide 3 units",
         "  ZB-V, m = 5: its 6 stages do not divide 3 units",
         "  DualPipeV, m = 5: dualpipe_v needs as many micro-batches as stages, with 3 partitions at least 6, not 5",
-        "  PipeDream, m = 5: never flushes: its gradients are those of older weights",
-    ]
+        "  PipeDream, m = 5: never flushes: its gradients are those of older weights"]  # fmt: skip
 
 
 def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts_in_the_smallest():
@@ -104,21 +97,18 @@ def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts
     assert held["1F1B, m = 4"] == "needs 4 live activations, and 2 fit"
 
 
-@pytest.mark.parametrize(
-    "costs, ranks, more, says",
-    [
-        ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
-        ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
-        ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
-        ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
-        ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
-        ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
-        ({}, 2, {}, "equally many units"),
-        ({8: Costs([], [])}, 1, {}, "equally many units"),
-        ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
-        ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
-    ],
-)
+@pytest.mark.parametrize("costs, ranks, more, says", [
+    ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
+    ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
+    ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
+    ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
+    ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
+    ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
+    ({}, 2, {}, "equally many units"),
+    ({8: Costs([], [])}, 1, {}, "equally many units"),
+    ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
+    ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
+])  # fmt: skip
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
     with pytest.raises(ValueError, match=says):
         choose(costs, ranks, **more)

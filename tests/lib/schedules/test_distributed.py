@@ -23,19 +23,12 @@ from lib.training.launch import RankError, torchrun
 pytestmark = pytest.mark.ranks
 
 # What torch's engine is called for a table of ours. The last two are in none of its public classes.
-MAKERS = {
-    "gpipe": "ScheduleGPipe",
-    "one_f_one_b": "Schedule1F1B",
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-    "zero_bubble_h1": "ScheduleInterleavedZeroBubble",
-    "eager_one_f_one_b": "ScheduleInterleaved1F1B",
-    "model_parallel": "_PipelineScheduleRuntime",
-    "by hand": "_PipelineScheduleRuntime",
-}
+MAKERS = {"gpipe": "ScheduleGPipe", "one_f_one_b": "Schedule1F1B",
+    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B", "looped_bfs": "ScheduleLoopedBFS",
+    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV", "zero_bubble_h1": "ScheduleInterleavedZeroBubble",
+    "eager_one_f_one_b": "ScheduleInterleaved1F1B", "model_parallel": "_PipelineScheduleRuntime",
+    "by hand": "_PipelineScheduleRuntime"}  # fmt: skip
 TABLE = """
 from lib import schedules as tables
 from lib.schedules import Schedule
@@ -290,7 +283,6 @@ def trace(run: Launch, maker: str) -> Trace:
     return Recorder(run.folder / maker).trace()
 
 
-# ---- two ranks, one pipeline
 @pytest.mark.parametrize("maker", MAKERS)
 def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, maker: str) -> None:
     for seen in two.seen:
@@ -300,9 +292,7 @@ def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, make
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(
-    two: Launch, maker: str
-) -> None:
+def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(two: Launch, maker: str):
     assert {seen[maker]["engine"] for seen in two.seen} == {MAKERS[maker]}
     for rank in range(2):
         done = [span.label for span in trace(two, maker).only(lane=f"rank {rank}")]
@@ -316,14 +306,10 @@ def test_measured_spans_have_the_lanes_labels_and_kinds_of_the_simulated_ones(tw
     assert {(s.lane, s.label, s.kind) for s in measured} == {(s.lane, s.label, s.kind) for s in predicted}
 
 
-def test_the_clock_is_one_for_all_ranks(two: Launch) -> None:
-    """Nothing starts before what it needs has ended in another process."""
+def test_the_clock_is_one_for_all_ranks_and_layers_keep_their_names_of_the_whole_model(two: Launch):
     ends = {span.label: span.end for span in trace(two, "gpipe")}
     starts = {span.label: span.start for span in trace(two, "gpipe")}
     assert all(ends[f"0F{i}"] <= starts[f"1F{i}"] and ends[f"1B{i}"] <= starts[f"0B{i}"] for i in range(4))
-
-
-def test_layers_keep_the_names_that_they_have_in_the_whole_model(two: Launch) -> None:
     looped = [seen["looped_bfs"] for seen in two.seen]
     assert [seen["stages"] for seen in looped] == [[0, 2], [1, 3]]
     assert looped[0]["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]  # stage 2, layer 5, has no parameters
@@ -338,24 +324,21 @@ def test_batch_norm_counts_each_micro_batch_once_and_no_uninitialized_memory(two
     assert max(off.values()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    "what, kind, words",
-    [
-        ("uneven", "ValueError", "11 rows of inputs do not make 4 equal micro-batches"),
-        ("too few", "ValueError", "0 rows of inputs do not make 4"),
-        ("nothing", "TypeError", "pipeline rank 0 needs inputs: a tensor, not NoneType"),
-        ("shorter", "ValueError", "8 rows of inputs after batches of 12"),
-        ("balance", "BalanceError", "balance [4, 5] does not cut 8 layers"),
-        ("empty stage", "BalanceError", "balance [8, 0] does not cut 8 layers into stages of at least one"),
-        ("stages", "ValueError", "gpipe has 2 stages, the balance 3: [2, 2, 4]"),
-        ("ranks", "ValueError", 'gpipe has 3 ranks, the mesh 2 in its dimension "pipeline"'),
-        ("names", "ValueError", '("data", "pipeline") or ("pipeline",), not (\'pp\',)'),
-        ("module", "TypeError", "must be nn.Sequential"),
-        ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
-        ("table", "ScheduleError", "1B0"),
-        ("idle", "ValueError", "pipeline rank 1 has nothing to do in idle, and torch's engine takes no such rank"),
-    ],
-)
+@pytest.mark.parametrize("what, kind, words", [
+    ("uneven", "ValueError", "11 rows of inputs do not make 4 equal micro-batches"),
+    ("too few", "ValueError", "0 rows of inputs do not make 4"),
+    ("nothing", "TypeError", "pipeline rank 0 needs inputs: a tensor, not NoneType"),
+    ("shorter", "ValueError", "8 rows of inputs after batches of 12"),
+    ("balance", "BalanceError", "balance [4, 5] does not cut 8 layers"),
+    ("empty stage", "BalanceError", "balance [8, 0] does not cut 8 layers into stages of at least one"),
+    ("stages", "ValueError", "gpipe has 2 stages, the balance 3: [2, 2, 4]"),
+    ("ranks", "ValueError", 'gpipe has 3 ranks, the mesh 2 in its dimension "pipeline"'),
+    ("names", "ValueError", '("data", "pipeline") or ("pipeline",), not (\'pp\',)'),
+    ("module", "TypeError", "must be nn.Sequential"),
+    ("frozen", "ValueError", "loses gradients there if stage 0 has nothing to train"),
+    ("table", "ScheduleError", "1B0"),
+    ("idle", "ValueError", "pipeline rank 1 has nothing to do in idle, and torch's engine takes no such rank"),
+])  # fmt: skip
 def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: str, kind: str, words: str) -> None:
     for rank, seen in enumerate(two.seen):
         found, message = seen["refused"][what]
@@ -364,9 +347,7 @@ def test_what_cannot_work_is_refused_at_once_on_every_rank(two: Launch, what: st
         assert not {"no data dimension", "frozen, whole backwards"} & seen["refused"].keys()  # nothing is wrong there
 
 
-def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_gradients_of_one_process(
-    two: Launch,
-) -> None:
+def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_gradients_of_one_process(two: Launch):
     """300 legal tables, then 300 damaged ones, some of which can run."""
     tables = list(zip(*(seen["at random"] for seen in two.seen), strict=True))
     for mine, theirs in tables:
@@ -408,7 +389,6 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
     assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]
 
 
-# ---- two replicas of two ranks
 @pytest.mark.parametrize("maker", [*MAKERS][:-1])
 def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: Launch, maker: str) -> None:
     """Also where the backward is split: there DDP alone would leave each replica with gradients of its own."""
@@ -418,22 +398,17 @@ def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: La
         assert all(off < 1e-6 for off in seen[maker]["losses"])
 
 
-def test_both_replicas_do_the_same_table_in_lanes_of_their_own(four: Launch) -> None:
+def test_replicas_do_one_table_in_lanes_of_their_own_and_a_rank_that_is_killed_ends_all(four: Launch) -> None:
     measured = trace(four, "one_f_one_b")
     assert sorted(measured.lanes) == [f"rank {rank}" for rank in range(4)]
     for rank in range(2):
         lanes = [[s.label for s in measured.only(lane=f"rank {r}")] for r in (rank, rank + 2)]
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
+    assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL) and four.seconds_to_end < 60
 
 
-def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(
-    four: Launch,
-) -> None:
+def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(four: Launch):
     for rank, seen in enumerate(four.seen):
         assert seen["other order"]["place"] == [rank % 2, rank // 2]
         assert seen["other order"]["gradients"] < 1e-6
     assert four.seen[2]["broadcast"] == [0.0, 0.0]
-
-
-def test_a_rank_that_is_killed_ends_all_in_bounded_time(four: Launch) -> None:
-    assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL) and four.seconds_to_end < 60

@@ -7,42 +7,20 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from lib.schedules import (
-    Schedule,
-    ScheduleError,
-    bubble_share,
-    dualpipe_v,
-    eager_one_f_one_b,
-    gpipe,
-    interleaved_one_f_one_b,
-    interleaved_zero_bubble,
-    live_activations,
-    looped_bfs,
-    model_parallel,
-    one_f_one_b,
-    pipedream,
-    simulate,
-    slotted,
-    validate,
-    zbv,
-    zero_bubble_h1,
-)
-from lib.schedules.makers import alternate, in_rounds, round_size
+from lib.schedules import dualpipe_v, eager_one_f_one_b, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, makers
+from lib.schedules.makers import looped_bfs, model_parallel, one_f_one_b, pipedream, round_size, zbv, zero_bubble_h1
+from lib.schedules.simulate import live_activations, simulate
+from lib.schedules.table import Schedule, ScheduleError, slotted, validate
 
 LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
 V_SHAPED = [zbv, dualpipe_v]
-TORCH = {
-    interleaved_one_f_one_b: "ScheduleInterleaved1F1B",
-    looped_bfs: "ScheduleLoopedBFS",
-    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble",
-    zbv: "ScheduleZBVZeroBubble",
-    dualpipe_v: "ScheduleDualPipeV",
-}
+TORCH = {interleaved_one_f_one_b: "ScheduleInterleaved1F1B", looped_bfs: "ScheduleLoopedBFS",
+    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble", zbv: "ScheduleZBVZeroBubble",
+    dualpipe_v: "ScheduleDualPipeV"}  # fmt: skip
 SIZES = list(product(range(1, 12), range(1, 6)))  # m, n
 
 
 def arguments(maker):
-    """All small sizes, with v where the maker takes it."""
     if maker in LOOPED:
         return [(m, n, v) for m, n in SIZES for v in (1, 2, 3)]
     return [(m, n) for m, n in SIZES if maker is not dualpipe_v or m >= 2 * n]
@@ -56,10 +34,8 @@ def torch_orders(maker, m, n, v=2):
     stages = [SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None) for _ in range(v)]
     table = schedule(stages, m).pipeline_order
     # an overlapped pair holds its forward and its backward as sub_actions
-    return [
-        [str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
-        for rank in range(n)
-    ]
+    return [[str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
+        for rank in range(n)]  # fmt: skip
 
 
 def idle(schedule, forward=1, backward=2, weight=1):
@@ -70,12 +46,10 @@ def idle(schedule, forward=1, backward=2, weight=1):
 
 
 def gaps(schedule):
-    """For each rank, the idle time between its first action and its last, when F = I = W."""
     trace = simulate(schedule, forward=1, backward=2, weight=1)
     return [trace.only(lane=lane).makespan - trace.busy(lane) for lane in trace.lanes]
 
 
-# --- torch's orders
 @pytest.mark.parametrize("maker", TORCH)
 def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
     taken = 0
@@ -97,12 +71,13 @@ def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
     validate(maker(7, 3, 2), stages=6, micro_batches=7)
 
 
-# --- legal tables
-def test_ranks_take_stages_in_turn_or_in_a_v():
+def test_ranks_take_stages_in_turn_or_in_a_v_and_orders_that_wait_for_each_other_have_no_slots():
     for maker in LOOPED:
         assert maker(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
     for maker in V_SHAPED:
         assert maker(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
+    with pytest.raises(ScheduleError, match="0B0 needs 0F0, which the same rank does only later"):
+        slotted(Schedule.from_text("crossed", "0B0 0F0\n1F0 1B0"))
 
 
 DRAWN = {
@@ -136,20 +111,15 @@ def test_tables_as_they_are_drawn(made):
     assert maker(*sizes) == Schedule.from_text(maker.__name__, DRAWN[made])
 
 
-def test_orders_that_wait_for_each_other_have_no_slots():
-    with pytest.raises(ScheduleError, match="0B0 needs 0F0, which the same rank does only later"):
-        slotted(Schedule.from_text("crossed", "0B0 0F0\n1F0 1B0"))
-
-
 def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
     # the reason for planning even rounds and striking out what is too much
     m, n, v = 5, 4, 3
     rows = []
     for rank in range(n):
         stages = range(rank, n * v, n)
-        forwards, backwards = in_rounds("F", stages, m, n), in_rounds("B", stages[::-1], m, n)
+        forwards, backwards = makers.in_rounds("F", stages, m, n), makers.in_rounds("B", stages[::-1], m, n)
         kept = [[a for a in actions if a.micro_batch < m] for actions in (forwards, backwards)]
-        rows.append(alternate(*kept, warm_up=(v - 1) * n + 2 * (n - 1 - rank)))
+        rows.append(makers.alternate(*kept, warm_up=(v - 1) * n + 2 * (n - 1 - rank)))
     with pytest.raises(ScheduleError):
         validate(Schedule("rounds of 4 and 1", rows))
     validate(interleaved_one_f_one_b(m, n, v))
@@ -171,7 +141,6 @@ def test_sizes_below_one_are_refused_by_name(maker):
             maker(4, 2, 0)
 
 
-# --- eager: a deeper warm-up hides messages
 def test_eager_1f1b_holds_what_it_says_and_lies_between_1f1b_and_gpipes_warm_up():
     for m, n in SIZES:
         assert eager_one_f_one_b(m, n, 1).ranks == one_f_one_b(m, n).ranks
@@ -206,7 +175,6 @@ def test_ahead_1_plus_2c_over_f_plus_b_is_enough_and_less_is_not(forward, backwa
     assert simulate(eager_one_f_one_b(40, 4, enough - 1), **costs).makespan > least + 1e-6
 
 
-# --- interleaved: the bubble shrinks by v, the memory grows
 @pytest.mark.parametrize("maker", [interleaved_one_f_one_b, looped_bfs])
 def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
     for m, n, v in arguments(maker):
@@ -214,22 +182,29 @@ def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
         if m >= n and even:
             for forward, backward in ((1, 2), (2, 1), (1, 1)):
                 bubble = simulate(maker(m, n, v), forward, backward).bubble
-                assert bubble == pytest.approx(bubble_share(m, n, v))
+                assert bubble == pytest.approx(makers.bubble_share(m, n, v))
         elif even:
             # too few micro-batches: each further stage of a rank waits for the first to come round
             assert idle(maker(m, n, v)) == 3 * (n - 1) + 3 * (v - 1) * (n - m)
 
 
-def test_uneven_rounds_cost_some_time_and_what_interleaving_and_breadth_first_hold():
+def test_uneven_rounds_cost_time_interleaving_holds_more_and_with_zero_bubble_idles_as_zb_h1():
     assert round_size(10, 4) == 5 and idle(interleaved_one_f_one_b(10, 4, 2)) == 9
     assert round_size(7, 2) == 3 and idle(interleaved_one_f_one_b(7, 2, 2)) == 3 + 2
     for m, n, v in arguments(looped_bfs):
         ahead = [(v - 1) * round_size(m, n) + 2 * (n - 1 - j) + 1 for j in range(n)]
         assert live_activations(interleaved_one_f_one_b(m, n, v)) == [min(m * v, peak) for peak in ahead]
         assert live_activations(looped_bfs(m, n, v)) == [m * v] * n
+    for m, n, v in arguments(interleaved_zero_bubble):
+        table = interleaved_zero_bubble(m, n, v)
+        if v == 1:
+            assert table.ranks == zero_bubble_h1(m, n).ranks
+        if m >= n:
+            # in slots of a stage, which is v times smaller
+            assert idle(table) == n - 1
+        assert live_activations(table) == [min(m * v, (v - 1) * round_size(m, n) + n)] * n
 
 
-# --- zero bubble: W fills the gaps
 COSTS = [(1, 1, 1), (2, 2, 1), (3, 2, 1), (2, 1, 1), (1, 1, 0.5), (1, 1, 0)]  # F, I, W with W the least
 
 
@@ -248,12 +223,6 @@ def test_a_weight_gradient_larger_than_the_gap_does_not_fit(f, i, w):
         assert idle(zero_bubble_h1(m, n), f, i + w, w) == pytest.approx((n - 1) * max(f + i - w, f, i))
 
 
-def test_zb_h1_has_the_peak_of_1f1b_but_on_every_rank():
-    for m, n in SIZES:
-        assert live_activations(zero_bubble_h1(m, n)) == [min(m, n)] * n
-        assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
-
-
 def test_rank_j_is_at_most_j_weight_gradients_behind():
     for j in range(4):
         owed, after = 0, []
@@ -263,19 +232,7 @@ def test_rank_j_is_at_most_j_weight_gradients_behind():
         assert max(after) == j
 
 
-def test_interleaved_zero_bubble_is_zb_h1_for_one_stage_a_rank_and_as_good_for_more():
-    for m, n, v in arguments(interleaved_zero_bubble):
-        table = interleaved_zero_bubble(m, n, v)
-        if v == 1:
-            assert table.ranks == zero_bubble_h1(m, n).ranks
-        if m >= n:
-            # in slots of a stage, which is v times smaller
-            assert idle(table) == n - 1
-        assert live_activations(table) == [min(m * v, (v - 1) * round_size(m, n) + n)] * n
-
-
-# --- the V
-def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
+def test_zbv_never_pauses_once_the_v_is_full_and_with_fewer_micro_batches_is_that_table_with_gaps():
     for m, n in SIZES:
         if m >= 2 * n - 1:
             table = zbv(m, n)
@@ -284,9 +241,6 @@ def test_zbv_never_pauses_once_the_v_is_full_and_holds_what_1f1b_holds():
             # 1F1B cuts the same model into n stages, twice as large
             assert idle(one_f_one_b(m, n), forward=2, backward=4) == 6 * (n - 1)
             assert 2 * max(live_activations(one_f_one_b(m, n))) == 2 * n
-
-
-def test_zbv_with_too_few_micro_batches_is_the_full_table_with_gaps():
     for m, n in SIZES:
         if m < 2 * n - 1:
             full = zbv(2 * n - 1, n)

@@ -3,19 +3,9 @@
 import numpy as np
 import pytest
 
-from lib.schedules import (
-    Action,
-    Schedule,
-    ScheduleError,
-    bubble_share,
-    gpipe,
-    live_activations,
-    model_parallel,
-    one_f_one_b,
-    pipedream,
-    simulate,
-    waits_for,
-)
+from lib.schedules.makers import bubble_share, gpipe, model_parallel, one_f_one_b, pipedream
+from lib.schedules.simulate import live_activations, simulate, waits_for
+from lib.schedules.table import Action, Schedule, ScheduleError
 
 SIZES = [(m, n) for m in (1, 2, 4, 7, 16) for n in (1, 2, 3, 5)]
 
@@ -24,7 +14,6 @@ def table(text):
     return Schedule.from_text("table", text)
 
 
-# --- one timeline by hand
 def spans_of(trace):
     return " ".join(f"{span.label}:{span.kind[0]}{span.start:g}-{span.end:g}" for span in trace)
 
@@ -41,15 +30,12 @@ def test_one_timeline_by_hand_and_the_kind_and_cost_of_each_op():
     assert [span.duration for span in simulate(table("0F0 0I0 0W0"), backward=5, weight=5)] == [1, 0, 5]
 
 
-def test_costs_may_differ_from_stage_to_stage():
+def test_costs_may_differ_from_stage_to_stage_and_idle_slots_of_the_table_make_no_difference():
     trace = simulate(gpipe(1, 3), forward=[1, 2, 3], backward=np.array([10.0, 20.0, 30.0]))
     assert [(span.label, span.duration) for span in trace] == [
         ("0F0", 1), ("1F0", 2), ("2F0", 3), ("2B0", 30), ("1B0", 20), ("0B0", 10),
     ]  # fmt: skip
     assert simulate(gpipe(4, 3), forward=(1, 1, 3), backward=(1, 1, 3)).busy("rank 2") == 4 * 6
-
-
-def test_idle_slots_of_the_table_make_no_difference():
     for make in (model_parallel, gpipe, one_f_one_b):
         schedule = make(4, 3)
         assert simulate(schedule, 1, 3) == simulate(schedule.compact(), 1, 3)
@@ -64,24 +50,20 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
             ask(table("0B0 0F0"))
 
 
-@pytest.mark.parametrize(
-    "costs, why",
-    [
-        ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
-        ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
-        ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
-        ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
-        ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
-        ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
-    ],
-)
+@pytest.mark.parametrize("costs, why", [
+    ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
+    ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
+    ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
+    ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
+    ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
+    ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
+])  # fmt: skip
 def test_a_cost_that_makes_no_sense_is_refused(costs, why):
     for ask in (simulate, waits_for):
         with pytest.raises(ValueError, match=why):
             ask(gpipe(2, 3), **costs)
 
 
-# --- the closed forms
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
 @pytest.mark.parametrize("forward, backward", [(1, 1), (1, 2), (3, 1)])
 def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
@@ -91,10 +73,14 @@ def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
         assert trace.bubble == pytest.approx(bubble_share(m, n)) == pytest.approx((n - 1) / (m + n - 1))
 
 
-def test_model_parallelism_idles_in_all_ranks_but_one():
+def test_model_parallelism_idles_in_all_ranks_but_one_and_the_slowest_stage_decides():
     for m, n in SIZES:
         trace = simulate(model_parallel(m, n))
         assert trace.makespan == m * n * 3 and trace.bubble == pytest.approx((n - 1) / n)
+    m, slow = 16, 4
+    trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
+    assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
+    assert trace.busy("rank 1") == m * 2 * slow
 
 
 def test_the_bubble_share_with_several_stages_a_rank():
@@ -104,36 +90,21 @@ def test_the_bubble_share_with_several_stages_a_rank():
         bubble_share(8, 4, 0)
 
 
-def test_live_activations_are_m_for_gpipe_and_at_most_n_for_1f1b():
+def test_live_activations_are_m_for_gpipe_at_most_n_for_1f1b_and_end_with_the_weight_half():
     for m, n in SIZES:
         assert live_activations(model_parallel(m, n)) == [1] * n
         assert live_activations(gpipe(m, n)) == [m] * n
         assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
-
-
-def test_a_split_backward_holds_its_activation_until_the_weight_half():
     assert live_activations(table("0F0 0F1 0B0 0B1")) == [2]
     assert live_activations(table("0F0 0I0 0F1 0I1 0W0 0W1")) == [2]
     assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1]
     assert live_activations(table(".\n0F0")) == [0, 1]
-
-
-def test_backward_in_the_opposite_order_changes_nothing_that_is_counted_here():
     fifo = gpipe(5, 3)
     lifo = Schedule("as autograd does it", [[*fifo.actions(j)[:5], *reversed(fifo.actions(j)[5:])] for j in range(3)])
     assert simulate(lifo).bubble == simulate(fifo).bubble and live_activations(lifo) == live_activations(fifo)
 
 
-def test_the_slowest_stage_decides():
-    m, slow = 16, 4
-    trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
-    assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
-    assert trace.busy("rank 1") == m * 2 * slow
-
-
-# --- PipeDream
 def steady(trace, first, last, n):
-    """Return (from when, to when) the ranks are between their backwards `first` and `last`."""
     start = max(span.start for span in trace if span.label in {f"{j}B{first}" for j in range(n)})
     return start, min(span.end for span in trace if span.label in {f"{j}B{last}" for j in range(n)})
 
@@ -153,16 +124,10 @@ def test_a_flush_costs_a_bubble_each_time_and_pipedream_has_only_one():
     assert flushed - streamed == (5 - 1) * (3 - 1) * (1 + 2)
 
 
-# --- what idle ranks wait for
 def test_each_wait_names_what_it_is_for_also_what_is_under_way():
     waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
-    assert [(str(wait), wait.start, wait.end) for wait in waits] == [
-        ("rank 0 waits for 1B0, to do 0B0", 2, 4),
-        ("rank 0 waits for 1B1, to do 0B1", 6, 7),
-        ("rank 1 waits for 0F0, to do 1F0", 0, 1),
-        ("rank 1 has no more work", 7, 9),
-    ]
-    assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [
-        (0, 1, 4, None, None),
-        (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0)),
-    ]
+    assert [(str(wait), wait.start, wait.end) for wait in waits] == [("rank 0 waits for 1B0, to do 0B0", 2, 4),
+        ("rank 0 waits for 1B1, to do 0B1", 6, 7), ("rank 1 waits for 0F0, to do 1F0", 0, 1),
+        ("rank 1 has no more work", 7, 9)]  # fmt: skip
+    assert [tuple(wait) for wait in waits_for(table("0F0\n1F0"), forward=1, communicate=2)] == [(0, 1, 4, None, None),
+        (1, 0, 3, Action("F", 1, 0), Action("F", 0, 0))]  # fmt: skip

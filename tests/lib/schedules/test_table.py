@@ -8,17 +8,8 @@ import pytest
 import torch.distributed.pipelining as torch_pipelining
 from torch.distributed.pipelining.schedules import _Action
 
-from lib.schedules import (
-    Action,
-    Schedule,
-    ScheduleError,
-    gpipe,
-    model_parallel,
-    one_f_one_b,
-    pipedream,
-    staleness,
-    validate,
-)
+from lib.schedules.makers import gpipe, model_parallel, one_f_one_b, pipedream, staleness
+from lib.schedules.table import Action, Schedule, ScheduleError, validate
 
 SIZES = [(m, n) for m in (1, 2, 3, 5, 8) for n in (1, 2, 3, 4)]
 
@@ -27,7 +18,6 @@ def table(text, name="table"):
     return Schedule.from_text(name, text)
 
 
-# --- an action
 def test_an_action_prints_and_is_read_as_torch_does():
     action = Action("B", 2, 13)
     assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
@@ -41,18 +31,13 @@ def test_what_is_no_action_is_refused(text):
         Action.parse(text)
 
 
-# --- a table
-def test_all_rows_are_as_long_as_the_longest():
+def test_all_rows_are_as_long_as_the_longest_and_a_table_knows_its_sizes_and_where_its_stages_are():
     schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0), None], iter([]), [None] * 5])
     assert [len(row) for row in schedule.ranks] == [3, 3, 3] and schedule.slots == 3
     assert schedule == Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0)], [], []])
     assert Schedule("nothing", [[None], []]).ranks == ((), ())
-
-
-def test_a_table_knows_its_sizes_and_where_its_stages_are():
     schedule = table("0F0 3F1\n. 1F0 2B1")
-    assert schedule.stages == 4 and schedule.micro_batches == 2
-    assert schedule.rank_of == {0: 0, 3: 0, 1: 1, 2: 1}
+    assert (schedule.stages, schedule.micro_batches) == (4, 2) and schedule.rank_of == {0: 0, 3: 0, 1: 1, 2: 1}
     assert table("0F0\n0B0").rank_of == {0: 0}, "the first rank that works on it; validate refuses the second"
     assert list(map(str, schedule.actions(1))) == ["1F0", "2B1"]
     assert [(rank, str(action)) for rank, action in schedule][-1] == (1, "2B1")
@@ -61,30 +46,33 @@ def test_a_table_knows_its_sizes_and_where_its_stages_are():
     assert (empty.stages, empty.micro_batches, empty.slots, empty.rank_of) == (0, 0, 0, {})
 
 
-@pytest.mark.parametrize(
-    "make, error, words",
-    [
-        (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
-        (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
-        (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
-        (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
-        (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
-    ],
-)
+@pytest.mark.parametrize("make, error, words", [
+    (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
+    (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
+    (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
+    (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
+    (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
+])  # fmt: skip
 def test_what_is_no_action_or_no_table_is_told_at_once(make, error, words):
     with pytest.raises(error, match=words):
         make()
 
 
-def test_text_is_aligned_and_read_again():
+def test_text_is_aligned_and_read_again_and_the_schedules_look_as_they_are_drawn():
     schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 10)], [None, Action("F", 1, 0)]])
     assert str(schedule) == "rank 0   0F0    . 0B10\nrank 1     .  1F0    ."
     assert table(f"\n{schedule}\n\n", "x") == schedule
     assert table("rank 0: 0F0\n\n  rank 1\nrank  2   -  2F0") == table("0F0\n.\n. 2F0")
     assert str(Schedule("x", [[], []])) == "rank 0\nrank 1"
+    drawn = {
+        model_parallel(2, 2): "rank 0  0F0   .   . 0B0 0F1   .   . 0B1\nrank 1    . 1F0 1B0   .   . 1F1 1B1   .",
+        gpipe(3, 2): "rank 0  0F0 0F1 0F2   .   . 0B0 0B1 0B2\nrank 1    . 1F0 1F1 1F2 1B0 1B1 1B2   .",
+        one_f_one_b(3, 2): "rank 0  0F0 0F1   . 0B0 0F2 0B1   . 0B2\nrank 1    . 1F0 1B0 1F1 1B1 1F2 1B2   .",
+    }
+    assert {schedule: str(schedule) for schedule in drawn} == drawn
 
 
-def test_csv_is_a_row_a_rank_and_blank_lines_do_not_count(tmp_path):
+def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_count(tmp_path, monkeypatch):
     schedule = table("0F0 . 0B0\n.\n. 2F0")
     path = tmp_path / "schedule.csv"
     assert schedule.to_csv(path) == path.read_text() == "0F0,,0B0\n,,\n,2F0,\n"
@@ -93,9 +81,6 @@ def test_csv_is_a_row_a_rank_and_blank_lines_do_not_count(tmp_path):
     nothing = Schedule("nothing", [[], []])
     nothing.to_csv(path)
     assert Schedule.from_csv("nothing", path) == nothing
-
-
-def test_csv_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "schedule.csv"
     table("0F0").to_csv(path)
     monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError("disk full")))
@@ -130,22 +115,6 @@ def test_torch_reads_our_csv_and_we_read_torchs(tmp_path):
         assert [str(cell) for cell in row if cell] == list(map(str, schedule.actions(rank)))
 
 
-# --- the schedules with one stage a rank
-def test_how_they_look():
-    assert str(model_parallel(2, 2)).splitlines() == [
-        "rank 0  0F0   .   . 0B0 0F1   .   . 0B1",
-        "rank 1    . 1F0 1B0   .   . 1F1 1B1   .",
-    ]
-    assert str(gpipe(3, 2)).splitlines() == [
-        "rank 0  0F0 0F1 0F2   .   . 0B0 0B1 0B2",
-        "rank 1    . 1F0 1F1 1F2 1B0 1B1 1B2   .",
-    ]
-    assert str(one_f_one_b(3, 2)).splitlines() == [
-        "rank 0  0F0 0F1   . 0B0 0F2 0B1   . 0B2",
-        "rank 1    . 1F0 1B0 1F1 1B1 1F2 1B2   .",
-    ]
-
-
 def mock_stage(rank, stages, ranks=None, index=None):
     """Stand in for a torch PipelineStage, so that schedules can be made without a process group."""
     stage = mock.Mock(spec=torch_pipelining.PipelineStage)
@@ -157,7 +126,6 @@ def mock_stage(rank, stages, ranks=None, index=None):
 
 
 def executed(engine, m, n, rank):
-    """Return what torch's schedule makes a rank do, in the order in which it does it."""
     done, stage = [], mock_stage(rank, n)
     stage.forward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}F{i}")
     stage.backward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}B{i}")
@@ -176,19 +144,6 @@ def test_the_order_is_the_one_that_torch_executes(make, engine):
                 assert list(map(str, make(m, n).actions(rank))) == done
 
 
-@pytest.mark.parametrize(
-    "make, engine", [(gpipe, torch_pipelining.ScheduleGPipe), (one_f_one_b, torch_pipelining.Schedule1F1B)]
-)
-def test_the_order_is_that_of_torchs_table_where_that_is_right(make, engine):
-    if not hasattr(engine, "_get_pipeline_order"):
-        pytest.skip("this torch makes no table for it")
-    for m, n in ((4, 3), (8, 4)):
-        order = engine(mock_stage(0, n), m)._get_pipeline_order()
-        for rank in range(n - (engine is torch_pipelining.Schedule1F1B)):  # its last rank lacks a forward
-            work = [str(a) for a in order[rank] if a is not None and a.computation_type.value in ("F", "B")]
-            assert work == list(map(str, make(m, n).actions(rank)))
-
-
 def test_torchs_table_of_1f1b_counts_the_last_ranks_forwards_from_1_and_so_lacks_one():
     """What torch executes is right (above); whoever reads this table is misled. Fails once torch has repaired it."""
     if not hasattr(torch_pipelining.Schedule1F1B, "_get_pipeline_order"):
@@ -198,7 +153,6 @@ def test_torchs_table_of_1f1b_counts_the_last_ranks_forwards_from_1_and_so_lacks
     assert forwards == ["2F1", "2F2", "2F3", "2F4"] != [str(a) for a in one_f_one_b(4, 3).actions(2) if a.op == "F"]
 
 
-# --- PipeDream
 def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
     schedule = pipedream(12, 4)
     assert schedule.ranks == one_f_one_b(12, 4).ranks, "pipedream is 1F1B with an update after each backward"
@@ -210,26 +164,22 @@ def test_staleness_counts_the_updates_between_a_forward_and_its_backward():
     assert {str(action): updates for action, updates in split.items()} == {"0W0": 0, "0W1": 1, "0W2": 0}
 
 
-# --- what validate refuses
-@pytest.mark.parametrize(
-    "text, why",
-    [
-        ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
-        ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
-        ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
-        ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
-        ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),
-        ("0F0 0W0 0B0", "rank 0, slot 2: 0B0 does again what 0W0 did; a backward is either B, or I and W"),
-        ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
-        ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
-        ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
-        ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
-        ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),
-        (".\n.", "schedule 'table' has no actions"),
-        ("0F0 . 0W0 0I0", "rank 0, slot 2: 0W0 needs 0I0, which the same rank does only later, in slot 3"),
-        ("0F0 0B0\n1B0 1F0", "rank 1, slot 0: 1B0 needs 1F0, which the same rank does only later, in slot 1"),
-    ],
-)
+@pytest.mark.parametrize("text, why", [
+    ("0F0 0B0 0F0", "rank 0, slot 2: 0F0 has been done already, in slot 0"),
+    ("0F0\n. 1F0 1B0 0B0", "rank 1, slot 3: 0B0 is at stage 0, which rank 0 has; a stage stays on one rank"),
+    ("0F0 1F1\n1F0", "rank 0, slot 1: 1F1 is at stage 1, which rank 1 has; a stage stays on one rank"),
+    ("0F0 0I0 0B0", "rank 0, slot 2: 0B0 does again what 0I0 did; a backward is either B, or I and W"),
+    ("0F0 0B0 0W0", "rank 0, slot 2: 0W0 does again what 0B0 did; a backward is either B, or I and W"),
+    ("0F0 0W0 0B0", "rank 0, slot 2: 0B0 does again what 0W0 did; a backward is either B, or I and W"),
+    ("0F0 0W0", "rank 0, slot 1: 0W0 needs 0I0, which stands nowhere in the table"),
+    ("0F0 0B0\n1F0", "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+    ("0F0 0F1 0B0\n1F0 1B0 1F1 1B1", "schedule 'table' lacks 0B1"),
+    ("0F0 0I0 0F1 0B1 0F2 0I2", "schedule 'table' lacks 0W0, 0W2"),
+    ("0F7", "schedule 'table' lacks 0F0, 0B0, 0F1, 0B1, 0F2 and 10 more"),
+    (".\n.", "schedule 'table' has no actions"),
+    ("0F0 . 0W0 0I0", "rank 0, slot 2: 0W0 needs 0I0, which the same rank does only later, in slot 3"),
+    ("0F0 0B0\n1B0 1F0", "rank 1, slot 0: 1B0 needs 1F0, which the same rank does only later, in slot 1"),
+])  # fmt: skip
 def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
     with pytest.raises(ScheduleError) as caught:
         validate(table(text))
@@ -278,19 +228,16 @@ def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     assert why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
 
 
-@pytest.mark.parametrize(
-    "text, asked, why",
-    [
-        ("0F0 0B0", {"stages": 2}, "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
-        ("0F0 0B0", {"micro_batches": 2}, "schedule 'table' lacks 0F1, 0B1"),
-        ("0F0\n1F0", {"stages": 1}, "1F0 is at stage 1, but the stages are 0..0"),
-        ("0F2", {"micro_batches": 2}, "0F2 is of micro-batch 2, but the micro-batches are 0..1"),
-        ("0F0 0B0", {"stages": 0}, "stages must be at least 1, not 0"),
-        ("0F0 0B0", {"micro_batches": 0}, "micro_batches must be at least 1, not 0"),
-        ("0F0 0F1\n. 1F0", {}, "lacks 0B0, 1B0, 0B1, 1F1, 1B1"),
-        ("0F0 0B0\n. 1F0", {"complete": False}, "0B0 needs 1B0, which stands nowhere in the table"),
-    ],
-)
+@pytest.mark.parametrize("text, asked, why", [
+    ("0F0 0B0", {"stages": 2}, "rank 0, slot 1: 0B0 needs 1B0, which stands nowhere in the table"),
+    ("0F0 0B0", {"micro_batches": 2}, "schedule 'table' lacks 0F1, 0B1"),
+    ("0F0\n1F0", {"stages": 1}, "1F0 is at stage 1, but the stages are 0..0"),
+    ("0F2", {"micro_batches": 2}, "0F2 is of micro-batch 2, but the micro-batches are 0..1"),
+    ("0F0 0B0", {"stages": 0}, "stages must be at least 1, not 0"),
+    ("0F0 0B0", {"micro_batches": 0}, "micro_batches must be at least 1, not 0"),
+    ("0F0 0F1\n. 1F0", {}, "lacks 0B0, 1B0, 0B1, 1F1, 1B1"),
+    ("0F0 0B0\n. 1F0", {"complete": False}, "0B0 needs 1B0, which stands nowhere in the table"),
+])  # fmt: skip
 def test_how_many_there_should_be_can_be_said_and_that_more_will_come(text, asked, why):
     with pytest.raises(ValueError) as caught:
         validate(table(text), **asked)

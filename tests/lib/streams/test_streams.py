@@ -15,12 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 
 from lib.pipeline import recording as spans
 from lib.schedules.distributed import EngineStage
-from lib.streams import (
-    DevicePrefetcher,
-    PretendGPU,
-    StreamPipeline,
-    find_races,
-)
+from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, waits, without
 from lib.timeline import Recorder, Span, Trace, overlap_share
@@ -30,7 +25,6 @@ Pair = namedtuple("Pair", "x y")
 
 
 def plain(x):
-    """The tensor of the CPU behind a PretendTensor."""
     return each_tensor(lambda y: y.as_subclass(torch.Tensor), x)
 
 
@@ -53,7 +47,6 @@ def train(gpu, batches):
     return seen
 
 
-# ---- DevicePrefetcher
 @pytest.mark.parametrize("depth", [1, 2, 5, 100])
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
@@ -66,15 +59,12 @@ def test_the_items_are_those_of_the_loader_in_its_order(depth, count):
     assert find_races(gpu.operations) == []
 
 
-def test_on_a_cpu_the_loader_is_read_no_sooner_than_its_batch_is_needed():
+def test_on_a_cpu_the_loader_is_read_when_needed_and_on_a_gpu_copies_go_ahead_by_depth():
     taken = []
     source = (taken.append(i) or i for i in range(5))
     iterator = iter(DevicePrefetcher(source, "cpu", 3))
     assert taken == []
     assert next(iterator) == 0 and taken == [0]
-
-
-def test_copies_go_ahead_of_the_computing_by_depth():
     gpu = PretendGPU()
     train(gpu, DevicePrefetcher(on_pretend(gpu), gpu, depth=3))
     labels = [op.label for op in gpu.operations if op.kind == "launch"]
@@ -162,27 +152,31 @@ def test_whatever_ends_an_epoch_nothing_stays_behind(end):
         gc.enable()
 
 
-def test_a_batch_that_is_not_pinned_is_pinned_first():
+def test_a_batch_that_is_not_pinned_is_pinned_first_and_in_no_span(monkeypatch):
     gpu = PretendGPU()
     list(DevicePrefetcher([gpu.host(torch.ones(3), "pageable", pinned=False)], gpu))
     shown = [str(op) for op in gpu.operations]
     first_copy = next(k for k, op in enumerate(gpu.operations) if op.lane == "copy" and op.kind == "launch")
     assert any(line.startswith("host      pin   pageable -> host") for line in shown), "the host's work, not the copy's"
     assert not any("stands still" in line or "staging" in line for line in shown[: first_copy + 1])
+    gpu, inside = PretendGPU(), []
+    x = gpu.host(torch.zeros(6, 3), pinned=False)
+    pin = type(x).pin_memory
+    monkeypatch.setattr(type(x), "pin_memory", lambda x: (inside.extend(gpu._labels), pin(x))[1])
+    list(DevicePrefetcher([x], gpu))
+    StreamPipeline(torch.sin, 3, device=gpu)(x)
+    assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
 
 
-@pytest.mark.parametrize(
-    "make, arguments, error, words",
-    [
-        (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
-        *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
-        (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
-        *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
-        (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
-        (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
-        (partial(StreamPipeline, device="cpu", depth=0), (abs, 2), ValueError, "at least 1"),
-    ],
-)
+@pytest.mark.parametrize("make, arguments, error, words", [
+    (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
+    *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
+    (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
+    *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
+    (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
+    (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
+    (partial(StreamPipeline, device="cpu", depth=0), (abs, 2), ValueError, "at least 1"),
+])  # fmt: skip
 def test_what_a_prefetcher_or_a_pipeline_cannot_work_with_is_told_at_once(make, arguments, error, words):
     with pytest.raises(error, match=words):
         make(*arguments)
@@ -196,17 +190,10 @@ def test_a_gpu_that_is_not_there_is_told_at_once():
         DevicePrefetcher([], 1)
 
 
-# ---- StreamPipeline
 def stages():
     model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
-    return {
-        "a model": model,
-        "a tuple of results": lambda x: (x * 2, x.sum(1)),
-        "other dtype": lambda x: x > 0,
-        "itself": lambda x: x,
-        "a view": lambda x: x[:, 1:],
-        "in place": lambda x: x.mul_(2),
-    }
+    return {"a model": model, "a tuple of results": lambda x: (x * 2, x.sum(1)), "other dtype": lambda x: x > 0,
+        "itself": lambda x: x, "a view": lambda x: x[:, 1:], "in place": lambda x: x.mul_(2)}  # fmt: skip
 
 
 @pytest.mark.parametrize("stage", stages())
@@ -244,7 +231,7 @@ def test_of_a_pipeline_whose_result_is_its_buffer_a_wait_follows_from_another():
     assert 0 < len(racing) < len(numbers), "[4] follows from [2]"
 
 
-def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chunk():
+def test_the_device_holds_depth_chunks_pageable_input_is_pinned_and_computed_input_waited_for():
     gpu = PretendGPU()
     StreamPipeline(lambda x: x + 1, 12, device=gpu, depth=2)(gpu.host(torch.zeros(12, 3)))
     blocks = {r.block for op in gpu.operations for r in op.writes} - {"result"}
@@ -253,31 +240,25 @@ def test_the_device_holds_depth_chunks_and_pageable_input_is_pinned_chunk_by_chu
     result = StreamPipeline(lambda x: x + 1, 3, device=gpu)(gpu.host(torch.zeros(6, 3), pinned=False))
     assert plain(result).eq(1).all()
     assert [op.label for op in gpu.operations if op.kind == "launch" and op.lane == HOST] == ["pin"] * 3
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
+    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
+    assert find_races(gpu.operations) == []
 
 
 NO_TENSORS = (None, "text", [torch.zeros(2)], {"y": torch.zeros(2)}, (torch.zeros(2), 3))
 
 
 @pytest.mark.parametrize("device", ["cpu", "pretend"])
-@pytest.mark.parametrize(
-    "stage, error, words",
-    [
-        *((stage, ValueError, "stage got 2 rows") for stage in (lambda x: x[:1], torch.sum, lambda x: (x, x.mean()))),
-        *((lambda x, y=y: y, TypeError, "expected a Tensor or a tuple") for y in NO_TENSORS),
-    ],
-)
+@pytest.mark.parametrize("stage, error, words", [
+    *((stage, ValueError, "stage got 2 rows") for stage in (lambda x: x[:1], torch.sum, lambda x: (x, x.mean()))),
+    *((lambda x, y=y: y, TypeError, "expected a Tensor or a tuple") for y in NO_TENSORS),
+])  # fmt: skip
 def test_a_stage_that_gives_other_rows_or_no_tensors_is_told_so(device, stage, error, words):
     gpu, x = PretendGPU(), torch.zeros(4, 2)
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
     with pytest.raises(error, match=words):
         pipeline(x if device == "cpu" else gpu.host(x))
-
-
-def test_an_input_that_the_device_still_computes_is_waited_for():
-    gpu = PretendGPU()
-    x = gpu.host(torch.ones(4)).to("cuda", non_blocking=True) + 1
-    assert plain(StreamPipeline(lambda x: x * 2, 2, device=gpu)(x)).tolist() == [4.0] * 4
-    assert find_races(gpu.operations) == []
 
 
 def test_a_stage_that_fails_leaves_nothing_in_flight():
@@ -304,12 +285,15 @@ def test_on_a_cpu_a_recorder_gets_a_span_a_chunk_and_no_gradients_are_kept():
     assert not StreamPipeline(nn.Linear(3, 2), 2, device="cpu")(torch.randn(4, 3)).requires_grad
 
 
-# ---- races
-def test_a_race_is_told_in_words():  # which pairs race: tests/property/test_races_properties.py, against every run
+def test_a_race_is_told_in_words_and_a_pretend_gpu_knows_what_it_can_forget():
     region = (Region("A", 0, 4),)
     a, b = Operation("launch", "s", "a", writes=region), Operation("launch", "t", "b", reads=region)
     (race,) = find_races([a, b])
     assert str(race) == "b (t) reads A while a (s) may still write it: nothing lets b wait for a"
+    with pytest.raises(ValueError, match="record_stream, wait_event, wait_stream"):
+        PretendGPU(["record_steam"])
+    with pytest.raises(IndexError):
+        without([], 0)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +306,7 @@ def test_the_two_famous_races_of_a_prefetcher(forgets, says):
     assert says in " | ".join(map(str, find_races(gpu.operations)))
 
 
-def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_use():
+def test_without_record_stream_copies_take_memory_in_use_and_only_those_to_the_host_stop_it():
     def memory(forgets):
         gpu = PretendGPU(forgets)
         train(gpu, DevicePrefetcher(on_pretend(gpu), gpu))
@@ -331,6 +315,14 @@ def test_without_record_stream_the_next_copy_takes_the_memory_of_the_batch_in_us
     first, second, third, fourth = memory(["record_stream"])
     assert (third, fourth) == (first, second)
     assert len(set(memory([]))) == 4
+    gpu = PretendGPU()
+    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
+    (x * 2).copy_(x)
+    assert not any(op.kind == "synchronize" for op in gpu.operations), "not one on the device, as in torch"
+    pageable = gpu.host(torch.zeros(2), pinned=False)
+    pageable.copy_(x, non_blocking=True)
+    assert gpu.operations[-1].kind == "synchronize", "to pageable memory the call returns when the data are there"
+    assert not x.to("cpu").is_pinned() and x.to("cpu", non_blocking=True).is_pinned(), "as torch makes them"
 
 
 def test_reading_a_result_or_overwriting_a_batch_that_is_still_being_copied_is_a_race_of_the_host():
@@ -369,17 +361,6 @@ def test_a_pageable_copy_is_staged_not_done_so_it_races_as_a_pinned_one_does(pin
     del z
 
 
-def test_only_copies_between_host_and_device_stop_the_host():
-    gpu = PretendGPU()
-    x = gpu.host(torch.ones(2)).to("cuda", non_blocking=True)
-    (x * 2).copy_(x)
-    assert not any(op.kind == "synchronize" for op in gpu.operations), "not one on the device, as in torch"
-    pageable = gpu.host(torch.zeros(2), pinned=False)
-    pageable.copy_(x, non_blocking=True)
-    assert gpu.operations[-1].kind == "synchronize", "to pageable memory the call returns when the data are there"
-    assert not x.to("cpu").is_pinned() and x.to("cpu", non_blocking=True).is_pinned(), "as torch makes them"
-
-
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_side_stream_needs_wait_stream_both_ways(waits):
     gpu = PretendGPU()
@@ -396,20 +377,17 @@ def test_a_side_stream_needs_wait_stream_both_ways(waits):
     assert find_races(gpu.operations) == []
 
 
-def test_a_pretend_gpu_knows_what_it_can_forget():
-    with pytest.raises(ValueError, match="record_stream, wait_event, wait_stream"):
-        PretendGPU(["record_steam"])
-    with pytest.raises(IndexError):
-        without([], 0)
-
-
-# ---- the model
-def test_one_chunk_or_one_buffer_overlaps_nothing_and_with_many_the_slowest_lane_decides():
+def test_with_one_chunk_or_buffer_nothing_overlaps_with_many_the_slowest_lane_or_the_host_decides():
     one, many = predict_chunks(1, 3, 4, 2), predict_chunks(100, 3, 4, 2)
     assert one.makespan == 9 and overlap_share(one) == 0
     assert 4 < many.makespan < 4.2 and overlap_share(many) > 0.97
     assert overlap_share(predict_chunks(8, 4, 4, 0, depth=1)) == 0
     assert predict_chunks(8, 4, 4, 0, depth=2).makespan == pytest.approx(4 + 4 / 8)
+    hidden, free = (predict_chunks(10, 4, 6, 4, launch=launch).makespan for launch in (0.3, 0))
+    assert hidden == pytest.approx(free)
+    slow = predict_chunks(100, 4, 6, 4, launch=0.3)
+    assert slow.makespan == pytest.approx(99 * 0.3 + (4 + 6 + 4) / 100), "the host's time, and the last chunk's; no sum"
+    assert slow.lanes == ("copy in", "compute", "copy out")
 
 
 def test_the_model_waits_exactly_where_the_pipeline_does():
@@ -428,36 +406,22 @@ def test_the_model_waits_exactly_where_the_pipeline_does():
     assert starts == pytest.approx({label: span.start for label, span in model.items()})
 
 
-def test_too_many_chunks_cost_more_than_they_hide():
+def test_too_many_chunks_cost_more_than_they_hide_and_uneven_chunks_take_their_share():
     times = [predict_chunks(c, 4, 4, 4, overhead=0.1).makespan for c in (1, 4, 200)]
     assert times[1] < times[0] < times[2]
     best = best_chunks(4, 4, 4, 0.1)
     assert best == min(range(1, 65), key=lambda c: predict_chunks(c, 4, 4, 4, overhead=0.1).makespan)
     assert best_chunks(1, 100, 0, 5) == 1
-
-
-def test_what_the_host_launches_is_hidden_until_it_is_the_limit():
-    hidden, free = (predict_chunks(10, 4, 6, 4, launch=launch).makespan for launch in (0.3, 0))
-    assert hidden == pytest.approx(free)
-    slow = predict_chunks(100, 4, 6, 4, launch=0.3)
-    assert slow.makespan == pytest.approx(99 * 0.3 + (4 + 6 + 4) / 100), "the host's time, and the last chunk's; no sum"
-    assert slow.lanes == ("copy in", "compute", "copy out")
-
-
-def test_uneven_chunks_take_their_share():
     trace = predict_chunks(4, 10, 10, 0, rows=10)
     assert [round(span.duration, 9) for span in trace if span.lane == "compute"] == [3, 3, 2, 2]
     assert len(predict_chunks(8, 1, 1, 1, rows=3).only(lane="compute")) == 3
 
 
-def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute():
+def test_a_step_behind_a_prefetcher_takes_the_longer_of_copy_and_compute_and_overlap_is_the_hidden_part():
     for copy, compute in ((2, 5), (5, 2), (3, 3)):
         assert predict_prefetch(50, copy, compute, ahead=False).makespan == 50 * (copy + compute)
         ahead = predict_prefetch(50, copy, compute).makespan
         assert ahead == 50 * max(copy, compute) + min(copy, compute)
-
-
-def test_the_overlap_number_is_the_hidden_part_of_the_smaller():
     spans = [Span("copy", "C", 0, 4, "copy"), Span("compute", "F", 3, 5, "compute")]
     assert overlap_share(Trace(spans)) == 0.5 and overlap_share(Trace(spans[:1])) == 0.0
 
@@ -470,7 +434,6 @@ def test_seconds_that_are_none_are_told(seconds):
         predict_prefetch(2, 1, seconds)
 
 
-# ---- spans of a stream, on a clock that the test holds
 class FakeDevice:
     """A device whose stream does its work later than it is launched; its clock started 100 s before the host's.
 
@@ -534,12 +497,6 @@ def test_spans_are_read_at_the_end_and_lie_on_the_recorders_clock(monkeypatch):
     assert found["F1"] == pytest.approx((13.0, 15.0), abs=1e-3)
 
 
-def test_without_a_recorder_no_event_is_made(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "Event", None)
-    with spans.device_span(object(), "compute", "F0", "compute"):
-        pass
-
-
 def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
     gpu, stage, recorder = FakeDevice(monkeypatch), EngineStage.__new__(EngineStage), Recorder()
     stage.device, stage.stage_index, stage.lane = torch.device("cuda", 0), 1, "rank 1"
@@ -553,19 +510,12 @@ def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_n
     assert (span.start, span.end) == pytest.approx((15.0, 17.0), abs=1e-3)
 
 
-def test_pinning_is_in_no_span(monkeypatch):
-    gpu, inside = PretendGPU(), []
-    x = gpu.host(torch.zeros(6, 3), pinned=False)
-    pin = type(x).pin_memory
-    monkeypatch.setattr(type(x), "pin_memory", lambda x: (inside.extend(gpu._labels), pin(x))[1])
-    list(DevicePrefetcher([x], gpu))
-    StreamPipeline(torch.sin, 3, device=gpu)(x)
-    assert inside == [] and sum(op.label == "pin" for op in gpu.operations) == 4
-
-
-def test_a_span_of_work_that_raises_is_kept(monkeypatch):
+def test_a_span_of_work_that_raises_is_kept_and_without_a_recorder_no_event_is_made(monkeypatch):
     gpu, recorder = FakeDevice(monkeypatch), Recorder()
     with contextlib.suppress(ZeroDivisionError), recorder, spans.device_span(object(), "compute", "F0", "compute"):
         gpu.work(1.0)
         raise ZeroDivisionError
     assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])
+    monkeypatch.setattr(torch.cuda, "Event", None)
+    with spans.device_span(object(), "compute", "F0", "compute"):
+        pass

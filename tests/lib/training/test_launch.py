@@ -10,11 +10,12 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from datetime import timedelta
 
 import psutil
 import pytest
 
-from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, torchrun
+from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, meet, torchrun
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
@@ -42,7 +43,6 @@ def script(folder, text):
 
 
 def commands_that_know(word):
-    """Return the command lines of all living processes that were told this word."""
     alive = (p.info for p in psutil.process_iter(["cmdline", "status"]) if p.info["status"] != psutil.STATUS_ZOMBIE)
     return [info["cmdline"] for info in alive if str(word) in (info["cmdline"] or [])]
 
@@ -60,7 +60,6 @@ def tell_when_all_are_known(tmp_path, monkeypatch):
     monkeypatch.setattr(_Family, "call_the_roll", and_tell)
 
 
-# ---- all goes well
 @pytest.mark.ranks
 def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, capsys, monkeypatch):
     """Of a run that ends well, after a restart; what its ranks have left behind in both attempts ends with it."""
@@ -81,12 +80,9 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
-        assert sorted(mine) == [
-            f"[rank {rank}] argument {tmp_path} threads 1 x",
-            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
-            f"[rank {rank}] no newline",
-            f"[rank {rank}] to stderr",
-        ]
+        assert sorted(mine) == [f"[rank {rank}] argument {tmp_path} threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}", f"[rank {rank}] no newline",
+            f"[rank {rank}] to stderr"]  # fmt: skip
     assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
@@ -122,20 +118,14 @@ def group(tmp_path_factory):
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
 
 
-# ---- a rank fails
 @pytest.mark.ranks
-def test_a_rank_that_raises_is_blamed_not_its_peer_that_lost_the_connection(group):
+def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_other_machines(group):
     error = group.error
     assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
     assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == []
-
-
-@pytest.mark.ranks
-def test_a_restart_works_without_help_from_the_script_and_nothing_listens_to_other_machines(group):
-    """As torchrun comes, its store listens on every interface, and dead ranks' addresses stay after a restart."""
     assert group.printed == ""
     assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
     sums = [line for line in group.error.run.lines if "sum" in line]
@@ -196,7 +186,6 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monk
 
 @pytest.mark.ranks
 def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path):
-    """Rank 0 presses the reader's stop button."""
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     with pytest.raises(KeyboardInterrupt):
         torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
@@ -240,16 +229,13 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     assert commands_that_know(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "arguments, error, message",
-    [
-        ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
-        ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
-        ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
-        ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout"),
-    ],
-)
+@pytest.mark.parametrize("arguments, error, message", [
+    ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
+    ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
+    ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
+    ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
+    ({"timeout": float("nan")}, ValueError, "timeout"),
+])  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
         torchrun(script(tmp_path, ""), **arguments)
@@ -257,7 +243,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments,
         torchrun("no_such.py", **arguments)
 
 
-# ---- whose fault it was, from the logs alone
 TABLE = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 100{rank})\n"
 FORCED = "W Unable to shutdown process 100{rank} via 15, forcefully exiting via 9\n"
 LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer"
@@ -266,7 +251,6 @@ TRACEBACK = "[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   F
 
 
 def cause(folder, codes, errors, forced=(), attempt=0):
-    """Write logs as torchrun does, and ask for the first failure."""
     for rank in {0, 1, *codes, *errors}:
         logs = folder / "ranks" / "none_x" / f"attempt_{attempt}" / str(rank)
         logs.mkdir(parents=True)
@@ -279,40 +263,34 @@ def cause(folder, codes, errors, forced=(), attempt=0):
     return RankLogs(folder, show=False).cause(1)
 
 
-@pytest.mark.parametrize(
-    "codes, errors, expected",
-    [
-        ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
-        ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
-        ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
-        ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
-        # torchrun saw the peer first, and ended the culprit while it was still printing its error
-        ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
-        ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
-        ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
-        # gloo's threads may abort a process that ends with an error, its own or an echo
-        ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
-        ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
-        ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
-        ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
-        ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
-    ],
-)
+@pytest.mark.parametrize("codes, errors, expected", [
+    ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+    ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
+    ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
+    ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
+    # torchrun saw the peer first, and ended the culprit while it was still printing its error
+    ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),
+    ({0: -15, 1: 1}, {1: LOST}, "rank 1 ended with RuntimeError"),
+    ({0: -15}, {}, "rank 0 was killed by SIGTERM"),
+    # gloo's threads may abort a process that ends with an error, its own or an echo
+    ({0: -6, 1: -6}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
+    ({0: 1, 1: -6}, {0: LOST}, "rank 1 was killed by SIGABRT"),
+    ({0: 1}, {0: "torch.cuda.OutOfMemoryError: 3 GiB"}, "rank 0 ended with torch.cuda.OutOfMemoryError"),
+    ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
+    ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
+])  # fmt: skip
 def test_the_first_failure_is_told_from_its_echoes(tmp_path, codes, errors, expected):
     cause(tmp_path, {0: 1, 1: 1}, {0: "KeyError: of attempt 9", 1: LOST}, attempt=9)  # only the last attempt counts
     assert cause(tmp_path, codes, errors, attempt=10).message().startswith(expected)
 
 
-@pytest.mark.parametrize(
-    "codes, errors, forced, expected",
-    [
-        ({0: -9, 1: 1}, {1: "ValueError: x"}, [0], "rank 1 ended with ValueError: x"),
-        ({0: -9, 1: 3}, {}, [0], "rank 1 ended with exit code 3"),
-        ({0: -9, 1: 1}, {0: "ValueError: mine", 1: LOST}, [0], "rank 0 ended with ValueError: mine"),
-        ({0: -9, 1: -9}, {}, [0], "rank 1 was killed by SIGKILL"),
-        ({0: -9, 1: 1}, {1: "ValueError: x"}, [], "rank 0 was killed by SIGKILL"),
-    ],
-)
+@pytest.mark.parametrize("codes, errors, forced, expected", [
+    ({0: -9, 1: 1}, {1: "ValueError: x"}, [0], "rank 1 ended with ValueError: x"),
+    ({0: -9, 1: 3}, {}, [0], "rank 1 ended with exit code 3"),
+    ({0: -9, 1: 1}, {0: "ValueError: mine", 1: LOST}, [0], "rank 0 ended with ValueError: mine"),
+    ({0: -9, 1: -9}, {}, [0], "rank 1 was killed by SIGKILL"),
+    ({0: -9, 1: 1}, {1: "ValueError: x"}, [], "rank 0 was killed by SIGKILL"),
+])  # fmt: skip
 def test_a_rank_that_minds_no_sigterm_and_is_killed_for_it_is_not_blamed(tmp_path, codes, errors, forced, expected):
     assert cause(tmp_path, codes, errors, forced).message().startswith(expected)
 
@@ -365,3 +343,9 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):
     logs.read(to_the_end=True)
     assert logs.lines == ["[torchrun] a warning", *(f"[rank 3] {x}" for x in ("step 1", "step é", "", "the end"))]
     assert logs.last_words(5)[2:4] == ["rank 2 said nothing", "rank 3 said last: the end"]
+
+
+def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
+        meet(timedelta(seconds=1))

@@ -11,7 +11,6 @@ there are two launches, each of several scripts, one after the other:
 import json
 import shutil
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,20 +18,13 @@ import numpy as np
 import pytest
 import torch
 
-from lib.training.launch import RankError, meet, torchrun
+from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state
+from support import training as clip
 from support.runs import Deal, load_data, parts
-from support.training import (
-    CAPTIONS,
-    TinyClip,
-    accuracy,
-    caption_loss,
-    contrastive_loss,
-    global_losses,
-    read_steps,
-    surviving,
-)
+from support.training import CAPTIONS, TinyClip, accuracy, caption_loss, contrastive_loss, global_losses
 
+pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
 ROWS, TEST_ROWS = 1437, 360
 
@@ -44,7 +36,6 @@ def data(digits):
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
-    """The model is small: a second thread only waits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -62,7 +53,6 @@ def counts_of_epoch(steps, epoch=0):
 EVERY_ROW_ONCE = Counter(range(ROWS))
 
 
-# ---- the launches
 JOBS = """
 import json, os, runpy, sys, time
 from pathlib import Path
@@ -107,7 +97,6 @@ def training(digits, out, *arguments, alone=False, refusal=""):
 
 
 def run_jobs(folder, jobs, ranks, max_restarts=0):
-    """Run jobs, of which the last one fails."""
     (folder / "jobs.py").write_text(JOBS)
     text = json.dumps([[str(word) for word in job] for job in jobs])
     with pytest.raises(RankError) as caught:
@@ -125,12 +114,10 @@ def of_two(digits, data, tmp_path_factory):
     (folder / "gradients.py").write_text(GRADIENTS)
     np.savez(folder / "batch.npz", images=data.images[:24].numpy(), digits=data.digits[:24].numpy())
     out = folder / "gradients.npz"
-    jobs: list[Job] = [
-        [out, "", folder / "gradients.py", folder / "batch.npz", out],
+    jobs: list[Job] = [[out, "", folder / "gradients.py", folder / "batch.npz", out],
         training(digits, folder / "two", "--dataset", "sampler", "--save-every", 1),
         training(digits, folder / "again", "--dataset", "sampler", *FAILS, 12),
-        training(digits, folder / "killed", *FAILS, 18),
-    ]
+        training(digits, folder / "killed", *FAILS, 18)]  # fmt: skip
     return folder, run_jobs(folder, jobs, ranks=2, max_restarts=1)
 
 
@@ -153,17 +140,13 @@ def of_three(digits, killed, tmp_path_factory):
     for ranks in ("1", "3"):
         shutil.copytree(killed, folder / ranks)
     fault = ("--fail-rank", 0, "--fail-at", 18)
-    jobs = [
-        training(digits, folder / "3", *fault),
-        training(digits, folder / "1", *fault, alone=True),
+    jobs = [training(digits, folder / "3", *fault), training(digits, folder / "1", *fault, alone=True),
         training(digits, folder / "one", "--dataset", "sampler", alone=True),
         training(digits, killed, "--seed", 1, alone=True, refusal=folder / "refusal"),
-        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise"),
-    ]
+        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise")]  # fmt: skip
     return folder, run_jobs(folder, jobs, ranks=3)
 
 
-# ---- real ranks: gradients
 GRADIENTS = """
 import sys, numpy as np, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -215,33 +198,22 @@ def difference(gradients, name, whole):
     return float(np.abs(gradients[name] - gradients[whole]).max())
 
 
-@pytest.mark.ranks
 def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_counts_for_itself(gradients):
     assert np.abs(gradients["whole caption"]).max() > 0.1
     assert difference(gradients, "caption", "whole caption") < 1e-6
     assert difference(gradients, "contrastive", "whole contrastive") > 0.01, "CLIP's negatives are the batch"
     assert float(gradients["accuracy"]) == gradients["whole accuracy"], "counts of all ranks are added"
-
-
-@pytest.mark.ranks
-def test_with_uneven_shares_the_mean_of_means_is_wrong_and_the_weighted_sum_is_right(gradients):
     assert difference(gradients, "uneven, mean of means", "whole caption") > 0.01
     assert difference(gradients, "uneven, sum over all by their number", "whole caption") < 1e-6
     assert difference(gradients, "one rank has no row", "whole caption") < 1e-6
 
 
-# ---- real ranks: the script
-@pytest.mark.ranks
-def test_one_rank_and_two_ranks_have_the_same_losses_and_accuracy(of_three, two_ranks):
+def test_one_rank_and_two_have_the_same_losses_and_the_accuracy_of_their_weights_alone(of_three, two_ranks, data):
     one, two = result(of_three[0] / "one"), result(two_ranks)
     assert len(one["losses"]) == -(-ROWS // 60)
     assert one["losses"] == pytest.approx(two["losses"], rel=1e-3)  # each step inherits the last one's rounding
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)
     assert one["losses"][-1] < 0.5 * one["losses"][0] and abs(one["accuracy"] - two["accuracy"]) < 2 / TEST_ROWS
-
-
-@pytest.mark.ranks
-def test_the_accuracy_of_ranks_is_exactly_that_of_the_same_weights_in_one_process(two_ranks, data):
     model = TinyClip()
     with np.load(two_ranks / "state.npz", allow_pickle=False) as file:
         identity = json.loads(str(file["json"]))["identity"]
@@ -251,32 +223,29 @@ def test_the_accuracy_of_ranks_is_exactly_that_of_the_same_weights_in_one_proces
     assert result(two_ranks)["accuracy"] == accuracy(model, [(data.test_images, captions)])
 
 
-@pytest.mark.ranks
 def test_a_rank_killed_in_mid_epoch_is_started_again_and_ends_where_an_undisturbed_run_ends(of_two, two_ranks):
     folder, error = of_two
     # of two kills; torchrun names who it saw end first, and that may be the peer that lost its connection
     assert any("failed (exitcode: -9) local_rank: 1" in line for line in error.run.lines)
-    steps = read_steps(folder / "again")
+    steps = clip.read_steps(folder / "again")
     done = [sorted({s.step for s in steps if s.attempt == attempt}) for attempt in (0, 1)]
     assert done == [list(range(12)), list(range(10, 24))]  # saved after 10; 10 and 11 are done again
-    assert counts_of_epoch(steps) != EVERY_ROW_ONCE and counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
+    assert counts_of_epoch(steps) != EVERY_ROW_ONCE and counts_of_epoch(clip.surviving(steps)) == EVERY_ROW_ONCE
     assert result(folder / "again")["losses"] == pytest.approx(result(two_ranks)["losses"], rel=1e-4)
 
 
-@pytest.mark.ranks
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_another_number_of_ranks_goes_on_from_the_state_of_two(of_three, killed, ranks):
-    before = read_steps(killed)
+    before = clip.read_steps(killed)
     assert {step.mini_epoch for step in before} == {0, 1} and not (killed / "result.json").exists()
     out = of_three[0] / str(ranks)  # their own fault is for the first attempt only
-    steps = read_steps(out)
+    steps = clip.read_steps(out)
     assert {(step.attempt, step.world_size) for step in steps} == {(0, 2), (1, ranks)}
     assert min(step.step for step in steps if step.attempt == 1) == 15
-    assert counts_of_epoch(surviving(steps)) == EVERY_ROW_ONCE
+    assert counts_of_epoch(clip.surviving(steps)) == EVERY_ROW_ONCE
     assert global_losses(before)[:15] == result(out)["losses"][:15] and result(out)["accuracy"] > 0.7
 
 
-@pytest.mark.ranks
 def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_own_error(of_three, of_two, killed):
     assert str(of_two[1]) == "rank 1 was killed by SIGKILL"
     assert str(of_three[1]).startswith("rank 0 ended with ValueError: the planted error in step 0\n")
@@ -285,18 +254,10 @@ def test_a_rank_that_dies_raises_or_has_a_state_of_another_seed_ends_with_its_ow
     assert not (killed / "result.json").exists()
 
 
-def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
-        meet(timedelta(seconds=1))
-
-
-@pytest.mark.ranks
 def test_the_study_trains_what_the_script_trains(digits, two_ranks, data):
-    """The batches of two real ranks, put together, are those that the study trains on in one process."""
-    assert counts_of_epoch(read_steps(two_ranks)) == EVERY_ROW_ONCE
+    assert counts_of_epoch(clip.read_steps(two_ranks)) == EVERY_ROW_ONCE
     (order,) = parts(Deal("full shuffle"), data, 0)
-    steps = read_steps(two_ranks)
+    steps = clip.read_steps(two_ranks)
     assert [len(step.rows) for step in steps if step.step == steps[-1].step] == [29, 28], "1437 rows are odd"
     for number in {step.step for step in steps}:
         trained_on = sorted(row for step in steps if step.step == number for row in step.rows)

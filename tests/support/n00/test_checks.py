@@ -4,18 +4,10 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 from support.built import my_step
-from support.n00.checks import (
-    check_idle_share,
-    check_step,
-    guess_python_speedup,
-    guess_slow_rank,
-    guess_weight,
-    whole_batch_step,
-)
+from support.n00.checks import check_idle_share, check_step, guess_python_speedup, guess_slow_rank, guess_weight
 
 
 def locally(replicas, batches, learning_rate):
@@ -72,52 +64,28 @@ def on_copies(replicas, batches, lr):
         replica.load_state_dict(own.state_dict())
 
 
-@pytest.mark.parametrize(
-    "answer, told",
-    [
-        (sharing, "ranks 0 and 1 share one tensor as their weight"),
-        (twice_forward, "rank 0 did 2 forwards on its rows"),
-        (swapped, "rank 0 saw rank 1's rows"),
-        (on_copies, "rank 0 did no forward on its own rows"),
-    ],
-)
+@pytest.mark.parametrize("answer, told", [
+    (sharing, "ranks 0 and 1 share one tensor as their weight"),
+    (twice_forward, "rank 0 did 2 forwards on its rows"),
+    (swapped, "rank 0 saw rank 1's rows"),
+    (on_copies, "rank 0 did no forward on its own rows"),
+])  # fmt: skip
 def test_right_weights_reached_as_no_rank_could_are_refused(answer, told):
     verdict = check_step(answer)
     assert verdict.status == "wrong" and told in verdict.message
 
 
-def test_the_reference_takes_the_step_that_torch_takes_on_all_rows():
-    generator = torch.Generator().manual_seed(0)
-    ranks = [nn.Linear(3, 4).double() for _ in range(3)]
-    for rank in ranks[1:]:
-        rank.load_state_dict(ranks[0].state_dict())
-    whole = copy.deepcopy(ranks[0])
-    for rate in (0.5, 0.1):
-        rows = torch.randn(3, 2, 3, generator=generator).double()
-        batches = list(zip(rows, torch.randint(0, 4, (3, 2), generator=generator), strict=True))
-        my_step(ranks, batches, rate)
-        whole_batch_step([whole], batches, rate)
-    for rank in ranks:
-        torch.testing.assert_close(list(rank.parameters()), list(whole.parameters()), rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "comment, wrong, told",
-    [
-        *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
-        *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
-        (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
-        (guess_python_speedup, 2.0, {}),
-    ],
-)
+@pytest.mark.parametrize("comment, wrong, told", [
+    *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
+    *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
+    (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
+    (guess_python_speedup, 2.0, {}),
+])  # fmt: skip
 def test_a_famous_wrong_guess_is_not_called_close_and_its_reason_is_told(comment, wrong, told):
     message = comment(wrong, **told).message
     assert "close" not in message and "(" in message and "…" not in message, "told, and not cut off"
 
 
-def test_the_names_of_the_arguments_are_the_readers():
+def test_arguments_are_named_as_the_reader_likes_and_a_guess_may_be_a_fraction():
     assert check_idle_share(lambda rows, names: check_idle_share.reference(rows, names))
-
-
-def test_a_guess_may_be_a_fraction():
     assert "that is it" in guess_weight("3/4", rows=(6, 2)).message

@@ -24,10 +24,14 @@ def test_all_ranks_wait_for_the_slowest_in_each_step(ranks, slow, count, makespa
     assert {span.start for span in trace if span.label == "mean 0"} == {max(ready)} and len(ready) == ranks
 
 
-def test_the_title_says_who_waits_only_where_somebody_does():
+def test_the_title_says_who_waits_only_where_somebody_does_in_one_word_for_unit_and_for_exchange():
     for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
         waits = values["ranks"] > 1 and values["slow"] > 1
         assert ("for the slow one" in alt) == (shared_step(**values).bubble > 0) == waits
+    figure = draw_shared_step(4, 2.0, 1)
+    assert figure.axes[0].get_xlabel() == "time (ticks)" and "makespan 8 ticks" in alt_text(figure)
+    named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "mean (M)" in named and "clock" not in alt_text(figure)
 
 
 def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
@@ -35,10 +39,3 @@ def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
     white = [part.get_datalim(shown.axes[0].transData) for part in shown.axes[0].collections if part.zorder == 0.5]
     starts = [round(area.x0, 3) for area in white if area.width > 1e-6]
     assert starts == [5, 5], "the predicted rows end after 5 s of 11"
-
-
-def test_the_figure_of_a_shared_step_has_one_word_for_its_unit_and_one_for_its_exchange():
-    figure = draw_shared_step(4, 2.0, 1)
-    assert figure.axes[0].get_xlabel() == "time (ticks)" and "makespan 8 ticks" in alt_text(figure)
-    named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert "mean (M)" in named and "clock" not in alt_text(figure)

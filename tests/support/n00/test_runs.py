@@ -13,10 +13,6 @@ from support.n00.runs import Round, Team, ddp_step, gain
 from support.runs import count
 
 
-def test_cores_at_work_are_seconds_of_processors_for_each_second_of_the_clock():
-    assert Round(Trace([Span("a", "", 1, 3)]), cpu_seconds=3.0).cores == 1.5
-
-
 def rounds(cores, seconds):
     return [Round(Trace([Span("a", "", 0, seconds + k)]), cores * (seconds + k)) for k in range(6)]
 
@@ -29,6 +25,7 @@ def test_processes_gain_where_a_second_core_is_free_and_otherwise_nothing_is_sai
     assert gain(threads, rounds(0.9, 40), taken) is None
     assert gain(threads, threads, taken[:5] + free[:1]) is None, "one free moment is no free core"
     assert runs.free(taken[:5] + free[:1]) == 1
+    assert Round(Trace([Span("a", "", 1, 3)]), cpu_seconds=3.0).cores == 1.5
 
 
 @pytest.mark.ranks
@@ -50,10 +47,8 @@ def test_ranks_of_ddp_take_the_step_of_the_whole_batch():
     generator = torch.Generator().manual_seed(0)
     model, alone = nn.Linear(3, 4).double(), nn.Linear(3, 4).double()
     alone.load_state_dict(model.state_dict())
-    batches = [
-        (torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
-        for _ in range(2)
-    ]
+    batches = [(torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
+        for _ in range(2)]  # fmt: skip
     before = [weight.tolist() for weight in model.parameters()]
     ranks = ddp_step(model, batches, 0.5)
     assert [weight.tolist() for weight in model.parameters()] == before, "the caller's model is left as it was"

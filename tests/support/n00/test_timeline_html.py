@@ -61,11 +61,9 @@ def test_the_view_is_one_string_that_needs_nothing_else_and_has_the_alt_text_of_
 def test_the_still_picture_shows_every_span_without_the_script_and_buttons_tell_two_traces_apart() -> None:
     page = Page(timeline_html(MEASURED, PREDICTED).html)
     spans = page.all("g", "idt-span")
-    assert [(s["data-name"], s["data-row"], s["data-a"], s["data-b"]) for s in spans[:3]] == [
-        ("predicted", "0", "0.0", "1.0"),
-        ("predicted", "0", "1.0", "2.0"),
-        ("measured", "0", "0.0", "1.25"),
-    ]
+    assert [(s["data-name"], s["data-row"], s["data-a"], s["data-b"])
+        for s in spans[:3]] == [("predicted", "0", "0.0", "1.0"), ("predicted", "0", "1.0", "2.0"),
+        ("measured", "0", "0.0", "1.25")]  # fmt: skip
     assert len(spans) == 8
     assert "load 1\nworker · load · measured\n1.250 – 2.500 s · 1.25 s" in page.words
     assert {"67 % busy", "time (s)", "worker", "model", "predicted", "measured"} <= set(page.words)
@@ -87,16 +85,13 @@ def test_a_label_stays_a_label(nasty: str) -> None:
     assert page.words.count(nasty) >= 3
 
 
-def test_a_trace_gives_the_same_small_bytes_without_a_machine_in_them(tmp_path: Path) -> None:
+def test_a_trace_gives_the_same_small_bytes_with_no_machine_in_them_and_odd_times_and_names_fit(tmp_path: Path):
     html = timeline_html(MEASURED, PREDICTED).html
     assert html == timeline_html(MEASURED, PREDICTED).html
     assert str(tmp_path.parent) not in html and "0x" not in html
     assert "0.30000000000000004" not in timeline_html(Trace([Span("a", "x", 0.1 + 0.2, 0.7)])).html
     assert len(timeline_html(LOTS).html) / len(LOTS) < 400, "bytes a span"
     assert not any(Page(timeline_html(trace).html).open for trace in DEGENERATE.values())
-
-
-def test_times_far_from_zero_and_long_names_fit() -> None:
     page = Page(timeline_html(Trace([Span("a lane with a very long name indeed", "x", 1e6, 1e6 + 1e-3)])).html)
     geometry = json.loads(page.all("div", "idt-timeline")[0]["data-geometry"] or "")
     assert geometry["start"] < geometry["end"]

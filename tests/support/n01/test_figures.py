@@ -43,15 +43,12 @@ def test_the_epoch_is_that_of_the_model_and_a_deeper_queue_saves_the_trainer_fro
     assert [words.split(" ms")[0] for words in waits] == [f"2 workers: {ms}" for ms in (300, 276, 252)]
 
 
-def test_scaling_tells_measured_and_predicted_epochs_and_the_gain_over_none():
+def test_scaling_tells_measured_and_predicted_epochs_and_the_gain_and_short_epochs_are_compared():
     words = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.21]}, {"slow": 0.1}, 1.5))
     assert words.startswith("With 1.50 cores, best speed with workers against none: slow 2.1 ×.")
     assert "slow: measured 440/210 ms, predicted 400/200 ms" in words
     worse = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.5]}, {"slow": 0.1}, 1))
     assert "slow 1.0 ×" in worse
-
-
-def test_a_short_epoch_is_compared_with_the_one_without_workers():
     rows = {"without workers": (0.0, 0.02), "with 4 workers": (0.05, 0.06)}
     words = alt_text(n01.draw_short_epochs(rows, 3))
     assert words.startswith("Time against no workers: with 4 workers 3.0 ×.")

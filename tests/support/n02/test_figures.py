@@ -34,18 +34,12 @@ def test_a_conversation_shows_each_message_and_then_the_order_in_the_colours_of_
     assert all(p.cell.rank == batch_of[p.cell.index] for p in drawn_cells(figure) if p.cell.index != "")
 
 
-@pytest.mark.parametrize(
-    "changed, says, shown",
-    [
-        ({"step": 2}, "Message 2 of 13: the Sampler orders items 4, 0", [4, 0, 4, 0, *"?????"]),
-        ({"step": 31}, "Message 13 of 13: the training loop gets item 1; the epoch is over", None),
-        (
-            {"step": 31, "drop_last": True},
-            "Message 11 of 11: item 1 would be a short batch: dropped; the epoch is over",
-            None,
-        ),
-    ],
-)
+@pytest.mark.parametrize("changed, says, shown", [
+    ({"step": 2}, "Message 2 of 13: the Sampler orders items 4, 0", [4, 0, 4, 0, *"?????"]),
+    ({"step": 31}, "Message 13 of 13: the training loop gets item 1; the epoch is over", None),
+    ({"step": 31, "drop_last": True}, "Message 11 of 11: item 1 would be a short batch: dropped; the epoch is over",
+     None),
+])  # fmt: skip
 def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
     figure = n02.draw_messages(**{**START, **changed})
     assert heading(figure) == says
@@ -53,12 +47,7 @@ def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
     assert cells(figure, "dropped") == ([1] if "drop_last" in changed else [])
 
 
-def test_messages_that_have_scrolled_away_are_counted():
-    said = [[text.get_text() for text in n02.draw_messages(**{**START, "step": n}).axes[0].texts] for n in (8, 13)]
-    assert ["messages 1 to 5 are above the first one shown" in texts for texts in said] == [False, True]
-
-
-def test_the_last_step_is_the_end_of_the_epoch_and_a_dataset_smaller_than_a_batch_is_dropped_whole():
+def test_the_last_step_is_the_end_of_the_epoch_and_messages_that_have_scrolled_away_are_counted():
     assert alt_text(n02.draw_messages(**{**START, "step": 31})) == alt_text(n02.draw_messages(**{**START, "step": 13}))
     for values, words in told(n02.draw_messages, n02.MESSAGES_CONTROLS, 10):
         total = len(
@@ -67,18 +56,17 @@ def test_the_last_step_is_the_end_of_the_epoch_and_a_dataset_smaller_than_a_batc
         assert words.startswith(f"Message {min(values['step'], total)} of {total}: ")
     figure = n02.draw_messages(N=2, batch_size=4, sampler="sequential", drop_last=True, step=9)
     assert cells(figure, "dropped") == [0, 1]
+    said = [[text.get_text() for text in n02.draw_messages(**{**START, "step": n}).axes[0].texts] for n in (8, 13)]
+    assert ["messages 1 to 5 are above the first one shown" in texts for texts in said] == [False, True]
 
 
-def test_orders_are_cut_into_batches_by_colour_and_a_gap_or_coloured_by_groups():
+def test_orders_are_cut_into_batches_or_groups_by_colour_and_what_did_not_come_is_crossed():
     drawn = drawn_cells(n02.draw_orders({"a": [3, 1, 2]}, "finding", batch_size=2))
     assert [(patch.cell.index, patch.cell.rank) for patch in drawn] == [(3, 0), (1, 0), (2, 1)]
     first, second, third = (patch.at[0] for patch in drawn)
     assert second - first == 1 < third - second
     groups = drawn_cells(n02.draw_orders({"a": [7, 8]}, "finding", groups={"a": [0, 5]}))
     assert [patch.cell.rank for patch in groups] == [0, 5]
-
-
-def test_what_should_have_come_and_did_not_is_crossed_and_blank_stays_blank():
     figure = n02.draw_orders({"epoch 0": [1, None], "epoch 1": []}, "finding", expected=2)
     assert [patch.cell.mark for patch in drawn_cells(figure)] == ["plain", "dropped", "dropped"]
     assert "epoch 0: 1, –; epoch 1: nothing" in alt_text(figure)
@@ -89,15 +77,12 @@ def test_orders_of_any_size_can_be_drawn(rows):
     assert cells(n02.draw_orders(rows, "finding", batch_size=3)) == next(iter(rows.values()))
 
 
-def test_ahead_marks_what_is_used_on_its_way_and_not_asked_for():
+def test_ahead_marks_what_is_on_its_way_and_rows_that_are_equal_have_one_colour():
     figure = n02.draw_ahead({"0 workers": [2, 4], "2 workers": [4, 4]}, size=4, batch_size=2)
     looks = [(patch.cell.index, patch.cell.mark, patch.cell.rank) for patch in drawn_cells(figure)][:-3]
     assert looks[:4] == [(0, "plain", 0), (1, "plain", 0), (2, "plain", None), (3, "plain", None)]
     assert looks[8:12] == [(0, "plain", 0), (1, "plain", 0), (2, "faded", 1), (3, "faded", 1)]
     assert heading(figure) == "Indices on their way when the first batch arrives: 0 workers 0, 2 workers 2"
-
-
-def test_rows_that_are_equal_have_one_colour_and_the_title_counts_the_others():
     for rows, said in (
         ([[1], [1]], "all the same"),
         ([[1], [2]], "all different"),

@@ -14,38 +14,29 @@ def told(messages):
     return [(message.name, message.payload) for message in messages]
 
 
-def test_an_item_is_its_index_and_one_outside_is_refused_so_that_plain_iteration_ends():
+def test_an_item_is_its_index_and_messages_of_an_epoch_come_in_order_and_the_dropped_are_never_loaded():
     assert list(n02.IndexDataset(3)) == [n02.IndexDataset(3)[i] for i in range(3)] == [0, 1, 2]
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"index {index} is out of range for 3 items"):
             n02.IndexDataset(3)[index]
     with pytest.raises(ValueError, match="size must be at least 0"):
         n02.IndexDataset(-1)
-
-
-def test_the_messages_of_an_epoch_come_in_order_and_dropped_indices_are_named_and_never_loaded():
     first = [("length", (3,)), ("indices", (0, 1)), ("load", (0, 1)), ("batch", (0, 1)), ("indices", (2,))]
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2)) == [*first, ("load", (2,)), ("batch", (2,))]
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        SequentialSampler,
-        lambda d: RandomSampler(d, seed=0),
-        torch.utils.data.SequentialSampler,
-        torch.utils.data.RandomSampler,
-    ],
-)
+@pytest.mark.parametrize("make", [
+    SequentialSampler,
+    lambda d: RandomSampler(d, seed=0),
+    torch.utils.data.SequentialSampler,
+    torch.utils.data.RandomSampler,
+])  # fmt: skip
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     messages = n02.record_epoch(make, size=4, batch_size=2)
-    assert {(m.name, m.sender, m.receiver) for m in messages} == {
-        ("length", "Dataset", "Sampler"),
-        ("indices", "Sampler", "DataLoader"),
-        ("load", "DataLoader", "Dataset"),
-        ("batch", "DataLoader", "training loop"),
-    }
+    assert {(m.name, m.sender, m.receiver) for m in messages} == {("length", "Dataset", "Sampler"),
+        ("indices", "Sampler", "DataLoader"), ("load", "DataLoader", "Dataset"),
+        ("batch", "DataLoader", "training loop")}  # fmt: skip
 
 
 def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_dataset_finds_its_loader():
@@ -53,10 +44,8 @@ def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_datase
     dataset = n02.IndexDataset(2, log)
     len(dataset)
     dataset[1]
-    assert log == [
-        n02.Message("length", "Dataset", "training loop", (2,)),
-        n02.Message("load", "training loop", "Dataset", (1,)),
-    ]
+    assert log == [n02.Message("length", "Dataset", "training loop", (2,)),
+        n02.Message("load", "training loop", "Dataset", (1,))]  # fmt: skip
     log = []
     loader = DataLoader(Subset(n02.IndexDataset(4, log), [3, 1]), batch_size=2)
     assert [batch.tolist() for batch in loader] == [[3, 1]]
@@ -82,21 +71,26 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
 def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
     length, index = n02.Message("length", "a", "b", (5,)), n02.Message("indices", "a", "b", (1,))
     other = n02.Message("indices", "a", "c", (1,))
-    assert n02.joined([length, length, index, index, other]) == [
-        length,
-        n02.Message("indices", "a", "b", (1, 1)),
-        other,
-    ]
+    assert n02.joined([length, length, index, index, other]) == [length, n02.Message("indices", "a", "b", (1, 1)),
+        other]  # fmt: skip
     assert n02.joined([]) == []
 
 
-def test_the_example_of_the_docstring_and_sizes_below_one():
+def test_pooled_batches_are_those_of_the_docstring_and_larger_pools_pad_less():
     lengths = {3: 9, 9: 1, 0: 2, 5: 8, 8: 5, 1: 3, 7: 4, 2: 9}
     pools = n02.pooled_batches([lengths.get(i, 0) for i in range(10)], [3, 9, 0, 5, 8, 1, 7, 2], 2, 2)
     assert pools == [[9, 0], [5, 3], [1, 7], [8, 2]]
     for batch_size, pool in ((0, 1), (1, 0), (2, -1)):
         with pytest.raises(ValueError, match="must be at least 1"):
             n02.pooled_batches([1], [0], batch_size, pool)
+    assert n02.padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
+    assert n02.padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == n02.padding_share([], []) == 0
+    lengths = n02.sentence_lengths(2000)
+    assert all(1 <= length <= 64 for length in lengths)
+    assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
+    order = list(RandomSampler(lengths, seed=0))
+    shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))
@@ -111,14 +105,3 @@ def test_every_index_comes_once_and_every_pool_is_sorted(lengths, batch_size, po
         part = flat[start : start + size]
         assert set(part) == set(order[start : start + size])
         assert part == sorted(part, key=lambda i: (lengths[i], -i))  # equal lengths keep the order they had
-
-
-def test_padding_is_what_the_longest_of_a_batch_adds_to_the_others_and_larger_pools_pad_less():
-    assert n02.padding_share([3, 1, 2, 2], [[0, 1], [2, 3]]) == pytest.approx(2 / 10)
-    assert n02.padding_share([3, 1, 2, 2], [[0], [1], [2, 3]]) == n02.padding_share([], []) == 0
-    lengths = n02.sentence_lengths(2000)
-    assert all(1 <= length <= 64 for length in lengths)
-    assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
-    order = list(RandomSampler(lengths, seed=0))
-    shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
-    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]

@@ -23,7 +23,6 @@ def torch_shares(size, world_size, seed=0, epoch=0, shuffle=True, drop_last=Fals
 
 
 def rows_of(figure):
-    """Return the cells of a figure, row by row from the top, each row from the left."""
     rows = {}
     for patch in drawn_cells(figure):
         rows.setdefault(round(patch.at[1], 3), []).append((patch.at[0], patch.cell))
@@ -40,12 +39,19 @@ def headline(figure):
     return figure.axes[0].get_title("left") or figure.axes[0].get_title()
 
 
-def test_a_deal_knows_its_order_its_padding_and_what_it_dropped():
+def test_a_deal_knows_its_order_and_padding_and_only_equal_seeds_cover_the_data():
     padded = n03.deal(10, 3)
     assert (padded.order, padded.repeated, padded.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6, 2, 4, 1], 2, [])
     cut = n03.deal(10, 3, drop_last=True)
     assert (cut.order, cut.repeated, cut.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6], 0, [2])
     assert n03.deal(10, 3, pad=False).order == padded.order[:10]
+    *_, holders = rows_of(n03.draw_agreement(10, (0, 0, 0)))
+    assert texts(holders) == list(range(10))
+    figure = n03.draw_agreement(10, (0, 1, 2))
+    assert headline(figure) == "Different seeds: 2 of 10 samples have no holder, 2 have several"
+    crossed = [cell.index for cell in rows_of(figure)[-1] if cell.mark == "dropped"]
+    kept = {torch_shares(10, 3, seed)[seed][t] for seed in range(3) for t in range(3)} | {torch_shares(10, 3)[0][3]}
+    assert crossed == sorted(set(range(10)) - kept)
 
 
 @pytest.mark.parametrize(
@@ -65,23 +71,15 @@ def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_las
     assert marks["padding"] == max(0, given - size) and marks["dropped"] == max(0, size - given)
 
 
-def test_the_mechanism_states_the_sum_and_the_formulas():
+def test_the_mechanism_states_the_sum_and_the_formulas_and_the_slice_is_dealt_by_hops():
     figure = n03.draw_mechanism(10, 3)
     assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 each"
     notes = " ".join(text.get_text() for text in figure.axes[0].texts)
     assert "num_samples = ⌈10 / 3⌉ = 4" in notes and "total_size = 4 × 3 = 12" in notes
     assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 each"
     assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 each"
-
-
-def test_equal_seeds_cover_the_data_and_different_seeds_do_not():
-    *_, holders = rows_of(n03.draw_agreement(10, (0, 0, 0)))
-    assert texts(holders) == list(range(10))
-    figure = n03.draw_agreement(10, (0, 1, 2))
-    assert headline(figure) == "Different seeds: 2 of 10 samples have no holder, 2 have several"
-    crossed = [cell.index for cell in rows_of(figure)[-1] if cell.mark == "dropped"]
-    kept = {torch_shares(10, 3, seed)[seed][t] for seed in range(3) for t in range(3)} | {torch_shares(10, 3)[0][3]}
-    assert crossed == sorted(set(range(10)) - kept)
+    hops, blocks = ([cell.rank for cell in row] for row in rows_of(n03.draw_slice(15, 3)))
+    assert (hops, blocks) == ([0, 1, 2] * 5, [0] * 5 + [1] * 5 + [2] * 5)
 
 
 def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torchs():
@@ -131,8 +129,3 @@ def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen()
         counts = Counter(index for each in epochs for share in torch_shares(**each) for index in share)
         assert texts(seen) == [counts[index] for index in range(values["size"])]
         assert alt_text(figure).endswith(" ".join(map(str, texts(seen))) + ".")
-
-
-def test_the_slice_is_dealt_by_hops():
-    hops, blocks = ([cell.rank for cell in row] for row in rows_of(n03.draw_slice(15, 3)))
-    assert (hops, blocks) == ([0, 1, 2] * 5, [0] * 5 + [1] * 5 + [2] * 5)

@@ -13,7 +13,6 @@ from tests.pictures import told
 
 
 def mix(index: int) -> int:
-    """A shuffle of 0..63 that leaves 0 for the last."""
     return (index * 37 + 11) % 64
 
 
@@ -21,9 +20,14 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def test_page_reads_are_summed_over_ranks():
+def test_page_reads_are_summed_and_who_is_never_seen_or_does_not_exist_is_named():
     figure = n04.draw_page_reads({"stride": [[0, 1, 2], [0, 1, 2]], "contiguous": [[0, 1], [1, 2]]}, pages=3)
     assert "summed: stride 6; contiguous 4" in alt_text(figure)
+    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
+    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
+    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
+    figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
+    assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
 
 def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
@@ -35,17 +39,6 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         stands = min(rank * local + values["calls"] * n04.BATCH, (rank + 1) * local)
         assert f"position = {stands}." in words
         assert ("has no rank" in words) == (values["rank"] >= world_size)
-
-
-def test_a_sample_that_does_not_exist_is_named():
-    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
-    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
-    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
-
-
-def test_who_is_never_seen_is_named_for_each_way():
-    figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
-    assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
 
 def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
@@ -74,14 +67,11 @@ def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names
     assert found == {use.sample: use.step for use in n04.two_runs(36, 4, 3, 3, 2)[0]}
 
 
-def test_each_round_is_drawn_where_it_puts_an_index():
+def test_each_round_is_drawn_where_it_puts_an_index_and_every_walk_ends_inside_no_two_alike():
     places = [[(i * (2 * k + 1)) % 64 for i in range(64)] for k in range(4)]
     figure = n04.draw_rounds(places, follow=9)
     for round_, axes in zip(places, figure.axes, strict=True):
         assert {patch.cell.index: patch.at for patch in axes.patches}[9] == (round_[9] % 8, round_[9] // 8)
-
-
-def test_every_walk_ends_inside_no_two_end_alike_and_the_words_tell_it():
     for size in range(33, 65):
         paths = [n04.walk_path(mix, index, size) for index in range(size)]
         assert [path[0] for path in paths] == list(range(size))

@@ -26,7 +26,7 @@ def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
         assert kind != "rank" or len(set(plain)) == len(plain), "no row is held by two ranks"
 
 
-def test_a_page_is_copied_when_one_of_its_strings_was_read_but_never_a_packed_one():
+def test_a_page_is_copied_when_one_of_its_strings_was_read_and_growth_is_drawn_as_measured():
     for values in corners(explore(n05.draw_pages_copied, **n05.PAGES_COPIED_CONTROLS), 20):
         figure = n05.draw_pages_copied(**values)
         orange = [patch.cell for patch in drawn_cells(figure) if patch.cell.color == ORANGE]
@@ -34,9 +34,6 @@ def test_a_page_is_copied_when_one_of_its_strings_was_read_but_never_a_packed_on
         assert {cell.index // values["per_page"] for cell in orange} == read
         assert sum(cell.mark == "plain" for cell in orange) == values["reads"]
         assert f"copied {len(read)} pages, of packed bytes none" in alt_text(figure)
-
-
-def test_growth_is_drawn_as_measured():
     figure = n05.draw_growth({"list": {10: 9_000_000, 1000: 10_000_000}, "packed": {10: 0, 1000: 0}}, [9e6, 10e6])
     assert "after reading 1,000 rows: list 10 MB; packed 0 MB" in alt_text(figure)
 

@@ -55,15 +55,12 @@ def test_lists_take_what_is_predicted_and_every_other_way_far_less(path):
         assert run.predicted.total < run.peak < lists.peak / 1.5 and run.rows_per_second > 0, way
 
 
-def test_a_file_that_no_rank_could_open_is_an_error_before_any_rank_starts(tmp_path):
+def test_a_file_that_no_rank_could_open_or_a_process_that_fails_is_an_error_and_no_hang(tmp_path):
     write_captions(tmp_path / "bad.txt", 100)
     MetaFile(tmp_path / "bad.txt").close()
     (tmp_path / "bad.txt.idx").write_bytes(b"not an index of ours, and longer than its header: " * 3)
     with pytest.raises(ValueError, match="is not an index of ours"):
         n05.run_way("rank", tmp_path / "bad.txt")
-
-
-def test_a_process_that_fails_is_an_error_and_no_hang():
     message = "rank 0 ended with exit code 1; its error is printed above"
     with n05._started("rank 0", len) as peer, pytest.raises(RuntimeError, match=message):
         peer.hear()  # len is called with its pipe, which has none

@@ -7,7 +7,7 @@ from support import built
 from support.n06 import checks as n06
 
 
-def test_a_mistake_is_recognised_by_what_it_does_not_by_who_it_is():
+def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_waits():
     def own(tensor, dist):  # the blocking ring, in other words
         world, rank = dist.get_world_size(), dist.get_rank()
         for _ in range(world - 1):
@@ -15,6 +15,15 @@ def test_a_mistake_is_recognised_by_what_it_does_not_by_who_it_is():
 
     message = n06.check_ring(own, own).message
     assert "waits in send to rank" in message and message.endswith("begin with isend, then receive, then wait.")
+
+    class Waits(built.MyDDP):
+        def arrived(self, bucket):
+            super().arrived(bucket)
+            for _, _, handle in self.sent:
+                handle.wait()
+
+    blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
+    assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
 
 
 def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
@@ -30,17 +39,6 @@ def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
             sending.wait()
 
     assert n06.check_ring(left, lambda tensor, dist: left(tensor, dist, first=0, add=False))
-
-
-def test_a_hook_that_waits_for_what_it_has_begun_stops_backward_as_a_blocking_one_does():
-    class Waits(built.MyDDP):
-        def arrived(self, bucket):
-            super().arrived(bucket)
-            for _, _, handle in self.sent:
-                handle.wait()
-
-    blocking = next(wrong for why, wrong in n06.check_ddp.mistakes.items() if "blocking" in why)
-    assert n06.check_ddp(Waits).message == n06.check_ddp(blocking).message
 
 
 def nothing(tensor, dist):
@@ -81,71 +79,40 @@ def whole_tensors(tensor, dist):
         passing = received
 
 
-@pytest.mark.parametrize(
-    "halves, told",
-    [
-        (
-            (built.reduce_scatter, to_everyone),
-            "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0",
-        ),
-        (
-            (by_the_centre, nothing),
-            "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
-        ),
-        ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
-        (
-            (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
-            "It sends 1 time there; W − 1 is right.",
-        ),
-    ],
-)
+@pytest.mark.parametrize("halves, told", [
+    ((built.reduce_scatter, to_everyone), "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0"),
+    ((by_the_centre, nothing), "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only"),
+    ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
+    ((n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing), "It sends 1 time there; W − 1 is right."),
+])  # fmt: skip
 def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(halves, told):
     assert told in n06.check_ring(*halves).message
 
 
-@pytest.mark.parametrize(
-    "change, told",
-    [
-        (("], None", "]"), "backward returns as much as forward takes"),
-        (
-            (".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""),
-            "the part that belongs to its own points only",
-        ),
-        (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
-    ],
-)
+@pytest.mark.parametrize("change, told", [
+    (("], None", "]"), "backward returns as much as forward takes"),
+    ((".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", ""), "the part that belongs to its own points only"),
+    (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
+])  # fmt: skip
 def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
     assert told in n06.check_gather(n06._but(built.Gather, change)).message
 
 
-def test_who_begins_before_all_gradients_are_there_is_told_so():
+def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
     early = n06._but(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
     assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
-
-
-@pytest.mark.parametrize(
-    "change, told",
-    [
-        (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
-        (
-            ("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
-            "is not there",
-        ),
-        (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
-    ],
-)
-def test_a_save_is_judged_by_every_moment_of_it(change, told):
-    assert told in n06.check_state(n06._but(built.save, change), built.load).message
-
-
-def test_a_load_that_looks_too_late_is_refused():
-    late = n06._but(
-        built.load,
-        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
-    )
+    late = n06._but(built.load, ("if zlib",
+        "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"))  # fmt: skip
     assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
-
-
-def test_who_has_written_the_hooks_and_not_yet_finish_has_begun():
     begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
     assert begun.status == "wrong" and "is never waited for" in begun.message
+
+
+@pytest.mark.parametrize("change, told", [
+    (('open(unfinished, "wb")', 'open(unfinished, "xb")'), "after a kill has left an unfinished file, save raises"),
+    (("    file.flush()", "    file.flush(); os.replace(unfinished, path); os.replace(path, unfinished)"),
+     "is not there"),
+    (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
+])  # fmt: skip
+def test_a_save_is_judged_by_every_moment_of_it(change, told):
+    assert told in n06.check_state(n06._but(built.save, change), built.load).message

@@ -21,11 +21,6 @@ def test_the_ring_drawn_is_complete_at_the_place_and_time_that_its_title_says():
         assert f"{2 * (world - 1) / world:.2f} gradients sent" in words
 
 
-def test_an_image_is_compared_with_its_ranks_captions_and_then_with_all():
-    marks = [patch.cell.mark for patch in drawn_cells(n06.draw_negatives(8, 2))]
-    assert marks.count("plain") == 16 and marks.count("dropped") == 32 and marks.count("faded") == 24 + 56
-
-
 @pytest.mark.parametrize("afterwards", [False, True])
 @pytest.mark.parametrize("per_bucket", [1, 3, 8])
 def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, afterwards):
@@ -41,17 +36,16 @@ def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, a
         assert n06.hidden_share(trace) == 0
 
 
-def test_measured_steps_are_drawn_with_what_their_title_compares():
+def test_measured_steps_and_bytes_a_parameter_are_drawn_with_what_their_titles_compare():
     late = {"begin": 5.0, "layers": [(1, 5.1), (0, 5.2)], "sent": [(5.2, 5.3)], "end": 5.3}
     early = {"begin": 6.0, "layers": [(1, 6.1), (0, 6.2)], "sent": [(6.1, 6.15), (6.2, 6.24)], "end": 6.24}
     words = alt_text(n06.draw_two_steps({"late": late, "early": early}))
     assert "Sent late: 300 ms; early: 240 ms, 0.80 of it" in words and "7 spans" in words
-
-
-def test_a_rank_holds_sixteen_bytes_a_parameter_or_its_share_of_them():
     assert [sum(n06.held_bytes(way, 1, 8)) for way in n06.SHARDED] == [16, 9, 5.5, 2]
     for values, words in told(n06.draw_memory, n06.MEMORY_CONTROLS):
         assert f"DDP {16 * values['billions']:.3g} GB" in words
+    marks = [patch.cell.mark for patch in drawn_cells(n06.draw_negatives(8, 2))]
+    assert marks.count("plain") == 16 and marks.count("dropped") == 32 and marks.count("faded") == 24 + 56
 
 
 def test_what_an_attempt_lost_is_hatched_and_a_row_counted_twice_is_told():
@@ -72,20 +66,14 @@ def results(**shifts):
     return {name: [{"accuracy": a + s * f} for a, f in zip(base, spread, strict=True)] for name, s in shifts.items()}
 
 
-def test_a_loss_is_claimed_only_beyond_zero():
+def test_a_loss_is_claimed_only_beyond_zero_and_titles_count_what_the_lines_say():
     same, worse = n06.statements(results(same=0.0, worse=-0.02))
     assert "4 seeds show no difference; a loss above 0.00" in same and worse.endswith("worse")
     assert "0 of 1 ways lose accuracy" in n06.draw_losses(results(same=0.0), "here").axes[0].get_title("left")
-
-
-def test_a_loss_that_only_the_single_interval_shows_is_doubtful():
     lines = n06.statements(results(a=-0.02, b=-0.03, c=-0.04, d=-0.05))  # p = 0.016, and four comparisons
     assert all(line.endswith("worse, but doubtful") for line in lines)
     figure = n06.draw_losses(results(a=-0.02, b=-0.03, c=-0.04, d=-0.05), "here")
     assert "0 of 4 ways lose accuracy; −2.00 is doubtful; −3.00" in " ".join(figure.axes[0].get_title("left").split())
-
-
-def test_the_title_counts_what_the_lines_about_the_recording_say():
     record = recordings.load("rank_accuracy")
     lines = n06.statements(record["results"])
     words = " ".join(n06.draw_losses(record["results"], "there").axes[0].get_title("left").split())

@@ -10,7 +10,6 @@ from support.n07 import checks as n07
 
 
 def even(tensors, chunks):
-    """Cut by tensor_split, which is even and puts the longer parts first."""
     if len({len(tensor) for tensor in tensors}) > 1:
         raise ValueError("unequal")
     return list(zip(*(x.tensor_split(min(chunks, len(x))) for x in tensors), strict=True))
@@ -22,7 +21,6 @@ def test_lib_and_another_right_way_to_cut_and_to_join_pass():
 
 
 def by_means(model, parts):
-    """Weigh the mean loss of each part that has a token by its share of them."""
     model.zero_grad()
     counts, total = [int((y != -100).sum()) for _, y in parts], 0.0
     for (x, y), count in zip(parts, counts, strict=True):
@@ -47,7 +45,6 @@ def divided_at_the_end(model, parts):
 
 
 def in_a_list(forward, parameters):
-    """Collect first, sort out afterwards."""
     held = []
     with saved_tensors_hooks(lambda x: held.append(x.detach()) or x.detach(), lambda x: x):
         forward()
@@ -65,15 +62,12 @@ def from_first_row(sizes, means, variances):
     return mean, squares / (count - 1)
 
 
-@pytest.mark.parametrize(
-    "check, answer",
-    [
-        (n07.check_accumulate, by_means),
-        (n07.check_accumulate, divided_at_the_end),
-        (n07.check_saved_bytes, in_a_list),
-        (n07.check_join, from_first_row),
-    ],
-)
+@pytest.mark.parametrize("check, answer", [
+    (n07.check_accumulate, by_means),
+    (n07.check_accumulate, divided_at_the_end),
+    (n07.check_saved_bytes, in_a_list),
+    (n07.check_join, from_first_row),
+])  # fmt: skip
 def test_another_right_answer_passes(check, answer):
     verdict = check(answer)
     assert verdict, verdict.message
@@ -84,7 +78,6 @@ def doubled(tensors, chunks):
 
 
 def only_outputs(forward, parameters):
-    """Count what comes out, not what is kept."""
     result = forward()
     return sum(x.nbytes for x in (result if isinstance(result, tuple) else (result,)))
 
@@ -94,7 +87,6 @@ def as_tensor(forward, parameters):
 
 
 def kept_itself(forward, parameters):
-    """Keep the saved tensors with their graph, which then holds itself."""
     known, held = {parameter.data_ptr() for parameter in parameters}, {}
     with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
         forward()
@@ -110,41 +102,31 @@ def twice(forward, parameters):
     return n07.check_saved_bytes.reference(forward, parameters)
 
 
-@pytest.mark.parametrize(
-    "check, wrong, says",
-    [
-        (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
-        (n07.check_scatter, doubled, "changed"),
-        (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
-        (
-            n07.check_scatter,
-            lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)],
-            "got a tuple_iterator",
-        ),
-        (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
-        (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
-        (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
-        (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
-        (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
-        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
-        (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
-        (n07.check_saved_bytes, twice, "called 2 times"),
-        (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
-    ],
-)
+@pytest.mark.parametrize("check, wrong, says", [
+    (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
+    (n07.check_scatter, doubled, "changed"),
+    (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
+    (n07.check_scatter, lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)], "got a tuple_iterator"),
+    (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
+    (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
+    (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
+    (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
+    (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+    (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
+    (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
+    (n07.check_saved_bytes, twice, "called 2 times"),
+    (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
+])  # fmt: skip
 def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     verdict = check(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message
 
 
-def test_the_first_counterexample_of_a_wrong_cut():
+def test_the_first_counterexample_of_a_wrong_cut_and_the_reason_of_a_famous_wrong_guess_are_told():
     (chunk,) = [cut for why, cut in n07.check_scatter.mistakes.items() if "torch.chunk" in why]
     message = n07.check_scatter(chunk).message
     assert message.startswith("scatter: for rows = 6, ") and "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
-
-
-def test_a_famous_wrong_guess_is_told_its_reason_and_never_called_close():
     assert "You said 4, which is what was asked for; " in n07.guess_chunks(4).message
     assert "You said 43, which is what is left; " in n07.guess_way(43).message
     assert "You said 80, as 8 · 10; " in n07.guess_way(0.8).message

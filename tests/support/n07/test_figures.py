@@ -59,13 +59,11 @@ def test_the_arrows_end_in_the_whole_gradient_only_with_the_right_factors():
         n07.factors([1, 2], "mean")
 
 
-def test_live_bytes_name_the_peak_of_each_way():
+def test_live_bytes_name_the_peak_of_each_way_and_a_matrix_of_who_sees_whom_is_counted_by_rows():
     figure = n07.draw_live({"whole batch": [0, 4000, 8000, 0], "2 parts": [0, 4000, 0, 4000, 0]})
     assert alt_text(figure).endswith("whole batch 8 kB; 2 parts 4 kB.")
     assert title_of(figure) == "2 parts: 50 % of the peak of the whole batch"
 
-
-def test_a_matrix_of_who_depends_on_whom_is_counted_by_rows():
     def blocks(chunks):
         return torch.block_diag(*(torch.ones(len(p), len(p)) for p in torch.arange(12).tensor_split(chunks))).bool()
 
@@ -76,8 +74,6 @@ def test_a_matrix_of_who_depends_on_whom_is_counted_by_rows():
 
 
 class Deferred(DeferredBatchNorm):
-    """lib's, which ends a mini-batch where the figure says so."""
-
     def __init__(self, features, momentum):
         super().__init__(features, momentum=momentum, chunks=99)
 

@@ -29,25 +29,22 @@ def test_what_the_reader_writes_equals_lib_in_all_small_sizes_costs_and_messages
             )
 
 
-def test_a_run_waits_where_lib_says_and_for_what():
+def test_a_run_waits_where_lib_says_and_ranks_that_never_wait_end_no_earlier_and_hold_more():
     for m, n in ((8, 4), (3, 2), (1, 1)):
         orders = solved.one_f_one_b(m, n)
         run = run_of(orders, solved.simulate, message=0.5)
         assert run.waits == schedules.waits_for(as_schedule(orders), communicate=0.5)
-
-
-def test_ranks_that_never_wait_end_no_earlier_and_hold_more():
     orders = never_waiting(8, 4)
     validate(as_schedule(orders))
     assert max(solved.simulate(orders, {"F": [1] * 4, "B": [2] * 4}).values()) == 33
     assert solved.live_activations(orders) == [8, 7, 4, 1]
 
 
-def test_another_way_to_write_clock_cycles_passes_and_an_endless_one_gets_an_answer():
+def test_other_ways_to_write_clock_cycles_and_simulate_pass_and_an_endless_one_gets_an_answer():
     def by_sum(m, n):
         return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
-    assert n08.check_clock_cycles(by_sum)
+    assert n08.check_clock_cycles(by_sum) and n08.check_simulate(recursive)
     flat = n08.check_clock_cycles(lambda m, n: [pair for clock in by_sum(m, n) for pair in clock])
     assert "clock 0 is no list of pairs (i, j)" in flat.message
     assert "position 1" in n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None)).message
@@ -87,26 +84,16 @@ def recursive(orders, costs, message=0):
     return ends
 
 
-def test_simulate_may_be_written_otherwise():
-    assert n08.check_simulate(recursive)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
-        (
-            n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
-            "(kind, micro-batch, rank)?",
-        ),
-        (lambda orders, costs, message=0: [], "not a dictionary"),
-        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
-        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "says"), [
+    (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+    (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+    (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+    (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+    (n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")), "(kind, micro-batch, rank)?"),
+    (lambda orders, costs, message=0: [], "not a dictionary"),
+    (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
+    (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
+])  # fmt: skip
 def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     verdict = n08.check_simulate(wrong)
     assert verdict.status == "wrong" and says in verdict.message

@@ -34,12 +34,7 @@ def test_the_bubble_is_counted_in_the_table_and_its_curves_go_through_the_formul
         assert any(formula == list(line.get_ydata()) for line in figure.axes[1].lines)
 
 
-def test_the_bubble_of_another_clock_table_is_another():
-    one_by_one = lambda m, n: [[(i, j)] for i in range(m) for j in range(n)]  # noqa: E731
-    assert "12 of 16 cells are idle, 75 %" in alt_text(n08.draw_bubble(one_by_one, 1, 4))
-
-
-def test_what_runs_before_its_input_is_there_is_red():
+def test_what_runs_before_its_input_is_there_is_red_and_another_table_has_another_bubble():
     at_once = [[(k, j) for j in range(3)] for k in range(4)]
     assert n08.early(at_once) == {(k, k, j) for k in range(4) for j in (1, 2)}
     assert "8 of them run before their input is there" in alt_text(n08.draw_clocks(at_once))
@@ -47,9 +42,11 @@ def test_what_runs_before_its_input_is_there_is_red():
         assert not n08.early(clock_cycles(m, n))
     assert "each runs after its input is there" in alt_text(n08.draw_clocks(clock_cycles(4, 3)))
     assert alt_text(n08.draw_clocks([]))
+    one_by_one = lambda m, n: [[(i, j)] for i in range(m) for j in range(n)]  # noqa: E731
+    assert "12 of 16 cells are idle, 75 %" in alt_text(n08.draw_bubble(one_by_one, 1, 4))
 
 
-def test_runs_are_drawn_from_the_functions_given_and_the_title_says_who_ends_first():
+def test_runs_are_drawn_from_the_functions_given_with_an_arrow_for_each_wait_and_reason():
     orders = {"GPipe": gpipe(8, 4), "1F1B": one_f_one_b(8, 4)}
     words = alt_text(n08.draw_runs(orders, simulate, live_activations))
     assert words.startswith("Equally long; most activations held: GPipe 8, 1F1B 4.")
@@ -58,28 +55,19 @@ def test_runs_are_drawn_from_the_functions_given_and_the_title_says_who_ends_fir
     assert words.startswith("GPipe ends first") and "33.6 ticks" in words and "34.6 ticks" in words
     dearer = lambda orders, costs, message: simulate(orders, costs, message + 0.1)  # noqa: E731
     assert "33.6 ticks" in alt_text(n08.draw_runs({"GPipe": gpipe(8, 4)}, dearer, title="of another simulate"))
-
-
-def test_each_wait_for_a_task_gets_an_arrow_that_ends_where_the_idle_time_does():
     figure = n08.draw_runs({"both": one_f_one_b(2, 2)}, simulate, arrows=True, title="arrows")
     ends = [tuple(patch._posA_posB[1]) for patch in figure.axes[0].patches if hasattr(patch, "_posA_posB")]
     assert sorted(ends) == [(1, 1), (4, 0), (7, 0)]
-
-
-def test_the_two_laws_part_for_unequal_tasks_only():
-    words = alt_text(n08.draw_two_laws([3, 1, 3], 4, clock_cycles, simulate))
-    assert "costs 2 ticks" in words and "Clock by clock: 18 ticks" in words and "Data flow: 16 ticks" in words
-    assert "costs 0 ticks" in alt_text(n08.draw_two_laws([2, 2, 2], 4, clock_cycles, simulate))
-
-
-def test_a_step_over_m_names_both_best():
-    words = alt_text(n08.draw_steps({1: 0.3, 2: 0.2, 4: 0.25}, {1: 0.3, 2: 0.27, 4: 0.26}))
-    assert words.startswith("One step on two ranks is shortest at m = 4; predicted: m = 2.")
-
-
-def test_the_ring_has_an_arrow_for_each_reason_to_wait():
     mixed = [one_f_one_b(3, 2)[0], [*gpipe(3, 2)[0][:3], ("B", 0), ("B", 1), ("B", 2)]]
     assert alt_text(n08.draw_ring(mixed)) == (
         "A ring of 4 arrows: B0 on rank 0 waits for B0 on rank 1; B0 on rank 1 stands behind F2 on rank 1; "
         "F2 on rank 1 waits for F2 on rank 0; F2 on rank 0 stands behind B0 on rank 0."
     )
+
+
+def test_two_laws_part_for_unequal_tasks_only_and_a_step_over_m_names_both_best():
+    words = alt_text(n08.draw_two_laws([3, 1, 3], 4, clock_cycles, simulate))
+    assert "costs 2 ticks" in words and "Clock by clock: 18 ticks" in words and "Data flow: 16 ticks" in words
+    assert "costs 0 ticks" in alt_text(n08.draw_two_laws([2, 2, 2], 4, clock_cycles, simulate))
+    words = alt_text(n08.draw_steps({1: 0.3, 2: 0.2, 4: 0.25}, {1: 0.3, 2: 0.27, 4: 0.26}))
+    assert words.startswith("One step on two ranks is shortest at m = 4; predicted: m = 2.")

@@ -12,16 +12,12 @@ from support.n09 import checks as n09
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Wrong answers that hang are given up sooner; the right ones never wait for anything."""
     monkeypatch.setattr(n09, "PATIENCE", 0.6)
 
 
-def test_the_worker_of_lib_passes(monkeypatch):
+def test_the_worker_of_lib_passes_and_a_machine_without_a_free_core_is_told_so(monkeypatch):
     monkeypatch.setattr(n09, "PATIENCE", 10.0)
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
-
-
-def test_a_machine_without_a_free_core_is_told_so():
     assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
 
 
@@ -51,68 +47,46 @@ def endless():
         pass
 
 
-@pytest.mark.parametrize(
-    "check, wrong, says",
-    [
-        (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
-        (n09.check_worker, "The error is answered", "seen: the last answer, (False, None), although tasks are left"),
-        (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
-        (n09.check_worker, "None is no task", "seen: still running after None"),
-        (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
-        (n09.check_worker, "Say goodbye", "seen: no last answer (False, None)"),
-        (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
-        (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
-        (n09.check_worker, copies, "seen: False, another ValueError"),
-        (n09.check_worker, "One goodbye", "seen: last answer (False, None), and 1 more behind it"),
-        (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
-        (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),
-        (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
-        (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
-        (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
-        (
-            n09.check_spawn_workers,
-            "Yield an entry",
-            "3 out_queues, 2 different; seen: 2 in_queues, 2 different",
-        ),
-        (
-            n09.check_spawn_workers,
-            "cuda:0 and cuda:1",
-            "3 out_queues, 2 different; seen: 3 in_queues, 1 different",
-        ),
-        (n09.check_spawn_workers, "You throw away", "computed: True; seen: tasks that waited are computed: False"),
-        (n09.check_run_clock, "You call compute", "seen: computed one at a time"),
-        (
-            n09.check_run_clock,
-            copied,
-            "a new exception in place of the ValueError of task 1. Raise the very exception",
-        ),
-        (
-            n09.check_run_clock,
-            "Two partitions",
-            "do this: works, works, all partitions share a queue. Expected: returned {0: 'batch of",
-        ),
-        (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
-        (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
-        (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
-        (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
-        (
-            n09.check_spawn_workers,
-            "Two partitions",
-            "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different",
-        ),
-        (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
-        (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never ended"),
-        (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
-        (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
-        (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
-        (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
-        (n09.check_run_clock, "Nobody calls", "seen: finalized: none"),
-        (n09.check_run_clock, "The errors are dropped", "Expected: raised the ValueError of task 1"),
-        (n09.check_run_clock, "Of several errors", "seen: raised the RuntimeError of task 1"),
-        (n09.check_run_clock, "finalize must go", "seen: finalized: task 2, task 1, task 0"),
-        (n09.check_run_clock, lambda tasks, *queues: {}, "seen: returned {}"),
-    ],
-)
+@pytest.mark.parametrize("check, wrong, says", [
+    (n09.check_worker, "The error is swallowed", "Expected: False, its ValueError; seen: no answer to task 1"),
+    (n09.check_worker, "The error is answered", "seen: the last answer, (False, None), although tasks are left"),
+    (n09.check_worker, "SystemExit is no", "raises SystemExit, works. Expected: False, its SystemExit; seen: no"),
+    (n09.check_worker, "None is no task", "seen: still running after None"),
+    (n09.check_worker, "finalize belongs", "(finalized in the worker)"),
+    (n09.check_worker, "Say goodbye", "seen: no last answer (False, None)"),
+    (n09.check_worker, lambda *queues: queues[0].get(), "do this: works. Expected: True, task 0 and its batch"),
+    (n09.check_worker, lambda *queues: queues[1].put(7), "seen: an answer of another form: int"),
+    (n09.check_worker, copies, "seen: False, another ValueError"),
+    (n09.check_worker, "One goodbye", "seen: last answer (False, None), and 1 more behind it"),
+    (n09.check_worker, "A task may count", "works, but bool(task) is False, works. Expected: True, task 1"),
+    (n09.check_worker, "Answer each task", "seen: no answer to task 0 until None came"),
+    (n09.check_worker, "The payload is", "seen: an answer of another form: (False, ValueError)"),
+    (n09.check_worker, "Call sys.exc_info", "seen: an answer of another form: (False, (None, None, None))"),
+    (n09.check_worker, "Without the traceback", "seen: False, its ValueError without a traceback"),
+    (n09.check_spawn_workers, "Yield an entry", "3 out_queues, 2 different; seen: 2 in_queues, 2 different"),
+    (n09.check_spawn_workers, "cuda:0 and cuda:1", "3 out_queues, 2 different; seen: 3 in_queues, 1 different"),
+    (n09.check_spawn_workers, "You throw away", "computed: True; seen: tasks that waited are computed: False"),
+    (n09.check_run_clock, "You call compute", "seen: computed one at a time"),
+    (n09.check_run_clock, copied, "a new exception in place of the ValueError of task 1. Raise the very exception"),
+    (n09.check_run_clock, "Two partitions",
+     "do this: works, works, all partitions share a queue. Expected: returned {0: 'batch of"),
+    (n09.check_spawn_workers, "A thread works only", "Expected: threads started: 3; seen: threads started: 0"),
+    (n09.check_spawn_workers, "You wait for threads", "seen: the with never ended"),
+    (n09.check_spawn_workers, "You do not wait", "with: 3, and for good: 0"),
+    (n09.check_spawn_workers, "An error in the body", "for cpu, cpu, leaves by an error. Expected: threads alive"),
+    (n09.check_spawn_workers, "Two partitions", "for cuda:0, cuda:1, cuda:0. Expected: 3 in_queues, 2 different"),
+    (n09.check_spawn_workers, lambda devices: nullcontext(([], [])), "seen: 0 in_queues, 0 different"),
+    (n09.check_spawn_workers, lambda devices: endless(), "seen: the with never ended"),
+    (n09.check_worker, lambda *queues: endless(), "seen: no answer to task 0"),
+    (n09.check_run_clock, lambda *all_of_it: endless(), "seen: still waiting for an answer"),
+    (n09.check_run_clock, "You wait for each", "seen: computed one at a time"),
+    (n09.check_run_clock, "Raised too early", "seen: answers left: 1"),
+    (n09.check_run_clock, "Nobody calls", "seen: finalized: none"),
+    (n09.check_run_clock, "The errors are dropped", "Expected: raised the ValueError of task 1"),
+    (n09.check_run_clock, "Of several errors", "seen: raised the RuntimeError of task 1"),
+    (n09.check_run_clock, "finalize must go", "seen: finalized: task 2, task 1, task 0"),
+    (n09.check_run_clock, lambda tasks, *queues: {}, "seen: returned {}"),
+])  # fmt: skip
 def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
     """`wrong` is an answer, or how the sentence on a famous one begins."""
     if isinstance(wrong, str):

@@ -42,18 +42,15 @@ def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
         assert heading(n09.draw_runtime(number, 2, 3)).startswith(f"Step {number} of 7, {name}: ")
 
 
-def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_a_clock_beyond_the_last_is_the_last():
+def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_the_deadlock_a_ring_of_waits():
     strong = [patch.cell for patch in drawn_cells(n09.draw_runtime(5, 2, 3)) if patch.cell.rank is not None]
     assert [(cell.index, cell.rank) for cell in strong] == [(2, 0), (1, 1), (0, 2)]
     assert alt_text(n09.draw_runtime(5, 6, 2)) == alt_text(n09.draw_runtime(5, n09.MICRO_BATCHES, 2))
-
-
-def test_the_deadlock_is_a_ring_of_waits():
     stuck = n09.draw_stuck(0.5)
     assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
 
 
-def test_one_stream_runs_in_order_of_launch_and_two_overlap():
+def test_two_streams_overlap_in_order_of_launch_and_gains_are_drawn_where_they_were_measured():
     one, two = (n09.simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert (one.end, two.end) == (25, 17)
@@ -61,6 +58,12 @@ def test_one_stream_runs_in_order_of_launch_and_two_overlap():
     assert heading(n09.draw_streams(2, 1, 3, 1, False)) == said
     assert n09.simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
     assert [n09.simulate_streams(s, kernel=2, launch=3).end for s in (1, 2)] == [8 * 3 + 2] * 2  # launches decide
+    gains = [n09.Gain("512 × 512", 3e-3, 1.9), n09.Gain("8 × 8", 1e-6, 0.7)]
+    figure = n09.draw_lock(gains, n09.Gain("Python loop", 0.0, 0.95))
+    assert heading(figure) == "Two threads: 0.7 × as fast for 8 × 8, 1.9 × as fast for 512 × 512"
+    assert "8 × 8, 1.00 µs: 0.70" in alt_text(figure)
+    busy = [n09.Gain("8 × 8", 1e-6, 1.1), n09.Gain("512 × 512", 3e-3, 0.9)]
+    assert heading(n09.draw_lock(busy, n09.Gain("Python loop", 0.0, 0.95))) == "No second core is free just now"
 
 
 @pytest.mark.parametrize("streams", [1, 2])
@@ -77,12 +80,3 @@ def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"
     if waits:
         assert ran["B0"].start >= ran["A1"].end
-
-
-def test_the_gains_are_drawn_where_they_were_measured():
-    gains = [n09.Gain("512 × 512", 3e-3, 1.9), n09.Gain("8 × 8", 1e-6, 0.7)]
-    figure = n09.draw_lock(gains, n09.Gain("Python loop", 0.0, 0.95))
-    assert heading(figure) == "Two threads: 0.7 × as fast for 8 × 8, 1.9 × as fast for 512 × 512"
-    assert "8 × 8, 1.00 µs: 0.70" in alt_text(figure)
-    busy = [n09.Gain("8 × 8", 1e-6, 1.1), n09.Gain("512 × 512", 3e-3, 0.9)]
-    assert heading(n09.draw_lock(busy, n09.Gain("Python loop", 0.0, 0.95))) == "No second core is free just now"

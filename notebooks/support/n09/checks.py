@@ -450,7 +450,7 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str]) -> list[str]:
 
     def work() -> object:
         batches = scheduler(dict(tasks), in_queues, out_queues)
-        return dict(sorted(batches.items())) if isinstance(batches, dict) else batches
+        return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
 
     with _Aside(work) as aside:
         over = aside.end if aside.over(2 * PATIENCE) else "still waiting for an answer"

@@ -102,6 +102,8 @@ check_checkpoint = Exercise(
             *inputs)¶return → *(x.clone() for x in inputs))¶return
         The output is kept as well, or something else from inside: it would be there from forward to backward.
             return function(*inputs) → ctx.y = function(*inputs)¶return ctx.y.clone()
+        No attribute of ctx may hold the output: the output's graph holds ctx, so neither would ever be freed.
+            return function(*inputs) → ctx.y = function(*inputs)¶return ctx.y
         The sum is built where gradients are off, and the gradient that arrives is lost: torch.autograd.backward.
             torch.autograd.backward(output, gradient) → output.sum().backward()
         A function of data alone has an output that requires no gradient: go backward only if output.requires_grad.
@@ -263,6 +265,8 @@ check_my_checkpoint = Exercise(
             run, phony, *inputs) → run, phony, *(x.detach().requires_grad_() for x in inputs))
         Every write in place raises a tensor's _version: compare it before and after.
             != versions: → is None:
+        Compare the versions before and after: an input may have been written earlier, and that is no fault.
+            [x._version for x in inputs] != versions → any(x._version for x in inputs)
         Look at the version of every input, not of the first alone.
             in inputs] != versions → in inputs][:1] != versions[:1]
         In a checkpoint's first forward gradients are off, in the second they are on: torch.is_grad_enabled().

@@ -185,7 +185,7 @@ def _check_fork_join(exercise: Exercise, answer: tuple[runs.Function, runs.Funct
 def _fault_of_fork(fork: runs.Function) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
-        forked = fork.apply(x)
+        forked, _ = fork.apply(x), fork.apply(x)  # a second one must not take the first one's edge
     except Exception as error:
         return f"MyFork.forward raised {type(error).__name__}: {error}"
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
@@ -199,8 +199,8 @@ def _fault_of_fork(fork: runs.Function) -> str:
     if y.grad_fn is x.grad_fn:
         return "x came out as it went in, without a Fork node that made it: return x.detach(), autograd adds the node."
     if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
-        return ("The phony does not require grad, so it leads nowhere: it must be an output of MyFork.forward, not "
-                "made outside, and not marked non-differentiable.")
+        return ("The phony does not lead to this Fork: it must be an output of MyFork.forward, made there in each "
+                "call and not outside, and not marked non-differentiable.")
     return ""
 
 
@@ -416,7 +416,7 @@ FENCES = {
     "Each is tied to the one before it; here all are tied to micro-batch 0.": ("i - 1]", "0]"),
     "When i is tied, i - 1 has been copied to the next partition already: go through the clock from its beginning.": (
         "in clock:", "in clock[::-1]:"),
-    "The copy stands before the tie, so its way back isn't held to micro-batch i's part: tie first, then copy.": (
+    "The copy stands before the tie, so (i - 1, j) does not wait for the copy's way back: tie first, then copy.": (
         FIRST + THEN, THEN + FIRST),
     "All copies stand before the first tie, so i - 1 has left its partition when i is tied to it: tie and copy pair by "
     "pair.": (FIRST + THEN, THEN + "    for i, j in clock:\n" + FIRST),

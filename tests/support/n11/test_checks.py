@@ -48,7 +48,7 @@ def dead_phony(ctx, x):
         (MyFork, "forward", lambda ctx, x: (x * 2, torch.empty(0)), "must not change x"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
         (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
-        (MyFork, "forward", dead_phony, "does not require grad, so it leads nowhere"),
+        (MyFork, "forward", dead_phony, "The phony does not lead to this Fork"),
         (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
         (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
         (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),

@@ -19,23 +19,18 @@ from support.runs import best_chunks
 # ---- predictions
 
 
-def _end_behind_wait_stream(copy: float = 2, compute: float = 3) -> float:
-    spans = earliest(run_way("wait_stream"), lambda op: copy if op.label.startswith("C") else compute)
-    return max(span.end for span in spans.values())
-
-
-guess_wait_stream = Guess("the end of F2 behind wait_stream", _end_behind_wait_stream, unit="ticks")
+# fmt: off
+guess_wait_stream = Guess(
+    "the end of F2 behind wait_stream", unit="ticks", truth=lambda:
+    max(span.end for span in earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F")).values()))
 guess_timed = Guess(
-    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms"
-)
+    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms")
 guess_step = Guess("a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks")
 guess_chunks = Guess(
-    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1
-)
+    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1)
 guess_spoiled = Guess(
     "the chunk whose result may be wrong",
-    lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)),
-)
+    lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)))
 
 
 # ---- exercise 1: one step of the vector clocks
@@ -44,17 +39,11 @@ Step: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Oper
 
 
 def _step(
-    lanes: dict[str, VectorClock],
-    events: dict[int, VectorClock],
-    op: Operation,
-    *,
-    host: bool = True,
+    lanes: dict[str, VectorClock], events: dict[int, VectorClock], op: Operation, *, host: bool = True,
     keep: Callable[[VectorClock, str], VectorClock] = lambda clock, lane: dict(clock),
     take: Callable[[VectorClock, VectorClock], object] = learn,
-    obeyed: Sequence[str] = ("wait", "synchronize"),
-    answer: Callable[[VectorClock], VectorClock] = dict,
-    taught: Sequence[str] = (),
-    counts: str = "",
+    obeyed: Sequence[str] = ("wait", "synchronize"), answer: Callable[[VectorClock], VectorClock] = dict,
+    taught: Sequence[str] = (), counts: str = "",
 ) -> VectorClock:
     clock = lanes.setdefault(op.lane, {})
     if host:
@@ -115,11 +104,6 @@ def small_programs() -> dict[str, list[Operation]]:
     return found
 
 
-def _replaced(clock: VectorClock, other: VectorClock) -> None:
-    clock.clear()
-    clock.update(other)
-
-
 @cache
 def programs() -> dict[str, list[Operation]]:
     """Return the lists that exercise 1 is judged by, by name."""
@@ -157,18 +141,15 @@ check_step = Exercise(
     praise="the races of find_races in all {count} programs",
     mistakes={
         "What the host has waited for is known to all that it launches later.": partial(_step, host=False),
-        "An event knows the past of its record only: store a copy.": partial(
-            _step, keep=lambda clock, _: clock
-        ),
-        "A wait adds knowledge: what the lane knew already stays.": partial(_step, take=_replaced),
+        "An event knows the past of its record only: store a copy.": partial(_step, keep=lambda x, _: x),
+        "A wait adds knowledge: what the lane knew already stays.":
+            partial(_step, take=lambda clock, other: (clock.clear(), clock.update(other))),
         "The larger number counts: dict.update may lower one.": partial(_step, take=dict.update),
-        "An event knows all that its lane knew, also of other lanes.": partial(
-            _step, keep=lambda clock, lane: {lane: clock.get(lane, 0)}
-        ),
+        "An event knows all that its lane knew, also of other lanes.":
+            partial(_step, keep=lambda clock, lane: {lane: clock.get(lane, 0)}),
         "A wait is a wait of its lane: here nothing ever learns of an event.": partial(_step, obeyed=()),
-        "A wait teaches the waiting stream only: the host goes on without knowing.": partial(
-            _step, taught=[HOST]
-        ),
+        "A wait teaches the waiting stream only: the host goes on without knowing.":
+            partial(_step, taught=[HOST]),
         "A launch raises the entry of its own lane in its own clock.": partial(_step, counts="nobody"),
         "Return a copy: the lane's own clock goes on changing.": partial(_step, answer=lambda clock: clock),
     },
@@ -251,9 +232,7 @@ def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[floa
     for batch in prefetch(loader(), gpu):
         kinds = [op.kind for op in gpu.operations]
         if (alive := kinds.count("allocate") - kinds.count("free")) > 3:
-            greed = (
-                greed or f"{alive} batches are alive at once: a list or variable of yours keeps used ones."
-            )
+            greed = greed or f"{alive} batches are alive at once: a list or variable keeps used ones."
         if not (isinstance(batch, PretendTensor) and batch.block.on_device):
             return gpu.operations, seen, greed, f"item {len(seen)} is not a tensor on the device"
         with gpu.span(gpu.current_stream(), "", f"F{len(seen)}"):
@@ -273,8 +252,7 @@ def _check_prefetch(exercise: Exercise, answer: Prefetch) -> Verdict:
             operations, seen, greed, problem = issued(answer, batches)
         except Exception as error:
             return exercise.wrong(f"with {batches} batches your code raised {type(error).__name__}: {error}")
-        problem = problem or _items(seen, batches) or _order(operations, batches) or greed
-        if problem:
+        if problem := problem or _items(seen, batches) or _order(operations, batches) or greed:
             return Verdict("wrong", f"{exercise.what}, {batches} batches: {problem}")
     return exercise.right(f"{exercise.praise}.")
 
@@ -298,7 +276,7 @@ def _order(operations: list[Operation], batches: int) -> str:
         return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
     for kernel, number in kernels.items():
         if (lane := operations[number].lane) != "compute":
-            return f"{kernel} ran in {lane}: you yield inside `with gpu.use_stream(…)`, so your caller's kernels go there."
+            return f"{kernel} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
     if problem := _stands_still(operations):
         return problem
     for race in find_races(operations):
@@ -383,14 +361,8 @@ EDGES = {  # by the first letters of the two that race
 
 
 def stream_chunks(
-    gpu: Any,
-    stage: Callable[[Any], Any],
-    chunks: Sequence[Any],
-    results: Sequence[Any],
-    kept: str = "123405",
-    after: str = "F",
-    streams: int = 3,
-    depth: int = 2,
+    gpu: Any, stage: Callable[[Any], Any], chunks: Sequence[Any], results: Sequence[Any],
+    kept: str = "123405", after: str = "F", streams: int = 3, depth: int = 2,
 ) -> None:
     """Write the answer; wrong without one of the edges `kept`, with other streams, or with buffers that wait for D."""
     compute = gpu.current_stream()
@@ -487,11 +459,9 @@ def _streamed_wrong(operations: list[Operation], values: list[float], chunks: in
     used = [r.block for k in launches for r in (*operations[k].reads, *operations[k].writes)]
     blocks = {block for block in used if block.isupper()}  # those of the device
     inputs = {r.block for i in range(chunks) for r in lanes[f"C{i}"].writes}
-    if len(inputs) > 2 or len(blocks - inputs) > 3:
-        return (
-            f"{len(inputs)} blocks of device memory are in use for inputs, {len(blocks - inputs)} for outputs: "
-            "two of each are enough (a third output is let pass)."
-        )
+    if (n := len(inputs)) > 2 or len(blocks - inputs) > 3:
+        m = len(blocks - inputs)
+        return f"{n} blocks of device memory are in use for inputs, {m} for outputs: two of each are enough."
     if (waits := sum(op.kind == "synchronize" for op in operations)) > 1:
         return f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
     needed = set(_ordered(run_streamed(stream_chunks, chunks)[0]))

@@ -143,7 +143,7 @@ check_step = Exercise(
         "What the host has waited for is known to all that it launches later.": partial(_step, host=False),
         "An event knows the past of its record only: store a copy.": partial(_step, keep=lambda x, _: x),
         "A wait adds knowledge: what the lane knew already stays.":
-            partial(_step, take=lambda clock, other: (clock.clear(), clock.update(other))),
+            partial(_step, take=lambda clock, other: (clock.clear(), clock.update(other))),  # type: ignore[func-returns-value]
         "The larger number counts: dict.update may lower one.": partial(_step, take=dict.update),
         "An event knows all that its lane knew, also of other lanes.":
             partial(_step, keep=lambda clock, lane: {lane: clock.get(lane, 0)}),
@@ -274,9 +274,9 @@ def _order(operations: list[Operation], batches: int) -> str:
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
         return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
-    for kernel, number in kernels.items():
+    for name, number in kernels.items():
         if (lane := operations[number].lane) != "compute":
-            return f"{kernel} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
+            return f"{name} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
     if problem := _stands_still(operations):
         return problem
     for race in find_races(operations):

@@ -179,7 +179,7 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
     took = f"{plural(chunks, 'chunk')}: {trace.makespan:.1f} ticks, {share:.0%} hidden"
     finding = f"{took}; best {best}: {least:.1f}"
     style.title(axes, finding)
-    words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} an operation, {depth} buffers in turn"
+    words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} an operation, depth {depth}"
     ends = ", ".join(f"{lane} ends at {max(s.end for s in trace.only(lane=lane)):.1f}" for lane in LANES)
     return style.describe(figure, f"{finding}. {words}. {ends}.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -216,7 +217,7 @@ def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:
             )
             reads -= writes
             names = {pointer: [""] for pointer in reads | writes}
-            errors = handler._handle_kernel_launch(lane, reads, writes, set(), op.label, names)
+            errors: list[Any] = handler._handle_kernel_launch(lane, reads, writes, set(), op.label, names)
             found += [(e.previous_access.operator, e.current_access.operator) for e in errors]
         elif op.kind == "record":
             handler._handle_event_record(event, lane)

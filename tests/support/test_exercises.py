@@ -126,7 +126,7 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n13.guess_wait_stream": (15, 11),
     "n13.guess_timed": (11, 6),
     "n13.guess_step": (6, 9),
-    "n13.guess_waits": (0, 4),
+    "n13.guess_spoiled": (0, 2),
     "n13.guess_chunks": (12, 52),
     "n14.guess_ahead": (7, 5, 32, 4, 0.25),
     "n14.guess_interleaved": (16, 13.6, 8, 4, 2),

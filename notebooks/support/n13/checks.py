@@ -13,26 +13,24 @@ import torch
 from lib.streams.pretend import PretendGPU, PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
 from support.checks import Exercise, Guess, Verdict, cases
-from support.n13.runs import ModelGPU, damaged, earliest, run_prefetcher, run_way
+from support.n13.runs import ModelGPU, damaged, earliest, outcomes, run_prefetcher, run_way
 from support.runs import best_chunks
 
 # ---- predictions
 
 
-def _end_behind_wait_stream(copy: float = 2, compute: float = 3) -> float:
-    spans = earliest(run_way("wait_stream"), lambda op: copy if op.label.startswith("C") else compute)
-    return max(span.end for span in spans.values())
-
-
-guess_wait_stream = Guess("the end of F2 behind wait_stream", _end_behind_wait_stream, unit="ticks")
+# fmt: off
+guess_wait_stream = Guess(
+    "the end of F2 behind wait_stream", unit="ticks", truth=lambda:
+    max(span.end for span in earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F")).values()))
 guess_timed = Guess(
-    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms"
-)
+    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms")
 guess_step = Guess("a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks")
 guess_chunks = Guess(
-    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1
-)
-guess_waits = Guess("the number of waits that can go", lambda: 0)
+    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1)
+guess_spoiled = Guess(
+    "the chunk whose result may be wrong",
+    lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)))
 
 
 # ---- exercise 1: one step of the vector clocks
@@ -41,25 +39,22 @@ Step: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Oper
 
 
 def _step(
-    lanes: dict[str, VectorClock],
-    events: dict[int, VectorClock],
-    op: Operation,
-    *,
-    host: bool = True,
+    lanes: dict[str, VectorClock], events: dict[int, VectorClock], op: Operation, *, host: bool = True,
     keep: Callable[[VectorClock, str], VectorClock] = lambda clock, lane: dict(clock),
     take: Callable[[VectorClock, VectorClock], object] = learn,
-    obeyed: Sequence[str] = ("wait", "synchronize"),
-    answer: Callable[[VectorClock], VectorClock] = dict,
+    obeyed: Sequence[str] = ("wait", "synchronize"), answer: Callable[[VectorClock], VectorClock] = dict,
+    taught: Sequence[str] = (), counts: str = "",
 ) -> VectorClock:
     clock = lanes.setdefault(op.lane, {})
     if host:
         learn(clock, lanes.setdefault(HOST, {}))
     if op.kind == "launch":
-        clock[op.lane] = clock.get(op.lane, 0) + 1
+        clock[counts or op.lane] = clock.get(op.lane, 0) + 1
     elif op.kind == "record" and op.event is not None:
         events[op.event] = keep(clock, op.lane)
     elif op.kind in obeyed and op.event is not None:
-        take(clock, events.get(op.event, {}))
+        for pupil in (clock, *(lanes[lane] for lane in taught)):
+            take(pupil, events.get(op.event, {}))
     return answer(clock)
 
 
@@ -102,16 +97,11 @@ def small_programs() -> dict[str, list[Operation]]:
     gpu.issue(Operation("wait", "compute", event=999))
     kept.append(never * 2)
     taken("a wait for an event that was never recorded")
+    filled = copy(a, x)
+    b.wait_stream(a)
+    kept.append(filled * 2)
+    taken("another stream waits, compute does not")
     return found
-
-
-def _replaced(clock: VectorClock, other: VectorClock) -> None:
-    clock.clear()
-    clock.update(other)
-
-
-def _own(clock: VectorClock, lane: str) -> VectorClock:
-    return {lane: clock.get(lane, 0)}
 
 
 @cache
@@ -151,13 +141,16 @@ check_step = Exercise(
     praise="the races of find_races in all {count} programs",
     mistakes={
         "What the host has waited for is known to all that it launches later.": partial(_step, host=False),
-        "An event knows the past of its record only: store a copy.": partial(
-            _step, keep=lambda clock, _: clock
-        ),
-        "A wait adds knowledge: what the lane knew already stays.": partial(_step, take=_replaced),
+        "An event knows the past of its record only: store a copy.": partial(_step, keep=lambda x, _: x),
+        "A wait adds knowledge: what the lane knew already stays.":
+            partial(_step, take=lambda clock, other: (clock.clear(), clock.update(other))),  # type: ignore[func-returns-value]
         "The larger number counts: dict.update may lower one.": partial(_step, take=dict.update),
-        "An event knows all that its lane knew, also of other lanes.": partial(_step, keep=_own),
+        "An event knows all that its lane knew, also of other lanes.":
+            partial(_step, keep=lambda clock, lane: {lane: clock.get(lane, 0)}),
         "A wait is a wait of its lane: here nothing ever learns of an event.": partial(_step, obeyed=()),
+        "A wait teaches the waiting stream only: the host goes on without knowing.":
+            partial(_step, taught=[HOST]),
+        "A launch raises the entry of its own lane in its own clock.": partial(_step, counts="nobody"),
         "Return a copy: the lane's own clock goes on changing.": partial(_step, answer=lambda clock: clock),
     },
 )
@@ -214,6 +207,7 @@ check_device_ms = Exercise(
         "The host's clock waits for what was in the stream before, too.": _by_the_host(True),
         "To empty the stream first lets the launches show.": _by_the_host(True, before=True),
         "elapsed_time gives milliseconds already.": lambda work, cuda: _device_ms(work, cuda) / 1000,
+        "elapsed_time asks the earlier event for the later one.": lambda work, cuda: -_device_ms(work, cuda),
         "The first event belongs before the work.": lambda work, cuda: (work(), 0.0)[1],
     },
 )
@@ -224,32 +218,41 @@ check_device_ms = Exercise(
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
 
 
-def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[float], str]:
-    """Run a prefetcher on a PretendGPU with a consumer that drops each batch; return operations, values, a problem."""
-    gpu, seen = PretendGPU(), list[float]()
-    loader = [gpu.host(torch.full((4,), float(i)), f"batch {i}") for i in range(batches)]
-    for batch in prefetch(loader, gpu):
+def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[float], str, str]:
+    """Run a prefetcher with a consumer that drops each batch; return operations, values, a problem, greed."""
+    gpu, seen, greed = PretendGPU(), list[float](), ""
+
+    def loader() -> Iterator[Any]:
+        nonlocal greed
+        for i in range(batches):
+            if i > len(seen) + 2:
+                greed = f"batch {i} is asked for before batch {len(seen)} is handed over: take one at a time."
+            yield gpu.host(torch.full((4,), float(i)), f"batch {i}")
+
+    for batch in prefetch(loader(), gpu):
+        kinds = [op.kind for op in gpu.operations]
+        if (alive := kinds.count("allocate") - kinds.count("free")) > 3:
+            greed = greed or f"{alive} batches are alive at once: a list or variable keeps used ones."
         if not (isinstance(batch, PretendTensor) and batch.block.on_device):
-            return gpu.operations, seen, f"item {len(seen)} is not a tensor on the device"
+            return gpu.operations, seen, greed, f"item {len(seen)} is not a tensor on the device"
         with gpu.span(gpu.current_stream(), "", f"F{len(seen)}"):
             result = batch + 0
         with torch._C.DisableTorchFunctionSubclass():  # to look is no operation of the GPU
             seen.append(float(result[0]))
         del batch, result
         if len(seen) > batches:
-            return gpu.operations, seen, "there is no end"
-    return gpu.operations, seen, ""
+            return gpu.operations, seen, greed, "there is no end"
+    return gpu.operations, seen, greed, ""
 
 
 def _check_prefetch(exercise: Exercise, answer: Prefetch) -> Verdict:
     """Look at the items, then at the order of the operations, by happens-before."""
     for batches in (6, 1, 0, 2):
         try:
-            operations, seen, problem = issued(answer, batches)
+            operations, seen, greed, problem = issued(answer, batches)
         except Exception as error:
             return exercise.wrong(f"with {batches} batches your code raised {type(error).__name__}: {error}")
-        problem = problem or _items(seen, batches) or _order(operations, batches)
-        if problem:
+        if problem := problem or _items(seen, batches) or _order(operations, batches) or greed:
             return Verdict("wrong", f"{exercise.what}, {batches} batches: {problem}")
     return exercise.right(f"{exercise.praise}.")
 
@@ -271,6 +274,9 @@ def _order(operations: list[Operation], batches: int) -> str:
     lanes = {operations[number].lane for number in copies.values()}
     if "compute" in lanes:
         return "batch 0 is copied in the stream that computes. A stream runs in order: nothing overlaps."
+    for name, number in kernels.items():
+        if (lane := operations[number].lane) != "compute":
+            return f"{name} ran in {lane}: you yield inside `use_stream`, so the caller's kernels go there."
     if problem := _stands_still(operations):
         return problem
     for race in find_races(operations):
@@ -282,6 +288,8 @@ def _order(operations: list[Operation], batches: int) -> str:
         kernel, following = kernels[f"F{i}"], copies[f"batch {i + 1}"]
         if following > kernel:
             return f"batch {i + 1} is copied only after F{i} was launched: nothing is prefetched."
+        if early := [j for j in range(i + 2, batches) if copies[f"batch {j}"] < kernel]:
+            return f"batch {early[-1]} is copied before batch {i} is handed over: one batch ahead, not more."
         lane = operations[following].lane
         if known[kernel].get(lane, 0) >= known[following][lane]:
             return (
@@ -335,7 +343,7 @@ check_prefetch = Exercise(
     "my_prefetch",
     reference=one_ahead,
     judge=_check_prefetch,
-    praise="all items, copied ahead, no race, and the host waits for no copy",
+    praise="all items, copied one ahead, no race, and the host waits for no copy",
 )
 
 
@@ -350,18 +358,11 @@ EDGES = {  # by the first letters of the two that race
     "bC": "[0] An earlier kernel still uses this block of compute's pool: take buffers in the stream that fills them.",
     "DR": "[5] The results are read by whoever called you: wait for the last copy out before you return.",
 }
-BLOCKS = 5
 
 
 def stream_chunks(
-    gpu: Any,
-    stage: Callable[[Any], Any],
-    chunks: Sequence[Any],
-    results: Sequence[Any],
-    kept: str = "123405",
-    after: str = "F",
-    streams: int = 3,
-    depth: int = 2,
+    gpu: Any, stage: Callable[[Any], Any], chunks: Sequence[Any], results: Sequence[Any],
+    kept: str = "123405", after: str = "F", streams: int = 3, depth: int = 2,
 ) -> None:
     """Write the answer; wrong without one of the edges `kept`, with other streams, or with buffers that wait for D."""
     compute = gpu.current_stream()
@@ -429,7 +430,7 @@ def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
 
 def _check_streamed(exercise: Exercise, answer: Streamed) -> Verdict:
     """Look at the results, then at races, memory, and at order that is not needed."""
-    for chunks in (1, 2, 5, 8):
+    for chunks in (5, 2, 1, 8):
         try:
             operations, values = run_streamed(answer, chunks)
         except Exception as error:
@@ -444,6 +445,12 @@ def _streamed_wrong(operations: list[Operation], values: list[float], chunks: in
     if values != wanted:
         return f"the results should hold {wanted}, they hold {values}."
     launches = [k for k, op in enumerate(operations) if op.kind == "launch" and op.lane != HOST]
+    lanes = {operations[k].label: operations[k] for k in launches}
+    for i in range(chunks):
+        if missing := [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in lanes]:
+            return f"chunk {i} was computed or copied on the host: the device has run no {' and no '.join(missing)}."
+        if (lane := lanes[f"F{i}"].lane) != "compute":
+            return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."
     for k in range(launches[-1]):
         if operations[k].kind == "synchronize":
             return f"the host stands still until {operations[k].label} is done, and launches nothing."
@@ -451,13 +458,21 @@ def _streamed_wrong(operations: list[Operation], values: list[float], chunks: in
         return f"{race}. {EDGES.get(race.earlier.label[0] + race.later.label[0], '')}".strip()
     used = [r.block for k in launches for r in (*operations[k].reads, *operations[k].writes)]
     blocks = {block for block in used if block.isupper()}  # those of the device
-    if len(blocks) > BLOCKS:
-        return f"{len(blocks)} blocks of device memory are in use: two inputs and at most three outputs are enough."
+    inputs = {r.block for i in range(chunks) for r in lanes[f"C{i}"].writes}
+    if (n := len(inputs)) > 2 or len(blocks - inputs) > 3:
+        m = len(blocks - inputs)
+        return f"{n} blocks of device memory are in use for inputs, {m} for outputs: two of each are enough."
+    if (waits := sum(op.kind == "synchronize" for op in operations)) > 1:
+        return f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
     needed = set(_ordered(run_streamed(stream_chunks, chunks)[0]))
     for a, b in _ordered(operations):
+        if (a, b) == ("before", "C0") and lanes[b].lane != "compute":
+            return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
+        if a[0] + b[0] == "DF" and not {r.block for r in lanes[a].reads} & {r.block for r in lanes[b].writes}:
+            needed -= {(a, b)} if int(b[1:]) == int(a[1:]) + 2 else set()
         if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD":
-            lanes = {op.lane for op in operations if op.label in (a, b)}
-            same = f" (both are in stream {lanes.pop()})" if len(lanes) == 1 else ""
+            streams = {op.lane for op in operations if op.label in (a, b)}
+            same = f" (both are in stream {streams.pop()})" if len(streams) == 1 else ""
             return f"{b} waits for {a}, and need not{same}: nothing of {a} is used or overwritten by {b}."
     return ""
 
@@ -466,7 +481,7 @@ check_streamed = Exercise(
     "streamed",
     reference=stream_chunks,
     judge=_check_streamed,
-    praise="right results, no race, no wait too many, and no more than five blocks",
+    praise="right results, no race, no wait too many, two inputs and no more than three outputs",
     mistakes={
         EDGES[edge]: partial(stream_chunks, kept="123405".replace(number, ""))
         for edge, number in zip(EDGES, "123405", strict=True)

@@ -113,7 +113,7 @@ def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, *,
     look: dict[str, Any] = {"style": "<|-|>"} if both else {"linestyle": (0, (3, 2))}
     arrow(axes, (x0, edges[0]), (x1, edges[1]), color=RED, width=2.2, head=14, zorder=7, **look)
     box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": RED}
-    place = (x0 + x1) / 2 - 0.32 * (not both), sum(edges) / 2
+    place = (x0 + x1) / 2 if both else min(x0, x1) - 0.45, sum(edges) / 2
     text = f"{block}!" if len(block) <= 2 else "host!"
     axes.text(
         *place, text, ha="center", va="center", fontsize=9, color=RED, weight="bold", bbox=box, zorder=8
@@ -158,7 +158,7 @@ CHUNK_CONTROLS = {
     "copy": steps((25, 50, 75, 100, 150, 200), 75, "copy in, and out, ticks"),
     "compute": steps((25, 50, 75, 100, 150, 200), 100, "compute, ticks"),
     "overhead": steps((0.0, 0.5, 1.0, 2.0, 4.0), 1.0, "ticks that an operation adds"),
-    "depth": whole(1, 3, 2, "depth"),
+    "depth": whole(1, 3, 2, "buffers in turn"),
 }
 
 
@@ -176,9 +176,8 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
     least = times[best].makespan
     _draw_curve(curve, {count: t.makespan for count, t in times.items()}, chunks, max(copy, compute))
     share = overlap_share(trace)
-    finding = (
-        f"{plural(chunks, 'chunk')}: {trace.makespan:.0f} ticks, {share:.0%} hidden; best {best}: {least:.0f}"
-    )
+    took = f"{plural(chunks, 'chunk')}: {trace.makespan:.1f} ticks, {share:.0%} hidden"
+    finding = f"{took}; best {best}: {least:.1f}"
     style.title(axes, finding)
     words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} an operation, depth {depth}"
     ends = ", ".join(f"{lane} ends at {max(s.end for s in trace.only(lane=lane)):.1f}" for lane in LANES)

@@ -140,13 +140,11 @@ def damaged(wait: int | None, chunks: int = 4, depth: int = 2) -> list[Operation
     return operations if wait is None else without(operations, waits(operations)[wait])
 
 
-def outcomes(
-    operations: Sequence[Operation], chunks: int, tries: int = 100, seed: int = 0
-) -> list[list[str]]:
+def outcomes(operations: Sequence[Operation], chunks: int, tries: int = 100) -> list[list[str]]:
     """Return, for random orders that the waits allow, which chunk's data each place of the result holds in the end."""
     contents = {Region("rows", 4 * i, 4 * i + 4): str(i) for i in range(chunks)}
     found = []
-    for _, order in zip(range(tries), orders(operations, seed), strict=False):
+    for _, order in zip(range(tries), orders(operations), strict=False):
         end = replay(operations, order, contents)
         found.append([end.get(Region("result", 4 * i, 4 * i + 4), "?") for i in range(chunks)])
     return found
@@ -196,9 +194,7 @@ class ModelEvent:
         if not (self.timed and end.timed):
             raise RuntimeError("both events must be made with enable_timing=True")
         if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
-            raise RuntimeError(
-                "both events must be recorded and completed before elapsed_time: wait for the last"
-            )
+            raise RuntimeError("elapsed_time needs both events recorded and completed: wait for the last")
         return end.at - self.at
 
 
@@ -215,17 +211,14 @@ def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:
     for op in operations:
         lane, event = streams[op.lane], op.event or 0
         if op.kind == "launch" and op.lane != HOST:
-            writes, reads = (
+            writes, reads = (  # tensors of the host, with longer names, it does not watch
                 {numbers.setdefault(r.block, len(numbers)) for r in regions if r.block.isupper()}
-                for regions in (
-                    op.writes,
-                    op.reads,
-                )  # tensors of the host, with longer names, it does not watch
+                for regions in (op.writes, op.reads)
             )
             reads -= writes
             names = {pointer: [""] for pointer in reads | writes}
-            errors = handler._handle_kernel_launch(lane, reads, writes, set(), op.label, names)
-            found += [_labels(error) for error in errors]
+            errors: list[Any] = handler._handle_kernel_launch(lane, reads, writes, set(), op.label, names)
+            found += [(e.previous_access.operator, e.current_access.operator) for e in errors]
         elif op.kind == "record":
             handler._handle_event_record(event, lane)
         elif op.kind == "wait":
@@ -237,7 +230,3 @@ def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:
         elif op.kind == "free":
             handler._handle_memory_deallocation(numbers.setdefault(op.label, len(numbers)))
     return found
-
-
-def _labels(error: Any) -> tuple[str, str]:
-    return error.previous_access.operator, error.current_access.operator

@@ -1,7 +1,7 @@
 """What is particular about the checks of notebook 13; what all exercises have in common is in test_exercises."""
 
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 
@@ -98,6 +98,59 @@ def test_a_loop_that_loses_or_mixes_chunks_is_told_its_results():
         assert "the results should hold [1.0, 2.0" in n13.check_streamed(wrong).message
 
 
+def with_other_needs(gpu, stage, chunks, results, outputs=2, inputs=2, waits=1, own=True):
+    """Write the right loop; with a third output or input, more waits of the host, or buffers of compute's pool."""
+    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    if not own:
+        into.wait_stream(compute)
+    with gpu.use_stream(into if own else compute):
+        buffers = [gpu.empty_like(chunks[0]) for _ in range(inputs)]
+    computed, fetched, kept = [], [], []
+    for i, x in enumerate(chunks):
+        if i >= inputs:
+            into.wait_event(computed[i - inputs])
+        with gpu.use_stream(into):
+            buffers[i % inputs].copy_(x, non_blocking=True)
+        compute.wait_event(into.record_event())
+        if i >= 2:
+            compute.wait_event(fetched[i - 2])
+        kept = [*kept, stage(buffers[i % inputs])][1 - outputs :]
+        computed.append(compute.record_event())
+        out.wait_event(computed[i])
+        with gpu.use_stream(out):
+            results[i].copy_(kept[-1], non_blocking=True)
+        fetched.append(out.record_event())
+    for event in fetched[-waits:]:
+        event.synchronize()
+
+
+def on_the_host(gpu, stage, chunks, results):
+    for x, result in zip(chunks, results, strict=True):
+        result.copy_(stage(x))
+
+
+def in_a_stream_of_its_own(gpu, stage, chunks, results):
+    with gpu.use_stream(gpu.new_stream("mine")):
+        n13.stream_chunks(gpu, stage, chunks, results)
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (on_the_host, "chunk 0 was computed or copied on the host"),
+        (in_a_stream_of_its_own, "F0 ran in mine: call stage in the stream that was current"),
+        (partial(with_other_needs, outputs=3), "F2 waits for D0, and need not"),
+        (partial(with_other_needs, inputs=3), "3 blocks of device memory are in use for inputs"),
+        (partial(with_other_needs, waits=9), "the host waits 5 times"),
+        (partial(with_other_needs, own=False), "C0 waits for what compute did before"),
+    ],
+)
+def test_a_loop_that_misses_the_task_is_told_where(wrong, says):
+    assert n13.check_streamed(with_other_needs)
+    verdict = n13.check_streamed(wrong)
+    assert verdict.status == "wrong" and says in verdict.message, verdict.message
+
+
 def record(gpu, batch):
     batch.record_stream(gpu.current_stream())
 
@@ -109,7 +162,7 @@ def but(before):
 
 def wait_before_the_next_copy(batches, gpu):
     side, ready = gpu.new_stream("copy"), None
-    for x in [*batches, None]:
+    for x in chain(batches, [None]):
         if ready is not None:
             gpu.current_stream().wait_stream(side)
             record(gpu, ready)
@@ -148,13 +201,49 @@ def bounded(keep, batches, gpu):
 
 @pytest.mark.parametrize("depth", [2, 3, 9])
 def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetcher(depth):
-    assert n13.check_prefetch(lambda batches, gpu: iter(DevicePrefetcher(batches, gpu, depth)))
     assert n13.check_prefetch(partial(bounded, depth - 1))
+    ours = n13.check_prefetch(lambda batches, gpu: iter(DevicePrefetcher(batches, gpu, depth)))
+    assert ours if depth == 2 else "one batch ahead, not more" in ours.message
+
+
+def whole_epoch_first(batches, gpu):
+    side, compute = gpu.new_stream("copy"), gpu.current_stream()
+    with gpu.use_stream(side):
+        ready = [(x.to("cuda", non_blocking=True), side.record_event()) for x in batches]
+    while ready:
+        y, copied = ready.pop(0)
+        compute.wait_event(copied)
+        record(gpu, y)
+        yield y
+        del y
+
+
+def keeping_all(batches, gpu):
+    kept = []
+    for y in n13.one_ahead(batches, gpu):
+        kept.append(y)
+        yield y
+
+
+def yielding_inside(batches, gpu):
+    side, compute, ready = gpu.new_stream("copy"), gpu.current_stream(), None
+    for x in chain(batches, [None]):
+        with gpu.use_stream(side):
+            coming = x is not None and (x.to("cuda", non_blocking=True), side.record_event())
+            if ready is not None:
+                compute.wait_event(ready[1])
+                ready[0].record_stream(compute)
+                yield ready[0]
+        ready = coming
 
 
 @pytest.mark.parametrize(
     "wrong, says",
     [
+        (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
+        (keeping_all, "4 batches are alive at once"),
+        (yielding_inside, "F0 ran in copy: you yield inside"),
+        (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
         (partial(bounded, 0), "stands still until all is computed"),
         (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
         (
@@ -169,13 +258,13 @@ def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetche
             but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
             "stands still until copy of batch 0",
         ),
-        (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
+        (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
         (nothing_ahead, "nothing is prefetched"),
         (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
         (lambda batches, gpu: list(batches), "not a tensor on the device"),
         (lambda batches, gpu: 3, "TypeError"),
         (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
-        (lambda batches, gpu: n13.one_ahead(batches * 2, gpu), "there is no end"),
+        (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),
     ],
 )
 def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):

@@ -77,4 +77,4 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
 def test_the_title_states_the_models_time_and_the_best_number_of_chunks():
     trace = predict_chunks(8, 75, 100, 75, overhead=1)
     title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
-    assert title == f"8 chunks: {trace.makespan:.0f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126"
+    assert title == f"8 chunks: {trace.makespan:.1f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126.5"

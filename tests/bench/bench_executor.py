@@ -10,6 +10,7 @@ of the ratio to the plain model in the same round: what slows the machine for a 
 """
 
 import functools
+import os
 import statistics
 import sys
 import tempfile
@@ -20,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import mse_loss
 
 from lib._values import table
@@ -58,9 +61,8 @@ class Processes:
         self._thread.start()
 
     def _run(self) -> None:
-        script = Path(__file__).with_name("pipelining_rank.py")
         try:
-            torchrun(script, self.folder, ranks=2, timeout=1000, quiet=True)
+            torchrun(Path(__file__), self.folder, ranks=2, timeout=1000, quiet=True)
         except Exception as error:
             self.error = str(error).splitlines()[0]
 
@@ -79,6 +81,32 @@ class Processes:
         (self.folder / "stop").touch()
         self._thread.join()
         self._temporary.cleanup()
+
+
+def be_a_rank(folder: Path) -> None:
+    """Do a step whenever a file go-K-NAME appears; rank 0 answers with took-K-NAME. End when there is a file `stop`."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    module, (x, target) = stages()[rank], data()
+    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
+    kinds = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
+    schedules = {name: kind(stage, MICRO_BATCHES, loss_fn=mse_loss) for name, kind in kinds.items()}
+    done: set[str] = set()
+    while not (folder / "stop").exists():
+        for name in sorted({path.name for path in folder.glob("go-*")} - done):
+            done.add(name)
+            module.zero_grad()
+            dist.barrier()
+            began = time.perf_counter()
+            schedule = schedules[name.split("-")[2]]
+            schedule.step(x) if rank == 0 else schedule.step(target=target, losses=[])
+            dist.barrier()
+            if rank == 0:
+                (folder / f"{name}.part").write_text(str(time.perf_counter() - began))
+                (folder / f"{name}.part").rename(folder / name.replace("go", "took", 1))
+        time.sleep(POLL)
+    dist.destroy_process_group()
 
 
 def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
@@ -151,4 +179,4 @@ main = functools.partial(run_beside_a_peer, __doc__, measure, 5)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    be_a_rank(Path(sys.argv[1])) if "RANK" in os.environ else main(sys.argv[1:])

@@ -119,24 +119,9 @@ def real_work(rounds: int) -> None:
     print(f"\n{table(rows)}")
 
 
-def overlap(rounds: int) -> None:
-    """Forward on 2 CPU partitions against one thread: 8 × Linear(512) + ReLU, batch 4096, 8 chunks."""
-    x = torch.randn(4096, 512, generator=torch.Generator().manual_seed(0))
-    loop = linears(8, 512, relu=True)
-    ways: dict[Any, Work] = {"plain": without_grad(lambda: plain(loop, x, 8))}
-    for library, module in libraries().items():
-        model = piped(module, linears(8, 512, relu=True), [8, 8], 8, "never")
-        ways[library] = without_grad(lambda model=model: model(x))
-    seconds = fastest(ways, rounds)
-    print("\nforward in 2 CPU partitions, 8 chunks: at best 2 × 8/9 = 1.78 times the speed of one thread")
-    speeds = [seconds["plain"] / seconds[library] for library in libraries()]
-    print(table([("", "ours", "torchgpipe", "ratio"), row("speed over the plain loop", speeds, ".2f")]))
-
-
 def measure(rounds: int) -> None:
     """Print the tables: the more a round does, the fewer there are."""
     overhead(rounds)
-    overlap(max(2, rounds // 4))
     real_work(max(2, rounds // 8))
 
 

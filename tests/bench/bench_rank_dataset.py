@@ -1,4 +1,4 @@
-"""A meta file in one rank of eight: index, rows of a share, access, workers; RankDataset against four other ways.
+"""A meta file in one rank of eight: index, rows of a share, access, workers; RankDataset against three other ways.
 
     python -m tests.bench.bench_rank_dataset                      5 million rows, about 2 minutes
     python -m tests.bench.bench_rank_dataset --rows 20000000      the size of the targets; needs 6 GB of memory
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data.distributed import DistributedSampler
 
 from lib._values import table
 from lib.data.meta import MetaFile
@@ -106,12 +105,6 @@ def naive(path: Path) -> Result:
     """NaiveDataset: all rows as strings."""
     meta = MetaFile(path)
     return timed(lambda: Rows(NaiveDataset(meta).rows))
-
-
-def naive_and_sampler(path: Path) -> Result:
-    """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
-    meta = MetaFile(path)
-    return timed(lambda: (dataset := NaiveDataset(meta), list(DistributedSampler(dataset, WORLD_SIZE, 3))))
 
 
 def line_by_line(path: Path) -> Result:
@@ -197,7 +190,6 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
         "the next mini-epoch": rebuild,
         "article, line by line": line_by_line,
         "Naive": naive,
-        "Naive + torch's sampler": naive_and_sampler,
         "pyarrow take": arrow_take,
     },
     "access": {

@@ -204,8 +204,6 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
     },
 }
 ALL = {f"{section}/{name}": work for section, functions in SECTIONS.items() for name, work in functions.items()}
-
-
 apart = functools.partial(in_own_process, "tests.bench.bench_rank_dataset", "--one")
 
 
@@ -237,16 +235,12 @@ def measure(path: Path, rounds: int = ROUNDS) -> dict[str, list[Result]]:
 
 
 COLUMNS = {  # by section: title, what was measured, what it is divided by, digits
-    "build": (
-        ("seconds", "seconds", 1, 3),
-        ("x wc -l", "x wc -l", 1, 2),
-        ("x memchr", "x count newlines, memchr", 1, 2),
-        ("payload MB", "payload", 1e6, 1),
-        ("extra MB", "bytes", 1e6, 1),
-    ),
+    "build": (("seconds", "seconds", 1, 3), ("x wc -l", "x wc -l", 1, 2),
+              ("x memchr", "x count newlines, memchr", 1, 2), ("payload MB", "payload", 1e6, 1),
+              ("extra MB", "bytes", 1e6, 1)),
     "access": (("M rows/s", "rows per second", 1e6, 2),),
     "workers": (("MB private to each of 2", "private", 1e6, 1),),
-}
+}  # fmt: skip
 
 
 def cell(results: list[Result], quantity: str, scale: float, digits: int) -> str:

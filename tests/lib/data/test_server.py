@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import multiprocessing
 import os
 import pickle
 import re
@@ -24,13 +23,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from lib.data import MetaFile, MetaServer, ServerDataset, meta_server, server, server_dataset
+from tests.lib.forks import FORK, in_fork, needs_fork
 from tests.lib.refusal import refuses
 
 pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1"
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 
 class ListOfRows:
@@ -398,7 +397,7 @@ def test_an_answer_that_nobody_takes_holds_its_json_and_who_needs_that_memory_wa
 
 
 # Threads and processes
-@pytest.mark.parametrize("start", [pytest.param("fork", marks=forks), "spawn"])
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=needs_fork), "spawn"])
 def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
     assert dataset[0] == "row 0", "the parent has a connection before the workers begin"
     workers = 2 if start == "fork" else 1  # one that is spawned imports torch
@@ -408,24 +407,14 @@ def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
         assert dataset[turn] == f"row {turn}", "the parent asks in between"
 
 
-@forks
+@needs_fork
 def test_a_forked_process_leaves_the_parents_connection_alone():
-    with served(numbered()) as (serving, rows):
-        assert rows[0] == "row 0" and len(serving._listener.open) == 1
-        asked, end = os.pipe(), os.pipe()
-        child = os.fork()
-        if child == 0:  # no pytest in here
-            with contextlib.suppress(BaseException):
-                os.write(asked[1], rows[1].encode())
-                os.read(end[0], 1)
-            os._exit(0)
-        assert os.read(asked[0], 100) == b"row 1"
-        assert len(serving._listener.open) == 2, "one connection each"
-        os.write(end[1], b"!")
-        os.waitpid(child, 0)
-        assert rows[2] == "row 2"
-        for descriptor in (*asked, *end):
-            os.close(descriptor)
+    with served(numbered()) as (_, rows):
+        assert rows[0] == "row 0"
+        (kept,) = rows._idle
+        answer, address = in_fork(lambda: (rows[1], rows._idle[0]._socket.getsockname()))
+        assert answer == "row 1" and address != kept._socket.getsockname(), "one connection each"
+        assert rows[2] == "row 2" and rows._idle == [kept]
 
 
 # Servers that fail
@@ -698,10 +687,10 @@ def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
     MetaServer(numbered()).close()  # never started
 
 
-@forks
+@needs_fork
 def test_the_port_is_free_again_although_a_forked_process_still_lives():
     serving = MetaServer(numbered()).start()
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    child = FORK.Process(target=time.sleep, args=(30,), daemon=True)
     child.start()  # holds a copy of the listening socket
     serving.close()
     refuses(ConnectionError, "Refused", ServerDataset(HOST, serving.port, timeout=2, retries=0).__len__)

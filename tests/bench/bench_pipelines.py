@@ -1,15 +1,17 @@
-"""lib.schedules.executor against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
+"""Our pipelines against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
 
-    python -m tests.bench.bench_executor                     about a minute on a calm machine with 2 cores
-    python -m tests.bench.bench_executor --peer FOLDER       with torchgpipe from there:
+    python -m tests.bench.bench_pipelines                    about a minute on a calm machine with 2 cores
+    python -m tests.bench.bench_pipelines --peer FOLDER      with torchgpipe from there:
     pip install --no-deps --target FOLDER torchgpipe         (else from the environment, if it is installed)
 
-Forward and backward of 8 x Linear(512), batch 8192, in 2 stages of 4 layers and 8 micro-batches; every thread and
-process computes with one intra-op thread. Every way takes its turn in every round. Speed is the median over the rounds
-of the ratio to the plain model in the same round: what slows the machine for a while cancels out.
+Forward and backward of 8 x Linear(512), batch 8192, in 2 stages of 4 layers and 8 micro-batches; then of 8 x Linear(8),
+batch 64, where what a task costs beside its work shows. Every thread and process computes with one intra-op thread, and
+every way takes its turn in every round. Speed is the median over the rounds of the ratio to the plain model in the same
+round: what slows the machine for a while cancels out.
 """
 
 import functools
+import itertools
 import os
 import statistics
 import sys
@@ -25,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import mse_loss
+from torch.utils.checkpoint import checkpoint
 
 from lib._values import table
 from lib.pipeline import GPipe, scatter
@@ -34,21 +37,22 @@ from lib.schedules.executor import Executor
 from lib.training.launch import torchrun
 from tests.bench.common import linears, peer, run_beside_a_peer
 
-MICRO_BATCHES, LAYERS, WIDTH, ROWS = 8, 4, 512, 8192
+MICRO_BATCHES, LAYERS = 8, 4
+WORK, SMALL = (512, 8192), (8, 64)  # width, rows
 POLL = 0.01
 PLAIN = "plain model, 1 thread"
 
 
-def stages() -> list[nn.Sequential]:
+def stages(width: int) -> list[nn.Sequential]:
     """The two halves of the model, always the same."""
-    model = linears(2 * LAYERS, WIDTH)
+    model = linears(2 * LAYERS, width)
     return [model[:LAYERS], model[LAYERS:]]
 
 
-def data() -> tuple[Tensor, Tensor]:
+def data(width: int, rows: int) -> tuple[Tensor, Tensor]:
     """A batch and its targets."""
     generator = torch.Generator().manual_seed(1)
-    return torch.randn(ROWS, WIDTH, generator=generator), torch.randn(ROWS, WIDTH, generator=generator)
+    return torch.randn(rows, width, generator=generator), torch.randn(rows, width, generator=generator)
 
 
 class Processes:
@@ -88,7 +92,7 @@ def be_a_rank(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    module, (x, target) = stages()[rank], data()
+    module, (x, target) = stages(WORK[0])[rank], data(*WORK)
     stage = PipelineStage(module, rank, 2, torch.device("cpu"))
     kinds = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
     schedules = {name: kind(stage, MICRO_BATCHES, loss_fn=mse_loss) for name, kind in kinds.items()}
@@ -111,37 +115,46 @@ def be_a_rank(folder: Path) -> None:
 
 def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
     """Return what each way does, in this process; and the executors, by name."""
-    model = nn.Sequential(*stages())
+    width = x.shape[1]
+    model = nn.Sequential(*stages(width))
 
     def plain() -> None:
         mse_loss(model(x), target).backward()
 
-    def loop() -> None:
+    def loop(run: Callable[[Tensor], Tensor]) -> None:
         for part, wanted in zip(scatter(x, MICRO_BATCHES), scatter(target, MICRO_BATCHES), strict=True):
-            (mse_loss(model(part.tensor), wanted.tensor) / MICRO_BATCHES).backward()
+            (mse_loss(run(part.tensor), wanted.tensor) / MICRO_BATCHES).backward()
 
-    ways: dict[str, Callable[[], Any]] = {PLAIN: plain, "micro-batch loop, 1 thread": loop}
+    again = functools.partial(checkpoint, model, use_reentrant=False)
+    ways: dict[str, Callable[[], Any]] = {PLAIN: plain, "micro-batch loop, 1 thread": lambda: loop(model)}
+    ways["the same, torch's checkpoint"] = lambda: loop(again)
     executors: dict[str, Any] = {}
     for make in (gpipe, one_f_one_b, zero_bubble_h1):
-        executor = Executor(make(MICRO_BATCHES, 2), stages())
+        executor = Executor(make(MICRO_BATCHES, 2), stages(width))
         executors[executor.schedule.name] = executor
         ways[f"executor, {executor.schedule.name}"] = lambda executor=executor: executor.run(x, target, mse_loss)
-    options: dict[str, Any] = {"devices": ["cpu"] * 2, "chunks": MICRO_BATCHES, "checkpoint": "never"}
     libraries = {"lib.pipeline.GPipe": GPipe, **{name: module.GPipe for name, module in peer().items()}}
-    for name, library in libraries.items():
-        piped = library(nn.Sequential(*[layer for stage in stages() for layer in stage]), [LAYERS] * 2, **options)
-        ways[name] = lambda piped=piped: mse_loss(piped(x), target).backward()
+    for (name, library), mode in itertools.product(libraries.items(), ("never", "except_last", "always")):
+        options = {"devices": ["cpu"] * 2, "chunks": MICRO_BATCHES, "checkpoint": mode}
+        piped = library(linears(2 * LAYERS, width), [LAYERS] * 2, **options)
+        ways[f"{name}, {mode}"] = lambda piped=piped: mse_loss(piped(x), target).backward()
     return ways, executors
 
 
 def measure(rounds: int) -> None:
+    """Print the tables of both sizes; where a round is short there are more of them."""
+    measure_size(WORK, rounds)
+    measure_size(SMALL, 8 * rounds)
+
+
+def measure_size(size: tuple[int, int], rounds: int) -> None:
     """Run all ways in turn and print both tables."""
-    x, target = data()
+    x, target = data(*size)
     ways, executors = ways_here(x, target)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     bubbles: dict[str, list[tuple[float, float]]] = {name: [] for name in executors}
-    peers = ["GPipe", "1F1B"]
-    processes = Processes()
+    peers = ["GPipe", "1F1B"] if size == WORK else []  # files that say when to go take longer than small steps
+    processes = Processes() if peers else None
     try:
         for round in range(rounds + 1):  # the first warms up
             took: dict[str, float] = {}
@@ -155,6 +168,7 @@ def measure(rounds: int) -> None:
                     pair = result[1].bubble, simulate(executor.schedule, *costs).bubble
                     bubbles[executor.schedule.name] += [pair] if round else []
             for name in list(peers):
+                assert processes is not None
                 try:
                     took[f"torch.distributed.pipelining, {name}"] = processes.step(name)
                 except RuntimeError as error:
@@ -163,16 +177,19 @@ def measure(rounds: int) -> None:
             for name, value in took.items():
                 seconds.setdefault(name, []).extend([value] if round else [])
     finally:
-        processes.end()
-    rows = [("8 x Linear(512), batch 8192, m = 8", "median s", "speed")]
+        if processes:
+            processes.end()
+    rows = [(f"8 x Linear({size[0]}), batch {size[1]}, m = {MICRO_BATCHES}", "median s", "speed", "µs more a task")]
     for name, each in seconds.items():
-        speed = statistics.median(base / value for base, value in zip(seconds[PLAIN], each, strict=False))
-        rows.append((name, f"{statistics.median(each):.2f}", f"{speed:.2f} x"))
+        pairs = [*zip(seconds[PLAIN], each, strict=False)]
+        speed = statistics.median(base / value for base, value in pairs)
+        more = statistics.median(value - base for base, value in pairs) / (2 * MICRO_BATCHES)
+        rows.append((name, f"{statistics.median(each):.4f}", f"{speed:.2f} x", f"{more * 1e6:.0f}"))
     idle = [("idle share of the two ranks", "measured", "simulated with measured costs")]
-    for name, pairs in bubbles.items():
-        measured, simulated = (f"{statistics.median(values):.3f}" for values in zip(*pairs, strict=True))
+    for name, both in bubbles.items():
+        measured, simulated = (f"{statistics.median(values):.3f}" for values in zip(*both, strict=True))
         idle.append((name, measured, simulated))
-    print(f"medians of {rounds} rounds", table(rows), "", table(idle), sep="\n")
+    print(f"medians of {rounds} rounds", table(rows), "", table(idle), "", sep="\n")
 
 
 main = functools.partial(run_beside_a_peer, __doc__, measure, 5)

@@ -1,6 +1,6 @@
 """Our pipelines against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
 
-    python -m tests.bench.bench_pipelines                    about a minute on a calm machine with 2 cores
+    python -m tests.bench.bench_pipelines                    about 2 minutes on a calm machine with 2 cores
     python -m tests.bench.bench_pipelines --peer FOLDER      with torchgpipe from there:
     pip install --no-deps --target FOLDER torchgpipe         (else from the environment, if it is installed)
 
@@ -59,7 +59,7 @@ class Processes:
     """torch.distributed.pipelining on two gloo processes, started by torchrun, told through files when to go."""
 
     def __init__(self) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="bench-executor-")
+        self._temporary = tempfile.TemporaryDirectory(prefix="bench-pipelines-")
         self.folder, self.steps, self.error = Path(self._temporary.name), 0, ""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -168,7 +168,6 @@ def measure_size(size: tuple[int, int], rounds: int) -> None:
                     pair = result[1].bubble, simulate(executor.schedule, *costs).bubble
                     bubbles[executor.schedule.name] += [pair] if round else []
             for name in list(peers):
-                assert processes is not None
                 try:
                     took[f"torch.distributed.pipelining, {name}"] = processes.step(name)
                 except RuntimeError as error:

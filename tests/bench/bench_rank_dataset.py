@@ -1,4 +1,4 @@
-"""A meta file in one rank of eight: index, rows of a share, access, workers; RankDataset against four other ways.
+"""A meta file in one rank of eight: index, rows of a share, access, workers; RankDataset against three other ways.
 
     python -m tests.bench.bench_rank_dataset                      5 million rows, about 2 minutes
     python -m tests.bench.bench_rank_dataset --rows 20000000      the size of the targets; needs 6 GB of memory
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data.distributed import DistributedSampler
 
 from lib._values import table
 from lib.data.meta import MetaFile
@@ -106,12 +105,6 @@ def naive(path: Path) -> Result:
     """NaiveDataset: all rows as strings."""
     meta = MetaFile(path)
     return timed(lambda: Rows(NaiveDataset(meta).rows))
-
-
-def naive_and_sampler(path: Path) -> Result:
-    """NaiveDataset, and torch's DistributedSampler asked for the rank's order."""
-    meta = MetaFile(path)
-    return timed(lambda: (dataset := NaiveDataset(meta), list(DistributedSampler(dataset, WORLD_SIZE, 3))))
 
 
 def line_by_line(path: Path) -> Result:
@@ -197,7 +190,6 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
         "the next mini-epoch": rebuild,
         "article, line by line": line_by_line,
         "Naive": naive,
-        "Naive + torch's sampler": naive_and_sampler,
         "pyarrow take": arrow_take,
     },
     "access": {
@@ -212,8 +204,6 @@ SECTIONS: dict[str, dict[str, Callable[[Path], Result]]] = {
     },
 }
 ALL = {f"{section}/{name}": work for section, functions in SECTIONS.items() for name, work in functions.items()}
-
-
 apart = functools.partial(in_own_process, "tests.bench.bench_rank_dataset", "--one")
 
 
@@ -245,16 +235,12 @@ def measure(path: Path, rounds: int = ROUNDS) -> dict[str, list[Result]]:
 
 
 COLUMNS = {  # by section: title, what was measured, what it is divided by, digits
-    "build": (
-        ("seconds", "seconds", 1, 3),
-        ("x wc -l", "x wc -l", 1, 2),
-        ("x memchr", "x count newlines, memchr", 1, 2),
-        ("payload MB", "payload", 1e6, 1),
-        ("extra MB", "bytes", 1e6, 1),
-    ),
+    "build": (("seconds", "seconds", 1, 3), ("x wc -l", "x wc -l", 1, 2),
+              ("x memchr", "x count newlines, memchr", 1, 2), ("payload MB", "payload", 1e6, 1),
+              ("extra MB", "bytes", 1e6, 1)),
     "access": (("M rows/s", "rows per second", 1e6, 2),),
     "workers": (("MB private to each of 2", "private", 1e6, 1),),
-}
+}  # fmt: skip
 
 
 def cell(results: list[Result], quantity: str, scale: float, digits: int) -> str:

@@ -94,8 +94,7 @@ def permutation_rows(sizes: tuple[int, ...] = SIZES, rounds: int = ROUNDS) -> li
     for n in sizes:
         runs = in_turn((*WAYS,), n, rounds)
         for way in WAYS:
-            medians = (statistics.median(run[way][what] for run in runs) for what in ("seconds", "bytes"))
-            seconds, extra = medians
+            seconds, extra = (statistics.median(run[way][what] for run in runs) for what in ("seconds", "bytes"))
             found.append(dict(n=n, way=way, seconds=seconds, ids_per_second=n / seconds, extra_peak_mb=extra / 1e6))
     return found
 
@@ -104,9 +103,10 @@ def as_text(found: list[dict[str, Any]]) -> str:
     """Lay the rows out as a table: seconds and extra peak memory, each with its ratio to torch's."""
     lines = [("sampler", "N", "seconds", "x torch", "extra MB", "x torch")]
     for row in found:
-        seconds, extra = (f"{row['seconds']:.3f}", f"{row['bytes'] / 1e6:.1f}")
-        ratios = f"{row['seconds_ratio']:.3f}", f"{row['bytes_ratio']:.3f}"
-        lines.append((row["who"], f"{row['size']:,}", seconds, ratios[0], extra, ratios[1]))
+        seconds = f"{row['seconds']:.3f}", f"{row['seconds_ratio']:.3f}"
+        lines.append(
+            (row["who"], f"{row['size']:,}", *seconds, f"{row['bytes'] / 1e6:.1f}", f"{row['bytes_ratio']:.3f}")
+        )
     return table(lines)
 
 

@@ -48,14 +48,10 @@ def peer() -> dict[str, Any]:
     return {"torchgpipe": torchgpipe}
 
 
-def linears(layers: int, width: int, relu: bool = False) -> nn.Sequential:
-    """Return so many Linear(width, width), each with a ReLU if asked; always the same weights."""
+def linears(layers: int, width: int) -> nn.Sequential:
+    """Return so many Linear(width, width), always with the same weights."""
     generator = torch.Generator().manual_seed(0)
-    model = nn.Sequential()
-    for _ in range(layers):
-        model.append(nn.Linear(width, width))
-        if relu:
-            model.append(nn.ReLU())
+    model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
     for parameter in model.parameters():
         nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator=generator)
     return model

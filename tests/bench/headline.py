@@ -168,11 +168,9 @@ def measure(path: Path, rows: int, asked: int) -> dict[str, Any]:
 
 def as_text(result: dict[str, Any]) -> str:
     lines = [f"{result['rows']:,} rows, {result['bytes'] / 1e9:.2f} GB, W = {WORLD_SIZE}, E = {MINI_EPOCHS}"]
-    index_ = result["index"]
-    lines.append(
-        f"index          {index_['seconds']:.1f} s ({index_['seconds'] / result['wc_seconds']:.1f} x wc -l), "
-        f"{index_['file_bytes'] / 1e6:.0f} MB file, {index_['peak_bytes'] / 1e6:.0f} MB memory"
-    )
+    seconds, peak, size = (result["index"][name] for name in ("seconds", "peak_bytes", "file_bytes"))
+    took = f"{seconds:.1f} s ({seconds / result['wc_seconds']:.1f} x wc -l)"
+    lines.append(f"index          {took}, {size / 1e6:.0f} MB file, {peak / 1e6:.0f} MB memory")
     for name, where in (("rank 0 alone", "alone"), (f"{WORLD_SIZE} together", "together")):
         loads = result[where]["loads"]
         seconds, peaks, payloads = ([load[k] for load in loads] for k in ("seconds", "peak_bytes", "payload_bytes"))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import cycle, islice
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ from lib.streams.gpu import CUDA
 from lib.timeline import Recorder, Trace, overlap_share
 from support import recordings
 from support.n13.checks import one_ahead
+from support.runs import LANES, predict_chunks
 from tests.gpu.common import active_bytes, memory_at_rest
-from tests.gpu.streams_measured import measure_chunks, measure_prefetch, run_epoch
 from tools.project import ROOT
 
 LONG = 50_000_000  # clock ticks of a kernel that does nothing: some 30 ms
@@ -87,11 +88,38 @@ def test_an_early_break_leaves_no_memory_taken():
     assert active_bytes("current") == before
 
 
-def test_a_step_takes_the_longer_of_copy_and_compute():
-    for row in measure_prefetch((0.5, 1.0, 2.0), mebibytes=256)["rows"]:
-        longer, both = max(row["copy"], row["compute"]), row["copy"] + row["compute"]
-        # clocks drift and others use the link: which of the two a step is nearer to, no more
-        assert row["prefetched"] < (longer + both) / 2 < row["plain"]
+def seconds(work):
+    return min(measure(work, device="cuda").samples)
+
+
+def run_epoch(batches, steps, cycles, *, ahead):
+    """Return the spans of an epoch: copies in the loop itself, or ahead by a DevicePrefetcher. Computing only waits."""
+
+    def in_the_loop():
+        for i, x in enumerate(source):
+            with device_span(torch.cuda.current_stream(), "copy", f"C{i}", "copy"):
+                y = x.to("cuda", non_blocking=True)
+            yield y
+
+    source = islice(cycle(batches), steps)
+    with Recorder() as recorder:
+        for i, _ in enumerate(DevicePrefetcher(source, "cuda") if ahead else in_the_loop()):
+            with device_span(torch.cuda.current_stream(), "compute", f"F{i}", "compute"):
+                torch.cuda._sleep(cycles)
+    return recorder.trace(("copy", "compute"))
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_a_step_takes_the_longer_of_copy_and_compute(ratio):
+    batches, steps, warm = [torch.zeros(256 << 18).pin_memory() for _ in range(4)], 30, 10
+    copy = seconds(lambda: batches[0].to("cuda", non_blocking=True))
+    cycles = round(ratio * copy / seconds(lambda: torch.cuda._sleep(10_000_000)) * 10_000_000)
+    compute, step = seconds(lambda: torch.cuda._sleep(cycles)), {}
+    for ahead in (False, True):
+        ends = [span.end for span in run_epoch(batches, steps, cycles, ahead=ahead).only(kind="compute")]
+        step[ahead] = (ends[-1] - ends[warm]) / (steps - 1 - warm)  # without the filling of the pipeline
+    # clocks drift and others use the link: which of the two a step is nearer to, no more
+    assert step[True] < (max(copy, compute) + copy + compute) / 2 < step[False]
 
 
 def test_only_a_prefetcher_hides_the_copies():
@@ -101,12 +129,35 @@ def test_only_a_prefetcher_hides_the_copies():
 
 
 def test_chunks_overlap_and_the_number_says_so():
-    found = measure_chunks((1, 8, 16))
-    by_count = {row["chunks"]: row for row in found["rows"]}
-    assert by_count[1]["overlap"] < 0.1 and by_count[8]["overlap"] > 0.4
-    assert by_count[8]["seconds"] < by_count[1]["seconds"]
-    for row in found["rows"]:
-        assert 0.5 < row["seconds"] / row["predicted"] < 2, "the model does not know how copies slow each other"
+    x = torch.ones(16384, 4096, pin_memory=True)  # 256 MiB
+    on_device, back = x.cuda(), torch.empty_like(x, pin_memory=True)
+    copy_in = seconds(lambda: on_device.copy_(x, non_blocking=True))
+    copy_out = seconds(lambda: back.copy_(on_device, non_blocking=True))
+    times = max(1, round(copy_in / seconds(lambda: on_device.sin())))  # computing takes about as long as the copy
+
+    def stage(y):
+        z = y.sin()
+        for _ in range(times - 1):
+            z.sin_()
+        return z
+
+    def best(chunks, rows):
+        traces, pipeline = [], StreamPipeline(stage, chunks)
+        for _ in range(6):  # the first one fills torch's pools of memory
+            with Recorder() as recorder:
+                pipeline(rows)
+            traces.append(recorder.trace(LANES))
+        return min(traces[1:], key=lambda trace: trace.makespan)
+
+    compute = seconds(lambda: stage(on_device))
+    # with nearly nothing to copy or to compute the device waits for the host
+    launch = best(256, torch.ones(256, 1, pin_memory=True)).makespan / 256
+    found = {count: best(count, x) for count in (1, 8, 16)}
+    assert overlap_share(found[1]) < 0.1 and overlap_share(found[8]) > 0.4
+    assert found[8].makespan < found[1].makespan
+    for count, trace in found.items():
+        predicted = predict_chunks(count, copy_in, compute, copy_out, launch=launch).makespan
+        assert 0.5 < trace.makespan / predicted < 2, "the model does not know how copies slow each other"
 
 
 def test_spans_do_not_hold_up_the_run():
@@ -171,10 +222,9 @@ def read_prefetched(*, late_copy=False, late_reader=False):
 RIGHT = [[float(i)] * 2 for i in range(1, 9)]
 
 
-@pytest.mark.parametrize(
-    ("late", "type_", "wait"),
-    [("late_copy", torch.cuda.Stream, "wait_event"), ("late_reader", torch.Tensor, "record_stream")],
-)
+@pytest.mark.parametrize("late, type_, wait", [
+    ("late_copy", torch.cuda.Stream, "wait_event"), ("late_reader", torch.Tensor, "record_stream"),
+])  # fmt: skip
 def test_with_its_waits_every_batch_is_whole_and_a_missing_one_is_seen_in_the_data(monkeypatch, late, type_, wait):
     assert read_prefetched(**{late: True}) == RIGHT
     monkeypatch.setattr(type_, wait, lambda self, event: None)

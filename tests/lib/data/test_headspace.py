@@ -86,10 +86,9 @@ def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_w
     assert "more workers don't help; 1.50 times as fast at most" in str(found)
 
 
-@pytest.mark.parametrize(
-    "ranks, cores, fit, within_reach",
-    [(1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9)],
-)
+@pytest.mark.parametrize("ranks, cores, fit, within_reach", [
+    (1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9),
+])  # fmt: skip
 def test_ranks_of_a_node_divide_its_cores_and_each_step_takes_one(ranks, cores, fit, within_reach):
     """8 workers are asked for, each of which makes a batch in 0.8 s on a core of its own."""
     found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores)
@@ -129,14 +128,10 @@ def test_a_short_epoch_is_measured_as_far_as_it_goes_and_an_empty_one_is_refused
     clock = Clock()
     found = headspace(Loader(clock, 0.2, length=2), clock.step(0.1), clock=clock)
     assert times(found) == (0.1, 0.2, 0.3)
-    for length, workers, message in (
-        (0, 0, "0 batches, and 2 are"),
-        (1, 0, "1 batch, and 2"),
-        (4, 4, "4 batches, and 5"),
-    ):
+    for length, workers, got in ((0, 0, "0 batches, and 2 are"), (1, 0, "1 batch, and 2"), (4, 4, "4 batches, and 5")):
         loader = Loader(clock, 0.2, workers, length)
-        with pytest.raises(ValueError, match=f"the loader gives {message} .* pass one with a longer epoch .*drop_last"):
-            headspace(loader, clock.step(0.1), clock=clock)
+        says = f"the loader gives {got} .* pass one with a longer epoch .*drop_last"
+        refuses(ValueError, says, headspace, loader, clock.step(0.1), clock=clock)
         assert loader.closed == loader.opened == 1
     dropped = DataLoader(TensorDataset(torch.zeros(3)), batch_size=4, drop_last=True)
     refuses(ValueError, "0 batches", headspace, dropped, len)

@@ -1,7 +1,6 @@
 """A meta file gives any of its rows, whatever its bytes; its index is right, rebuilt or refused, never just trusted."""
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import re
@@ -22,12 +21,11 @@ import torch
 from lib.data import meta_index
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset
+from tests.lib.forks import FORK, in_fork, needs_fork
 from tests.lib.refusal import refuses
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_UTF8 = bytes(byte for byte in range(256) if byte != 10)
-FORK = multiprocessing.get_context("fork") if hasattr(os, "fork") else None
-needs_fork = pytest.mark.skipif(FORK is None, reason="needs fork, which this system does not have")
 
 
 def all_rows(path, **arguments):
@@ -100,6 +98,13 @@ def test_rows_come_in_the_order_asked_for_and_as_often(thousand):
         packed = meta.packed(range(500, 600))
         assert (len(packed), packed[0], packed[-1]) == (100, row(500), row(599))
         assert packed.nbytes == packed.data.nbytes + 4 * 101
+
+        def right(seed):
+            many = np.random.default_rng(seed).integers(0, 1000, (50, 40))
+            return all(meta.rows(ids) == [row(i) for i in ids] for ids in many)
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(right, range(4))), "many threads may ask at once"
         assert (packed := meta.packed([5, 4])).nbytes == packed.data.nbytes + 4 * 3 + 4 * 2, "and each item's place"
         packed = meta.packed(range(500, 600))
         assert list(meta.packed([5, 4])) == list(pickle.loads(pickle.dumps(meta.packed([5, 4])))) == [row(5), row(4)]
@@ -121,16 +126,6 @@ def test_ids_that_are_no_rows_are_refused_with_the_bounds(thousand):
         refuses(IndexError, "has none", meta.rows, [0])
 
 
-def test_many_threads_may_ask_at_once(thousand):
-    with MetaFile(thousand) as meta, ThreadPoolExecutor(4) as pool:
-
-        def right(seed):
-            many = np.random.default_rng(seed).integers(0, 1000, (50, 40))
-            return all(meta.rows(ids) == [row(i) for i in ids] for ids in many)
-
-        assert all(pool.map(right, range(4)))
-
-
 @pytest.mark.parametrize("missing", [("preadv",), ("preadv", "pread")])
 def test_it_works_on_systems_without_positioned_reads(thousand, monkeypatch, missing):
     for name in missing:
@@ -139,19 +134,13 @@ def test_it_works_on_systems_without_positioned_reads(thousand, monkeypatch, mis
 
 
 # --- the file itself
-def test_a_missing_file_and_a_folder_are_refused_at_once(tmp_path):
-    refuses(FileNotFoundError, "", MetaFile, tmp_path / "nothing.txt")
-    refuses(ValueError, "not a regular file", MetaFile, tmp_path)
+def test_what_is_no_file_is_refused_at_once_as_text_and_as_index_and_kept(thousand, tmp_path):
     if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        refuses(ValueError, "not a regular file", MetaFile, tmp_path / "pipe")  # opening it would wait for ever
-
-
-def test_an_index_that_is_no_file_is_refused_at_once_and_kept(thousand, tmp_path):
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
+        os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
     (tmp_path / "loop").symlink_to("loop")
+    refuses(FileNotFoundError, "", MetaFile, tmp_path / "nothing.txt")
     for place in filter(os.path.exists, (tmp_path, os.devnull, tmp_path / "pipe")):
+        refuses(ValueError, "not a regular file", MetaFile, place)
         refuses(ValueError, r"is not a regular file: choose another place .* index=", MetaFile, thousand, index=place)
     refuses(OSError, "loop", MetaFile, thousand, index=tmp_path / "loop")
     assert {*os.listdir(tmp_path)} <= {"captions.txt", "pipe", "loop"}
@@ -196,15 +185,6 @@ def test_a_file_that_grows_while_it_is_indexed_is_an_error(thousand, monkeypatch
     assert os.listdir(thousand.parent) == ["captions.txt"]
 
 
-def test_a_file_that_is_replaced_while_open_stays_what_it_was(thousand):
-    with MetaFile(thousand) as meta:
-        other = thousand.with_name("other")
-        other.write_text("something else\n")
-        os.replace(other, thousand)
-        assert meta.rows([999]) == [row(999)]
-    assert all_rows(thousand) == ["something else"]
-
-
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
 def test_no_file_stays_open(thousand):
     opened = lambda: len(os.listdir("/proc/self/fd"))  # noqa: E731
@@ -225,6 +205,11 @@ def test_a_pickled_meta_file_opens_the_same_file_again_and_no_other(thousand, mo
     assert pickle.loads(pickled).rows([5]) == [row(5)]
     thousand.write_text("other\n")
     refuses(RuntimeError, "has changed", pickle.loads, pickled)
+    with MetaFile(thousand) as meta:
+        thousand.with_name("new").write_text("something else\n")
+        os.replace(thousand.with_name("new"), thousand)  # an open one stays what it was
+        assert meta.rows([0]) == ["other"]
+    assert all_rows(thousand) == ["something else"]
 
 
 # --- the index file
@@ -341,26 +326,6 @@ def test_a_foreign_file_in_its_place_is_refused_and_kept(thousand, content):
 
 
 # --- writing the index where things go wrong
-def in_fork(task):
-    """Run `task` in a forked process and return what it returns, or its error as text."""
-
-    def run(end):
-        try:
-            end.send(task())
-        except BaseException as error:
-            end.send(f"{type(error).__name__}: {error}")
-
-    ours, theirs = FORK.Pipe()
-    process = FORK.Process(target=run, args=(theirs,))
-    process.start()
-    try:
-        assert ours.poll(60), "the process hangs"
-        return ours.recv()
-    finally:
-        process.join(10)
-        process.kill()
-
-
 @needs_fork
 def test_a_folder_that_cannot_be_written_needs_an_index_elsewhere():
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
@@ -438,23 +403,17 @@ def test_of_eight_processes_that_start_at_once_one_builds_and_all_can_read(thous
         write(*arguments)
 
     monkeypatch.setattr(meta_index, "_build", count_and_write)
-    barrier, wrong = FORK.Barrier(8), FORK.Queue()
+    barrier = FORK.Barrier(8)
 
     def rank(number):
         barrier.wait(30)
-        try:
-            with MetaFile(thousand) as meta:
-                assert meta.rows([number, 999]) == [row(number), row(999)]
-            wrong.put(None)
-        except BaseException as error:
-            wrong.put(repr(error))
+        with MetaFile(thousand) as meta:
+            return meta.rows([number, 999])
 
-    processes = [FORK.Process(target=rank, args=(number,)) for number in range(8)]
-    for process in processes:
-        process.start()
-    assert [wrong.get(timeout=60) for _ in processes] == [None] * 8 and built.value == 1
-    for process in processes:
-        process.join(30)
+    with ThreadPoolExecutor(8) as pool:
+        found = [pool.submit(in_fork, lambda number=number: rank(number)) for number in range(8)]
+        assert [each.result() for each in found] == [[row(number), row(999)] for number in range(8)]
+    assert built.value == 1
     assert sorted(os.listdir(thousand.parent)) == ["captions.txt", "captions.txt.idx"]
 
 

@@ -3,7 +3,6 @@
 import gc
 import json
 import multiprocessing
-import os
 import pickle
 import threading
 import time
@@ -17,18 +16,20 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset, RankDataset, _Ahead, mini_epoch_loaders
+from tests.lib.forks import in_fork, needs_fork
 from tests.lib.refusal import refuses
 
 N = 1000
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, which this system does not have")
 
 
 @pytest.fixture(scope="module")
 def meta(tmp_path_factory):
     path = tmp_path_factory.mktemp("meta") / "captions.txt"
     path.write_text("# image caption\n" + "".join(f'img/{i:04}.png "number {i}"\n' for i in range(N)))
+    gc.freeze()  # collecting garbage takes a moment then: what is imported is not looked at
     with MetaFile(path) as meta:
         yield meta
+    gc.unfreeze()
 
 
 def number(row):
@@ -67,14 +68,6 @@ def nothing_left_behind():
 alive_before: set[threading.Thread] = set()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def what_is_imported_stays():
-    """Collecting garbage then takes a moment: what there was before is not looked at."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def what_runs_already():
     """Other tests of this process may have left a thread: it is not counted here."""
@@ -83,8 +76,6 @@ def what_runs_already():
 
 
 # --- dealing
-
-
 def test_an_empty_file_is_an_empty_dataset(tmp_path):
     (tmp_path / "empty.txt").write_text("# nothing yet\n")
     with MetaFile(tmp_path / "empty.txt") as empty:
@@ -182,6 +173,10 @@ def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     assert len(dataset) == 0 and list(mini_epoch_loaders(dataset, 1, batch_size=8)) == list(dataset) == []
     refuses(ValueError, "the next epoch: call set_epoch", dataset.load, 3)
     assert len(list(mini_epoch_loaders(dataset, 2, batch_size=8))) == 4
+    state = RankDataset(meta, 2, 0, mini_epochs=4).state_dict(500)
+    dataset = RankDataset(meta, 2, 0, mini_epochs=8)  # the rest goes to as few as keep their size
+    dataset.load_state_dict(state)
+    assert (state["mini_epoch"], dataset.first_mini_epoch, len(dataset)) == (2, 4, 62)
 
 
 def test_the_end_of_an_epoch_is_where_each_row_was_used_or_left_out(meta):
@@ -192,13 +187,6 @@ def test_the_end_of_an_epoch_is_where_each_row_was_used_or_left_out(meta):
         for state in ends:
             dataset.load_state_dict(state)
             assert dataset.num_samples == (1 if state is ends[0] and not drop_last else 0)
-
-
-def test_with_another_number_of_mini_epochs_the_rest_goes_to_as_few_as_keep_their_size(meta):
-    state = RankDataset(meta, 2, 0, mini_epochs=4).state_dict(500)
-    dataset = RankDataset(meta, 2, 0, mini_epochs=8)
-    dataset.load_state_dict(state)
-    assert (state["mini_epoch"], dataset.first_mini_epoch, len(dataset)) == (2, 4, 62)
 
 
 def test_wrong_states_are_refused_and_change_nothing(meta):
@@ -234,13 +222,18 @@ def test_forked_workers_share_what_was_loaded_and_do_not_silently_load_copies_of
     refuses(RuntimeError, r"call load\(0\) before the loader is iterated", batches, alone)
 
 
-def test_a_spawned_worker_reads_its_rows_again(meta):
+def test_a_spawned_worker_reads_its_rows_again_and_a_persistent_one_keeps_the_old_epoch(meta):
     dataset = RankDataset(meta, 2, 1, mini_epochs=2)
     dataset.set_epoch(3)
     dataset.load(1)
     assert len(pickle.dumps(dataset)) < 2000
-    loader = DataLoader(dataset, batch_size=64, num_workers=1, multiprocessing_context="spawn")
-    assert batches(loader) == list(dataset)
+    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
+    first = batches(loader)
+    assert first == list(dataset)
+    dataset.set_epoch(1)  # the trap that mini_epoch_loaders avoids
+    dataset.load(0)
+    assert batches(loader) == first != list(dataset)
+    loader._iterator._shutdown_workers()
 
 
 @needs_fork
@@ -255,20 +248,14 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
     def private_growth(dataset):
         """Read all rows in a forked process and return by how many bytes its private memory grew."""
 
-        def read(end):
+        def read():
             process = psutil.Process()
             before = process.memory_full_info().uss
             for i in range(len(dataset)):
                 dataset[i]
-            end.send(process.memory_full_info().uss - before)
+            return process.memory_full_info().uss - before
 
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=read, args=(theirs,))
-        process.start()
-        assert ours.poll(60)
-        process.join()
-        return ours.recv()
+        return in_fork(read)
 
     with MetaFile(path) as meta:
         rank = RankDataset(meta, 1, 0)
@@ -289,18 +276,6 @@ def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
             assert batches(loader) == seen[-1], "a loader may be iterated twice"
         assert seen == dealt(meta, 2, epoch, mini_epochs=2)[0]
     assert nothing_left_behind()
-
-
-def test_persistent_workers_of_an_ordinary_loader_keep_the_old_epoch(meta):
-    """The trap that mini_epoch_loaders avoids."""
-    dataset = RankDataset(meta, 2, 0, transform=number)
-    dataset.load(0)
-    loader = DataLoader(dataset, batch_size=50, num_workers=1, persistent_workers=True)
-    first = batches(loader)
-    dataset.set_epoch(1)
-    dataset.load(0)
-    assert batches(loader) == first != list(dataset)
-    loader._iterator._shutdown_workers()
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
@@ -359,11 +334,8 @@ def test_prefetch_reads_the_next_rows_while_these_are_used_and_nothing_after_the
         assert len(batches(loader)) == len(dataset) and len(reads) == min(turn + 2, 3), "a second pass reads nothing"
     assert reads == [(0, True), (1, False), (2, False)]
     assert nothing_left_behind()
-
-
-def test_an_error_of_the_thread_comes_with_the_rows_that_it_should_have_read(meta, monkeypatch):
-    noted_reads(monkeypatch, broken=[1])
-    loaders = mini_epoch_loaders(dataset := RankDataset(meta, 2, 0, mini_epochs=3), 0, batch_size=50, prefetch=True)
+    noted_reads(monkeypatch, broken=[1])  # an error of the thread comes with the rows that it should have read
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)
     assert len(batches(next(loaders))) == len(dataset)
     refuses(OSError, "disk", next, loaders)
     assert nothing_left_behind()
@@ -438,14 +410,6 @@ def test_a_loader_whose_rows_are_changed_refuses_the_next_batch(meta, change, go
         refuses(RuntimeError, "while epoch 0 was dealt, or given a state: begin the loop again", next, loaders)
 
 
-def test_of_a_dataset_in_one_part_a_loop_within_the_loop_is_right_they_have_the_same_rows(meta):
-    dataset, rows = RankDataset(meta, 1, 0, transform=number), dealt(meta, 1)[0][0]
-    for loader in mini_epoch_loaders(dataset, 0, batch_size=500):
-        for k, batch in enumerate(loader):
-            assert [*map(int, batch)] == rows[500 * k : 500 * (k + 1)]
-            assert [batches(inner) for inner in mini_epoch_loaders(dataset, 0, batch_size=500)] == [rows]
-
-
 @needs_fork
 def test_workers_hold_their_rows_whatever_becomes_of_the_dataset(meta):
     dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
@@ -458,6 +422,14 @@ def test_workers_hold_their_rows_whatever_becomes_of_the_dataset(meta):
     refuses(RuntimeError, "rows of this loader are gone", iter, loader)  # new workers would hold other rows
     loaders.close()
     assert nothing_left_behind()
+
+
+def test_of_a_dataset_in_one_part_a_loop_within_the_loop_is_right_they_have_the_same_rows(meta):
+    dataset, rows = RankDataset(meta, 1, 0, transform=number), dealt(meta, 1)[0][0]
+    for loader in mini_epoch_loaders(dataset, 0, batch_size=500):
+        for k, batch in enumerate(loader):
+            assert [*map(int, batch)] == rows[500 * k : 500 * (k + 1)]
+            assert [batches(inner) for inner in mini_epoch_loaders(dataset, 0, batch_size=500)] == [rows]
 
 
 def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):

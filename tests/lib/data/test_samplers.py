@@ -29,9 +29,7 @@ def test_who_gets_what(size, world_size, arguments, dealt):
     assert shares(size, world_size, **arguments) == dealt
 
 
-# --- index for index the same as torch
-
-
+# --- index for index the same as torch (see also tests/property)
 def test_the_order_is_fixed_when_the_pass_begins_as_in_torch():
     ours, theirs = (kind(range(20), 2, 0) for kind in (DistributedSampler, TorchDistributedSampler))
     passes = iter(ours), iter(theirs)

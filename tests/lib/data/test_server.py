@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import multiprocessing
 import os
 import pickle
 import re
@@ -24,13 +23,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from lib.data import MetaFile, MetaServer, ServerDataset, meta_server, server, server_dataset
+from tests.lib.forks import FORK, in_fork, needs_fork
 from tests.lib.refusal import refuses
 
 pytestmark = pytest.mark.timeout(60)  # a hang is a failure, in every test
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1"
-forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
 
 class ListOfRows:
@@ -70,12 +69,25 @@ def dataset():
         yield rows
 
 
+def ask(start, *headers, body=b""):
+    """Return a message's bytes; no header is there that is not given."""
+    return b"\r\n".join([start, *headers, b"", body])
+
+
 def get(path):
     return ask(b"GET %s HTTP/1.1" % path)
 
 
 def post(body, *headers, path=b"/rows"):
     return ask(b"POST %s HTTP/1.1" % path, b"Content-Length: %d" % len(body), *headers, body=body)
+
+
+def says(start, body=b"", *headers):
+    return ask(b"HTTP/1.1 " + start, b"Content-Length: %d" % len(body), *headers, body=body)
+
+
+def http_answer(value):
+    return says(b"200 OK", json.dumps(value).encode())
 
 
 def talk(port, *parts, pause=0.0):
@@ -95,11 +107,6 @@ def statuses(answer):
     return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answer)]
 
 
-def ask(start, *headers, body=b""):
-    """Return a request's bytes; no header is there that is not given."""
-    return b"\r\n".join([start, *headers, b"", body])
-
-
 def until(true, seconds=10):
     """Wait until `true()`; fail if that takes too long."""
     end = time.monotonic() + seconds
@@ -115,6 +122,13 @@ def test_a_served_dataset_is_a_dataset(dataset):
     assert dataset.__getitems__([3, 1, 4, 1]) == ["row 3", "row 1", "row 4", "row 1"]
     assert dataset.__getitems__(torch.tensor([7, 0])) == ["row 7", "row 0"] and dataset.__getitems__([]) == []
     assert list(dataset) == [f"row {i}" for i in range(100)], "iteration ends at the IndexError"
+
+    def right(number, turn):
+        ids = [(number * 13 + turn * j) % 100 for j in range(number + 1)]
+        return dataset.__getitems__(ids) == [f"row {j}" for j in ids] and dataset[number] == f"row {number}"
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(right, list(range(8)) * 50, range(400))), "eight threads at once each get their own"
     for wrong in (1.0, "1", True, None):
         refuses(TypeError, "index must be an integer", dataset.__getitem__, wrong)
     dataset.transform = len
@@ -158,10 +172,10 @@ def test_a_dataloaders_batch_is_one_request_and_above_the_servers_limits_several
         refuses(ValueError, "may hold 3 bytes", chinese.__getitem__, 1)
 
 
-@pytest.mark.parametrize("index", [100, 10**17, -1, -100])
-def test_outside_the_rows_is_an_index_error_as_for_a_list(dataset, index):
-    for access in (lambda: dataset[index], lambda: dataset.__getitems__([0, index])):
-        refuses(IndexError, str(index), access)
+def test_outside_the_rows_is_an_index_error_as_for_a_list(dataset):
+    for index in (100, 10**17, -1, -100):
+        refuses(IndexError, str(index), dataset.__getitem__, index)
+        refuses(IndexError, str(index), dataset.__getitems__, [0, index])
     assert dataset[0] == "row 0", "and the connection is still good"
     with served(numbered(0)) as (_, rows):
         assert len(rows) == 0 and rows.__getitems__([]) == []
@@ -185,7 +199,6 @@ def test_any_http_client_can_ask(dataset):
 
 
 # Requests that are wrong: the connection goes on after those of WRONG and ends with those of BROKEN
-
 ROWS, LENGTH = b"POST /rows HTTP/1.1", b"Content-Length: "
 WRONG = {
     (404, "nothing at '/"): [get(b"/etc/passwd"), get(b"/"), get(b"/../../etc/passwd")],
@@ -232,16 +245,13 @@ def test_a_wrong_request_is_told_why_and_the_next_is_served_if_it_can_be(dataset
     assert dataset[3] == "row 3", "others are served as before"
 
 
-def test_a_client_that_is_still_sending_gets_the_refusal_all_the_same(dataset):
+def test_a_client_that_is_still_sending_gets_the_refusal_all_the_same_and_the_server_is_quiet(dataset, capfd):
     with socket.create_connection((HOST, dataset.port), timeout=5) as raw:
         raw.sendall(ask(ROWS, LENGTH + b"2000000"))
         for _ in range(20):  # a reset in the middle of this would throw the answer away
             raw.sendall(b" " * 10_000)
             time.sleep(0.01)
         assert statuses(raw.recv(65_536)) == [413]
-
-
-def test_the_server_is_quiet(dataset, capfd):
     for request_, *_ in (case.values for case in CASES):
         with contextlib.suppress(OSError), socket.create_connection((HOST, dataset.port), timeout=5) as raw:
             raw.sendall(request_)  # and gone, without reading
@@ -298,14 +308,11 @@ def test_who_waits_for_an_answer_is_never_hung_up_on(monkeypatch):
         assert asked.result(10) == "late"
 
 
-@pytest.mark.skipif(os.name != "posix", reason="ulimit")
-@pytest.mark.parametrize("files, room", [(1024, 512), (256, 192), (64, 1), (-1, 512)])
-def test_there_are_no_more_connections_than_files_may_be_open(monkeypatch, files, room):
-    import resource
-
-    infinity = resource.RLIM_INFINITY
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (infinity if files < 0 else files, infinity))
-    assert MetaServer(numbered())._listener.limit == room
+def test_there_are_no_more_connections_than_files_may_be_open(monkeypatch):
+    resource = pytest.importorskip("resource", reason="ulimit")
+    for files, room in ((1024, 512), (256, 192), (64, 1), (resource.RLIM_INFINITY, 512)):
+        monkeypatch.setattr(resource, "getrlimit", lambda what, files=files: (files, resource.RLIM_INFINITY))
+        assert MetaServer(numbered())._listener.limit == room
 
 
 def test_when_no_connection_can_be_taken_an_idle_one_goes_and_the_server_does_not_spin(monkeypatch):
@@ -326,15 +333,6 @@ def test_when_no_connection_can_be_taken_an_idle_one_goes_and_the_server_does_no
         assert other[1] == "row 1" and slept.count(0.0123) == 3
         until(lambda: len(serving._listener.open) == 1)
         other.close()
-
-
-def test_a_client_pauses_longer_and_longer_but_never_for_long(monkeypatch):
-    with socket.create_server((HOST, 0)) as free:
-        port = free.getsockname()[1]
-    pauses = []
-    monkeypatch.setattr(time, "sleep", pauses.append)
-    refuses(ConnectionError, "asked 2001 times", ServerDataset(HOST, port, timeout=1e6, retries=2000).__getitem__, 0)
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, *[2.0] * 1994])
 
 
 # Large rows
@@ -370,9 +368,8 @@ def test_what_is_too_much_is_refused_before_it_is_read(large, monkeypatch, in_me
 def test_all_answers_together_have_a_limit(large, monkeypatch):
     monkeypatch.setattr(meta_server, "MAX_MEMORY", limit := meta_server.GROWTH * LARGE)
     with served(large, retries=0) as (serving, dataset):
-        listener = serving._listener
         assert dataset.__getitems__([0]) == ["a" * LARGE]
-        listener.memory = 1  # all the rest is held for others
+        (listener := serving._listener).memory = 1  # all the rest is held for others
         monkeypatch.setattr(meta_server, "BUSY_SECONDS", 0.01)
         refuses(ConnectionError, "answers 503: the answers to others take all memory just now", dataset.__getitem__, 0)
         assert len(dataset) == 3, "what is small is served all the same"
@@ -397,16 +394,7 @@ def test_an_answer_that_nobody_takes_holds_its_json_and_who_needs_that_memory_wa
 
 
 # Threads and processes
-def test_eight_threads_at_once_each_get_their_own_rows(dataset):
-    def right(number, turn):
-        ids = [(number * 13 + turn * j) % 100 for j in range(number + 1)]
-        return dataset.__getitems__(ids) == [f"row {j}" for j in ids] and dataset[number] == f"row {number}"
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(right, list(range(8)) * 50, range(400)))
-
-
-@pytest.mark.parametrize("start", [pytest.param("fork", marks=forks), "spawn"])
+@pytest.mark.parametrize("start", [pytest.param("fork", marks=needs_fork), "spawn"])
 def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
     assert dataset[0] == "row 0", "the parent has a connection before the workers begin"
     workers = 2 if start == "fork" else 1  # one that is spawned imports torch
@@ -416,24 +404,14 @@ def test_workers_of_a_dataloader_ask_for_themselves(dataset, start):
         assert dataset[turn] == f"row {turn}", "the parent asks in between"
 
 
-@forks
+@needs_fork
 def test_a_forked_process_leaves_the_parents_connection_alone():
-    with served(numbered()) as (serving, rows):
-        assert rows[0] == "row 0" and len(serving._listener.open) == 1
-        asked, end = os.pipe(), os.pipe()
-        child = os.fork()
-        if child == 0:  # no pytest in here
-            with contextlib.suppress(BaseException):
-                os.write(asked[1], rows[1].encode())
-                os.read(end[0], 1)
-            os._exit(0)
-        assert os.read(asked[0], 100) == b"row 1"
-        assert len(serving._listener.open) == 2, "one connection each"
-        os.write(end[1], b"!")
-        os.waitpid(child, 0)
-        assert rows[2] == "row 2"
-        for descriptor in (*asked, *end):
-            os.close(descriptor)
+    with served(numbered()) as (_, rows):
+        assert rows[0] == "row 0"
+        (kept,) = rows._idle
+        answer, address = in_fork(lambda: (rows[1], rows._idle[0]._socket.getsockname()))
+        assert answer == "row 1" and address != kept._socket.getsockname(), "one connection each"
+        assert rows[2] == "row 2" and rows._idle == [kept]
 
 
 # Servers that fail
@@ -461,7 +439,7 @@ def scripted_server(*answers):
         thread.join(5)
 
 
-def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
+def test_an_unreachable_server_is_asked_after_longer_pauses_and_the_error_says_where_and_what_to_do(monkeypatch):
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     rows = ServerDataset(HOST, port, timeout=5, retries=2)
@@ -473,6 +451,10 @@ def test_an_unreachable_server_is_an_error_that_says_where_and_what_to_do():
     refuses(ConnectionError, r"asked \d times in 0", rows.__getitem__, 0)  # retries end with the timeout
     nowhere = ServerDataset("no-such-host.invalid", 80, timeout=20, retries=0)
     refuses(ConnectionError, "no-such-host.invalid:80", nowhere.__getitem__, 0)
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    refuses(ConnectionError, "asked 2001 times", ServerDataset(HOST, port, timeout=1e6, retries=2000).__getitem__, 0)
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, *[2.0] * 1994])  # never for long
 
 
 def test_a_server_that_is_silent_or_sends_a_byte_now_and_then_costs_the_timeout_and_no_more():
@@ -500,24 +482,17 @@ def test_neither_a_late_answer_nor_an_interrupted_question_shifts_the_answers(da
     assert dataset[2] == "row 2"
 
 
-def http_answer(value):
-    body = json.dumps(value).encode()
-    return ask(b"HTTP/1.1 200 OK", b"Content-Length: %d" % len(body), body=body)
-
-
-def test_a_batch_whose_answer_breaks_off_is_asked_for_again():
+def test_whose_answer_breaks_off_and_who_has_no_time_is_asked_again(monkeypatch):
+    monkeypatch.setattr(server_dataset, "PAUSE", 0.001)
     whole = http_answer(["row 0", "row 1"])
-    with scripted_server(whole[:-5], b"", whole) as port:
+    busy = [says(status, b'{"error": "x", "message": "y"}') for status in (b"503 Busy", b"408 Late")]
+    with scripted_server(whole[:-5], b"", *busy, whole) as port:
         rows = ServerDataset(HOST, port)
         assert rows.__getitems__([0, 1]) == ["row 0", "row 1"]
         rows.close()
     again = "asked 3 times .*hung up in mid-message"
     with scripted_server(*[whole[:-5]] * 3) as port, pytest.raises(ConnectionError, match=again):
         ServerDataset(HOST, port, retries=2).__getitems__([0, 1])
-
-
-def says(start, body=b"", *headers):
-    return ask(b"HTTP/1.1 " + start, b"Content-Length: %d" % len(body), *headers, body=body)
 
 
 ERROR = b'{"error": "IndexError", "message": "row 0 is out of range"}'
@@ -536,31 +511,16 @@ NONSENSE = [  # as the answer to whatever is asked
 
 @pytest.mark.parametrize("connects", [False, True])
 def test_what_is_no_meta_server_is_one_error_at_once_whatever_it_says(connects):
-    def always(nonsense):
-        def treat(connection):
-            connection.recv(65_536)
-            connection.sendall(nonsense)
-
-        return treat
-
     asks = [lambda rows: rows[0], lambda rows: rows.__getitems__([0, 1])] + [len] * (not connects)
     talk = NONSENSE if connects else [*NONSENSE, says(b"413 Large", b'{"error": "x", "message": "y"}')]  # of no row
-    with scripted_server(*(n if connects else always(n) for n in talk for _ in asks)) as port:
+    answers = [n if connects else lambda to, n=n: to.recv(65_536) and to.sendall(n) for n in talk for _ in asks]
+    with scripted_server(*answers) as port:
         for nonsense in talk:
             for access in asks:
                 rows = ServerDataset(HOST, port)
                 with pytest.raises(ConnectionError, match=f"what listens at {HOST}:{port} is no meta server"):
                     pytest.fail(f"{nonsense[:100]!r} was taken for the answer {access(rows)!r}")
                 rows.close()
-
-
-def test_a_server_that_has_no_time_is_asked_again(monkeypatch):
-    monkeypatch.setattr(server_dataset, "PAUSE", 0.001)
-    busy = (says(status, b'{"error": "x", "message": "y"}') for status in (b"503 Busy", b"408 Late"))
-    with scripted_server(*busy, http_answer("row 0")) as port:
-        rows = ServerDataset(HOST, port)
-        assert rows[0] == "row 0"
-        rows.close()
 
 
 def test_what_the_server_cannot_read_reaches_the_client_with_its_reason(monkeypatch):
@@ -626,23 +586,19 @@ def meta(tmp_path):
     return path
 
 
-def test_ctrl_c_ends_the_command(meta, monkeypatch, capsys):
+def test_the_command_ends_at_ctrl_c_and_refuses_in_one_line(meta, capsys, monkeypatch):
     def press(serving):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(10)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    monkeypatch.setattr(MetaServer, "serve_forever", press)
     try:
-        with pytest.raises(SystemExit) as end:
+        with mock.patch.object(MetaServer, "serve_forever", press), pytest.raises(SystemExit) as end:
             server.main([str(meta)])
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert not end.value.code and capsys.readouterr().out.startswith(f"serving 1000 rows of {meta} at http://{HOST}:")
-
-
-def test_the_command_refuses_in_one_line(meta, capsys, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with MetaServer(numbered()) as serving:
         for arguments in ([meta.parent / "absent.txt"], [meta, "--port", serving.port], [meta, "--port", 65536]):
@@ -728,10 +684,10 @@ def test_a_server_holds_its_port_closes_once_and_does_not_start_again():
     MetaServer(numbered()).close()  # never started
 
 
-@forks
+@needs_fork
 def test_the_port_is_free_again_although_a_forked_process_still_lives():
     serving = MetaServer(numbered()).start()
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,), daemon=True)
+    child = FORK.Process(target=time.sleep, args=(30,), daemon=True)
     child.start()  # holds a copy of the listening socket
     serving.close()
     refuses(ConnectionError, "Refused", ServerDataset(HOST, serving.port, timeout=2, retries=0).__len__)
@@ -751,10 +707,10 @@ def test_an_ipv6_address_serves_as_well():
         assert ServerDataset("::1", serving.port)[1] == "row 1"
 
 
-@pytest.mark.parametrize("port, text", [(-1, "at least"), (65_536, "port must be below 65536"), ("80", "an integer")])
-def test_bad_arguments_are_refused_at_once(port, text):
-    for make in (ServerDataset, lambda host, port: MetaServer(numbered(), host, port)):
-        refuses(ValueError, text, make, HOST, port)
+def test_bad_arguments_are_refused_at_once():
+    for port, text in ((-1, "at least"), (65_536, "port must be below 65536"), ("80", "an integer")):
+        for make in (ServerDataset, lambda host, port: MetaServer(numbered(), host, port)):
+            refuses(ValueError, text, make, HOST, port)
     refuses(ValueError, "port must be at least 1, not 0", ServerDataset, HOST, 0)  # a server takes a free one
     for name, value in (("timeout", 0), ("timeout", float("inf")), ("retries", -1)):
         refuses(ValueError, f"{name} must be .*{value}", ServerDataset, HOST, 80, **{name: value})

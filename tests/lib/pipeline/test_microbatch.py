@@ -61,7 +61,7 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
     (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
 ])  # fmt: skip
 def test_what_an_atomic_batch_has_not(wrong, error, words):
-    refuses(error, words or None, wrong, Batch(torch.tensor(1)))
+    refuses(error, words, wrong, Batch(torch.tensor(1)))
 
 
 def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():

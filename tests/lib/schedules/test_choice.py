@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from lib import schedules as s
 from lib.schedules import Costs, choose, live_activations, simulate
+from tests.lib.refusal import refuses
 
 ONE = s.model_parallel, s.gpipe, s.one_f_one_b, s.zero_bubble_h1
 LOOPED = s.interleaved_one_f_one_b, s.looped_bfs, s.interleaved_zero_bubble
@@ -50,8 +51,7 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
             if held <= memory:
                 best.append((simulate(table, *by_stage, communicate=message).makespan, held))
     if not best:
-        with pytest.raises(ValueError, match="no table fits"):
-            choose(costs, n, memory=memory, communicate=message)
+        refuses(ValueError, "no table fits", choose, costs, n, memory=memory, communicate=message)
         return
     chosen = choose(costs, n, memory=memory, communicate=message)
     assert (chosen.seconds, chosen.held) == pytest.approx(min(best))
@@ -110,5 +110,4 @@ def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts
     ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
 ])  # fmt: skip
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
-    with pytest.raises(ValueError, match=says):
-        choose(costs, ranks, **more)
+    refuses(ValueError, says, choose, costs, ranks, **more)

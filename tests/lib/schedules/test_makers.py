@@ -11,6 +11,7 @@ from lib.schedules import dualpipe_v, eager_one_f_one_b, gpipe, interleaved_one_
 from lib.schedules.makers import looped_bfs, model_parallel, one_f_one_b, pipedream, round_size, zbv, zero_bubble_h1
 from lib.schedules.simulate import live_activations, simulate
 from lib.schedules.table import Schedule, ScheduleError, slotted, validate
+from tests.lib.refusal import refuses
 
 LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
 V_SHAPED = [zbv, dualpipe_v]
@@ -66,8 +67,7 @@ def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
 
 @pytest.mark.parametrize("maker", [interleaved_one_f_one_b, interleaved_zero_bubble])
 def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
-    with pytest.raises(ValueError, match="multiple of the number of rounds"):
-        torch_orders(maker, 7, 3, 2)
+    refuses(ValueError, "multiple of the number of rounds", torch_orders, maker, 7, 3, 2)
     validate(maker(7, 3, 2), stages=6, micro_batches=7)
 
 
@@ -120,8 +120,7 @@ def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
         forwards, backwards = makers.in_rounds("F", stages, m, n), makers.in_rounds("B", stages[::-1], m, n)
         kept = [[a for a in actions if a.micro_batch < m] for actions in (forwards, backwards)]
         rows.append(makers.alternate(*kept, warm_up=(v - 1) * n + 2 * (n - 1 - rank)))
-    with pytest.raises(ScheduleError):
-        validate(Schedule("rounds of 4 and 1", rows))
+    refuses(ScheduleError, "", validate, Schedule("rounds of 4 and 1", rows))
     validate(interleaved_one_f_one_b(m, n, v))
 
 
@@ -130,15 +129,11 @@ def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
 )
 def test_sizes_below_one_are_refused_by_name(maker):
     more = (2,) if maker in LOOPED else ()
-    with pytest.raises(ValueError, match="micro_batches must be at least 1, not 0"):
-        maker(0, 2, *more)
-    with pytest.raises(ValueError, match="partitions must be at least 1, not -1"):
-        maker(4, -1, *more)
-    with pytest.raises(TypeError, match="micro_batches must be an integer"):
-        maker(4.5, 2, *more)
+    refuses(ValueError, "micro_batches must be at least 1, not 0", maker, 0, 2, *more)
+    refuses(ValueError, "partitions must be at least 1, not -1", maker, 4, -1, *more)
+    refuses(TypeError, "micro_batches must be an integer", maker, 4.5, 2, *more)
     if more:
-        with pytest.raises(ValueError, match="stages_per_rank must be at least 1, not 0"):
-            maker(4, 2, 0)
+        refuses(ValueError, "stages_per_rank must be at least 1, not 0", maker, 4, 2, 0)
 
 
 def test_eager_1f1b_holds_what_it_says_and_lies_between_1f1b_and_gpipes_warm_up():
@@ -151,8 +146,7 @@ def test_eager_1f1b_holds_what_it_says_and_lies_between_1f1b_and_gpipes_warm_up(
             assert simulate(table) == simulate(one_f_one_b(m, n)) or ahead > 1
             assert simulate(table).makespan == simulate(gpipe(m, n)).makespan, "with free messages nothing is gained"
     for wrong, error in ((0, ValueError), (1.5, TypeError)):
-        with pytest.raises(error, match="ahead must be"):
-            eager_one_f_one_b(4, 2, wrong)
+        refuses(error, "ahead must be", eager_one_f_one_b, 4, 2, wrong)
 
 
 def test_where_messages_cost_a_deeper_warm_up_beats_1f1b_by_these_numbers():
@@ -250,8 +244,7 @@ def test_zbv_never_pauses_once_the_v_is_full_and_with_fewer_micro_batches_is_tha
 
 
 def test_dualpipe_v_idles_as_zbv_holds_one_more_and_splits_a_backward_only_at_the_start_and_the_end():
-    with pytest.raises(ValueError, match="with 4 partitions at least 8, not 7; .* zbv"):
-        dualpipe_v(7, 4)
+    refuses(ValueError, "with 4 partitions at least 8, not 7; .* zbv", dualpipe_v, 7, 4)
     for m, n in arguments(dualpipe_v):
         table = dualpipe_v(m, n)
         assert idle(table) == n - 1 and live_activations(table) == [2 * n + 1] * n

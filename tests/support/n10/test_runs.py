@@ -40,17 +40,11 @@ def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
 
 
 @pytest.mark.parametrize("name", HOWS)
-@pytest.mark.parametrize(
-    "case, ends",
-    [
-        ("dropout", {"same"}),
-        ("in place, inside", {"same"}),
-        ("in place, input with gradient", {"error"}),
-        ("BatchNorm", {"counted twice"}),
-        ("Python's random: values", {"wrong"}),
-        ("Python's random: a branch", {"wrong", "error"}),
-    ],
-)
+@pytest.mark.parametrize("case, ends", [
+    ("dropout", {"same"}), ("in place, inside", {"same"}), ("in place, input with gradient", {"error"}),
+    ("BatchNorm", {"counted twice"}), ("Python's random: values", {"wrong"}),
+    ("Python's random: a branch", {"wrong", "error"}),
+])  # fmt: skip
 def test_what_becomes_of_a_case_whatever_the_checkpoint(name, case, ends):
     assert outcome(case, HOWS[name]) in ends
 

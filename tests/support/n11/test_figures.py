@@ -11,6 +11,7 @@ from lib.show.style import alt_text
 from support.built import MyFork, MyJoin, fence
 from support.n11 import figures as n11
 from support.n11.runs import MyCheckpoint, my_tie, order_of, untied, walk
+from tests.lib.refusal import refuses
 
 
 class Copy(torch.autograd.Function):
@@ -67,8 +68,7 @@ def test_a_row_runs_from_right_to_left_and_recompute_hangs_below():
         "Checkpoint 00", "Fork 00", "Join 00", "Copy 01", "Checkpoint 01", "Fork 01", "Join 01",
     ]  # fmt: skip
     assert all((y > 0) == (graph.nodes[k].name == "Recompute") for k, (_, y) in graph.at.items())
-    with pytest.raises(ValueError, match="no node of this graph"):
-        n11.draw_graph(torch.ones(2, requires_grad=True) * 2, "title")
+    refuses(ValueError, "no node of this graph", n11.draw_graph, torch.ones(2, requires_grad=True) * 2, "title")
 
 
 def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
@@ -88,8 +88,7 @@ def test_strips_mark_where_an_order_leaves_the_first_row():
     cells = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 2]
     assert len(cells) == 1 and cells[0].get_x() < marked.get_xdata()[0] < cells[0].get_x() + cells[0].get_width()
     assert "untied: R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00, at most 3" in alt_text(figure)
-    with pytest.raises(ValueError, match="at least one order"):
-        n11.draw_orders({}, "title")
+    refuses(ValueError, "at least one order", n11.draw_orders, {}, "title")
 
 
 def test_the_title_says_what_ties_save():

@@ -152,32 +152,28 @@ def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetche
     assert n13.check_prefetch(partial(bounded, depth - 1))
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (partial(bounded, 0), "stands still until all is computed"),
-        (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
-        (
-            but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
-            "record_stream tells the allocator",
-        ),
-        (
-            but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
-            "wait_stream waits for all",
-        ),
-        (
-            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
-            "stands still until copy of batch 0",
-        ),
-        (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
-        (nothing_ahead, "nothing is prefetched"),
-        (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
-        (lambda batches, gpu: list(batches), "not a tensor on the device"),
-        (lambda batches, gpu: 3, "TypeError"),
-        (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
-        (lambda batches, gpu: n13.one_ahead(batches * 2, gpu), "there is no end"),
-    ],
-)
+@pytest.mark.parametrize("wrong, says", [
+    (partial(bounded, 0), "stands still until all is computed"),
+    (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
+    (
+        but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
+        "record_stream tells the allocator",
+    ),
+    (
+        but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
+        "wait_stream waits for all",
+    ),
+    (
+        but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
+        "stands still until copy of batch 0",
+    ),
+    (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
+    (nothing_ahead, "nothing is prefetched"),
+    (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
+    (lambda batches, gpu: list(batches), "not a tensor on the device"), (lambda batches, gpu: 3, "TypeError"),
+    (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
+    (lambda batches, gpu: n13.one_ahead(batches * 2, gpu), "there is no end"),
+])  # fmt: skip
 def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message

@@ -9,30 +9,24 @@ from lib.timeline import overlap_share
 from support.n13 import figures as n13
 from support.n13 import runs
 from support.runs import predict_chunks
+from tests.lib.refusal import refuses
 
 
 def heading(figure):
     return figure.axes[0].get_title("left")
 
 
-@pytest.mark.parametrize(
-    "way, end, first, races",
-    [
-        ("one stream", 15, 6, 0),
-        ("no wait", 9, 0, 3),
-        ("wait_event", 11, 2, 0),
-        ("wait_stream", 15, 6, 0),
-        ("synchronize", 15, 6, 0),
-    ],
-)
+@pytest.mark.parametrize("way, end, first, races", [
+    ("one stream", 15, 6, 0), ("no wait", 9, 0, 3), ("wait_event", 11, 2, 0), ("wait_stream", 15, 6, 0),
+    ("synchronize", 15, 6, 0),
+])  # fmt: skip
 def test_a_way_to_wait_takes_its_ticks(way, end, first, races):
     operations = runs.run_way(way)
     kernels = [span for span in runs.earliest(operations, n13.seconds_of).values() if span.label[0] == "F"]
     assert (kernels[0].start, kernels[-1].end, len(find_races(operations))) == (first, end, races)
     words = alt_text(n13.draw_operations(operations, "A finding"))
     assert ("no race" in words) == (races == 0) and f"F2 {end - 3}-{end}" in words
-    with pytest.raises(ValueError, match="way must be one of"):
-        runs.run_way("wait")
+    refuses(ValueError, "way must be one of", runs.run_way, "wait")
 
 
 def test_arrows_stand_for_the_waits_of_the_list():

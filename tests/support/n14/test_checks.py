@@ -10,6 +10,7 @@ from lib.schedules import gpipe, live_activations, simulate, waits_for, zbv, zer
 from support.n14 import checks as n14
 from support.n14 import solved
 from support.n14.figures import with_warm_up
+from tests.lib.refusal import refuses
 
 SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
 
@@ -126,5 +127,4 @@ def test_what_is_no_list_of_tasks_and_what_is_no_whole_number_is_refused_with_th
 def test_a_warm_up_of_1f1b_may_be_longer_only_if_those_in_front_are_as_much_longer():
     ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
     assert ticks == [105, 105, 321]
-    with pytest.raises(schedules.ScheduleError):
-        simulate(with_warm_up("", 32, (4, 8, 3, 1)))
+    refuses(schedules.ScheduleError, "", simulate, with_warm_up("", 32, (4, 8, 3, 1)))

@@ -11,6 +11,7 @@ from lib.show.style import alt_text
 from support.n14 import figures as n14
 from support.n14 import runs, solved
 from support.n14.checks import in_a_row
+from tests.lib.refusal import refuses
 
 
 def test_free_messages_want_many_stages_and_dear_ones_few():
@@ -82,5 +83,4 @@ def test_receives_that_block_cost_torchs_rows_half_as_much_again_and_late_ones_n
     assert runs.predicted_end(rows, seconds) == 20
     assert runs.predicted_end(runs.torch_rows(4, 2, 2, defer=True), seconds) == 13.5
     assert simulate(makers.interleaved_one_f_one_b(4, 2, 2), 0.5, 1).makespan == 13.5
-    with pytest.raises(RuntimeError, match="wait for each other"):
-        runs.predicted_end([[("RECV_F", 1, 0), ("F", 0, 0)]], seconds)
+    refuses(RuntimeError, "wait for each other", runs.predicted_end, [[("RECV_F", 1, 0), ("F", 0, 0)]], seconds)

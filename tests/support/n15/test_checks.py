@@ -22,20 +22,12 @@ def test_the_count_of_steps_is_that_of_real_loaders(tmp_path, replicas):
     assert sum(1 for loader in loaders for _ in loader) == n15.check_steps.reference(97, 8, replicas, 3)
 
 
-@pytest.mark.parametrize(
-    "plan, says",
-    [
-        ((1, 4), "weights alone are 454 MB"),
-        ((8, 8), "the activations are too much"),
-        ((8, 64), "micro-batches of 8 rows; at least 16"),
-        ((16, 16), "of it is bubble"),
-        ((3, 2), "64 ranks do not make pipelines of 3"),
-        ((8, 3), "rows do not make"),
-        ("eight", "is no plan"),
-        (8, "is no plan"),
-        ((8, 8, 8), "is no plan"),
-    ],
-)
+@pytest.mark.parametrize("plan, says", [
+    ((1, 4), "weights alone are 454 MB"), ((8, 8), "the activations are too much"),
+    ((8, 64), "micro-batches of 8 rows; at least 16"), ((16, 16), "of it is bubble"),
+    ((3, 2), "64 ranks do not make pipelines of 3"), ((8, 3), "rows do not make"), ("eight", "is no plan"),
+    (8, "is no plan"), ((8, 8, 8), "is no plan"),
+])  # fmt: skip
 def test_a_wrong_plan_is_told_what_it_breaks_or_wastes(plan, says):
     verdict = n15.check_plan(plan)
     assert verdict.status == "wrong" and says in verdict.message

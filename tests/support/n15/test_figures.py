@@ -1,10 +1,9 @@
 """The figures of notebook 15 draw what they say: who reads what, what leaves a machine, which plan is fastest."""
 
-import pytest
-
 from lib.show.style import alt_text
 from support.n15 import figures as n15
 from support.n15.runs import every_plan, fastest
+from tests.lib.refusal import refuses
 
 
 def test_replicas_read_every_place_once_and_their_ranks_the_same():
@@ -22,8 +21,7 @@ def test_dealt_to_ranks_the_ends_of_a_pipeline_differ_and_ranks_that_make_none_a
     assert all(not {*row[0].places(99)} & {*row[-1].places(99)} for row in mesh)
     assert alt_text(n15.draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")
     assert "error" not in alt_text(n15.draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
-    with pytest.raises(ValueError, match="6 ranks do not make pipelines of 4"):
-        n15.mesh_of(6, 4, n15.DEALS[0])
+    refuses(ValueError, "6 ranks do not make pipelines of 4", n15.mesh_of, 6, 4, n15.DEALS[0])
 
 
 def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_keeps_rings():
@@ -48,8 +46,7 @@ def test_equal_losses_are_one_curve_and_a_run_that_learns_nothing_is_said_to():
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
-    with pytest.raises(ValueError, match="of one length, not {'a': 3, 'b': 1}"):
-        n15.draw_same({"a": one, "b": [1.0]})
+    refuses(ValueError, "of one length, not {'a': 3, 'b': 1}", n15.draw_same, {"a": one, "b": [1.0]})
     falling, flat = [2.5, 1.0, 0.3], [2.5, 2.3, 2.3]
     assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
     assert "learns too" in alt_text(n15.draw_deals(falling, falling))

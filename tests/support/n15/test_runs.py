@@ -12,6 +12,7 @@ from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, si
 from lib.timeline import Recorder, Span, Trace
 from support.n15 import runs as n15
 from support.training import Step, StepLog
+from tests.lib.refusal import refuses
 
 
 @pytest.fixture
@@ -76,8 +77,7 @@ def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alo
 
 def test_a_balance_is_as_even_as_can_be() -> None:
     assert [n15.even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
-    with pytest.raises(ValueError, match="8 layers can't be cut into 9 stages"):
-        n15.even_balance(8, 9)
+    refuses(ValueError, "8 layers can't be cut into 9 stages", n15.even_balance, 8, 9)
 
 
 def test_the_bytes_of_a_block_are_what_autograd_keeps_and_what_its_weights_take() -> None:
@@ -124,8 +124,7 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers() -> None:
         ((256, 256, 1), "128 blocks do not make 256 equal stages"),
         ((8, 2, 3), "4096 rows do not make 4 x 3 equal micro-batches"),
     ):
-        with pytest.raises(ValueError, match=words):
-            n15.make_plan(*arguments)
+        refuses(ValueError, words, n15.make_plan, *arguments)
     with pytest.raises(ValueError, match="schedule must be one of GPipe, 1F1B, interleaved 1F1B, not 'zbv'"):
         n15.make_plan(8, 2, 4, schedule="zbv")
 

@@ -57,18 +57,14 @@ def test_three_mini_batches_count_as_three(kind, momentum):
     assert deferred.num_batches_tracked == 3
 
 
-def test_each_micro_batch_is_normalised_by_itself():
+def test_each_micro_batch_is_normalised_by_itself_and_the_gradients_are_those_of_the_parts():
     norm, deferred = pair()
     batch = rows(8)
     torch.testing.assert_close(feed(deferred, batch, 2), torch.cat([norm(part) for part in batch.split(2)]))
     norm.eval(), deferred.load_state_dict(norm.state_dict()), deferred.eval()
     assert torch.equal(feed(deferred, batch, 2), norm(batch))
-
-
-def test_the_gradients_are_those_of_the_parts():
     norm, deferred = pair(nn.BatchNorm2d)
-    inputs = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)]
-    weight = rows(8, 3, 4, 2, seed=1)
+    inputs, weight = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)], rows(8, 3, 4, 2, seed=1)
     for each, batch in zip((norm, deferred), inputs, strict=True):
         (feed(each, batch, 2) * weight).sum().backward()
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
@@ -92,7 +88,7 @@ def test_a_model_in_half_precision_and_one_without_affine_parameters():
 
 
 # --- where a mini-batch begins and ends
-def test_alone_it_counts_to_chunks():
+def test_alone_it_counts_to_chunks_and_a_commit_of_nothing_is_nothing():
     _, deferred = pair(chunks=4)
     feed(deferred, rows(6), 2)
     assert deferred.num_batches_tracked == 0
@@ -102,9 +98,6 @@ def test_alone_it_counts_to_chunks():
     alone = DeferredBatchNorm(3)
     alone(rows(2))
     assert alone.chunks == alone.num_batches_tracked == 1 == convert_deferred_batch_norm(nn.BatchNorm1d(3)).chunks
-
-
-def test_a_commit_of_nothing_is_nothing():
     _, deferred = pair()
     before = copy.deepcopy(deferred.state_dict())
     deferred.commit()
@@ -128,8 +121,7 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
     # Each row gives six values a channel: a micro-batch of one row is a batch as well.
     plain = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Upsample(scale_factor=6.0), nn.BatchNorm1d(3))
     arguments = dict(chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
-    model = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments)
-    batch = rows(size)
+    model, batch = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments), rows(size)
     for _ in range(2):
         plain(batch)
         model(batch.clone().requires_grad_()).square().sum().backward()
@@ -200,8 +192,7 @@ def test_state_goes_both_ways():
 
 def test_conversion_keeps_the_objects_and_the_mode():
     # torchgpipe puts a frozen BatchNorm back into training.
-    norm = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval()
-    calls = []
+    norm, calls = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval(), []
     norm.register_forward_hook(lambda *_: calls.append(1))
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(norm))
     assert convert_deferred_batch_norm(model, 3) is model
@@ -210,8 +201,7 @@ def test_conversion_keeps_the_objects_and_the_mode():
     assert deferred.weight is norm.weight and deferred.running_var is norm.running_var
     assert (deferred.eps, deferred.momentum, deferred.chunks, deferred.training) == (0.5, None, 3, False)
     deferred(rows(2, 3, 4, 2))
-    assert calls == [1]
-    assert convert_deferred_batch_norm(deferred, 3) is deferred
+    assert calls == [1] and convert_deferred_batch_norm(deferred, 3) is deferred
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 

@@ -11,8 +11,7 @@ def test_micro_batches_are_views_and_a_single_one_is_not_copied():
     x = torch.zeros(4, 2)
     assert all(batch.tensor.untyped_storage() is not None for batch in scatter(x, 2))
     scatter(x, 2)[1].tensor.fill_(1)
-    assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
-    assert gather([Batch(x)]) is x
+    assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]] and gather([Batch(x)]) is x
 
 
 @pytest.mark.parametrize("input, chunks, error, message", [
@@ -43,16 +42,23 @@ def test_check_takes_tensors_and_tuples_of_tensors():
         refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
-def test_an_atomic_batch_is_like_a_tuple_of_one():
+def test_an_atomic_batch_is_like_a_tuple_of_one_and_a_tuple_is_assigned_by_index_or_whole():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch(x)
-    assert batch.atomic and batch.tensor is batch.value is batch[0] is x
-    assert len(batch) == 1 and list(batch) == [x]
+    assert batch.atomic and batch.tensor is batch.value is batch[0] is x and len(batch) == 1 and list(batch) == [x]
     batch[0] = y
     assert batch.tensor is y
     batch[:] = (x,)
     assert batch.tensor is x and batch.call(lambda t: (t, t)).value == (x, x)
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
+    x, y = torch.tensor(1), torch.tensor(2)
+    batch = Batch((x, y))
+    assert not batch.atomic and batch.value == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
+    batch[0], batch[-1] = y, x
+    assert batch.value == (y, x)
+    batch[:] = [x]
+    assert batch.value == (x,) and not batch.atomic
+    refuses(AttributeError, "", getattr, batch, "tensor")
 
 
 @pytest.mark.parametrize("wrong, error, words", [
@@ -62,14 +68,3 @@ def test_an_atomic_batch_is_like_a_tuple_of_one():
 ])  # fmt: skip
 def test_what_an_atomic_batch_has_not(wrong, error, words):
     refuses(error, words, wrong, Batch(torch.tensor(1)))
-
-
-def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
-    x, y = torch.tensor(1), torch.tensor(2)
-    batch = Batch((x, y))
-    assert not batch.atomic and batch.value == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
-    batch[0], batch[-1] = y, x
-    assert batch.value == (y, x)
-    batch[:] = [x]
-    assert batch.value == (x,) and not batch.atomic
-    refuses(AttributeError, "", getattr, batch, "tensor")

@@ -30,8 +30,7 @@ def every(m, n, units):
 def questions(draw):
     n = draw(st.integers(1, 3))
     units = n * draw(st.integers(1, 4))
-    rows = st.lists(st.integers(1, 4), min_size=units, max_size=units)
-    costs = {}
+    rows, costs = st.lists(st.integers(1, 4), min_size=units, max_size=units), {}
     for m in draw(st.lists(st.integers(1, 6), min_size=1, max_size=2, unique=True)):
         weight = draw(rows)
         costs[m] = Costs(draw(rows), [w + i for w, i in zip(weight, draw(rows), strict=True)], weight)

@@ -22,8 +22,7 @@ def table(text, name="table"):
 def test_an_action_prints_and_is_read_as_torch_does():
     action = Action("B", 2, 13)
     assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
-    assert Action.parse(" 2B13 ") == action == ("B", 2, 13)
-    assert pickle.loads(pickle.dumps(action)) == action
+    assert Action.parse(" 2B13 ") == action == ("B", 2, 13) and pickle.loads(pickle.dumps(action)) == action
 
 
 @pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1"])
@@ -72,8 +71,7 @@ def test_text_is_aligned_and_read_again_and_the_schedules_look_as_they_are_drawn
 
 
 def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_count(tmp_path, monkeypatch):
-    schedule = table("0F0 . 0B0\n.\n. 2F0")
-    path = tmp_path / "schedule.csv"
+    schedule, path = table("0F0 . 0B0\n.\n. 2F0"), tmp_path / "schedule.csv"
     assert schedule.to_csv(path) == path.read_text() == "0F0,,0B0\n,,\n,2F0,\n"
     path.write_bytes(b"\xef\xbb\xbf\r\n 0F0,,0B0,,\r\n\r\n,,\r\n,2F0\r\n\r\n")
     assert Schedule.from_csv("table", path) == schedule
@@ -87,7 +85,7 @@ def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_
     assert path.read_text() == "0F0\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_of_a_csv_of_torch_the_work_is_read(tmp_path):
+def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
     path = tmp_path / "torch.csv"
     path.write_text(
         "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1SEND_B0\n"
@@ -97,9 +95,6 @@ def test_of_a_csv_of_torch_the_work_is_read(tmp_path):
     assert Schedule.from_csv("t", path) == table(".\n1F0", "t"), "a rank without work is a rank"
     path.write_text("0F0\n1F0,1FF\n")
     refuses(ValueError, "row 1, column 1 of .*torch.csv: '1FF' is no action", Schedule.from_csv, "t", path)
-
-
-def test_torch_reads_our_csv_and_we_read_torchs(tmp_path):
     stages = [mock_stage(0, 4, ranks=2, index=index) for index in (0, 2)]
     engine = torch_pipelining.ScheduleInterleaved1F1B(stages, 4)
     engine._dump_csv(tmp_path / "torch.csv", format="compute_only")
@@ -218,8 +213,7 @@ def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     with pytest.raises(ScheduleError) as caught:
         validate(table(text))
     error = caught.value
-    assert str(error) == why
-    assert why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
+    assert str(error) == why and why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
 
 
 @pytest.mark.parametrize("text, asked, why", [

@@ -31,7 +31,7 @@ def bars(figure: Figure) -> list[PolyCollection]:
     return [c for c in axes.collections if isinstance(c, PolyCollection) and c.get_linewidths()[0] > 0]  # type: ignore[index]
 
 
-def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
+def test_the_words_tell_all_and_rows_can_be_chosen_that_are_idle_in_one_of_the_traces() -> None:
     words = lay_out(None, PREDICTED, None, None).words
     assert words == (
         "Timeline of 2 lanes. Predicted: 4 spans (load, step), makespan 3.00 s, bubble 33 %. "
@@ -40,9 +40,6 @@ def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
     both = lay_out(MEASURED, PREDICTED, None, None)
     assert both.finding == "Predicted 3.00 s, measured 3.75 s, 33 % idle"
     assert "Predicted: 4 spans" in both.words and "Measured: 4 spans" in both.words
-
-
-def test_rows_can_be_chosen_and_a_lane_that_ran_in_one_trace_only_is_idle_in_the_other() -> None:
     layout = lay_out(Trace([Span("worker", "load 0", 0, 1)]), PREDICTED, None, None)
     assert (layout.rows, layout.busy_share("model", "measured")) == (("worker", "model"), "0 %")
     assert layout.traces["measured"].bubble == 0.5
@@ -94,7 +91,7 @@ def test_measured_spans_are_filled_predicted_ones_are_outlines_and_each_bar_lies
     assert (box.x0, box.x1) == (pytest.approx(2), pytest.approx(5))
 
 
-def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_when_asked_for() -> None:
+def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the_words_say_it() -> None:
     figure = draw_timeline(MEASURED, PREDICTED)
     (axes,) = figure.axes
     assert to_hex(figure.get_facecolor()) == PAPER
@@ -107,9 +104,6 @@ def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_
         (axes,) = draw_timeline(PREDICTED, bubbles=bubbles).axes
         hatched = [path.get_extents() for c in axes.collections if c.get_hatch() for path in c.get_paths()]
         assert sorted((round(box.x0), round(box.x1)) for box in hatched) == gaps
-
-
-def test_the_description_says_what_the_picture_says() -> None:
     figure = draw_timeline(MEASURED, PREDICTED, title="A finding", recorded="NVIDIA H200, torch 2.13")
     text = alt_text(figure)
     assert text.startswith("A finding. Timeline of 2 lanes. Predicted: 4 spans (load, step), makespan 3.00 s")

@@ -19,7 +19,7 @@ def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     ]
 
 
-def test_the_peak_is_segments_plus_layers_over_segments_and_except_last_of_one_segment_that_of_always():
+def test_segments_are_even_and_the_peak_is_segments_plus_layers_over_segments():
     for layers in range(1, 40):
         for segments in range(1, layers + 1):
             assert peak(predict(layers, segments)) == segments + layers // segments
@@ -28,9 +28,6 @@ def test_the_peak_is_segments_plus_layers_over_segments_and_except_last_of_one_s
             peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
         )
         assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
-
-
-def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
     for layers in range(1, 20):
         for segments in range(1, layers + 1):
             parts = segments_of(layers, segments)

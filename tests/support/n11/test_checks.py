@@ -94,14 +94,11 @@ def test_a_wrong_line_of_the_fence_is_refused(old, new):
     assert n11.check_fence(parts[1]).status == "wrong"
 
 
-def test_a_list_of_nodes_in_another_form_is_told_and_no_line_is_changed_that_is_not_there():
+def test_another_form_is_told_only_lines_that_are_there_change_and_the_forgotten_tie_is_in_the_order():
     assert "gave a tuple" in n11.check_engine(lambda root: tuple(engine_order(root))).message
     assert n11.check_engine(lambda root: [node.name() for node in engine_order(root)]).status == "wrong"
     refuses(ValueError, "stands in none", n11.changed, "no such line", "", fence)
     assert "no such line" not in inspect.getsource(fence)
-
-
-def test_the_forgotten_tie_can_be_read_off_the_order():
     order = n11.forgetful_order()
     late = [(i, j) for i in range(1, 4) for j in range(2) if order.index(f"B{i}{j}") > order.index(f"R{i - 1}{j}")]
     assert late == [n11.MISSING]

@@ -11,11 +11,9 @@ from support import built
 from support.n12 import checks as n12
 
 
-def test_the_flatten_of_lib_passes():
+def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_told():
     assert n12.check_flatten(flatten_sequential)
 
-
-def test_a_copy_and_a_model_that_was_changed_are_told():
     def copies(module):
         return nn.Sequential(
             *(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in n12.flatten_sequential(module))

@@ -81,13 +81,11 @@ def waiting_for_streams(gpu, stage, chunks, results):
     out.synchronize()
 
 
-def test_another_right_loop_is_right_and_one_whose_memory_grows_is_not():
+def test_another_right_loop_is_right_and_one_that_grows_loses_or_mixes_chunks_is_told():
     assert n13.check_streamed(waiting_for_streams)
     verdict = n13.check_streamed(with_fresh_inputs)
     assert verdict.status == "wrong" and "blocks of device memory" in verdict.message
 
-
-def test_a_loop_that_loses_or_mixes_chunks_is_told_its_results():
     def first_only(gpu, stage, chunks, results):
         n13.stream_chunks(gpu, stage, chunks[:1], results[:1])
 

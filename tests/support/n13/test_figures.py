@@ -49,8 +49,11 @@ def test_each_removed_wait_is_drawn_as_a_race_that_spoils_results(number):
     assert f"in {wrong} of 100" in heading(figure) and wrong > 0
 
 
-def test_with_all_waits_no_order_is_wrong():
+def test_with_all_waits_no_order_is_wrong_and_the_title_states_the_models_time_and_best_chunks():
     assert heading(n13.draw_removed(0)) == "With all 12 waits the result is right in all of 100 allowed orders"
+    trace = predict_chunks(8, 75, 100, 75, overhead=1)
+    title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
+    assert title == f"8 chunks: {trace.makespan:.0f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126"
 
 
 def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stream():
@@ -66,9 +69,3 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
         assert len(runs.torchs_races(operations)) == len(pairs(operations)) == count
     assert pairs(runs.run_prefetcher(["record_stream"], 5)) == [("F0", "C2"), ("F1", "C3"), ("F2", "C4")]
     assert runs.torchs_races(runs.run_prefetcher(["record_stream"], 5)) == []
-
-
-def test_the_title_states_the_models_time_and_the_best_number_of_chunks():
-    trace = predict_chunks(8, 75, 100, 75, overhead=1)
-    title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
-    assert title == f"8 chunks: {trace.makespan:.0f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126"

@@ -35,17 +35,13 @@ class Placed(TorchFunctionMode):
 class Stream:
     """Takes the calls of a torch.cuda.Stream."""
 
-    def record_event(self):
-        return object()
+    record_event, synchronize = (lambda self: object()), (lambda self: None)
 
     def wait_event(self, event):
         assert event is not None
 
     def wait_stream(self, stream):
         assert isinstance(stream, Stream)
-
-    def synchronize(self):
-        pass
 
 
 def timed(work, cuda):
@@ -56,8 +52,7 @@ def timed(work, cuda):
 @pytest.fixture
 def section(monkeypatch):
     """Return the names that the notebook's definitions make, on a torch.cuda of this file."""
-    clock = runs.ModelGPU()
-    current = [Stream()]
+    clock, current = runs.ModelGPU(), [Stream()]
 
     @contextmanager
     def stream(one):
@@ -65,14 +60,9 @@ def section(monkeypatch):
         yield
         current.pop()
 
-    for name, fake in {
-        "Stream": Stream,
-        "stream": stream,
-        "current_stream": lambda: current[-1],
-        "synchronize": clock.synchronize,
-        "Event": clock.Event,
-        "_sleep": clock.launch,
-    }.items():
+    fakes = {"Stream": Stream, "stream": stream, "current_stream": lambda: current[-1]}
+    fakes |= {"synchronize": clock.synchronize, "Event": clock.Event, "_sleep": clock.launch}
+    for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     space = {"torch": torch, "time": time, "predict_chunks": predict_chunks, "modes": []}

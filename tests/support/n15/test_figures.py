@@ -12,8 +12,7 @@ def test_replicas_read_every_place_once_and_their_ranks_the_same():
         assert [[p.rank for p in row] for row in mesh] == [list(range(d * n, d * n + n)) for d in range(ranks // n)]
         assert all(p.places() == row[0].places() for row in mesh for p in row)
         read = sorted(place for row in mesh for place in row[0].places(8 // len(mesh) or 1))
-        assert read == list(range(len(read)))
-        assert [layer for p in mesh[0] for layer in p.layers] == list(range(8))
+        assert read == list(range(len(read))) and [layer for p in mesh[0] for layer in p.layers] == list(range(8))
 
 
 def test_dealt_to_ranks_the_ends_of_a_pipeline_differ_and_ranks_that_make_none_are_refused():
@@ -35,14 +34,11 @@ def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_
     )
 
 
-def test_the_picture_of_plans_names_the_fastest_that_fits():
+def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
     settings = {"ranks": 64, "micro_batches": 8, "schedule": "1F1B", "bandwidth": 1.0}
     best = fastest(every_plan(64, 8), 100e6)
     assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(n15.draw_plans(**settings, memory=100))
     assert "nothing fits into 1 MB" in alt_text(n15.draw_plans(**settings, memory=1))
-
-
-def test_equal_losses_are_one_curve_and_a_run_that_learns_nothing_is_said_to():
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -119,11 +120,9 @@ def test_parameters_count_param_scale_times_and_buffers_once():
 
 
 # --- both leave the module alone, and take what GPipe takes
-by = pytest.mark.parametrize(
-    "balance",
-    [lambda *a: balance_by_time(*a, timeout=0.0, device="cpu"), lambda *a: balance_by_size(*a, device="cpu")],
-    ids=["time", "size"],
-)
+by = pytest.mark.parametrize("balance", [
+    partial(balance_by_time, timeout=0.0, device="cpu"), partial(balance_by_size, device="cpu"),
+], ids=["time", "size"])  # fmt: skip
 
 
 @by

@@ -142,10 +142,8 @@ def ask(in_queue, out_queue, compute):
 def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
     threads = []
     with spawn_workers([CPU]) as (in_queues, out_queues):
-        done = task(
-            lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
-            lambda batch: threads.append((threading.current_thread(), batch)),
-        )
+        note = lambda batch: threads.append((threading.current_thread(), batch))  # noqa: E731
+        done = task(lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)), note)
         in_queues[0].put(done)
         ok, (same, batch) = out_queues[0].get(timeout=20)
     same.finalize(batch)

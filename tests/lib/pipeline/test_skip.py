@@ -161,9 +161,8 @@ def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
     shapes, forward = [], Copy.forward
-    monkeypatch.setattr(
-        Copy, "forward", staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
-    )
+    note = staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
+    monkeypatch.setattr(Copy, "forward", note)
 
     def wide(self, x):
         yield stash("wide", x.repeat(1, 5))

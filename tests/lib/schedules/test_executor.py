@@ -438,9 +438,8 @@ def test_costs_are_medians_without_the_run_that_warms_up(monkeypatch):
         def run(self, *arguments, **more):
             def span(measured):
                 op, stage, i = Action.parse(measured.label)
-                return replace(
-                    measured, start=0, end={"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
-                )
+                end = {"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
+                return replace(measured, start=0, end=end)
 
             losses, trace = super().run(*arguments, **more)
             return losses, Trace(map(span, trace))

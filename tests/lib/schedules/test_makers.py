@@ -14,7 +14,7 @@ from lib.schedules.table import Schedule, ScheduleError, slotted, validate
 from tests.lib.refusal import refuses
 
 LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
-V_SHAPED = [zbv, dualpipe_v]
+V_SHAPED, PLAIN = [zbv, dualpipe_v], [gpipe, one_f_one_b, zero_bubble_h1]
 TORCH = {interleaved_one_f_one_b: "ScheduleInterleaved1F1B", looped_bfs: "ScheduleLoopedBFS",
     interleaved_zero_bubble: "ScheduleInterleavedZeroBubble", zbv: "ScheduleZBVZeroBubble",
     dualpipe_v: "ScheduleDualPipeV"}  # fmt: skip
@@ -93,9 +93,7 @@ def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
     validate(interleaved_one_f_one_b(m, n, v))
 
 
-@pytest.mark.parametrize(
-    "maker", [*TORCH, zero_bubble_h1, model_parallel, gpipe, one_f_one_b, eager_one_f_one_b, pipedream]
-)
+@pytest.mark.parametrize("maker", [*TORCH, *PLAIN, model_parallel, eager_one_f_one_b, pipedream])
 def test_sizes_below_one_are_refused_by_name(maker):
     more = (2,) if maker in LOOPED else ()
     refuses(ValueError, "micro_batches must be at least 1, not 0", maker, 0, 2, *more)

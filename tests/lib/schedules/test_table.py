@@ -87,9 +87,8 @@ def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_
 
 def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
     path = tmp_path / "torch.csv"
-    path.write_text(
-        "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1SEND_B0\n"
-    )
+    rank_0 = "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n"
+    path.write_text(f"{rank_0}1RECV_F0,1F0,1SEND_B0\n")
     assert Schedule.from_csv("t", path) == table("0F0 . 0F1 3B0 0I1 0W1\n1F0", "t")
     path.write_text("1RECV_F0\n1F0\n")
     assert Schedule.from_csv("t", path) == table(".\n1F0", "t"), "a rank without work is a rank"
@@ -179,35 +178,23 @@ def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
 
 
 @pytest.mark.parametrize("text, why", [
-    (
-        "0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
-        "rank 0, slot 1: 0B0 needs 1B0, which rank 1 does only after 1F1; "
-        "1F1 needs 0F1, which rank 0 does only after 0B0",
-    ),
-    (
-        "0F0 0F1 . . . 0B0 0B1\n.   1F0 1B0 1F1 1B1\n.   . 2F0 2F1 2B0 2B1",
-        "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
-        "2F1 needs 1F1, which rank 1 does only after 1B0",
-    ),
-    (  # told from its first slot, also if others wait for another part of it
-        "2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
-        "rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; "
-        "1F1 needs 0F1, which rank 1 does only after 0B0",
-    ),
-    (  # what is needed may itself be what its rank waits to do
-        "0F0 0B0 2F0 2B0\n. 1F0 1B0",
-        "rank 0, slot 1: 0B0 needs 1B0; 1B0 needs 2B0, which rank 0 does only after 0B0",
-    ),
+    ("0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
+     "rank 0, slot 1: 0B0 needs 1B0, which rank 1 does only after 1F1; "
+     "1F1 needs 0F1, which rank 0 does only after 0B0"),
+    ("0F0 0F1 . . . 0B0 0B1\n.   1F0 1B0 1F1 1B1\n.   . 2F0 2F1 2B0 2B1",
+     "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
+     "2F1 needs 1F1, which rank 1 does only after 1B0"),
+    ("2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",  # told from its first slot, also if others wait for another part of it
+     "rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; "
+     "1F1 needs 0F1, which rank 1 does only after 0B0"),
+    ("0F0 0B0 2F0 2B0\n. 1F0 1B0",  # what is needed may itself be what its rank waits to do
+     "rank 0, slot 1: 0B0 needs 1B0; 1B0 needs 2B0, which rank 0 does only after 0B0"),
     # ranks that wait behind are not blamed; of two faults the first is told; what torch draws for 1F1B
     ("0F0 0B0\n1F0 1B0\n2B0 2F0", "rank 2, slot 0: 2B0 needs 2F0, which the same rank does only later, in slot 1"),
-    (
-        "0F0 . 0B1 0F1 0B0\n. 1B0 1F0 1F1 1B1",
-        "rank 1, slot 1: 1B0 needs 1F0, which the same rank does only later, in slot 2",
-    ),
-    (
-        "0F0 0F1 . 0B0 0F2 0B1 0B2\n1F1 1B0 1F2 1B1 1B2",
-        "rank 1, slot 1: 1B0 needs 1F0, which stands nowhere in the table",
-    ),
+    ("0F0 . 0B1 0F1 0B0\n. 1B0 1F0 1F1 1B1",
+     "rank 1, slot 1: 1B0 needs 1F0, which the same rank does only later, in slot 2"),
+    ("0F0 0F1 . 0B0 0F2 0B1 0B2\n1F1 1B0 1F2 1B1 1B2",
+     "rank 1, slot 1: 1B0 needs 1F0, which stands nowhere in the table"),
 ])  # fmt: skip
 def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     with pytest.raises(ScheduleError) as caught:

@@ -21,9 +21,8 @@ def draw_bars(count, color, hatched):
     return describe(figure, f"{count} {color} bars{', hatched' if hatched else ''}")
 
 
-CONTROLS = dict(
-    count=whole(1, 9, 3, "bars"), color=choice(["red", "blue"], "red", "colour"), hatched=switch(False, "hatched")
-)
+CONTROLS = {"count": whole(1, 9, 3, "bars"), "color": choice(["red", "blue"], "red", "colour")}
+CONTROLS["hatched"] = switch(False, "hatched")
 
 
 def controls_of(explorer):

@@ -64,10 +64,9 @@ def test_every_kind_has_a_letter_and_a_colour_and_labels_get_shorter_until_they_
     assert "load 0" in shown and "L1" in shown and "load 1" not in shown
 
 
-@pytest.mark.parametrize(
-    "end, whole, shown",
-    [(3, False, "0.0 0.5 1.0 1.5 2.0 2.5 3.0"), (3, True, "0 1 2 3"), (55.7, False, "10 20 30 40 50")],
-)
+@pytest.mark.parametrize("end, whole, shown", [
+    (3, False, "0.0 0.5 1.0 1.5 2.0 2.5 3.0"), (3, True, "0 1 2 3"), (55.7, False, "10 20 30 40 50"),
+])  # fmt: skip
 def test_ticks_are_round_and_whole_where_half_a_clock_means_nothing(end: float, whole: bool, shown: str) -> None:
     assert [text for _, text in ticks(0.1 * (end > 3), end, whole=whole)] == shown.split()
 
@@ -112,22 +111,14 @@ def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the
     assert any("Recorded on another machine: NVIDIA H200" in shown for shown in texts(figure))
 
 
-DEGENERATE = {
-    "nothing": Trace(),
-    "idle": Trace((), ("rank 0",)),
-    "an instant": Trace([Span("a", "an instant", 1, 1)]),
-    "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]),
-}
+DEGENERATE = (Trace(), Trace((), ("rank 0",)), Trace([Span("a", "an instant", 1, 1)]),
+    Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]))  # fmt: skip
 
 
 @pytest.mark.parametrize("drawn", [
-    *({"measured": trace} for trace in DEGENERATE.values()),
+    *({"measured": trace} for trace in DEGENERATE),
     {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
-    {
-        "measured": MEASURED,
-        "predicted": PREDICTED,
-        "title": "A finding that is so long that it takes two lines " * 2,
-    },
+    {"measured": MEASURED, "predicted": PREDICTED, "title": "A finding that is so long, it takes two lines " * 2},
     {"measured": LOTS},
     {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
     {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},

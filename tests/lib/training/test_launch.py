@@ -301,16 +301,13 @@ def test_an_error_file_says_more_than_the_log(tmp_path):
     assert RankLogs(tmp_path, show=False).cause(1).error == "ValueError: from the log"
 
 
-@pytest.mark.parametrize(
-    "stderr, expected",
-    [
+@pytest.mark.parametrize("stderr, expected", [
         ("usage: x\nx.py: error: unrecognized: --y\n", "exit code 2: x.py: error: unrecognized: --y"),
         ('  File "x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
         (f"{HEAD}  File x\nA: 1\n\nDuring …\n\n{HEAD}  File x\nB\n", "B"),
         (f"{HEAD}  File x\n", "exit code 2: File x"),  # ended while it was printed
         ("", "exit code 2"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_a_rank_is_quoted_whatever_it_left(tmp_path, stderr, expected):
     cause(tmp_path, {0: 2}, {})
     (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)

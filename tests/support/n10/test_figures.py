@@ -16,10 +16,10 @@ def test_held_tensors_are_counted_as_predicted():
 def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held_and_have_the_reason():
     for mode in runs.MODES:
         steps = runs.predict(6, 3, 2, mode)
-        bars = {
-            (tensor, t) for tensor, a, b, _ in n10.lives(steps, 6, 3, runs.checkpointed(2, mode)) for t in range(a, b)
+        lives = n10.lives(steps, 6, 3, runs.checkpointed(2, mode))
+        assert {(tensor, t) for tensor, a, b, _ in lives for t in range(a, b)} == {
+            (tensor, t) for t, step in enumerate(steps) for tensor in step.held
         }
-        assert bars == {(tensor, t) for t, step in enumerate(steps) for tensor in step.held}
     steps = runs.predict(4, 2)
     reasons = {(k, a): why for (_, k), a, _, why in n10.lives(steps, 4, 2, 1)}
     assert {why for (k, _), why in reasons.items() if k in (1, 3, 4)} == {"recomputed"}

@@ -66,16 +66,13 @@ def test_a_wrong_half_of_fork_and_join_is_named(base, half, wrong, says):
     assert verdict.status == "wrong" and says in verdict.message
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
+@pytest.mark.parametrize(("old", "new", "says"), [
         ("return MyJoin.apply(output, phony)", "MyJoin.apply(output, phony)", "returned None"),
         ("None, None, None, x.grad", "None, None, None, None", "the gradient of parameter 0 is [0.0,"),
         ("None, None, None, x.grad", "None, x.grad", "one gradient for each argument of forward"),
         ("None, None, None, x.grad", "None, None, None, 2 * x.grad", "the gradient of parameter 0 is"),
         ('= x, ctx.function(x)', '= x, (ctx.function(x), ctx.function(x))[1]', "recomputes, once and before"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_a_wrong_part_of_the_two_nodes_is_told(old, new, says):
     verdict = n11.check_halves(*n11.changed(old, new, MyCheckpoint, MyRecompute, my_tie))
     assert verdict.status == "wrong" and says in verdict.message

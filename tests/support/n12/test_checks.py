@@ -15,9 +15,8 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert n12.check_flatten(flatten_sequential)
 
     def copies(module):
-        return nn.Sequential(
-            *(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in n12.flatten_sequential(module))
-        )
+        flat = n12.flatten_sequential(module)
+        return nn.Sequential(*(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in flat))
 
     def appends(module):
         flat = n12.flatten_sequential(module)
@@ -48,9 +47,10 @@ def test_a_pipeline_with_another_order_of_lines_passes():
             with built.spawn_workers([torch.device("cpu")] * n) as queues:
                 for clock in built.clock_cycles(m, n):
                     built.fence(clock, batches, lambda x, j: x)
+                    layers = [self.partitions[j] for _, j in clock]
                     layers = [
-                        partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
-                        for i, j in clock
+                        partial(built.my_checkpoint, x) if i < stop else x
+                        for (i, _), x in zip(clock, layers, strict=True)
                     ]
                     pairs = [*zip(clock, layers, strict=True)][::-1]
                     tasks = {j: built.Task(None, compute=partial(layer, batches[i])) for (i, j), layer in pairs}
@@ -66,9 +66,7 @@ def hangs(tasks, in_queues, out_queues):
     return {j: out_queues[j].get() for j in tasks}
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
+@pytest.mark.parametrize("wrong, says", [
         (n12._mini(clock=hangs), "it does not come back"),
         (n12._mini(join=lambda batches: batches), "forward must return one tensor, not list"),
         (n12._mini(join=lambda batches: None), "forward returned None"),
@@ -77,8 +75,7 @@ def hangs(tasks, in_queues, out_queues):
         (n12._mini(holds=lambda parts: nn.ModuleList(parts[:1])), "or do layers lie in no partition?"),
         (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
         (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, wrong, says):
     monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
     verdict = n12.check_mini(wrong)

@@ -14,10 +14,9 @@ def record():
     return recordings.load("published_gpipe")
 
 
-@pytest.mark.parametrize(
-    "costs, chunks, clocks",
-    [([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]), ([1.0, 3.0, 2.0], 1, [0, 1, 4]), ([3.0, 1.0], 2, [0, 3, 6])],
-)
+@pytest.mark.parametrize("costs, chunks, clocks", [
+    ([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]), ([1.0, 3.0, 2.0], 1, [0, 1, 4]), ([3.0, 1.0], 2, [0, 3, 6]),
+])  # fmt: skip
 def test_a_clock_ends_with_its_slowest_task(costs, chunks, clocks):
     trace = n12.predicted_forward(costs, chunks)
     assert sorted({span.start for span in trace}) == clocks
@@ -54,9 +53,8 @@ def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called
     text = alt_text(n12.draw_gains(rows))
     assert "m = 8: predicted 1.10 ×, measured 1.20 ×" in text and "2 m / (m + 1) is 1.78" in text
     runs = {"plain": [2.0, 1.0], "n = 1": [2.0, 1.0]}
-    assert "2 runs with one seed: at every step the same loss, to the last bit" in alt_text(
-        n12.draw_same(runs, [2.0, 1.1])
-    )
+    words = alt_text(n12.draw_same(runs, [2.0, 1.1]))
+    assert "2 runs with one seed: at every step the same loss, to the last bit" in words
     runs["n = 2"] = [2.0, 0.9]
     assert n12.furthest(runs) == pytest.approx(0.1)
     assert "the same loss to within 1e-01 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))

@@ -11,10 +11,8 @@ from support.n13 import checks as n13
 
 def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
     ours = {name: n13.ask_clocks(n13.check_step.reference)(name) for name in n13.programs()}
-    theirs = {
-        name: [f"{race.earlier.label} and {race.later.label}" for race in find_races(operations)]
-        for name, operations in n13.programs().items()
-    }
+    found = {name: find_races(operations) for name, operations in n13.programs().items()}
+    theirs = {name: [f"{race.earlier.label} and {race.later.label}" for race in races] for name, races in found.items()}
     assert ours == theirs and 5 <= sum(map(bool, ours.values())) <= len(ours) - 5
 
 
@@ -153,18 +151,10 @@ def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetche
 @pytest.mark.parametrize("wrong, says", [
     (partial(bounded, 0), "stands still until all is computed"),
     (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
-    (
-        but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
-        "record_stream tells the allocator",
-    ),
-    (
-        but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
-        "wait_stream waits for all",
-    ),
-    (
-        but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
-        "stands still until copy of batch 0",
-    ),
+    (but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)), "record_stream tells the allocator"),
+    (but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
+     "wait_stream waits for all"),
+    (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "stands still until copy of batch 0"),
     (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), len(batches) - 1), "batch 5 is lost"),
     (nothing_ahead, "nothing is prefetched"),
     (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),

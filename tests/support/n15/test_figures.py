@@ -29,9 +29,8 @@ def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_
 
     assert crossing(n15.ORDERS[0]) == {"ring"} and crossing(n15.ORDERS[1]) == {"pipeline"}
     assert not any(link.crosses for order in n15.ORDERS for link in n15.links_of(8, 4, 8, order))
-    assert "0 of 12 pipeline links, 16 of 16 ring links" in alt_text(
-        n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0])
-    )
+    words = alt_text(n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0]))
+    assert "0 of 12 pipeline links, 16 of 16 ring links" in words
 
 
 def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():

@@ -12,6 +12,7 @@ from torch import nn
 from lib.pipeline import DeferredBatchNorm, GPipe, convert_deferred_batch_norm
 from lib.pipeline.batchnorm import mini_batch
 from lib.pipeline.checkpoint import checkpoint
+from tests.lib.models import Function
 from tests.lib.refusal import refuses
 
 SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 4, 2), nn.BatchNorm3d: (3, 2, 2, 2)}
@@ -106,13 +107,18 @@ def test_alone_it_counts_to_chunks_and_a_commit_of_nothing_is_nothing():
     assert all(torch.equal(before[name], value) for name, value in deferred.state_dict().items())
 
 
-def test_a_recomputed_micro_batch_is_not_counted_again():
+def test_a_recomputed_micro_batch_is_not_counted_again_nor_a_gpipe_in_a_recomputed_partition():
     norm, deferred = pair(chunks=1)
     batch = rows(8)
     norm(batch)
     checkpoint(deferred, batch.clone().requires_grad_()).sum().backward()
     assert_same_statistics(norm, deferred)
     assert not deferred.sum.any()
+    inner = GPipe(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), [1, 1], devices=["cpu"] * 2, chunks=2)
+    arguments = dict(devices=["cpu"] * 2, chunks=2, checkpoint="always", deferred_batch_norm=True)
+    model = GPipe(nn.Sequential(nn.Linear(3, 3), inner), [1, 1], **arguments)
+    model(rows(8)).sum().backward()
+    assert model[1][0].num_batches_tracked == 2, "one for each of the outer micro-batches"
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
@@ -128,7 +134,7 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
     assert_same_statistics(plain, model.to_sequential())
 
 
-def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
+def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own_and_alone_it_counts_right_too():
     norm, batch = nn.BatchNorm1d(3, momentum=None), rows(8, mean=5.0)
     parts = nn.Sequential(convert_deferred_batch_norm(copy.deepcopy(norm)), nn.Identity())
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
@@ -138,8 +144,6 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
         norm(batch)
     assert_same_statistics(norm, model[0], rtol=1e-4, atol=1e-5)
 
-
-def test_alone_it_counts_right_under_several_threads_too():
     class Slow(list):
         def append(self, value):
             super().append(value)
@@ -152,27 +156,16 @@ def test_alone_it_counts_right_under_several_threads_too():
     assert deferred.num_batches_tracked == 200 and not deferred.sum.any()
 
 
-def test_a_gpipe_in_a_recomputed_partition_does_not_count_again():
-    inner = GPipe(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), [1, 1], devices=["cpu"] * 2, chunks=2)
-    arguments = dict(devices=["cpu"] * 2, chunks=2, checkpoint="always", deferred_batch_norm=True)
-    model = GPipe(nn.Sequential(nn.Linear(3, 3), inner), [1, 1], **arguments)
-    model(rows(8)).sum().backward()
-    assert model[1][0].num_batches_tracked == 2, "one for each of the outer micro-batches"
-
-
 def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
     # torchgpipe keeps the sums of the failed mini-batch and counts on from there.
-    class FailsOnce(nn.Module):
-        calls = 0
+    def fails_once(x):
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("once")
+        return x
 
-        def forward(self, x):
-            self.calls += 1
-            if self.calls == 2:
-                raise ValueError("once")
-            return x
-
-    norm, batch = nn.BatchNorm1d(3), rows(8)
-    parts = nn.Sequential(copy.deepcopy(norm), FailsOnce())
+    norm, batch, calls = nn.BatchNorm1d(3), rows(8), []
+    parts = nn.Sequential(copy.deepcopy(norm), Function(fails_once))
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
     refuses(ValueError, "once", model, rows(8, mean=1e6))
     assert model[0].num_batches_tracked == 0
@@ -181,16 +174,13 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
 
 
 # --- conversion
-def test_state_goes_both_ways():
+def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
     # torchgpipe adds `sum` and `sum_squares`: nn.BatchNorm then refuses the state.
     norm, deferred = pair()
     feed(deferred, rows(8), 2)
     norm.load_state_dict(deferred.state_dict())
     DeferredBatchNorm(3, chunks=2).load_state_dict(norm.state_dict())
     assert_same_statistics(norm, deferred)
-
-
-def test_conversion_keeps_the_objects_and_the_mode():
     # torchgpipe puts a frozen BatchNorm back into training.
     norm, calls = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval(), []
     norm.register_forward_hook(lambda *_: calls.append(1))

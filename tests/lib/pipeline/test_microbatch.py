@@ -7,11 +7,15 @@ from lib.pipeline.microbatch import Batch, check, gather, scatter
 from tests.lib.refusal import refuses
 
 
-def test_micro_batches_are_views_and_a_single_one_is_not_copied():
+def test_micro_batches_are_views_a_single_one_is_not_copied_and_check_takes_tensors_and_tuples():
     x = torch.zeros(4, 2)
     assert all(batch.tensor.untyped_storage() is not None for batch in scatter(x, 2))
     scatter(x, 2)[1].tensor.fill_(1)
     assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]] and gather([Batch(x)]) is x
+    check(torch.tensor(42))
+    check((torch.tensor(4), torch.tensor(2)))
+    for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
+        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
 @pytest.mark.parametrize("input, chunks, error, message", [
@@ -33,13 +37,6 @@ def test_what_cannot_be_scattered_says_why(input, chunks, error, message):
 ])  # fmt: skip
 def test_what_cannot_be_gathered_says_why(outputs, message):
     refuses(ValueError, message, gather, [Batch(output) for output in outputs])
-
-
-def test_check_takes_tensors_and_tuples_of_tensors():
-    check(torch.tensor(42))
-    check((torch.tensor(4), torch.tensor(2)))
-    for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
-        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
 def test_an_atomic_batch_is_like_a_tuple_of_one_and_a_tuple_is_assigned_by_index_or_whole():

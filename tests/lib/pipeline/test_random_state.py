@@ -86,7 +86,8 @@ def test_another_seed_draws_other_numbers_and_backward_or_a_layer_without_leaves
     model(torch.ones(4, 2)).sum().backward()
     assert torch.equal(torch.get_rng_state(), before)
     model = GPipe(nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5)), [1, 1], devices=CPU, chunks=2, checkpoint="always")
-    y, before = model(torch.ones(4, 4, requires_grad=True)), torch.get_rng_state()
+    y = model(torch.ones(4, 4, requires_grad=True))
+    before = torch.get_rng_state()
     y.sum().backward()
     assert torch.equal(torch.get_rng_state(), before)
 

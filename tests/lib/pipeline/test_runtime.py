@@ -40,7 +40,7 @@ def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
 
 
 # --- phonies, fork, join
-def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_for_in_inference_mode():
+def test_a_phony_is_made_once_and_serves_autograd_in_inference_mode_and_fork_keeps_no_node_alive():
     get_phony.cache_clear()
     with torch.inference_mode():
         with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
@@ -50,6 +50,24 @@ def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_f
     x = torch.ones(1, requires_grad=True)
     join(x, with_grad * 1).backward()
     assert x.grad.item() == 1
+
+    class Kept(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, kept, x):
+            ctx.kept = kept
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            ctx.kept.append(weakref.ref(ctx))
+            return None, grad
+
+    kept = []
+    x, phony = Fork.apply(Kept.apply(kept, torch.ones(1, requires_grad=True)))
+    x = Join.apply(x, phony)
+    x.backward()
+    del x, phony
+    assert kept[0]() is None
 
 
 @pytest.mark.parametrize("tied, expected", [(False, ["a", "b"]), (True, ["b", "a"])])
@@ -84,26 +102,6 @@ def test_fork_and_join_change_nothing_without_a_gradient_and_a_batch_is_tied_by_
     batch[3].backward()  # the loss uses only one of them
     assert b.grad.item() == 1 and a.grad is None
     assert fork_batch(Batch((mask, fixed))) is None and not join_batch(Batch((mask, fixed)), phony)
-
-
-def test_fork_keeps_no_node_alive_after_backward():
-    class Kept(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, kept, x):
-            ctx.kept = kept
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            ctx.kept.append(weakref.ref(ctx))
-            return None, grad
-
-    kept = []
-    x, phony = Fork.apply(Kept.apply(kept, torch.ones(1, requires_grad=True)))
-    x = Join.apply(x, phony)
-    x.backward()
-    del x, phony
-    assert kept[0]() is None
 
 
 # --- copy and wait

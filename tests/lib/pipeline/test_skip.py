@@ -82,17 +82,13 @@ def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_ar
     refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")
 
 
-def twice(self, x):
-    yield pop("early")
-    yield pop("early")
-
-
 @pytest.mark.parametrize("module, error, message", [
     (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
     (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
     (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
     (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
-    (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
+    (layer(pops=["early"], forward=lambda self, x: ((yield pop("early")), (yield pop("early")))),
+     RuntimeError, "'early' has been popped already"),
     (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
 ])  # fmt: skip
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):

@@ -72,7 +72,7 @@ def test_the_known_winners(units, weight, message, memory, name, seconds):
     assert (chosen.name, chosen.seconds) == (name, pytest.approx(seconds))
 
 
-def test_every_other_is_passed_over_for_a_reason():
+def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro_batches_the_best_taken():
     chosen = choose({5: equal(3, 0)}, 3, communicate=0.5, memory=4)
     assert str(chosen).splitlines() == ["1F1B, m = 5: 25 s, holds 3", "  model parallel, m = 5: slower by 30 s",
         "  GPipe, m = 5: needs 5 live activations, and 4 fit",
@@ -84,9 +84,6 @@ def test_every_other_is_passed_over_for_a_reason():
         "  ZB-V, m = 5: its 6 stages do not divide 3 units",
         "  DualPipeV, m = 5: dualpipe_v needs as many micro-batches as stages, with 3 partitions at least 6, not 5",
         "  PipeDream, m = 5: never flushes: its gradients are those of older weights"]  # fmt: skip
-
-
-def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts_in_the_smallest():
     costs = {m: Costs([8 / m] * 2, [16 / m] * 2) for m in (2, 4, 8)}
     assert ", m = 8" in choose(costs, 2).name, "more of them, a smaller bubble"
     assert ", m = 2" in choose(costs, 2, communicate={2: 1, 4: 20, 8: 20}).name, "unless their messages cost more"

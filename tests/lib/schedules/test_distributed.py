@@ -395,16 +395,13 @@ def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: La
         assert all(off < 1e-6 for off in seen[maker]["losses"])
 
 
-def test_replicas_do_one_table_in_lanes_of_their_own_and_a_rank_that_is_killed_ends_all(four: Launch) -> None:
+def test_replicas_do_one_table_the_mesh_may_be_turned_round_and_a_rank_that_is_killed_ends_all(four: Launch):
+    for rank, seen in enumerate(four.seen):
+        assert seen["other order"]["place"] == [rank % 2, rank // 2] and seen["other order"]["gradients"] < 1e-6
+    assert four.seen[2]["broadcast"] == [0.0, 0.0]
     measured = trace(four, "one_f_one_b")
     assert sorted(measured.lanes) == [f"rank {rank}" for rank in range(4)]
     for rank in range(2):
         lanes = [[s.label for s in measured.only(lane=f"rank {r}")] for r in (rank, rank + 2)]
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
     assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL) and four.seconds_to_end < 60
-
-
-def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(four: Launch):
-    for rank, seen in enumerate(four.seen):
-        assert seen["other order"]["place"] == [rank % 2, rank // 2] and seen["other order"]["gradients"] < 1e-6
-    assert four.seen[2]["broadcast"] == [0.0, 0.0]

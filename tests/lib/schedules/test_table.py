@@ -184,7 +184,7 @@ def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
     ("0F0 0F1 . . . 0B0 0B1\n.   1F0 1B0 1F1 1B1\n.   . 2F0 2F1 2B0 2B1",
      "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
      "2F1 needs 1F1, which rank 1 does only after 1B0"),
-    ("2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",  # told from its first slot, also if others wait for another part of it
+    ("2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",  # told from its first slot
      "rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; "
      "1F1 needs 0F1, which rank 1 does only after 0B0"),
     ("0F0 0B0 2F0 2B0\n. 1F0 1B0",  # what is needed may itself be what its rank waits to do

@@ -26,7 +26,7 @@ def bars(axes):
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_the_bars_are_the_simulated_spans_and_the_hatches_are_the_waits(maker):
+def test_every_table_runs_its_bars_are_the_simulated_spans_and_its_hatches_the_waits(maker):
     schedule, _ = make(maker, 5, 3, 2)
     costs = {"forward": 1.0, "backward": 2.0, "communicate": 0.5}
     figure = draw_schedule(schedule, **costs)
@@ -35,6 +35,10 @@ def test_the_bars_are_the_simulated_spans_and_the_hatches_are_the_waits(maker):
     hatched = [c for c in figure.axes[0].collections if c.get_hatch()]
     assert sum(len(c.get_paths()) for c in hatched) == len(waits_for(schedule, **costs))
     assert f"held by rank: {', '.join(f'{peak:g}' for peak in held(schedule))}" in alt_text(figure)
+    for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
+        schedule, changed = make(maker, m, n, v)
+        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
+        assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
 def test_several_schedules_are_compared_on_one_time_axis_and_stages_count_as_parts_of_a_rank():
@@ -48,14 +52,6 @@ def test_several_schedules_are_compared_on_one_time_axis_and_stages_count_as_par
     forward = Schedule("forward", [row[:3] for row in gpipe(3, 1).compact().ranks])
     figure = draw_schedule(forward)
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
-
-
-@pytest.mark.parametrize("maker", MAKERS)
-def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(maker):
-    for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
-        schedule, changed = make(maker, m, n, v)
-        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
-        assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():

@@ -186,14 +186,11 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monk
 
 
 @pytest.mark.ranks
-def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path):
+def test_an_interrupt_leaves_nothing_stays_one_and_while_processes_are_being_ended_saves_none(tmp_path):
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
     refuses(KeyboardInterrupt, "", torchrun, script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
     assert commands_that_know(tmp_path) == []
 
-
-@pytest.mark.ranks
-def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path):
     class Impatient(_Family):
         presses = 0
 

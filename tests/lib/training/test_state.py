@@ -72,7 +72,9 @@ def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
     assert load_state(path, *trained(), {}) == {"step": 3} and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
 
 
-@pytest.mark.parametrize("damage", "cut empty text flipped method locked bomb pickle foreign format".split())
+@pytest.mark.parametrize("damage", [
+    "cut", "empty", "text", "flipped", "method", "locked", "bomb", "pickle", "foreign", "format",
+])  # fmt: skip
 def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path, damage):
     path = tmp_path / "s.npz"
     save_state(path, *trained(), {})

@@ -2,7 +2,6 @@
 
 import torch
 
-from support.checks import Exercise
 from support.n10 import checks as n10
 from support.n10.runs import measure, segments_of
 
@@ -49,5 +48,4 @@ def test_a_famous_wrong_guess_is_neither_right_nor_close():
     for guess, wrong in ((n10.guess_flops, 1.25), (n10.guess_momentum, 0.2), (n10.guess_least, 8)):
         said = guess(wrong).message
         assert "that is it" not in said and "close" not in said and "(" in said
-    assert "that is it" in n10.guess_flops(4 / 3).message and "that is it" in n10.guess_flops("1.33").message
-    assert isinstance(n10.check_cheapest, Exercise)
+    assert "that is it" in n10.guess_flops("1.33").message

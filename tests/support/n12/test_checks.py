@@ -44,16 +44,15 @@ def test_a_pipeline_with_another_order_of_lines_passes():
             batches = [part for (part,) in built.scatter((x,), self.chunks)]
             m, n = len(batches), len(self.partitions)
             stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
+
+            def layer(i, j):
+                return partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
+
             with built.spawn_workers([torch.device("cpu")] * n) as queues:
                 for clock in built.clock_cycles(m, n):
                     built.fence(clock, batches, lambda x, j: x)
-                    layers = [self.partitions[j] for _, j in clock]
-                    layers = [
-                        partial(built.my_checkpoint, x) if i < stop else x
-                        for (i, _), x in zip(clock, layers, strict=True)
-                    ]
-                    pairs = [*zip(clock, layers, strict=True)][::-1]
-                    tasks = {j: built.Task(None, compute=partial(layer, batches[i])) for (i, j), layer in pairs}
+                    backwards = clock[::-1]
+                    tasks = {j: built.Task(None, compute=partial(layer(i, j), batches[i])) for i, j in backwards}
                     done = built.run_clock(tasks, *queues)
                     for i, j in clock:
                         batches[i] = done[j]

@@ -58,7 +58,7 @@ def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():
             assert idle == pytest.approx((n - 1) * max(f + i - w, f, i))
 
 
-def test_only_steps_of_zb_v_fit_into_each_other_and_in_the_others_no_rank_ends_after_rank_0():
+def test_only_steps_of_zb_v_fit_into_each_other_and_a_longer_warm_up_needs_longer_ones_in_front():
     table = zbv(8, 4)
     ends = [simulate(n14.in_a_row(table, k), 0.5, 1).makespan for k in (1, 2, 3)]
     assert ends == [25.5, 49.5, 73.5]
@@ -67,6 +67,9 @@ def test_only_steps_of_zb_v_fit_into_each_other_and_in_the_others_no_rank_ends_a
         trace = simulate(made, share, 2 * share)
         first = trace.only(lane="rank 0")
         assert (first.start, first.end) == (0, trace.end)
+    ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
+    assert ticks == [105, 105, 321]
+    refuses(schedules.ScheduleError, "", simulate, with_warm_up("", 32, (4, 8, 3, 1)))
 
 
 def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_seen():
@@ -119,9 +122,3 @@ def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_list_no_whole_numb
     assert "`ceil` gives one" in n14.check_forwards_ahead(floats).message
     made = n14.check_interleaved(lambda m, n, v: solved.table("", solved.interleaved(m, n, v)))
     assert "return the lists of tasks" in made.message
-
-
-def test_a_warm_up_of_1f1b_may_be_longer_only_if_those_in_front_are_as_much_longer():
-    ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
-    assert ticks == [105, 105, 321]
-    refuses(schedules.ScheduleError, "", simulate, with_warm_up("", 32, (4, 8, 3, 1)))

@@ -44,7 +44,7 @@ def test_places_losses_rows_weights_and_steps_are_read_from_the_ranks_that_know_
     assert traces[0].lanes == tuple(f"rank {rank}" for rank in range(4))
 
 
-def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() -> None:
+def test_costs_read_from_a_simulated_run_are_its_own_and_another_order_than_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule, [1.0, 2.0], [3.0, 4.0], communicate=0.25)
     for least in (False, True):
@@ -56,9 +56,6 @@ def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() 
     slow = Trace(Span(s.lane, s.label, 3 * s.start + 1, 3 * s.end, s.kind) for s in simulate(schedule))
     costs = n15.measured_costs([slow], schedule, least=True)
     assert simulate(schedule, costs.forward, costs.backward).makespan <= slow.makespan
-
-
-def test_an_order_that_is_not_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule)
     assert n15.in_order(trace, schedule) and not n15.in_order(simulate(gpipe(4, 2)), schedule)

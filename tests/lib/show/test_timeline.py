@@ -111,12 +111,12 @@ def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the
     assert any("Recorded on another machine: NVIDIA H200" in shown for shown in texts(figure))
 
 
-DEGENERATE = (Trace(), Trace((), ("rank 0",)), Trace([Span("a", "an instant", 1, 1)]),
-    Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]))  # fmt: skip
+DEGENERATE = {"nothing": Trace(), "idle": Trace((), ("rank 0",)), "an instant": Trace([Span("a", "an instant", 1, 1)]),
+    "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)])}  # fmt: skip
 
 
 @pytest.mark.parametrize("drawn", [
-    *({"measured": trace} for trace in DEGENERATE),
+    *({"measured": trace} for trace in DEGENERATE.values()),
     {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
     {"measured": MEASURED, "predicted": PREDICTED, "title": "A finding that is so long, it takes two lines " * 2},
     {"measured": LOTS},

@@ -112,7 +112,8 @@ def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the
 
 
 DEGENERATE = {"nothing": Trace(), "idle": Trace((), ("rank 0",)), "an instant": Trace([Span("a", "an instant", 1, 1)]),
-    "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)])}  # fmt: skip
+    "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("drawn", [

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -10,35 +11,27 @@ from torch import nn
 from lib.pipeline import balance_by_size, balance_by_time, partition
 from lib.pipeline.balance import layerwise_sandbox, profile_sizes, profile_times
 from lib.pipeline.skip import pop, skippable, stash
+from tests.lib.models import Function, hooked
 from tests.lib.refusal import refuses
 
 CPU = torch.device("cpu")
 KB = 1024
 
 
-class Sleep(nn.Module):
+def sleeps(milliseconds):
     """Cost a known time, however busy the machine is."""
-
-    def __init__(self, milliseconds):
-        super().__init__()
-        self.seconds = milliseconds / 1000
-
-    def forward(self, x):
-        time.sleep(self.seconds)
-        return x
+    return Function(lambda x: time.sleep(milliseconds / 1000) or x)
 
 
-class Keep(nn.Module):
-    """Leave `kilobytes` for backward, besides an output of 1 kB for each row of 256 numbers."""
+def keeps(kilobytes):
+    """Leave this for backward, besides an output of 1 kB for each row of 256 numbers."""
 
-    def __init__(self, kilobytes):
-        super().__init__()
-        self.kilobytes = kilobytes
-
-    def forward(self, x):
-        for _ in range(self.kilobytes // len(x)):
+    def layer(x):
+        for _ in range(kilobytes // len(x)):
             x = x + torch.zeros_like(x, requires_grad=True)  # kept: its gradient will be wanted
         return x + 1
+
+    return Function(layer)
 
 
 class Shared(list):
@@ -48,24 +41,23 @@ class Shared(list):
         return self
 
 
-class Call(nn.Module):
-    """Call a function, and note how many rows each call has."""
+class Call(Function):
+    """Note how many rows each call has."""
 
     def __init__(self, function):
-        super().__init__()
-        self.function, self.rows = function, Shared()
+        super().__init__(function)
+        self.rows = Shared()
 
     def forward(self, x):
         self.rows.append(len(x))
-        return self.function(x)
+        return super().forward(x)
 
 
 # --- the cut
 
 
 def test_costs_may_be_seconds_or_many_bytes():
-    assert partition([0.1, 0.2, 0.3], 2) == [2, 1]
-    assert partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
+    assert partition([0.1, 0.2, 0.3], 2) == [2, 1] and partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
 
 
 @pytest.mark.parametrize("costs, n, message", [
@@ -78,40 +70,25 @@ def test_what_can_not_be_cut(costs, n, message):
 
 
 # --- by time
-def test_time_decides():
-    model = nn.Sequential(*(Sleep(ms) for ms in (1, 1, 1, 1, 60)))  # far apart: a busy machine wakes sleepers late
+def test_time_decides_and_backward_counts():
+    model = nn.Sequential(*(sleeps(ms) for ms in (1, 1, 1, 1, 60)))  # far apart: a busy machine wakes sleepers late
     assert balance_by_time(2, model, torch.zeros(1), timeout=0.2, device="cpu") == [4, 1]
-
-
-def test_backward_counts():
-    class SlowBackward(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            time.sleep(0.02)
-            return grad
-
-    times = profile_times(nn.Sequential(nn.Linear(1, 1), Call(SlowBackward.apply)), torch.zeros(1), 0.0, CPU)
+    slow = Function(lambda x: hooked(x, lambda _: time.sleep(0.02)))
+    times = profile_times(nn.Sequential(nn.Linear(1, 1), slow), torch.zeros(1), 0.0, CPU)
     assert times[1] > 0.02
 
 
 def test_a_slow_first_call_and_one_slow_moment_do_not_count():
     # Warm-up (lazy initialisation) and noise: torchgpipe adds up all calls, the first one too.
     hiccup = Call(lambda x: time.sleep(0.3 if len(hiccup.rows) in (1, 4) else 0.001) or x)
-    times = profile_times(nn.Sequential(hiccup, Sleep(20)), torch.zeros(1), 0.6, CPU)
+    times = profile_times(nn.Sequential(hiccup, sleeps(20)), torch.zeros(1), 0.6, CPU)
     assert len(hiccup.rows) > 4 and times[0] < times[1]
 
 
-def test_the_timeout_ends_it():
+def test_the_timeout_ends_it_and_gradients_must_be_gone():
     count = Call(lambda x: x)
-    balance_by_time(1, nn.Sequential(count, Sleep(30)), torch.zeros(1), timeout=0.0, device="cpu")
+    balance_by_time(1, nn.Sequential(count, sleeps(30)), torch.zeros(1), timeout=0.0, device="cpu")
     assert len(count.rows) == 2, "one to warm up, one measured"
-
-
-def test_gradients_must_be_gone():
     model = nn.Sequential(nn.Linear(1, 1))
     model(torch.zeros(1)).backward()
     with pytest.raises(ValueError, match="some parameter already has gradient; call zero_grad"):
@@ -121,12 +98,12 @@ def test_gradients_must_be_gone():
 # --- by size
 def test_what_is_kept_for_backward_decides():
     x = torch.zeros(1, 256)
-    assert balance_by_size(2, nn.Sequential(*map(Keep, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
-    assert balance_by_size(2, nn.Sequential(*map(Keep, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]
+    assert balance_by_size(2, nn.Sequential(*map(keeps, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
+    assert balance_by_size(2, nn.Sequential(*map(keeps, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]
 
 
 def test_sizes_are_the_bytes_of_one_micro_batch_and_views_and_changes_in_place_need_none():
-    sizes = profile_sizes(nn.Sequential(Keep(4), Keep(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
+    sizes = profile_sizes(nn.Sequential(keeps(4), keeps(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
     assert sizes == [5 * KB, 1 * KB, 1 * KB]
     double = Call(lambda x: x * 2)
     assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB] and double.rows == [3]
@@ -143,11 +120,9 @@ def test_parameters_count_param_scale_times_and_buffers_once():
 
 
 # --- both leave the module alone, and take what GPipe takes
-by = pytest.mark.parametrize(
-    "balance",
-    [lambda *a: balance_by_time(*a, timeout=0.0, device="cpu"), lambda *a: balance_by_size(*a, device="cpu")],
-    ids=["time", "size"],
-)
+by = pytest.mark.parametrize("balance", [
+    partial(balance_by_time, timeout=0.0, device="cpu"), partial(balance_by_size, device="cpu"),
+], ids=["time", "size"])  # fmt: skip
 
 
 @by
@@ -165,16 +140,12 @@ def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
 
 
 @by
-def test_a_layer_may_change_its_input_in_place(balance):
+def test_a_layer_may_change_its_input_in_place_and_take_tuples_and_masks(balance):
     # torchgpipe feeds leaves: "a leaf Variable that requires grad is being used in an in-place operation".
     assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), torch.randn(2, 4))) == 2
     first, sample = nn.Sequential(nn.ReLU(inplace=True), nn.Identity()), -torch.ones(2, 4)
     balance(2, first, sample)
     assert sample.max() == -1
-
-
-@by
-def test_tuples_and_masks(balance):
     layers = Call(lambda x: (x * 2, x.detach() > 0)), Call(lambda pair: pair[0] * pair[1])
     assert balance(2, nn.Sequential(*layers), torch.randn(4, 4, requires_grad=True)) == [1, 1]
 

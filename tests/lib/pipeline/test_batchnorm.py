@@ -12,6 +12,7 @@ from torch import nn
 from lib.pipeline import DeferredBatchNorm, GPipe, convert_deferred_batch_norm
 from lib.pipeline.batchnorm import mini_batch
 from lib.pipeline.checkpoint import checkpoint
+from tests.lib.models import Function
 from tests.lib.refusal import refuses
 
 SHAPES = {nn.BatchNorm1d: (3,), nn.BatchNorm2d: (3, 4, 2), nn.BatchNorm3d: (3, 2, 2, 2)}
@@ -57,18 +58,14 @@ def test_three_mini_batches_count_as_three(kind, momentum):
     assert deferred.num_batches_tracked == 3
 
 
-def test_each_micro_batch_is_normalised_by_itself():
+def test_each_micro_batch_is_normalised_by_itself_and_the_gradients_are_those_of_the_parts():
     norm, deferred = pair()
     batch = rows(8)
     torch.testing.assert_close(feed(deferred, batch, 2), torch.cat([norm(part) for part in batch.split(2)]))
     norm.eval(), deferred.load_state_dict(norm.state_dict()), deferred.eval()
     assert torch.equal(feed(deferred, batch, 2), norm(batch))
-
-
-def test_the_gradients_are_those_of_the_parts():
     norm, deferred = pair(nn.BatchNorm2d)
-    inputs = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)]
-    weight = rows(8, 3, 4, 2, seed=1)
+    inputs, weight = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)], rows(8, 3, 4, 2, seed=1)
     for each, batch in zip((norm, deferred), inputs, strict=True):
         (feed(each, batch, 2) * weight).sum().backward()
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
@@ -92,7 +89,7 @@ def test_a_model_in_half_precision_and_one_without_affine_parameters():
 
 
 # --- where a mini-batch begins and ends
-def test_alone_it_counts_to_chunks():
+def test_alone_it_counts_to_chunks_and_a_commit_of_nothing_is_nothing():
     _, deferred = pair(chunks=4)
     feed(deferred, rows(6), 2)
     assert deferred.num_batches_tracked == 0
@@ -102,9 +99,6 @@ def test_alone_it_counts_to_chunks():
     alone = DeferredBatchNorm(3)
     alone(rows(2))
     assert alone.chunks == alone.num_batches_tracked == 1 == convert_deferred_batch_norm(nn.BatchNorm1d(3)).chunks
-
-
-def test_a_commit_of_nothing_is_nothing():
     _, deferred = pair()
     before = copy.deepcopy(deferred.state_dict())
     deferred.commit()
@@ -113,13 +107,18 @@ def test_a_commit_of_nothing_is_nothing():
     assert all(torch.equal(before[name], value) for name, value in deferred.state_dict().items())
 
 
-def test_a_recomputed_micro_batch_is_not_counted_again():
+def test_a_recomputed_micro_batch_is_not_counted_again_nor_a_gpipe_in_a_recomputed_partition():
     norm, deferred = pair(chunks=1)
     batch = rows(8)
     norm(batch)
     checkpoint(deferred, batch.clone().requires_grad_()).sum().backward()
     assert_same_statistics(norm, deferred)
     assert not deferred.sum.any()
+    inner = GPipe(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), [1, 1], devices=["cpu"] * 2, chunks=2)
+    arguments = dict(devices=["cpu"] * 2, chunks=2, checkpoint="always", deferred_batch_norm=True)
+    model = GPipe(nn.Sequential(nn.Linear(3, 3), inner), [1, 1], **arguments)
+    model(rows(8)).sum().backward()
+    assert model[1][0].num_batches_tracked == 2, "one for each of the outer micro-batches"
 
 
 @pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
@@ -128,15 +127,14 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
     # Each row gives six values a channel: a micro-batch of one row is a batch as well.
     plain = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Upsample(scale_factor=6.0), nn.BatchNorm1d(3))
     arguments = dict(chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
-    model = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments)
-    batch = rows(size)
+    model, batch = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments), rows(size)
     for _ in range(2):
         plain(batch)
         model(batch.clone().requires_grad_()).square().sum().backward()
     assert_same_statistics(plain, model.to_sequential())
 
 
-def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
+def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own_and_alone_it_counts_right_too():
     norm, batch = nn.BatchNorm1d(3, momentum=None), rows(8, mean=5.0)
     parts = nn.Sequential(convert_deferred_batch_norm(copy.deepcopy(norm)), nn.Identity())
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
@@ -146,8 +144,6 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own():
         norm(batch)
     assert_same_statistics(norm, model[0], rtol=1e-4, atol=1e-5)
 
-
-def test_alone_it_counts_right_under_several_threads_too():
     class Slow(list):
         def append(self, value):
             super().append(value)
@@ -160,27 +156,16 @@ def test_alone_it_counts_right_under_several_threads_too():
     assert deferred.num_batches_tracked == 200 and not deferred.sum.any()
 
 
-def test_a_gpipe_in_a_recomputed_partition_does_not_count_again():
-    inner = GPipe(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 3)), [1, 1], devices=["cpu"] * 2, chunks=2)
-    arguments = dict(devices=["cpu"] * 2, chunks=2, checkpoint="always", deferred_batch_norm=True)
-    model = GPipe(nn.Sequential(nn.Linear(3, 3), inner), [1, 1], **arguments)
-    model(rows(8)).sum().backward()
-    assert model[1][0].num_batches_tracked == 2, "one for each of the outer micro-batches"
-
-
 def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
     # torchgpipe keeps the sums of the failed mini-batch and counts on from there.
-    class FailsOnce(nn.Module):
-        calls = 0
+    def fails_once(x):
+        calls.append(1)
+        if len(calls) == 2:
+            raise ValueError("once")
+        return x
 
-        def forward(self, x):
-            self.calls += 1
-            if self.calls == 2:
-                raise ValueError("once")
-            return x
-
-    norm, batch = nn.BatchNorm1d(3), rows(8)
-    parts = nn.Sequential(copy.deepcopy(norm), FailsOnce())
+    norm, batch, calls = nn.BatchNorm1d(3), rows(8), []
+    parts = nn.Sequential(copy.deepcopy(norm), Function(fails_once))
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
     refuses(ValueError, "once", model, rows(8, mean=1e6))
     assert model[0].num_batches_tracked == 0
@@ -189,19 +174,15 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
 
 
 # --- conversion
-def test_state_goes_both_ways():
+def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
     # torchgpipe adds `sum` and `sum_squares`: nn.BatchNorm then refuses the state.
     norm, deferred = pair()
     feed(deferred, rows(8), 2)
     norm.load_state_dict(deferred.state_dict())
     DeferredBatchNorm(3, chunks=2).load_state_dict(norm.state_dict())
     assert_same_statistics(norm, deferred)
-
-
-def test_conversion_keeps_the_objects_and_the_mode():
     # torchgpipe puts a frozen BatchNorm back into training.
-    norm = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval()
-    calls = []
+    norm, calls = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval(), []
     norm.register_forward_hook(lambda *_: calls.append(1))
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(norm))
     assert convert_deferred_batch_norm(model, 3) is model
@@ -210,8 +191,7 @@ def test_conversion_keeps_the_objects_and_the_mode():
     assert deferred.weight is norm.weight and deferred.running_var is norm.running_var
     assert (deferred.eps, deferred.momentum, deferred.chunks, deferred.training) == (0.5, None, 3, False)
     deferred(rows(2, 3, 4, 2))
-    assert calls == [1]
-    assert convert_deferred_batch_norm(deferred, 3) is deferred
+    assert calls == [1] and convert_deferred_batch_norm(deferred, 3) is deferred
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 

@@ -9,38 +9,33 @@ from torch import nn
 from lib.pipeline.checkpoint import Checkpointing, checkpoint, is_checkpointing, is_recomputing
 from lib.pipeline.dependency import fork, join
 from lib.pipeline.microbatch import Batch
+from tests.lib.models import hooked
 from tests.lib.refusal import refuses
-
-
-class Log(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, log, name, x):
-        ctx.log, ctx.name = log, name
-        log.append(f"{name}: forward")
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.log.append(f"{ctx.name}: backward")
-        return None, None, grad
 
 
 def test_a_checkpoint_is_recomputed_just_before_its_backward():
     log = []
+
+    def note(name, x):
+        log.append(f"{name}: forward")
+        return hooked(x, lambda _: log.append(f"{name}: backward"))
+
     a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
-    a = checkpoint(partial(Log.apply, log, "a"), a)
+    a = checkpoint(partial(note, "a"), a)
     a, phony = fork(a)
     b = join(b, phony)
-    b = checkpoint(partial(Log.apply, log, "b"), b)
+    b = checkpoint(partial(note, "b"), b)
     torch.cat((a, b)).sum().backward()
     assert log == ["a: forward", "b: forward", "b: forward", "b: backward", "a: forward", "a: backward"]
 
 
-def test_an_output_that_depends_on_nothing_has_no_gradient_to_give():
+def test_an_output_that_depends_on_nothing_has_no_gradient_to_give_and_none_at_all_is_told():
     checkpointing = Checkpointing(lambda x: x * 2, Batch(torch.ones(1)))
     output = checkpointing.checkpoint()
     checkpointing.recompute(output)
     output.tensor.backward()
+    message = "expected a Tensor or a tuple of Tensors, but got NoneType"
+    refuses(TypeError, message, checkpoint, lambda x: None, torch.ones(2))
 
 
 def test_a_layer_can_ask_in_which_pass_it_is():
@@ -92,16 +87,13 @@ def test_any_of_the_outputs_may_be_the_one_that_is_used_and_none_need_have_a_gra
     assert not any(y.requires_grad for y in checkpoint(lambda x: (x > 0, x.argsort()), x))
 
 
-def test_backward_may_go_through_twice():
+def test_backward_may_go_through_twice_but_a_gradient_of_the_gradient_is_refused():
     x = torch.ones(50, requires_grad=True)
     y = checkpoint(partial(nn.functional.dropout, p=0.5), x)
     y.sum().backward(retain_graph=True)
     once = x.grad.clone()
     y.sum().backward()
     assert torch.equal(x.grad, 2 * once)
-
-
-def test_a_gradient_of_the_gradient_is_refused():
     x = torch.ones(2, requires_grad=True)
     y = checkpoint(lambda x: x**2, x)
     refuses(RuntimeError, "create_graph=True .*'never'", torch.autograd.grad, y.sum(), x, create_graph=True)
@@ -122,11 +114,6 @@ def test_autocast_is_the_same_the_second_time(outside):
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outside):
         y.sum().backward()
     assert seen == [torch.float32 if outside else torch.bfloat16] * 2
-
-
-def test_a_function_that_returns_no_tensor_is_told():
-    message = "expected a Tensor or a tuple of Tensors, but got NoneType"
-    refuses(TypeError, message, checkpoint, lambda x: None, torch.ones(2))
 
 
 def test_an_input_without_grad_that_is_changed_in_place_is_refused_and_not_recomputed_from_what_it_became():

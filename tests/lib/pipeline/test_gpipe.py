@@ -23,21 +23,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.pipeline import GPipe, flatten_sequential, is_recomputing, pop, skippable, stash, worker
 from lib.pipeline.checkpoint import is_checkpointing
+from tests.lib.models import Function
 from tests.lib.refusal import refuses
 
 MODES = ["always", "except_last", "never"]
 CPU = ["cpu"] * 4
-
-
-class Function(nn.Module):
-    """A layer without parameters."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def mlp(layers=4, width=3):
@@ -83,7 +73,7 @@ def test_its_attributes():
         assert GPipe(mlp(2), [1, 1]).devices == [torch.device("cpu")] * 2
 
 
-def test_it_is_a_sequence_of_its_layers():
+def test_it_is_a_sequence_of_its_layers_and_without_any_returns_its_input():
     module = nn.Sequential(OrderedDict(a=nn.Linear(1, 1), b=nn.ReLU(), c=nn.Linear(1, 1)))
     model = gpipe(module, [2, 1])
     assert len(model) == 3 and list(model) == list(module)
@@ -92,6 +82,8 @@ def test_it_is_a_sequence_of_its_layers():
         refuses(IndexError, "", model.__getitem__, outside)
     assert {"partitions.0.a", "partitions.0.b", "partitions.1.c"} <= dict(model.named_modules()).keys()
     refuses(AttributeError, "", getattr, model, "a")
+    model = GPipe(nn.Sequential(), [])
+    assert model(torch.tensor(42)).item() == 42 and model((torch.tensor(42),)) == (torch.tensor(42),)
 
 
 def test_nested_sequentials_are_flattened_on_request():
@@ -126,9 +118,7 @@ def shared_buffer():
 same = nn.Linear(1, 1)
 
 
-@pytest.mark.parametrize(
-    "module, arguments, error, message",
-    [
+@pytest.mark.parametrize("module, arguments, error, message", [
         (mlp(2), dict(balance=None), ValueError, "balance is required.*lib.pipeline.balance"),
         (mlp(2), dict(balance=[1]), ValueError, r"module: 2, sum of balance: 1\).*lib.pipeline.balance"),
         (mlp(2), dict(balance=[3, -1]), ValueError, r"positive integer \(balance: \[3, -1\]\)"),
@@ -142,8 +132,7 @@ same = nn.Linear(1, 1)
         (mlp(3), dict(balance=[1, 1, 1], devices=["cpu"]), IndexError, r"devices: 1, partitions: 3"),
         (nn.Linear(1, 1), dict(balance=[1]), TypeError, "nn.Sequential.*Linear"),
         (nn.ModuleList([nn.Linear(1, 1)]), dict(balance=[1]), TypeError, "nn.Sequential"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_a_wrong_argument_is_told_at_once(module, arguments, error, message):
     with pytest.raises(error) as told:
         GPipe(module, **{"devices": CPU, **arguments})
@@ -167,11 +156,6 @@ def test_an_input_that_is_no_tensor_and_more_than_one_input_are_type_errors(inpu
     for model in (gpipe(mlp()), GPipe(nn.Sequential(), [])):
         refuses(TypeError, "expected a Tensor", model, input)
     refuses(TypeError, "", gpipe(mlp()), torch.ones(1), torch.ones(1))
-
-
-def test_an_empty_module_returns_its_input():
-    model = GPipe(nn.Sequential(), [])
-    assert model(torch.tensor(42)).item() == 42 and model((torch.tensor(42),)) == (torch.tensor(42),)
 
 
 # --- equal to the plain module
@@ -199,9 +183,8 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
 def test_which_micro_batches_are_checkpointed(mode, rows):
     """Fault 2: with fewer rows than chunks, "except_last" still leaves out the last."""
     seen, m = [], min(rows, 4)
-    of(lambda x: seen.append(is_checkpointing()) or x * 1, chunks=4, checkpoint=mode)(
-        torch.ones(rows, 1, requires_grad=True)
-    )
+    model = of(lambda x: seen.append(is_checkpointing()) or x * 1, chunks=4, checkpoint=mode)
+    model(torch.ones(rows, 1, requires_grad=True))
     assert seen == {"always": [True] * m, "except_last": [True] * (m - 1) + [False], "never": [False] * m}[mode]
 
 
@@ -245,15 +228,12 @@ def test_a_partition_may_begin_in_place(balance, needs_grad, checkpoint):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_what_a_partition_wrote_into_and_returns_has_the_gradient_of_its_weight():
+def test_what_a_partition_wrote_into_has_its_gradient_but_not_into_a_later_micro_batch_only():
     scale = nn.Linear(1, 1)
     model = of(lambda x: x.mul_(scale.weight), scale, chunks=2, checkpoint="always")
     x = torch.ones(4, 1)
     model(x)[:2].sum().backward()
     assert scale.weight.grad.item() == 2 * 2 * scale.weight.item() and x.tolist() == [[1]] * 4
-
-
-def test_a_partition_that_writes_into_a_later_micro_batch_only_is_refused():
     model = of(InPlace(when=[2]), nn.Linear(3, 3), chunks=2, checkpoint="always")
     refuses(RuntimeError, "tensor 0 of the input was changed in place.* inplace=False", model, torch.ones(4, 3))
 
@@ -263,14 +243,10 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_gradient_not_zeros(
     """Zeros would let AdamW's weight decay move it."""
 
     @skippable(stash=["side"])
-    class Put(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.main, self.side = nn.Linear(2, 2), nn.Linear(2, 2)
-
+    class Put(nn.ModuleDict):
         def forward(self, x):
-            yield stash("side", self.side(x))
-            return self.main(x)
+            yield stash("side", self["side"](x))
+            return self["main"](x)
 
     @skippable(pop=["side"])
     class Get(nn.Module):
@@ -280,10 +256,14 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_gradient_not_zeros(
     model = gpipe(nn.Sequential(nn.Linear(2, 2), Function(torch.detach), nn.Linear(2, 2)), checkpoint=checkpoint)
     model(torch.ones(2, 2)).sum().backward()
     assert [p.grad is None for p in model.parameters()] == [True, True, False, False]
-    model = gpipe(nn.Sequential(Put(), nn.Linear(2, 2), Get()), chunks=2, checkpoint=checkpoint)
+    model = gpipe(
+        nn.Sequential(Put({"main": nn.Linear(2, 2), "side": nn.Linear(2, 2)}), nn.Linear(2, 2), Get()),
+        chunks=2,
+        checkpoint=checkpoint,
+    )
     model(torch.ones(4, 2)).sum().backward()
-    assert model[0].main.weight.grad is None and model[1].weight.grad is None
-    assert model[0].side.bias.grad.tolist() == [8, 8], "what the last layer popped, though it ignored its input"
+    assert model[0]["main"].weight.grad is None and model[1].weight.grad is None
+    assert model[0]["side"].bias.grad.tolist() == [8, 8], "what the last layer popped, though it ignored its input"
 
 
 # --- what is recomputed is what ran
@@ -340,8 +320,7 @@ def test_a_hook_of_a_parameter_sees_the_gradient_in_parts(checkpoint, calls):
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_flops_are_counted_those_of_the_recomputation_too(checkpoint):
     plain, x = mlp(), torch.ones(4, 3, requires_grad=True)
-    model = gpipe(copy.deepcopy(plain), [2, 2], chunks=4, checkpoint=checkpoint)
-    counts = []
+    model, counts = gpipe(copy.deepcopy(plain), [2, 2], chunks=4, checkpoint=checkpoint), []
     for module in (plain, model):
         with FlopCounterMode(display=False) as counter:
             y = module(x)
@@ -428,8 +407,7 @@ def test_whatever_a_layer_raises_ends_the_call(kind):
     model = gpipe(nn.Sequential(nn.Identity(), Function(layer), nn.Identity()), chunks=3)
     with pytest.raises(kind) as told:
         model(torch.arange(9.0).reshape(9, 1))
-    assert told.value is mine
-    assert mine.__notes__ == ["in micro-batch 1 of 3 in partition 1 of 3 (on cpu)"]
+    assert told.value is mine and mine.__notes__ == ["in micro-batch 1 of 3 in partition 1 of 3 (on cpu)"]
     frames = [frame.name for frame in traceback.extract_tb(mine.__traceback__)]
     assert "layer" in frames, "the traceback leads into the layer"
     assert model(torch.zeros(3, 1)).shape == (3, 1), "and the model can be used again"
@@ -491,14 +469,18 @@ def test_a_worker_that_dies_ends_the_call(monkeypatch):
     assert model(torch.ones(2, 3)).shape == (2, 3), "and the next one has others"
 
 
-def test_an_error_keeps_no_tensor_alive_once_it_is_handled():
-    model = gpipe(nn.Sequential(fail(ZeroDivisionError)))
-    x = torch.ones(1, 1)
+def test_no_micro_batch_is_kept_after_a_run_and_no_tensor_by_an_error_once_it_is_handled():
+    model, x = gpipe(nn.Sequential(fail(ZeroDivisionError))), torch.ones(1, 1)
     gone = weakref.ref(x)
     with contextlib.suppress(ZeroDivisionError):
         model(x)
     del x
     assert gone() is None, "no circle that only the garbage collector would find"
+    seen = []
+    model = of(lambda x: x * 2, lambda x: seen.append(weakref.ref(x)) or x + 1, chunks=2)
+    with torch.no_grad():
+        y = model(torch.ones(4, 1))
+    assert wait_until(lambda: not any(x() is not None for x in seen)) and y.sum() == 12
 
 
 # --- workers, copies, files
@@ -515,13 +497,16 @@ def test_workers_are_kept_between_forwards_and_go_with_the_model():
     assert wait_until(lambda: not mine & pipeline_threads())
 
 
-def test_two_threads_may_use_one_model():
-    model = gpipe(mlp(), [2, 2], chunks=4)
-    x = torch.randn(8, 3)
+def test_two_threads_may_use_one_model_and_the_number_of_chunks_be_changed():
+    model, x = gpipe(mlp(), [2, 2], chunks=4), torch.randn(8, 3)
     expected = model(x)
     with ThreadPoolExecutor(3) as pool:
         got = list(pool.map(lambda _: [model(x) for _ in range(10)], range(3)))
     assert all(torch.equal(y, expected) for y in sum(got, []))
+    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(6, 3)
+    expected = model(x)
+    model.chunks = 5
+    torch.testing.assert_close(model(x), expected)
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -534,8 +519,7 @@ def test_a_copy_works_before_and_after_a_forward(way, used):
         torch.save(model, file)
         return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
 
-    model = gpipe(mlp(), [2, 2], chunks=2)
-    x = torch.randn(4, 3)
+    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(4, 3)
     if used:
         model(x).sum().backward()
     twin = (save if way == "save" else way)(model)
@@ -549,8 +533,7 @@ def test_a_forked_process_starts_workers_of_its_own():
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # an OpenMP team does not survive a fork
     try:
-        model = gpipe(mlp(), [2, 2], chunks=2)
-        x = torch.randn(4, 3)
+        model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(4, 3)
         with torch.no_grad():
             expected = model(x)
             child = os.fork()
@@ -579,19 +562,3 @@ def test_a_state_dict_of_the_plain_module_can_be_loaded():
     whole.load_state_dict(whole.state_dict())
     whole.load_state_dict({f"0.{key}": value for key, value in plain.state_dict().items()})
     refuses(RuntimeError, "Missing", model.load_state_dict, {"stem.weight": plain.stem.weight})
-
-
-def test_the_number_of_chunks_may_be_changed():
-    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(6, 3)
-    expected = model(x)
-    model.chunks = 5
-    torch.testing.assert_close(model(x), expected)
-
-
-def test_no_micro_batch_is_kept_after_a_run():
-    seen = []
-    model = of(lambda x: x * 2, lambda x: seen.append(weakref.ref(x)) or x + 1, chunks=2)
-    with torch.no_grad():
-        y = model(torch.ones(4, 1))
-    assert wait_until(lambda: not any(x() is not None for x in seen))
-    assert y.sum() == 12

@@ -7,12 +7,15 @@ from lib.pipeline.microbatch import Batch, check, gather, scatter
 from tests.lib.refusal import refuses
 
 
-def test_micro_batches_are_views_and_a_single_one_is_not_copied():
+def test_micro_batches_are_views_a_single_one_is_not_copied_and_check_takes_tensors_and_tuples():
     x = torch.zeros(4, 2)
     assert all(batch.tensor.untyped_storage() is not None for batch in scatter(x, 2))
     scatter(x, 2)[1].tensor.fill_(1)
-    assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
-    assert gather([Batch(x)]) is x
+    assert x.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]] and gather([Batch(x)]) is x
+    check(torch.tensor(42))
+    check((torch.tensor(4), torch.tensor(2)))
+    for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
+        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
 
 
 @pytest.mark.parametrize("input, chunks, error, message", [
@@ -36,35 +39,15 @@ def test_what_cannot_be_gathered_says_why(outputs, message):
     refuses(ValueError, message, gather, [Batch(output) for output in outputs])
 
 
-def test_check_takes_tensors_and_tuples_of_tensors():
-    check(torch.tensor(42))
-    check((torch.tensor(4), torch.tensor(2)))
-    for bad in (42, "str", (torch.tensor(4), 2), [torch.tensor(4)], None):
-        refuses(TypeError, "expected a Tensor or a tuple of Tensors", check, bad)
-
-
-def test_an_atomic_batch_is_like_a_tuple_of_one():
+def test_an_atomic_batch_is_like_a_tuple_of_one_and_a_tuple_is_assigned_by_index_or_whole():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch(x)
-    assert batch.atomic and batch.tensor is batch.value is batch[0] is x
-    assert len(batch) == 1 and list(batch) == [x]
+    assert batch.atomic and batch.tensor is batch.value is batch[0] is x and len(batch) == 1 and list(batch) == [x]
     batch[0] = y
     assert batch.tensor is y
     batch[:] = (x,)
     assert batch.tensor is x and batch.call(lambda t: (t, t)).value == (x, x)
     assert repr(batch) == "Batch[atomic=True](tensor(1))"
-
-
-@pytest.mark.parametrize("wrong, error, words", [
-    (lambda batch: batch[1], IndexError, ""), (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
-    (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
-    (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
-])  # fmt: skip
-def test_what_an_atomic_batch_has_not(wrong, error, words):
-    refuses(error, words or None, wrong, Batch(torch.tensor(1)))
-
-
-def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     x, y = torch.tensor(1), torch.tensor(2)
     batch = Batch((x, y))
     assert not batch.atomic and batch.value == (x, y) and len(batch) == 2 and batch[1] is batch[-1] is y
@@ -73,3 +56,12 @@ def test_a_batch_of_a_tuple_is_assigned_by_index_or_whole():
     batch[:] = [x]
     assert batch.value == (x,) and not batch.atomic
     refuses(AttributeError, "", getattr, batch, "tensor")
+
+
+@pytest.mark.parametrize("wrong, error, words", [
+    (lambda batch: batch[1], IndexError, ""), (lambda batch: batch.__setitem__(1, torch.zeros(1)), IndexError, ""),
+    (lambda batch: batch.__setitem__(slice(None), (torch.zeros(1),) * 2), IndexError, "takes one tensor, not 2"),
+    (lambda batch: batch.__setitem__(slice(0, 1), (torch.zeros(1),)), NotImplementedError, ""),
+])  # fmt: skip
+def test_what_an_atomic_batch_has_not(wrong, error, words):
+    refuses(error, words, wrong, Batch(torch.tensor(1)))

@@ -62,8 +62,7 @@ def masks_of(model):
 def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     layers = nn.Sequential(*[Masks(draw) for _ in range(3)])
     model = GPipe(layers, [1, 1, 1], devices=CPU, chunks=4, checkpoint="always")
-    x = torch.ones(40, 3, requires_grad=True)
-    runs = []
+    x, runs = torch.ones(40, 3, requires_grad=True), []
     for _ in range(8):  # times 14 ways: a hundred runs
         torch.manual_seed(5)
         runs.append(run(model, x))
@@ -76,15 +75,12 @@ def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     assert not torch.equal(first, second), "and each partition"
 
 
-def test_another_seed_and_another_forward_draw_other_numbers():
+def test_another_seed_draws_other_numbers_and_backward_or_a_layer_without_leaves_the_callers_alone():
     model, x = GPipe(nn.Sequential(nn.Dropout(0.5)), [1], devices=CPU, chunks=2), torch.ones(4, 32)
     torch.manual_seed(0)
     first, second = model(x), model(x)
     torch.manual_seed(1)
     assert not torch.equal(first, second) and not torch.equal(first, model(x))
-
-
-def test_the_callers_generator_is_left_alone_if_nothing_draws_and_by_backward():
     model = GPipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=CPU, chunks=2)
     before = torch.get_rng_state()
     model(torch.ones(4, 2)).sum().backward()
@@ -96,13 +92,19 @@ def test_the_callers_generator_is_left_alone_if_nothing_draws_and_by_backward():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_generator_that_a_layer_names_is_used():
+def test_a_generator_that_a_layer_names_is_used_and_outside_of_a_pipeline_nothing_changes():
     mine = torch.Generator()
     model = GPipe(nn.Sequential(Masks(lambda x: torch.rand(x.shape, generator=mine))), [1], devices=CPU, chunks=1)
     mine.manual_seed(3)
     expected = torch.rand(2, 2, generator=mine)
     mine.manual_seed(3)
     assert torch.equal(model(torch.ones(2, 2)), expected)
+    torch.manual_seed(0)
+    before = F.dropout(torch.ones(50), 0.5)
+    with Seeds(1, 1).own(0, 0):
+        F.dropout(torch.ones(50), 0.5)
+    torch.manual_seed(0)
+    assert torch.equal(F.dropout(torch.ones(50), 0.5), before)
 
 
 def test_a_pipeline_inside_a_partition_repeats_as_well():
@@ -117,15 +119,6 @@ def test_a_pipeline_inside_a_partition_repeats_as_well():
         assert torch.equal(y.bool(), x.grad.bool())
         outputs.add(tuple(y.flatten().tolist()))
     assert len(outputs) == 1
-
-
-def test_outside_of_a_pipeline_nothing_changes():
-    torch.manual_seed(0)
-    before = F.dropout(torch.ones(50), 0.5)
-    with Seeds(1, 1).own(0, 0):
-        F.dropout(torch.ones(50), 0.5)
-    torch.manual_seed(0)
-    assert torch.equal(F.dropout(torch.ones(50), 0.5), before)
 
 
 def operations_that_draw():
@@ -177,8 +170,7 @@ def test_no_operation_of_torch_draws_past_the_owner():
         if torch.equal(torch.get_rng_state(), before):
             continue
         tried.append(name)
-        before = torch.get_rng_state()
-        results = []
+        before, results = torch.get_rng_state(), []
         for _ in range(2):
             with seeds.own(0, 0):
                 results.append(call())

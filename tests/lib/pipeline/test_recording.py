@@ -3,6 +3,8 @@
 import gc
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from lib.pipeline import GPipe, Pipeline
 from lib.timeline import Recorder
+from tests.lib.models import Function, hooked
 
 CPU = ["cpu"] * 4
 
@@ -44,11 +47,8 @@ def test_the_order_of_backward(pipeline, expected, where):
         if where == "here":
             trace = recorded("always", pipeline)
         else:  # whose nodes autograd counts from 0
-            traces = []
-            thread = threading.Thread(target=lambda traces=traces: traces.append(recorded("always", pipeline)))
-            thread.start()
-            thread.join()
-            trace = traces[0]
+            with ThreadPoolExecutor(1) as new:
+                trace = new.submit(recorded, "always", pipeline).result()
         assert order(trace, "recompute", "backward") == expected
 
 
@@ -61,39 +61,25 @@ def test_each_micro_batch_of_each_partition_has_its_spans(checkpoint, expected):
     trace = recorded(checkpoint)
     assert {kind: len(trace.only(kind=kind)) for kind in expected} == expected
     assert sorted(trace.lanes) == ["partition 0", "partition 1"]
-    assert {span.label for span in trace} == {
-        f"{letter}{i}" for letter in "FCRB" for i in range(3) if letter != "R" or i < expected["recompute"] / 2
-    }
+    again = range(expected["recompute"] // 2)
+    labels = {f"{letter}{i}" for letter in "FCRB" for i in range(3) if letter != "R" or i in again}
+    assert {span.label for span in trace} == labels
     assert order(trace.only(kind="compute", lane="partition 0"), "compute") == "F00 F10 F20"
 
 
-class Meet(nn.Module):
-    """Let partition 0 with micro-batch 1 and partition 1 with micro-batch 0 wait for each other."""
-
-    def __init__(self, j, barrier):
-        super().__init__()
-        self.j, self.barrier, self.calls = j, barrier, 0
-
-    def forward(self, x):
-        if self.calls + self.j == 1:
-            self.barrier.wait()
-        self.calls += 1
-        return x
-
-
 def test_spans_of_partitions_overlap_and_a_clock_waits_for_the_one_before():
-    barrier = threading.Barrier(2, timeout=30)
-    model = GPipe(nn.Sequential(Meet(0, barrier), Meet(1, barrier)), [1, 1], devices=CPU, chunks=3)
+    barrier = threading.Barrier(2, timeout=30)  # of partition 0 with micro-batch 1 and partition 1 with micro-batch 0
+    layers = [Function(lambda x, j=j: barrier.wait() * 0 + x if int(x) + j == 1 else x) for j in range(2)]
+    model = GPipe(nn.Sequential(*layers), [1, 1], devices=CPU, chunks=3)
     with Recorder() as recorder:
-        model(torch.ones(3, 1))
+        model(torch.arange(3.0).view(3, 1))
     spans = {f"{span.label}{span.lane[-1]}": span for span in recorder.trace() if span.kind == "compute"}
     assert spans["F10"].start < spans["F01"].end and spans["F01"].start < spans["F10"].end
     assert spans["F11"].start >= max(spans["F10"].end, spans["F01"].end)
 
 
-def test_what_runs_outside_of_the_recorder_is_not_recorded_and_the_inner_one_records():
-    model = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU, chunks=2)
-    recorder = Recorder()
+def test_what_runs_outside_of_the_recorder_is_not_recorded_and_inside_the_graph_shows_copy_and_wait():
+    model, recorder = GPipe(nn.Sequential(nn.Linear(1, 1)), [1], devices=CPU, chunks=2), Recorder()
     with recorder:
         y = model(torch.ones(2, 1))
         with Recorder() as inner:
@@ -107,8 +93,6 @@ def test_what_runs_outside_of_the_recorder_is_not_recorded_and_the_inner_one_rec
     model(torch.ones(2, 1))
     assert len(recorder.trace()) == 2, "an error ends the recording, too"
 
-
-def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
     def names(node, seen):
         if node is not None and node not in seen:
             seen.add(node)
@@ -120,13 +104,12 @@ def test_the_graph_of_a_recorded_run_shows_copy_and_wait():
     with Recorder():
         drawn = names(model(torch.ones(2, 1)).grad_fn, set())
     ours = {"CopyBackward", "WaitBackward", "CheckpointBackward", "RecomputeBackward", "ForkBackward", "JoinBackward"}
-    assert ours <= drawn
-    assert ours - names(model(torch.ones(2, 1)).grad_fn, set()) == {"CopyBackward", "WaitBackward"}
+    assert ours <= drawn and ours - names(model(torch.ones(2, 1)).grad_fn, set()) == {"CopyBackward", "WaitBackward"}
 
 
 # --- memory
 class Live:
-    """Count the tensors that autograd keeps for backward, now and at the peak, by (micro-batch)."""
+    """Count the tensors that autograd keeps for backward, now and at the peak."""
 
     def __init__(self):
         self.now = self.peak = 0
@@ -136,7 +119,7 @@ class Live:
         with self.lock:
             self.now += 1
             self.peak = max(self.peak, self.now)
-        packed = Packed(x)
+        packed = partial(lambda: x)
         weakref.finalize(packed, self.let_go)
         return packed
 
@@ -145,32 +128,26 @@ class Live:
             self.now -= 1
 
 
-class Packed:
-    def __init__(self, x):
-        self.x = x
-
-
-class Kept(nn.Module):
+def keeps(live):
     """Three operations that keep one activation each; hooks are of the thread that computes, so they are set here."""
+    weight = nn.Parameter(torch.ones(1))
 
-    def __init__(self, live):
-        super().__init__()
-        self.live, self.weight = live, nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        with torch.autograd.graph.saved_tensors_hooks(self.live.kept, lambda packed: packed.x):
+    def layer(x):
+        with torch.autograd.graph.saved_tensors_hooks(live.kept, lambda packed: packed()):
             for _ in range(3):
                 x = x.tanh()
-        return x * self.weight
+        return x * weight
+
+    return Function(layer)
 
 
 def peak(checkpoint, pipeline=Pipeline, m=4, n=3):
     live = Live()
-    model = GPipe(nn.Sequential(*[Kept(live) for _ in range(n)]), [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint)
+    layers = nn.Sequential(*[keeps(live) for _ in range(n)])
+    model = GPipe(layers, [1] * n, devices=CPU, chunks=m, checkpoint=checkpoint)
     model._pipeline = pipeline
     y = model(torch.ones(m, 1, requires_grad=True))
-    after_forward = live.now
-    live.peak = live.now
+    after_forward = live.peak = live.now
     y.sum().backward()
     del y
     gc.collect()
@@ -178,10 +155,9 @@ def peak(checkpoint, pipeline=Pipeline, m=4, n=3):
     return after_forward, live.peak
 
 
-@pytest.mark.parametrize(
-    "checkpoint, after_forward, most",  # micro-batches × partitions × activations
-    [("never", 4 * 3 * 3, 4 * 3 * 3), ("always", 0, 3 * 3), ("except_last", 3 * 3, 3 * 3)],
-)
+@pytest.mark.parametrize("checkpoint, after_forward, most", [  # micro-batches × partitions × activations
+    ("never", 4 * 3 * 3, 4 * 3 * 3), ("always", 0, 3 * 3), ("except_last", 3 * 3, 3 * 3),
+])  # fmt: skip
 def test_with_checkpoints_the_inside_of_one_micro_batch_a_partition_is_alive(checkpoint, after_forward, most):
     assert peak(checkpoint) == (after_forward, most)
 
@@ -194,28 +170,16 @@ def test_without_dependencies_the_peak_grows_with_the_micro_batches(m):
     assert untied >= 3 * m > tied
 
 
-class Tell(torch.autograd.Function):
-    """Do nothing; in backward, tell which micro-batch comes by, and when."""
+def teller(j, recorder):
+    """A layer that tells in backward which micro-batch comes by, and when."""
+    weight = nn.Parameter(torch.ones(1))
 
-    @staticmethod
-    def forward(ctx, x, j, recorder):
-        ctx.i, ctx.j, ctx.recorder = int(x[0, 0].detach()), j, recorder
-        return x.clone()
+    def told(i, _):
+        now = recorder.now()
+        recorder.add(f"partition {j}", f"B{i}", now, now, "told")
 
-    @staticmethod
-    def backward(ctx, grad):
-        now = ctx.recorder.now()
-        ctx.recorder.add(f"partition {ctx.j}", f"B{ctx.i}", now, now, "told")
-        return grad, None, None
-
-
-class Teller(nn.Module):
-    def __init__(self, j, recorder):
-        super().__init__()
-        self.weight, self.j, self.recorder = nn.Parameter(torch.ones(1)), j, recorder
-
-    def forward(self, x):
-        return Tell.apply(x * self.weight, self.j, self.recorder)
+    # once more times 1: what is told lies behind the first node of the partition's backward
+    return Function(lambda x: hooked(x * weight, partial(told, int(x[0, 0].detach()))) * 1)
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
@@ -223,7 +187,7 @@ class Teller(nn.Module):
 def test_a_layer_goes_backward_within_the_span_of_its_partition(checkpoint, where):
     """The spans are no guess from other nodes of the graph: what the layers report lies inside of them."""
     recorder = Recorder()
-    layers = nn.Sequential(*[Teller(j, recorder) for j in range(2)])
+    layers = nn.Sequential(*[teller(j, recorder) for j in range(2)])
     model = GPipe(layers, [1, 1], devices=CPU, chunks=3, checkpoint=checkpoint)
     if where == "after other work":  # autograd numbers nodes by thread: now this thread's numbers are far higher
         torch.stack([torch.ones(1, requires_grad=True) * k for k in range(500)]).sum().backward()

@@ -17,6 +17,7 @@ from lib.pipeline.microbatch import Batch
 from lib.pipeline.pipeline import Pipeline, clock_cycles
 from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, Workers, spawn_workers
+from tests.lib.models import Function, hooked
 from tests.lib.refusal import refuses
 
 CPU = torch.device("cpu")
@@ -39,69 +40,17 @@ def test_a_cpu_has_one_stream_that_stays_the_only_one_and_nothing_to_wait_for():
 
 
 # --- phonies, fork, join
-def test_a_phony_has_no_elements_is_made_once_and_serves_autograd_though_asked_for_in_inference_mode():
+def test_a_phony_is_made_once_and_serves_autograd_in_inference_mode_and_fork_keeps_no_node_alive():
     get_phony.cache_clear()
     with torch.inference_mode():
         with_grad, without = (get_phony(CPU, requires_grad=flag) for flag in (True, False))
     assert with_grad.shape == without.shape == (0,) and with_grad.untyped_storage().nbytes() == 0
     assert without.untyped_storage().nbytes() == 0, "it holds no data"
-    assert with_grad.requires_grad and not without.requires_grad
-    assert with_grad is get_phony(CPU, requires_grad=True)
+    assert with_grad.requires_grad and not without.requires_grad and with_grad is get_phony(CPU, requires_grad=True)
     x = torch.ones(1, requires_grad=True)
     join(x, with_grad * 1).backward()
     assert x.grad.item() == 1
 
-
-class Log(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, log, name, x):
-        ctx.log, ctx.name = log, name
-        return x.detach()
-
-    @staticmethod
-    def backward(ctx, grad):
-        ctx.log.append(ctx.name)
-        return None, None, grad
-
-
-@pytest.mark.parametrize("tied, expected", [(False, ["a", "b"]), (True, ["b", "a"])])
-def test_backward_comes_to_what_is_before_a_fork_only_after_what_follows_its_join(tied, expected):
-    log, leaf, other = [], torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
-    a = Log.apply(log, "a", leaf)
-    a.grad_fn._set_sequence_nr(1_000_000)  # autograd would take it first
-    if tied:
-        a, phony = fork(a)
-        other = join(other, phony)
-    b = Log.apply(log, "b", other)
-    (a + b).backward()
-    assert log == expected
-
-
-def test_without_a_gradient_fork_and_join_change_nothing_and_with_one_the_output_of_join_requires_it():
-    x, y = torch.ones(1), torch.ones(1, requires_grad=True)
-    same, phony = fork(x)
-    assert same is x and not phony.requires_grad and join(x, phony) is x
-    _, phony = fork(y)
-    assert phony.requires_grad and join(x, phony).requires_grad
-    with torch.no_grad():
-        assert fork(y)[0] is y and join(y, phony) is y and fork_batch(Batch(y)) is None
-
-
-def test_a_batch_is_tied_by_all_tensors_that_require_grad_and_by_no_other():
-    mask, ids = torch.tensor([True]), torch.tensor([1])
-    a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
-    fixed = torch.ones(1)
-    batch = Batch((mask, a, ids, b, fixed))
-    phony = fork_batch(batch)
-    assert batch[0] is mask and batch[2] is ids and batch[4] is fixed
-    assert batch[1].grad_fn is batch[3].grad_fn and batch[1].grad_fn.name() == "ForkBackward"
-    assert join_batch(batch, phony) and batch[3].grad_fn.name() == "JoinBackward"
-    batch[3].backward()  # the loss uses only one of them
-    assert b.grad.item() == 1 and a.grad is None
-    assert fork_batch(Batch((mask, fixed))) is None and not join_batch(Batch((mask, fixed)), phony)
-
-
-def test_fork_keeps_no_node_alive_after_backward():
     class Kept(torch.autograd.Function):
         @staticmethod
         def forward(ctx, kept, x):
@@ -119,6 +68,40 @@ def test_fork_keeps_no_node_alive_after_backward():
     x.backward()
     del x, phony
     assert kept[0]() is None
+
+
+@pytest.mark.parametrize("tied, expected", [(False, ["a", "b"]), (True, ["b", "a"])])
+def test_backward_comes_to_what_is_before_a_fork_only_after_what_follows_its_join(tied, expected):
+    log, leaf, other = [], torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    a = hooked(leaf, lambda _: log.append("a"))
+    a.grad_fn._set_sequence_nr(1_000_000)  # autograd would take it first
+    if tied:
+        a, phony = fork(a)
+        other = join(other, phony)
+    b = hooked(other, lambda _: log.append("b"))
+    (a + b).backward()
+    assert log == expected
+
+
+def test_fork_and_join_change_nothing_without_a_gradient_and_a_batch_is_tied_by_all_that_have_one():
+    x, y = torch.ones(1), torch.ones(1, requires_grad=True)
+    same, phony = fork(x)
+    assert same is x and not phony.requires_grad and join(x, phony) is x
+    _, phony = fork(y)
+    assert phony.requires_grad and join(x, phony).requires_grad
+    with torch.no_grad():
+        assert fork(y)[0] is y and join(y, phony) is y and fork_batch(Batch(y)) is None
+    mask, ids = torch.tensor([True]), torch.tensor([1])
+    a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    fixed = torch.ones(1)
+    batch = Batch((mask, a, ids, b, fixed))
+    phony = fork_batch(batch)
+    assert batch[0] is mask and batch[2] is ids and batch[4] is fixed
+    assert batch[1].grad_fn is batch[3].grad_fn and batch[1].grad_fn.name() == "ForkBackward"
+    assert join_batch(batch, phony) and batch[3].grad_fn.name() == "JoinBackward"
+    batch[3].backward()  # the loss uses only one of them
+    assert b.grad.item() == 1 and a.grad is None
+    assert fork_batch(Batch((mask, fixed))) is None and not join_batch(Batch((mask, fixed)), phony)
 
 
 # --- copy and wait
@@ -157,10 +140,8 @@ def ask(in_queue, out_queue, compute):
 def test_a_task_computes_in_a_worker_and_finalizes_with_the_caller():
     threads = []
     with spawn_workers([CPU]) as (in_queues, out_queues):
-        done = task(
-            lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)),
-            lambda batch: threads.append((threading.current_thread(), batch)),
-        )
+        note = lambda batch: threads.append((threading.current_thread(), batch))  # noqa: E731
+        done = task(lambda: threads.append(threading.current_thread()) or Batch(torch.ones(1)), note)
         in_queues[0].put(done)
         ok, (same, batch) = out_queues[0].get(timeout=20)
     same.finalize(batch)
@@ -182,41 +163,36 @@ def test_leaving_waits_for_running_tasks(fails):
     assert len(done) == 5
 
 
-def test_a_cpu_partition_has_a_worker_of_its_own_and_a_device_shares_one():
+def test_a_cpu_partition_has_a_worker_of_its_own_a_device_shares_one_and_none_ends_with_a_word(monkeypatch):
     one, other = FakeDevice(), FakeDevice()
     workers = Workers([CPU, torch.device("cpu", 0), one, other, one])
     workers.stop()
     assert workers.in_queues[2] is workers.in_queues[4] and len(set(workers.in_queues)) == 4
     workers.join()
     assert len(workers.threads) == 4 and not any(thread.is_alive() for thread in workers.threads)
-
-
-def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue():
-    class Fails(torch.nn.Module):
-        def __init__(self, name, of):
-            super().__init__()
-            self.name, self.of = name, of
-
-        def forward(self, input):
-            if input.item() == self.of:
-                raise ValueError(self.name)
-            return input
-
-    workers = Workers([CPU])
-    workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
-    batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
-    partitions = [torch.nn.Sequential(Fails("first", of=1)), torch.nn.Sequential(Fails("second", of=0))]  # in clock 1
-    try:
-        refuses(ValueError, "first", Pipeline(batches, partitions).run, workers)
-    finally:
-        workers.stop()
-
-
-def test_workers_that_were_never_begun_end_without_a_word(monkeypatch):
     told = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
     Workers.__new__(Workers)
     assert told == []
+
+
+def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_partitions_share_a_queue():
+    def fails(name, of):
+        def layer(x):
+            if x.item() == of:
+                raise ValueError(name)
+            return x
+
+        return torch.nn.Sequential(Function(layer))
+
+    workers = Workers([CPU])
+    workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
+    batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
+    partitions = [fails("first", of=1), fails("second", of=0)]  # in clock 1
+    try:
+        refuses(ValueError, "first", Pipeline(batches, partitions).run, workers)
+    finally:
+        workers.stop()
 
 
 def modes_seen():

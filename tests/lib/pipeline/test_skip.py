@@ -68,15 +68,18 @@ def same_as_plain(model, balance, **arguments):
 
 
 # --- layers
-def test_a_plain_sequential_needs_no_pipeline():
+def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_are_counted():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
     assert not skip.current_skip_tracker().tensors, "what was popped is gone"
-
-
-def twice(self, x):
-    yield pop("early")
-    yield pop("early")
+    assert skip.SkipTrackerThroughPotals is skip.SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = skip.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    batch = Batch(torch.ones(1))
+    tracker.save(batch, None, "far", torch.ones(1))
+    tracker.save(batch, None, "near", torch.ones(1))
+    assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
+    assert tracker.portals[(None, "far")].tensor_life == 1 and tracker.load(batch, None, "far") == 1
+    refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")
 
 
 @pytest.mark.parametrize("module, error, message", [
@@ -84,7 +87,8 @@ def twice(self, x):
     (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
     (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
     (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
-    (layer(pops=["early"], forward=twice), RuntimeError, "'early' has been popped already"),
+    (layer(pops=["early"], forward=lambda self, x: ((yield pop("early")), (yield pop("early")))),
+     RuntimeError, "'early' has been popped already"),
     (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
 ])  # fmt: skip
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
@@ -132,23 +136,17 @@ def test_verify_tells_all_that_does_not_match():
     refuses(TypeError, "no module declared 'early' as poppable", GPipe, nn.Sequential(Encode()), [1], devices=["cpu"])
 
 
-def test_one_name_is_used_twice_in_two_namespaces():
+def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a_layer():
     a, b = Namespace(), Namespace()
     layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
     skip.verify_skippables(nn.Sequential(*layers))
     same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
-
-
-def test_isolated_and_not_isolated_tensors_of_one_partition():
     # torchgpipe sorts by namespace here: AttributeError, None has no id.
     ns = Namespace()
     layers = [Encode().isolate(ns), Encode(), Decode(), Decode().isolate(ns)]
     layout = skip.inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
     assert {(source, name) for source, _, name in layout.copy_policy(1)} == {(0, "early")}
     same_as_plain(passed_on(*layers), [3, 3], chunks=2)
-
-
-def test_skippables_inside_a_layer_are_found():
     # torchgpipe looks at the layers only: under checkpointing the inner Decode then finds nothing stashed.
     inside = passed_on(nn.Sequential(Encode(), nn.Tanh()), nn.Sequential(Decode()))
     same_as_plain(inside, [2, 2], chunks=2, checkpoint="always")
@@ -158,11 +156,9 @@ def test_skippables_inside_a_layer_are_found():
 @every_mode
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
-    shapes = []
-    forward = Copy.forward
-    monkeypatch.setattr(
-        Copy, "forward", staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
-    )
+    shapes, forward = [], Copy.forward
+    note = staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
+    monkeypatch.setattr(Copy, "forward", note)
 
     def wide(self, x):
         yield stash("wide", x.repeat(1, 5))
@@ -189,12 +185,11 @@ def test_a_portal_is_empty_after_backward(checkpoint):
     model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
     GPipe(model, [3, 1], devices=["cpu"] * 2, chunks=3, checkpoint=checkpoint)(torch.randn(6, 4)).sum().backward()
     portals = [portal for tracker in trackers for portal in tracker.portals.values()]
-    assert len(portals) == 3
-    assert all(portal.tensor is None and portal.grad is None for portal in portals)
+    assert len(portals) == 3 and all(portal.tensor is None and portal.grad is None for portal in portals)
 
 
 @every_mode
-def test_none_and_masks_go_through(checkpoint):
+def test_none_and_masks_go_through_and_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
     # A mask has no gradient; torchgpipe's PortalCopy fails on it in backward (assert portal.grad is not None).
     def put(self, x):
         yield stash("none", None)
@@ -210,9 +205,6 @@ def test_none_and_masks_go_through(checkpoint):
     layers = (layer(stashes=["none", "mask"], forward=put), nn.Tanh(), layer(pops=["none", "mask"], forward=get))
     same_as_plain(passed_on(*layers), [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
-
-@every_mode
-def test_an_integer_first_in_the_tuple_does_not_cut_the_gradient(checkpoint):
     # torchgpipe ties the portal to the first tensor only: an index can't carry the gradient back, which is lost.
     def put(self, x):
         h = torch.tanh(x)
@@ -241,7 +233,7 @@ def test_a_layer_may_ignore_its_input_or_what_it_pops(checkpoint):
     same_as_plain(model, [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
-def test_a_gradient_without_a_way_back_is_told_not_lost():
+def test_a_gradient_without_a_way_back_is_told_and_eval_and_no_grad_leave_nothing_behind():
     def put(self, x):
         yield stash("h", x * 2)
         return x.argmax(1)
@@ -252,22 +244,7 @@ def test_a_gradient_without_a_way_back_is_told_not_lost():
         GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4))
     with torch.no_grad():
         assert GPipe(model, [2, 1], devices=["cpu"] * 2)(torch.randn(4, 4)).shape == (4, 4)
-
-
-def test_eval_and_no_grad_leave_nothing_behind():
     model, x = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval(), torch.randn(6, 4)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             torch.testing.assert_close(model(x), model.to_sequential()(x))
-
-
-def test_the_uses_of_a_portal_are_counted():
-    assert skip.SkipTrackerThroughPotals is skip.SkipTrackerThroughPortals, "as torchgpipe spells it"
-    tracker = skip.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
-    batch = Batch(torch.ones(1))
-    tracker.save(batch, None, "far", torch.ones(1))
-    tracker.save(batch, None, "near", torch.ones(1))
-    assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
-    assert tracker.portals[(None, "far")].tensor_life == 1
-    assert tracker.load(batch, None, "far") == 1
-    refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")

@@ -41,14 +41,13 @@ def damaged(chance: random.Random, schedule: Schedule) -> Schedule:
         elif fault == "turned":
             row[k:] = row[k:][::-1]
         elif fault == "another":
-            row[k] = Action(
-                chance.choice("FBIW"), chance.randint(0, schedule.stages), chance.randint(0, schedule.micro_batches)
-            )
+            to = chance.choice("FBIW"), chance.randint(0, schedule.stages), chance.randint(0, schedule.micro_batches)
+            row[k] = Action(*to)
         else:
             action = row[k] if fault == "twice" else row.pop(k)
             if fault != "lost":
-                to = chance.choice(rows)
-                to.insert(chance.randint(0, len(to)), action)
+                other_row = chance.choice(rows)
+                other_row.insert(chance.randint(0, len(other_row)), action)
     return Schedule("damaged", rows)
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from lib import schedules as s
 from lib.schedules import Costs, choose, live_activations, simulate
+from tests.lib.refusal import refuses
 
 ONE = s.model_parallel, s.gpipe, s.one_f_one_b, s.zero_bubble_h1
 LOOPED = s.interleaved_one_f_one_b, s.looped_bfs, s.interleaved_zero_bubble
@@ -29,8 +30,7 @@ def every(m, n, units):
 def questions(draw):
     n = draw(st.integers(1, 3))
     units = n * draw(st.integers(1, 4))
-    rows = st.lists(st.integers(1, 4), min_size=units, max_size=units)
-    costs = {}
+    rows, costs = st.lists(st.integers(1, 4), min_size=units, max_size=units), {}
     for m in draw(st.lists(st.integers(1, 6), min_size=1, max_size=2, unique=True)):
         weight = draw(rows)
         costs[m] = Costs(draw(rows), [w + i for w, i in zip(weight, draw(rows), strict=True)], weight)
@@ -50,8 +50,7 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
             if held <= memory:
                 best.append((simulate(table, *by_stage, communicate=message).makespan, held))
     if not best:
-        with pytest.raises(ValueError, match="no table fits"):
-            choose(costs, n, memory=memory, communicate=message)
+        refuses(ValueError, "no table fits", choose, costs, n, memory=memory, communicate=message)
         return
     chosen = choose(costs, n, memory=memory, communicate=message)
     assert (chosen.seconds, chosen.held) == pytest.approx(min(best))
@@ -73,7 +72,7 @@ def test_the_known_winners(units, weight, message, memory, name, seconds):
     assert (chosen.name, chosen.seconds) == (name, pytest.approx(seconds))
 
 
-def test_every_other_is_passed_over_for_a_reason():
+def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro_batches_the_best_taken():
     chosen = choose({5: equal(3, 0)}, 3, communicate=0.5, memory=4)
     assert str(chosen).splitlines() == ["1F1B, m = 5: 25 s, holds 3", "  model parallel, m = 5: slower by 30 s",
         "  GPipe, m = 5: needs 5 live activations, and 4 fit",
@@ -85,9 +84,6 @@ def test_every_other_is_passed_over_for_a_reason():
         "  ZB-V, m = 5: its 6 stages do not divide 3 units",
         "  DualPipeV, m = 5: dualpipe_v needs as many micro-batches as stages, with 3 partitions at least 6, not 5",
         "  PipeDream, m = 5: never flushes: its gradients are those of older weights"]  # fmt: skip
-
-
-def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts_in_the_smallest():
     costs = {m: Costs([8 / m] * 2, [16 / m] * 2) for m in (2, 4, 8)}
     assert ", m = 8" in choose(costs, 2).name, "more of them, a smaller bubble"
     assert ", m = 2" in choose(costs, 2, communicate={2: 1, 4: 20, 8: 20}).name, "unless their messages cost more"
@@ -110,5 +106,4 @@ def test_of_several_numbers_of_micro_batches_the_best_is_taken_and_memory_counts
     ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
 ])  # fmt: skip
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
-    with pytest.raises(ValueError, match=says):
-        choose(costs, ranks, **more)
+    refuses(ValueError, says, choose, costs, ranks, **more)

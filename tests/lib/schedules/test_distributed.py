@@ -317,11 +317,14 @@ def test_the_clock_is_one_for_all_ranks_and_layers_keep_their_names_of_the_whole
     assert [seen["zbv"]["stages"] for seen in two.seen] == [[0, 3], [1, 2]]
 
 
-def test_batch_norm_counts_each_micro_batch_once_and_no_uninitialized_memory(two: Launch) -> None:
+def test_batch_norm_counts_each_micro_batch_once_and_an_error_of_a_layer_is_the_runs_in_bounded_time(two: Launch):
     """torch's engine finds out the shapes by a forward on memory as it is: left alone, BatchNorm would count that."""
     off = {name: value for seen in two.seen for name, value in seen["norm"].items()}
     assert sorted(off) == ["6.1.num_batches_tracked", "6.1.running_mean", "6.1.running_var"]
     assert max(off.values()) < 1e-12
+    assert str(two.error).startswith("rank 1 ended with ValueError: the planted error\n")
+    assert "in 1F2: stage 1, forward of micro-batch 2" in "\n".join(two.error.run.lines)
+    assert two.seconds_to_end < 60  # its peer would sleep for longer, and waits for 60 seconds where it waits
 
 
 @pytest.mark.parametrize("what, kind, words", [
@@ -362,12 +365,6 @@ def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_g
     assert sum(mine["refused"] is None for mine, _ in tables[300:]) in range(10, 100)
 
 
-def test_an_error_of_a_layer_is_the_error_of_the_run_with_the_action_and_in_bounded_time(two: Launch) -> None:
-    assert str(two.error).startswith("rank 1 ended with ValueError: the planted error\n")
-    assert "in 1F2: stage 1, forward of micro-batch 2" in "\n".join(two.error.run.lines)
-    assert two.seconds_to_end < 60  # its peer would sleep for longer, and waits for 60 seconds where it waits
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool) -> None:
     """torch's engine wraps what a layer raises in F, B and I, but not in W."""
@@ -398,17 +395,13 @@ def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: La
         assert all(off < 1e-6 for off in seen[maker]["losses"])
 
 
-def test_replicas_do_one_table_in_lanes_of_their_own_and_a_rank_that_is_killed_ends_all(four: Launch) -> None:
+def test_replicas_do_one_table_the_mesh_may_be_turned_round_and_a_rank_that_is_killed_ends_all(four: Launch):
+    for rank, seen in enumerate(four.seen):
+        assert seen["other order"]["place"] == [rank % 2, rank // 2] and seen["other order"]["gradients"] < 1e-6
+    assert four.seen[2]["broadcast"] == [0.0, 0.0]
     measured = trace(four, "one_f_one_b")
     assert sorted(measured.lanes) == [f"rank {rank}" for rank in range(4)]
     for rank in range(2):
         lanes = [[s.label for s in measured.only(lane=f"rank {r}")] for r in (rank, rank + 2)]
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
     assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL) and four.seconds_to_end < 60
-
-
-def test_the_mesh_may_be_numbered_the_other_way_round_and_replicas_begin_with_the_buffers_of_replica_0(four: Launch):
-    for rank, seen in enumerate(four.seen):
-        assert seen["other order"]["place"] == [rank % 2, rank // 2]
-        assert seen["other order"]["gradients"] < 1e-6
-    assert four.seen[2]["broadcast"] == [0.0, 0.0]

@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
 from lib.schedules.split_backward import backward_input
 from lib.timeline import Trace
+from tests.lib.models import Function, hooked
+from tests.lib.refusal import refuses
 
 MAKERS = {"gpipe": schedules.gpipe, "1F1B": schedules.one_f_one_b, "eager 1F1B": schedules.eager_one_f_one_b,
     "model parallel": schedules.model_parallel, "zero bubble": schedules.zero_bubble_h1,
@@ -31,15 +34,6 @@ MAKERS = {"gpipe": schedules.gpipe, "1F1B": schedules.one_f_one_b, "eager 1F1B":
     "dualpipe": schedules.dualpipe_v}  # fmt: skip
 every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
 split_or_not = pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
-
-
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def mlp(stages, width=4, dtype=torch.float64):
@@ -119,17 +113,13 @@ def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
 
 @split_or_not
 def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
-    class Use(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4).double()
-
+    class Use(nn.Linear):
         def forward(self, inputs):
             index, x, mask, y = inputs
-            return index, self.linear(x) * mask + index[:, None], mask, y
+            return index, super().forward(x) * mask + index[:, None], mask, y
 
     torch.manual_seed(0)
-    stages = [Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())), Use(), Use(),
+    stages = [Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())), Use(4, 4).double(), Use(4, 4).double(),
         nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0])]  # fmt: skip
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
     of_one = [Function(lambda x: (x,)), nn.Sequential(Function(torch.cat), *mlp(1))]
@@ -144,8 +134,7 @@ def test_an_input_that_requires_a_gradient_gets_one_and_what_is_left_unused_need
     run(make(3, 2), stages, ours * weight, target, F.mse_loss)  # also through what the caller computed before
     F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
-    stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
-    unused = x.clone().requires_grad_()
+    stages, unused = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)], x.clone().requires_grad_()
     run(make(2, 3), stages, unused, target, F.mse_loss)
     assert unused.grad is stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
@@ -168,7 +157,7 @@ def test_a_model_without_anything_to_train_is_an_error_as_with_backward_and_so_i
         run(make(2, 2), mlp(2), *data(4), F.mse_loss)
 
 
-def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights():
+def test_autocast_and_the_number_of_threads_hold_in_the_ranks_and_gradients_have_their_weights_dtype():
     seen = set()
     stages = [nn.Sequential(*mlp(1, dtype=torch.float32), Function(lambda x: seen.add(x.dtype) or x))]
     stages += [nn.Linear(4, 4)]
@@ -177,9 +166,6 @@ def test_autocast_holds_in_the_ranks_and_backward_keeps_the_dtype_of_the_weights
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run(schedules.one_f_one_b(2, 2), stages, x, target, loss)
     assert torch.bfloat16 in seen and stages[1].weight.grad.dtype == torch.float32
-
-
-def test_the_number_of_threads_holds_in_the_ranks():
     seen, before = set(), torch.get_num_threads()
     stages = [nn.Sequential(Function(lambda x: seen.add(torch.get_num_threads()) or x), layer) for layer in mlp(2)]
     try:
@@ -192,7 +178,7 @@ def test_the_number_of_threads_holds_in_the_ranks():
         torch.set_num_threads(before)
 
 
-def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
+def test_dropout_of_a_seeded_run_is_the_same_in_any_order_and_each_micro_batch_has_its_own():
     def gradient(make, delays):
         def wait(x):
             time.sleep(delays.pop() if delays else 0)
@@ -208,9 +194,6 @@ def test_dropout_of_a_seeded_run_is_the_same_whatever_the_threads_do():
         found = gradient(make, delays)
         assert found[0] == expected[0]
         torch.testing.assert_close(found[1], expected[1])
-
-
-def test_each_micro_batch_draws_numbers_of_its_own_in_each_stage():
     seen = []
     stages = [nn.Sequential(Function(lambda x: seen.append(torch.rand(()).item()) or x), layer) for layer in mlp(2)]
     run(schedules.gpipe(3, 2), stages, *data(6), F.mse_loss)
@@ -222,26 +205,18 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
     schedule = MAKERS[name](6, 3)
     alive, peaks = [weakref.WeakSet() for _ in range(3)], [0] * 3
 
-    class Saved(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, rank):
-            kept = torch.zeros(1)  # a tensor that lives exactly as long as this node's graph
-            ctx.kept = kept
-            alive[rank].add(kept)
-            peaks[rank] = max(peaks[rank], len(alive[rank]))
-            return x.clone()
+    def save(x, rank):
+        kept = torch.zeros(1)  # a tensor that lives exactly as long as this node's graph
+        alive[rank].add(kept)
+        peaks[rank] = max(peaks[rank], len(alive[rank]))
+        return hooked(x, lambda _, kept=kept: None)
 
-        @staticmethod
-        def backward(ctx, grad):
-            return grad, None
-
-    stages = [nn.Sequential(layer, Function(lambda x, rank=rank: Saved.apply(x, rank)), nn.Linear(4, 4).double())
+    stages = [nn.Sequential(layer, Function(partial(save, rank=rank)), nn.Linear(4, 4).double())
         for rank, layer in enumerate(mlp(3))]  # fmt: skip
     executor = Executor(schedule, stages)
     assert executor.live == [0, 0, 0], "nothing has run"
     executor.run(*data(6), F.mse_loss)
-    assert peaks == executor.live == schedules.live_activations(schedule)
-    assert not any(map(len, alive))
+    assert peaks == executor.live == schedules.live_activations(schedule) and not any(map(len, alive))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -307,7 +282,7 @@ def test_the_two_halves_make_a_whole(layers):
     torch.testing.assert_close([parameter.grad for parameter in module.parameters()], by_weight)
 
 
-def test_no_matrix_product_is_done_twice():
+def test_no_matrix_product_is_done_twice_and_outputs_that_lead_to_weights_only_share_what_they_can():
     def flops(work):
         with FlopCounterMode(display=False) as counter:
             work()
@@ -318,6 +293,18 @@ def test_no_matrix_product_is_done_twice():
     whole = flops(lambda: y.sum().backward(retain_graph=True))
     inputs = flops(lambda: halves.extend(backward_input([y], [torch.ones_like(y)], [x])))
     assert inputs == flops(lambda: halves[1]()) == whole / 2
+
+    def gradients(backward):
+        weight, x, ones = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True), torch.ones(3)
+        shared = weight.exp()
+        backward([x * shared, shared.sin()], [ones, ones], x)
+        return x.grad, weight.grad
+
+    def in_halves(outputs, grads, x):
+        (x.grad,), later = backward_input(outputs, grads, [x])
+        later()
+
+    torch.testing.assert_close(gradients(in_halves), gradients(lambda ys, gs, _: torch.autograd.backward(ys, gs)))
 
 
 def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_that_passes_unchanged_is_not_shared():
@@ -337,20 +324,6 @@ def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_tha
     assert found[0].tolist() == [1, 1, 1] and found[1] is same.grad is None
     found, _ = backward_input([same.cos(), unused.exp()], [torch.ones(3)] * 2, [same, unused])
     assert [x.tolist() for x in found] == [[0] * 3, [1] * 3]
-
-
-def test_outputs_that_lead_to_weights_only_share_what_they_were_computed_from():
-    def gradients(backward):
-        weight, x, ones = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True), torch.ones(3)
-        shared = weight.exp()
-        backward([x * shared, shared.sin()], [ones, ones], x)
-        return x.grad, weight.grad
-
-    def in_halves(outputs, grads, x):
-        (x.grad,), later = backward_input(outputs, grads, [x])
-        later()
-
-    torch.testing.assert_close(gradients(in_halves), gradients(lambda ys, gs, _: torch.autograd.backward(ys, gs)))
 
 
 def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone():
@@ -393,19 +366,10 @@ def test_an_error_keeps_its_object_and_names_the_action():
 
 @every_schedule
 def test_nothing_hangs_when_a_backward_fails(make):
-    class Fails(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            raise ArithmeticError
-
     schedule = make(8, 2)
     stages = mlp(schedule.stages)
-    stages[1].append(Function(Fails.apply))
-    with pytest.raises(ArithmeticError) as caught:
+    stages[1].append(Function(lambda x: hooked(x, lambda _: 1 / 0)))
+    with pytest.raises(ZeroDivisionError) as caught:
         run(schedule, stages, *data(8), F.mse_loss)
     rank = schedule.rank_of[1]
     first = next(action for action in schedule.actions(rank) if action.stage == 1 and action.op in "BI")
@@ -433,41 +397,30 @@ def test_a_loss_is_one_number(loss, found):
     assert found in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "refused, error, words",
-    [
-        (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
-        (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
-        (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
-        (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
-        (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
-        (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
-        (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
-        (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
-        (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
-        (  # the last loss would be one of broadcasting
-            lambda s, x, t: run(s, mlp(2), x, t[:7], F.mse_loss),
-            ValueError,
-            r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets",
-        ),
-        (
-            lambda s, x, t: run(s, mlp(2), list(x.split([1, 5, 1, 1])), t, F.mse_loss),
-            ValueError,
-            r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets",
-        ),
-        (lambda s, x, t: run(s, mlp(2), x, t, None, reduction="none"), ValueError, "'mean' or 'sum', not 'none'"),
-        (lambda s, x, t: Executor(Schedule("", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1)), ScheduleError, ""),
-    ],
-)
+@pytest.mark.parametrize("refused, error, words", [
+    (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
+    (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
+    (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
+    (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
+    (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
+    (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
+    (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
+    (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
+    (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
+    (lambda s, x, t: run(s, mlp(2), x, t[:7], F.mse_loss),  # the last loss would be one of broadcasting
+     ValueError, r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"),
+    (lambda s, x, t: run(s, mlp(2), list(x.split([1, 5, 1, 1])), t, F.mse_loss),
+     ValueError, r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"),
+    (lambda s, x, t: run(s, mlp(2), x, t, None, reduction="none"), ValueError, "'mean' or 'sum', not 'none'"),
+    (lambda s, x, t: Executor(Schedule("", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1)), ScheduleError, ""),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused_at_once(refused, error, words):
-    with pytest.raises(error, match=words or None):
-        refused(schedules.gpipe(4, 2), *data(8))
+    refuses(error, words, refused, schedules.gpipe(4, 2), *data(8))
 
 
 @split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
-    schedule = make(6, 2)
-    slow = nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.05) or x))
+    schedule, slow = make(6, 2), nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.05) or x))
     stages = [slow, *mlp(1)]
     tries = [measure_costs(schedule, stages, *data(12), F.mse_loss, repeats=3) for _ in range(3)]
     # the least of each: beside other work a stage that does nothing may take long, but hardly three times
@@ -485,9 +438,8 @@ def test_costs_are_medians_without_the_run_that_warms_up(monkeypatch):
         def run(self, *arguments, **more):
             def span(measured):
                 op, stage, i = Action.parse(measured.label)
-                return replace(
-                    measured, start=0, end={"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
-                )
+                end = {"F": 1, "I": 2, "W": 4, "B": 8}[op] * (stage + 1) * (99, 1, 5, 3)[i]
+                return replace(measured, start=0, end=end)
 
             losses, trace = super().run(*arguments, **more)
             return losses, Trace(map(span, trace))

@@ -6,6 +6,7 @@ import pytest
 from lib.schedules.makers import bubble_share, gpipe, model_parallel, one_f_one_b, pipedream
 from lib.schedules.simulate import live_activations, simulate, waits_for
 from lib.schedules.table import Action, Schedule, ScheduleError
+from tests.lib.refusal import refuses
 
 SIZES = [(m, n) for m in (1, 2, 4, 7, 16) for n in (1, 2, 3, 5)]
 
@@ -18,7 +19,7 @@ def spans_of(trace):
     return " ".join(f"{span.label}:{span.kind[0]}{span.start:g}-{span.end:g}" for span in trace)
 
 
-def test_one_timeline_by_hand_and_the_kind_and_cost_of_each_op():
+def test_one_timeline_by_hand_and_costs_that_differ_by_op_and_stage_but_not_by_idle_slots():
     trace = simulate(gpipe(2, 2), forward=1, backward=2)
     assert trace.lanes == ("rank 0", "rank 1")
     assert spans_of(trace.only(lane="rank 0")) == "0F0:f0-1 0F1:f1-2 0B0:b5-7 0B1:b7-9"
@@ -28,9 +29,6 @@ def test_one_timeline_by_hand_and_the_kind_and_cost_of_each_op():
     assert {span.kind for span in four} == {"forward", "input", "weight", "backward"}
     assert [span.duration for span in simulate(table("0F0 0I0 0W0"), backward=5)] == [1, 2.5, 2.5]
     assert [span.duration for span in simulate(table("0F0 0I0 0W0"), backward=5, weight=5)] == [1, 0, 5]
-
-
-def test_costs_may_differ_from_stage_to_stage_and_idle_slots_of_the_table_make_no_difference():
     trace = simulate(gpipe(1, 3), forward=[1, 2, 3], backward=np.array([10.0, 20.0, 30.0]))
     assert [(span.label, span.duration) for span in trace] == [
         ("0F0", 1), ("1F0", 2), ("2F0", 3), ("2B0", 30), ("1B0", 20), ("0B0", 10),
@@ -46,8 +44,7 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
     assert [span.label for span in trace] == ["0F0", "0F1", "1F0"] and trace.lanes[2] == "rank 2"
     assert len(simulate(table(".\n."))) == 0
     for ask in (simulate, waits_for):
-        with pytest.raises(ScheduleError, match="rank 0, slot 0: 0B0 needs 0F0, which the same rank does only"):
-            ask(table("0B0 0F0"))
+        refuses(ScheduleError, "rank 0, slot 0: 0B0 needs 0F0, which the same rank does only", ask, table("0B0 0F0"))
 
 
 @pytest.mark.parametrize("costs, why", [
@@ -60,8 +57,7 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
 ])  # fmt: skip
 def test_a_cost_that_makes_no_sense_is_refused(costs, why):
     for ask in (simulate, waits_for):
-        with pytest.raises(ValueError, match=why):
-            ask(gpipe(2, 3), **costs)
+        refuses(ValueError, why, ask, gpipe(2, 3), **costs)
 
 
 @pytest.mark.parametrize("make", [gpipe, one_f_one_b])
@@ -73,7 +69,7 @@ def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
         assert trace.bubble == pytest.approx(bubble_share(m, n)) == pytest.approx((n - 1) / (m + n - 1))
 
 
-def test_model_parallelism_idles_in_all_ranks_but_one_and_the_slowest_stage_decides():
+def test_model_parallelism_idles_in_all_but_one_the_slowest_stage_decides_and_more_stages_idle_less():
     for m, n in SIZES:
         trace = simulate(model_parallel(m, n))
         assert trace.makespan == m * n * 3 and trace.bubble == pytest.approx((n - 1) / n)
@@ -81,24 +77,18 @@ def test_model_parallelism_idles_in_all_ranks_but_one_and_the_slowest_stage_deci
     trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
     assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
     assert trace.busy("rank 1") == m * 2 * slow
-
-
-def test_the_bubble_share_with_several_stages_a_rank():
     assert bubble_share(8, 4) == pytest.approx(3 / 11) and bubble_share(8, 4, 2) == pytest.approx(3 / 19)
     assert bubble_share(5, 1) == 0 and bubble_share(1, 4) == pytest.approx(3 / 4)
-    with pytest.raises(ValueError, match="stages_per_rank must be at least 1, not 0"):
-        bubble_share(8, 4, 0)
+    refuses(ValueError, "stages_per_rank must be at least 1, not 0", bubble_share, 8, 4, 0)
 
 
 def test_live_activations_are_m_for_gpipe_at_most_n_for_1f1b_and_end_with_the_weight_half():
     for m, n in SIZES:
-        assert live_activations(model_parallel(m, n)) == [1] * n
-        assert live_activations(gpipe(m, n)) == [m] * n
+        assert live_activations(model_parallel(m, n)) == [1] * n and live_activations(gpipe(m, n)) == [m] * n
         assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
     assert live_activations(table("0F0 0F1 0B0 0B1")) == [2]
     assert live_activations(table("0F0 0I0 0F1 0I1 0W0 0W1")) == [2]
-    assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1]
-    assert live_activations(table(".\n0F0")) == [0, 1]
+    assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1] and live_activations(table(".\n0F0")) == [0, 1]
     fifo = gpipe(5, 3)
     lifo = Schedule("as autograd does it", [[*fifo.actions(j)[:5], *reversed(fifo.actions(j)[5:])] for j in range(3)])
     assert simulate(lifo).bubble == simulate(fifo).bubble and live_activations(lifo) == live_activations(fifo)
@@ -119,12 +109,9 @@ def test_pipedream_has_no_bubble_in_its_steady_state(n, forward, backward):
         assert wait.end <= start or wait.start >= end
 
 
-def test_a_flush_costs_a_bubble_each_time_and_pipedream_has_only_one():
+def test_a_flush_costs_a_bubble_each_time_and_each_wait_names_what_it_is_for():
     flushed, streamed = 5 * simulate(one_f_one_b(4, 3)).makespan, simulate(pipedream(5 * 4, 3)).makespan
     assert flushed - streamed == (5 - 1) * (3 - 1) * (1 + 2)
-
-
-def test_each_wait_names_what_it_is_for_also_what_is_under_way():
     waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
     assert [(str(wait), wait.start, wait.end) for wait in waits] == [("rank 0 waits for 1B0, to do 0B0", 2, 4),
         ("rank 0 waits for 1B1, to do 0B1", 6, 7), ("rank 1 waits for 0F0, to do 1F0", 0, 1),

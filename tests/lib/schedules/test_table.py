@@ -10,6 +10,7 @@ from torch.distributed.pipelining.schedules import _Action
 
 from lib.schedules.makers import gpipe, model_parallel, one_f_one_b, pipedream, staleness
 from lib.schedules.table import Action, Schedule, ScheduleError, validate
+from tests.lib.refusal import refuses
 
 SIZES = [(m, n) for m in (1, 2, 3, 5, 8) for n in (1, 2, 3, 4)]
 
@@ -21,14 +22,12 @@ def table(text, name="table"):
 def test_an_action_prints_and_is_read_as_torch_does():
     action = Action("B", 2, 13)
     assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
-    assert Action.parse(" 2B13 ") == action == ("B", 2, 13)
-    assert pickle.loads(pickle.dumps(action)) == action
+    assert Action.parse(" 2B13 ") == action == ("B", 2, 13) and pickle.loads(pickle.dumps(action)) == action
 
 
 @pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1"])
 def test_what_is_no_action_is_refused(text):
-    with pytest.raises(ValueError, match="is no action; write stage, one of F B I W, micro-batch: 2B1"):
-        Action.parse(text)
+    refuses(ValueError, "is no action; write stage, one of F B I W, micro-batch: 2B1", Action.parse, text)
 
 
 def test_all_rows_are_as_long_as_the_longest_and_a_table_knows_its_sizes_and_where_its_stages_are():
@@ -54,8 +53,7 @@ def test_all_rows_are_as_long_as_the_longest_and_a_table_knows_its_sizes_and_whe
     (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
 ])  # fmt: skip
 def test_what_is_no_action_or_no_table_is_told_at_once(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
+    refuses(error, words, make)
 
 
 def test_text_is_aligned_and_read_again_and_the_schedules_look_as_they_are_drawn():
@@ -73,8 +71,7 @@ def test_text_is_aligned_and_read_again_and_the_schedules_look_as_they_are_drawn
 
 
 def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_count(tmp_path, monkeypatch):
-    schedule = table("0F0 . 0B0\n.\n. 2F0")
-    path = tmp_path / "schedule.csv"
+    schedule, path = table("0F0 . 0B0\n.\n. 2F0"), tmp_path / "schedule.csv"
     assert schedule.to_csv(path) == path.read_text() == "0F0,,0B0\n,,\n,2F0,\n"
     path.write_bytes(b"\xef\xbb\xbf\r\n 0F0,,0B0,,\r\n\r\n,,\r\n,2F0\r\n\r\n")
     assert Schedule.from_csv("table", path) == schedule
@@ -84,25 +81,19 @@ def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_
     path = tmp_path / "schedule.csv"
     table("0F0").to_csv(path)
     monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        table("0F0 0B0").to_csv(path)
+    refuses(OSError, "disk full", table("0F0 0B0").to_csv, path)
     assert path.read_text() == "0F0\n" and list(tmp_path.iterdir()) == [path]
 
 
-def test_of_a_csv_of_torch_the_work_is_read(tmp_path):
+def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
     path = tmp_path / "torch.csv"
-    path.write_text(
-        "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n1RECV_F0,1F0,1SEND_B0\n"
-    )
+    rank_0 = "0UNSHARD,0F0,0SEND_F0,None,(0F1;3B0)OVERLAP_F_B,0I1,0W1,0REDUCE_GRAD,0RESHARD\n"
+    path.write_text(f"{rank_0}1RECV_F0,1F0,1SEND_B0\n")
     assert Schedule.from_csv("t", path) == table("0F0 . 0F1 3B0 0I1 0W1\n1F0", "t")
     path.write_text("1RECV_F0\n1F0\n")
     assert Schedule.from_csv("t", path) == table(".\n1F0", "t"), "a rank without work is a rank"
     path.write_text("0F0\n1F0,1FF\n")
-    with pytest.raises(ValueError, match="row 1, column 1 of .*torch.csv: '1FF' is no action"):
-        Schedule.from_csv("t", path)
-
-
-def test_torch_reads_our_csv_and_we_read_torchs(tmp_path):
+    refuses(ValueError, "row 1, column 1 of .*torch.csv: '1FF' is no action", Schedule.from_csv, "t", path)
     stages = [mock_stage(0, 4, ranks=2, index=index) for index in (0, 2)]
     engine = torch_pipelining.ScheduleInterleaved1F1B(stages, 4)
     engine._dump_csv(tmp_path / "torch.csv", format="compute_only")
@@ -186,46 +177,30 @@ def test_an_illegal_table_is_refused_with_the_first_illegal_action(text, why):
     assert str(caught.value) == why
 
 
-@pytest.mark.parametrize(
-    "text, why",
-    [
-        (
-            "0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
-            "rank 0, slot 1: 0B0 needs 1B0, which rank 1 does only after 1F1; "
-            "1F1 needs 0F1, which rank 0 does only after 0B0",
-        ),
-        (
-            "0F0 0F1 . . . 0B0 0B1\n.   1F0 1B0 1F1 1B1\n.   . 2F0 2F1 2B0 2B1",
-            "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
-            "2F1 needs 1F1, which rank 1 does only after 1B0",
-        ),
-        (  # told from its first slot, also if others wait for another part of it
-            "2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
-            "rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; "
-            "1F1 needs 0F1, which rank 1 does only after 0B0",
-        ),
-        (  # what is needed may itself be what its rank waits to do
-            "0F0 0B0 2F0 2B0\n. 1F0 1B0",
-            "rank 0, slot 1: 0B0 needs 1B0; 1B0 needs 2B0, which rank 0 does only after 0B0",
-        ),
-        # ranks that wait behind are not blamed; of two faults the first is told; what torch draws for 1F1B
-        ("0F0 0B0\n1F0 1B0\n2B0 2F0", "rank 2, slot 0: 2B0 needs 2F0, which the same rank does only later, in slot 1"),
-        (
-            "0F0 . 0B1 0F1 0B0\n. 1B0 1F0 1F1 1B1",
-            "rank 1, slot 1: 1B0 needs 1F0, which the same rank does only later, in slot 2",
-        ),
-        (
-            "0F0 0F1 . 0B0 0F2 0B1 0B2\n1F1 1B0 1F2 1B1 1B2",
-            "rank 1, slot 1: 1B0 needs 1F0, which stands nowhere in the table",
-        ),
-    ],
-)
+@pytest.mark.parametrize("text, why", [
+    ("0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",
+     "rank 0, slot 1: 0B0 needs 1B0, which rank 1 does only after 1F1; "
+     "1F1 needs 0F1, which rank 0 does only after 0B0"),
+    ("0F0 0F1 . . . 0B0 0B1\n.   1F0 1B0 1F1 1B1\n.   . 2F0 2F1 2B0 2B1",
+     "rank 1, slot 2: 1B0 needs 2B0, which rank 2 does only after 2F1; "
+     "2F1 needs 1F1, which rank 1 does only after 1B0"),
+    ("2F1 2F0 2B0 2B1\n0F0 0B0 0F1 0B1\n.   1F0 1F1 1B0 1B1",  # told from its first slot
+     "rank 1, slot 1: 0B0 needs 1B0, which rank 2 does only after 1F1; "
+     "1F1 needs 0F1, which rank 1 does only after 0B0"),
+    ("0F0 0B0 2F0 2B0\n. 1F0 1B0",  # what is needed may itself be what its rank waits to do
+     "rank 0, slot 1: 0B0 needs 1B0; 1B0 needs 2B0, which rank 0 does only after 0B0"),
+    # ranks that wait behind are not blamed; of two faults the first is told; what torch draws for 1F1B
+    ("0F0 0B0\n1F0 1B0\n2B0 2F0", "rank 2, slot 0: 2B0 needs 2F0, which the same rank does only later, in slot 1"),
+    ("0F0 . 0B1 0F1 0B0\n. 1B0 1F0 1F1 1B1",
+     "rank 1, slot 1: 1B0 needs 1F0, which the same rank does only later, in slot 2"),
+    ("0F0 0F1 . 0B0 0F2 0B1 0B2\n1F1 1B0 1F2 1B1 1B2",
+     "rank 1, slot 1: 1B0 needs 1F0, which stands nowhere in the table"),
+])  # fmt: skip
 def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     with pytest.raises(ScheduleError) as caught:
         validate(table(text))
     error = caught.value
-    assert str(error) == why
-    assert why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
+    assert str(error) == why and why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
 
 
 @pytest.mark.parametrize("text, asked, why", [

@@ -32,13 +32,11 @@ def grey_picture() -> Figure:
     return figure
 
 
-EXPLORED = (
-    (draw_backward, BACKWARD_CONTROLS),
-    (draw_holders, HOLDERS_CONTROLS),
-    (draw_interleaving, INTERLEAVING_CONTROLS),
-)
+EXPLORED = {draw_backward: BACKWARD_CONTROLS, draw_holders: HOLDERS_CONTROLS, draw_interleaving: INTERLEAVING_CONTROLS}
 FIGURES: list[Callable[[], Figure]] = [every_color, grey_picture, draw_mechanism]
-FIGURES += [lambda draw=draw, controls=controls: explore(draw, **controls).figure for draw, controls in EXPLORED]
+FIGURES += [
+    lambda draw=draw, controls=controls: explore(draw, **controls).figure for draw, controls in EXPLORED.items()
+]
 
 
 def dots(picture: bytes) -> np.ndarray:

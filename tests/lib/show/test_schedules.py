@@ -26,7 +26,7 @@ def bars(axes):
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_the_bars_are_the_simulated_spans_and_the_hatches_are_the_waits(maker):
+def test_every_table_runs_its_bars_are_the_simulated_spans_and_its_hatches_the_waits(maker):
     schedule, _ = make(maker, 5, 3, 2)
     costs = {"forward": 1.0, "backward": 2.0, "communicate": 0.5}
     figure = draw_schedule(schedule, **costs)
@@ -35,17 +35,18 @@ def test_the_bars_are_the_simulated_spans_and_the_hatches_are_the_waits(maker):
     hatched = [c for c in figure.axes[0].collections if c.get_hatch()]
     assert sum(len(c.get_paths()) for c in hatched) == len(waits_for(schedule, **costs))
     assert f"held by rank: {', '.join(f'{peak:g}' for peak in held(schedule))}" in alt_text(figure)
+    for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
+        schedule, changed = make(maker, m, n, v)
+        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
+        assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
-def test_several_schedules_stand_on_one_time_axis_and_the_title_compares_them():
+def test_several_schedules_are_compared_on_one_time_axis_and_stages_count_as_parts_of_a_rank():
     figure = draw_schedules([gpipe(8, 4), one_f_one_b(8, 4)])
     assert figure.get_suptitle() == "GPipe and 1F1B take equally long; 1F1B holds at most 4, not 8"
     assert len({axes.get_xlim() for axes in figure.axes[::2]}) == 1
     slower = draw_schedules([model_parallel(4, 3), gpipe(4, 3)])
     assert slower.get_suptitle() == "GPipe is fastest; model parallel holds at most 1, not 4"
-
-
-def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing():
     interleaved = schedules.interleaved_one_f_one_b(8, 4, 2)
     assert held(interleaved) == [peak / 2 for peak in live_activations(interleaved)]
     forward = Schedule("forward", [row[:3] for row in gpipe(3, 1).compact().ranks])
@@ -53,18 +54,9 @@ def test_stages_count_as_parts_of_a_rank_and_a_forward_only_table_holds_nothing(
     assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-def test_every_combination_makes_a_schedule_that_runs_and_what_differs_is_said(maker):
-    for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
-        schedule, changed = make(maker, m, n, v)
-        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
-        assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
-
-
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     figure = draw_refused(EAGER)
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
-    assert red == ["0B0"]
-    assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
+    assert red == ["0B0"] and [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
     assert "0B0 needs 1B0" in figure.get_suptitle()
     assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run" and not stuck(one_f_one_b(3, 2))

@@ -10,24 +10,17 @@ def sheet(columns=4, rows=2):
     return figure, cell_axes(axes, columns=columns, rows=rows)
 
 
-def test_cells_are_found_where_they_were_drawn_in_the_colour_of_their_rank_unless_one_is_given():
+def test_cells_are_where_they_were_drawn_and_hue_marks_and_texts_can_be_told_and_read():
     figure, axes = sheet()
     draw_cells(axes, [Cell(7, 0), Cell(8, 1), Cell(9)], columns=2)
     assert [(patch.cell.index, patch.at) for patch in drawn_cells(figure)] == [(7, (0, 0)), (8, (1, 0)), (9, (0, 1))]
     assert (Cell(0, 1).hue, Cell(0, 1, color="#123456").hue, Cell(0).hue) == (rank_color(1), "#123456", None)
     assert (pale("#000000", 0), pale("#123456", 1)) == ("#ffffff", "#123456")
-
-
-def test_marks_have_more_signs_than_hue_and_an_unknown_one_is_refused():
     _, axes = sheet()
     padding, dropped = draw_cells(axes, [Cell(1, 0, "padding"), Cell(2, 0, "dropped")])
-    assert padding.get_hatch() == HATCH["padding"]
-    assert dropped.get_linestyle() != "-"
+    assert padding.get_hatch() == HATCH["padding"] and dropped.get_linestyle() != "-"
     assert len(axes.lines) == 2  # the cross
     refuses(ValueError, "mark must be one of plain, padding, dropped, faded, not 'gone'", Cell, 0, mark="gone")
-
-
-def test_an_empty_cell_has_no_text_and_every_text_can_be_read():
     _, axes = sheet()
     draw_cell(axes, 0, 0, Cell(""))
     assert not axes.texts

@@ -34,17 +34,12 @@ def test_the_table_of_contents_names_what_is_there():
             home = importlib.import_module(f"lib.show.{module}")
             found += names
             missing += [name for name in names if not hasattr(home, name)]
-    assert len(found) > 25
-    assert missing == []
+    assert len(found) > 25 and missing == []
 
 
-def test_a_mix_with_white_is_pale_and_the_ends_are_the_colours():
-    assert style.mixed(style.BLUE, style.RED, 0) == style.BLUE
-    assert style.mixed(style.BLUE, style.RED, 1) == style.RED
+def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_machine_framed():
+    assert style.mixed(style.BLUE, style.RED, 0) == style.BLUE and style.mixed(style.BLUE, style.RED, 1) == style.RED
     assert style.pale(style.BLUE, 0.3) == style.mixed(style.BLUE, style.PAPER, 0.7)
-
-
-def test_a_headline_is_wrapped_and_a_source_of_another_machine_is_framed():
     figure, _ = style.new_figure(9, 3)
     style.headline(figure, "word " * 30)
     assert "\n" in figure.get_suptitle()
@@ -65,7 +60,7 @@ def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_fi
     assert shows(figure, style.ORANGE) and shows(figure, style.TRACK)
 
 
-def test_lanes_have_their_names_from_the_top_and_idle_the_sign_of_the_legend():
+def test_lanes_have_their_names_idle_its_sign_a_box_text_and_a_strip_is_cells_side_by_side():
     _, axes = style.new_figure(9, 2)
     timeline.lane_rows(axes, ["first", "second"], 1, 5)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
@@ -77,9 +72,6 @@ def test_lanes_have_their_names_from_the_top_and_idle_the_sign_of_the_legend():
     (drawn,) = axes.collections
     assert len(drawn.get_paths()) == 2 and drawn.get_hatch() == style.IDLE["hatch"]
     assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]
-
-
-def test_a_box_has_text_that_can_be_read_and_a_strip_is_cells_side_by_side():
     _, axes = sheet.inch_sheet(2)
     for face in (style.INK, style.PAPER):
         sheet.box(axes, 1, 1, 2, 1, "text", face=face)
@@ -91,11 +83,15 @@ def test_a_box_has_text_that_can_be_read_and_a_strip_is_cells_side_by_side():
     assert places == [(1.2, 0.5), (1.6, 0.5), (2.0, 0.5)]
 
 
-def test_an_axis_of_powers_of_two_writes_each_value():
+def test_an_axis_of_powers_writes_each_value_and_where_nothing_was_measured_it_is_the_predicted_one():
     _, axes = style.new_figure(9, 2)
     charts.log2_axis(axes, (1, 2, 4), lambda value: f"m{value}")
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["m1", "m2", "m4"]
-    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["m1", "m2", "m4"] and axes.get_xscale() == "log"
+    _, axes = style.new_figure(9, 3)
+    charts.bars(axes, [1.0, 2.0], None, style.BLUE)
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+    assert not any(patch.get_facecolor()[3] for patch in axes.patches)
+    assert [entry.get_label() for entry in charts.legend_pair(False)] == ["predicted"]
 
 
 @pytest.mark.parametrize("across", [True, False])
@@ -104,16 +100,7 @@ def test_a_prediction_inside_a_longer_measured_bar_is_seen_and_the_number_is_the
     charts.bars(axes, [1.0], [3.0], style.BLUE, across=across)
     measured, predicted = axes.patches
     assert to_hex(predicted.get_edgecolor()) != to_hex(measured.get_facecolor())
-    assert predicted.get_zorder() > measured.get_zorder()
-    assert [text.get_text() for text in axes.texts] == ["3"]
-
-
-def test_where_nothing_was_measured_the_number_is_the_predicted_one_and_nothing_is_filled():
-    _, axes = style.new_figure(9, 3)
-    charts.bars(axes, [1.0, 2.0], None, style.BLUE)
-    assert [text.get_text() for text in axes.texts] == ["1", "2"]
-    assert not any(patch.get_facecolor()[3] for patch in axes.patches)
-    assert [entry.get_label() for entry in charts.legend_pair(False)] == ["predicted"]
+    assert predicted.get_zorder() > measured.get_zorder() and [text.get_text() for text in axes.texts] == ["3"]
 
 
 def test_bars_in_rows_say_their_words_beside_their_ends_and_the_first_is_on_top():
@@ -123,5 +110,4 @@ def test_bars_in_rows_say_their_words_beside_their_ends_and_the_first_is_on_top(
     assert [to_hex(bar.get_facecolor()) for bar in drawn] == [style.INK, style.GREY]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     low, high = axes.get_ylim()
-    assert low > high
-    assert list(axes.get_xticks()) == []
+    assert low > high and list(axes.get_xticks()) == []

@@ -31,7 +31,7 @@ def bars(figure: Figure) -> list[PolyCollection]:
     return [c for c in axes.collections if isinstance(c, PolyCollection) and c.get_linewidths()[0] > 0]  # type: ignore[index]
 
 
-def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
+def test_the_words_tell_all_and_rows_can_be_chosen_that_are_idle_in_one_of_the_traces() -> None:
     words = lay_out(None, PREDICTED, None, None).words
     assert words == (
         "Timeline of 2 lanes. Predicted: 4 spans (load, step), makespan 3.00 s, bubble 33 %. "
@@ -40,9 +40,6 @@ def test_the_words_give_lanes_spans_makespan_bubble_and_busy_shares() -> None:
     both = lay_out(MEASURED, PREDICTED, None, None)
     assert both.finding == "Predicted 3.00 s, measured 3.75 s, 33 % idle"
     assert "Predicted: 4 spans" in both.words and "Measured: 4 spans" in both.words
-
-
-def test_rows_can_be_chosen_and_a_lane_that_ran_in_one_trace_only_is_idle_in_the_other() -> None:
     layout = lay_out(Trace([Span("worker", "load 0", 0, 1)]), PREDICTED, None, None)
     assert (layout.rows, layout.busy_share("model", "measured")) == (("worker", "model"), "0 %")
     assert layout.traces["measured"].bubble == 0.5
@@ -67,10 +64,9 @@ def test_every_kind_has_a_letter_and_a_colour_and_labels_get_shorter_until_they_
     assert "load 0" in shown and "L1" in shown and "load 1" not in shown
 
 
-@pytest.mark.parametrize(
-    "end, whole, shown",
-    [(3, False, "0.0 0.5 1.0 1.5 2.0 2.5 3.0"), (3, True, "0 1 2 3"), (55.7, False, "10 20 30 40 50")],
-)
+@pytest.mark.parametrize("end, whole, shown", [
+    (3, False, "0.0 0.5 1.0 1.5 2.0 2.5 3.0"), (3, True, "0 1 2 3"), (55.7, False, "10 20 30 40 50"),
+])  # fmt: skip
 def test_ticks_are_round_and_whole_where_half_a_clock_means_nothing(end: float, whole: bool, shown: str) -> None:
     assert [text for _, text in ticks(0.1 * (end > 3), end, whole=whole)] == shown.split()
 
@@ -94,7 +90,7 @@ def test_measured_spans_are_filled_predicted_ones_are_outlines_and_each_bar_lies
     assert (box.x0, box.x1) == (pytest.approx(2), pytest.approx(5))
 
 
-def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_when_asked_for() -> None:
+def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the_words_say_it() -> None:
     figure = draw_timeline(MEASURED, PREDICTED)
     (axes,) = figure.axes
     assert to_hex(figure.get_facecolor()) == PAPER
@@ -107,9 +103,6 @@ def test_lanes_run_from_top_to_bottom_time_has_its_unit_and_bubbles_are_hatched_
         (axes,) = draw_timeline(PREDICTED, bubbles=bubbles).axes
         hatched = [path.get_extents() for c in axes.collections if c.get_hatch() for path in c.get_paths()]
         assert sorted((round(box.x0), round(box.x1)) for box in hatched) == gaps
-
-
-def test_the_description_says_what_the_picture_says() -> None:
     figure = draw_timeline(MEASURED, PREDICTED, title="A finding", recorded="NVIDIA H200, torch 2.13")
     text = alt_text(figure)
     assert text.startswith("A finding. Timeline of 2 lanes. Predicted: 4 spans (load, step), makespan 3.00 s")
@@ -118,22 +111,15 @@ def test_the_description_says_what_the_picture_says() -> None:
     assert any("Recorded on another machine: NVIDIA H200" in shown for shown in texts(figure))
 
 
-DEGENERATE = {
-    "nothing": Trace(),
-    "idle": Trace((), ("rank 0",)),
-    "an instant": Trace([Span("a", "an instant", 1, 1)]),
+DEGENERATE = {"nothing": Trace(), "idle": Trace((), ("rank 0",)), "an instant": Trace([Span("a", "an instant", 1, 1)]),
     "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("drawn", [
     *({"measured": trace} for trace in DEGENERATE.values()),
     {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
-    {
-        "measured": MEASURED,
-        "predicted": PREDICTED,
-        "title": "A finding that is so long that it takes two lines " * 2,
-    },
+    {"measured": MEASURED, "predicted": PREDICTED, "title": "A finding that is so long, it takes two lines " * 2},
     {"measured": LOTS},
     {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
     {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},

@@ -16,10 +16,12 @@ import psutil
 import pytest
 
 from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, meet, torchrun
+from tests.lib.refusal import refuses
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
 START = """
 import os, signal, subprocess, sys, time
+from tests.lib.refusal import refuses
 rank, word = int(os.environ["RANK"]), sys.argv[1]
 """
 CHILD = START + 'subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", word])\n'
@@ -125,8 +127,7 @@ def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_oth
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
     assert "script.py" in error.traceback and str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
-    assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == []
-    assert group.printed == ""
+    assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == [] and group.printed == ""
     assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
     sums = [line for line in group.error.run.lines if "sum" in line]
     assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
@@ -185,15 +186,11 @@ def test_it_may_be_over_at_any_time_while_ranks_are_being_started(tmp_path, monk
 
 
 @pytest.mark.ranks
-def test_an_interrupt_leaves_nothing_and_stays_an_interrupt(tmp_path):
+def test_an_interrupt_leaves_nothing_stays_one_and_while_processes_are_being_ended_saves_none(tmp_path):
     text = CHILD + "if rank == 0: os.kill(int(sys.argv[2]), signal.SIGINT)\ntime.sleep(600)\n"
-    with pytest.raises(KeyboardInterrupt):
-        torchrun(script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
+    refuses(KeyboardInterrupt, "", torchrun, script(tmp_path, text), tmp_path, os.getpid(), timeout=60, quiet=True)
     assert commands_that_know(tmp_path) == []
 
-
-@pytest.mark.ranks
-def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_path):
     class Impatient(_Family):
         presses = 0
 
@@ -208,8 +205,7 @@ def test_an_interrupt_while_processes_are_being_ended_does_not_save_them(tmp_pat
     agent = subprocess.Popen([sys.executable, "-c", f"{code}{sleep}", str(tmp_path), sleep])
     while len(commands_that_know(tmp_path)) < 2:
         time.sleep(0.05)
-    with pytest.raises(KeyboardInterrupt):
-        Impatient(agent, "token").end()
+    refuses(KeyboardInterrupt, "", Impatient(agent, "token").end)
     assert commands_that_know(tmp_path) == []
 
 
@@ -237,10 +233,8 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     ({"timeout": float("nan")}, ValueError, "timeout"),
 ])  # fmt: skip
 def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments, error, message):
-    with pytest.raises(error, match=message):
-        torchrun(script(tmp_path, ""), **arguments)
-    with pytest.raises(FileNotFoundError, match="no script 'no_such.py'"):
-        torchrun("no_such.py", **arguments)
+    refuses(error, message, torchrun, script(tmp_path, ""), **arguments)
+    refuses(FileNotFoundError, "no script 'no_such.py'", torchrun, "no_such.py", **arguments)
 
 
 TABLE = "  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 100{rank})\n"
@@ -304,16 +298,13 @@ def test_an_error_file_says_more_than_the_log(tmp_path):
     assert RankLogs(tmp_path, show=False).cause(1).error == "ValueError: from the log"
 
 
-@pytest.mark.parametrize(
-    "stderr, expected",
-    [
+@pytest.mark.parametrize("stderr, expected", [
         ("usage: x\nx.py: error: unrecognized: --y\n", "exit code 2: x.py: error: unrecognized: --y"),
         ('  File "x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
         (f"{HEAD}  File x\nA: 1\n\nDuring …\n\n{HEAD}  File x\nB\n", "B"),
         (f"{HEAD}  File x\n", "exit code 2: File x"),  # ended while it was printed
         ("", "exit code 2"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_a_rank_is_quoted_whatever_it_left(tmp_path, stderr, expected):
     cause(tmp_path, {0: 2}, {})
     (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)
@@ -347,5 +338,4 @@ def test_a_line_is_taken_when_it_is_complete(tmp_path, capsys):
 
 def test_a_process_that_torchrun_did_not_start_is_told_how_to_be_started(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    with pytest.raises(RuntimeError, match="start the script with torchrun --nproc-per-node RANKS SCRIPT"):
-        meet(timedelta(seconds=1))
+    refuses(RuntimeError, "start the script with torchrun --nproc-per-node RANKS SCRIPT", meet, timedelta(seconds=1))

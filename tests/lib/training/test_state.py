@@ -8,6 +8,7 @@ import torch
 
 from lib.training.state import load_state, save_state
 from support.training import CAPTIONS, TinyClip, caption_loss
+from tests.lib.refusal import refuses
 
 
 class Bomb:
@@ -63,8 +64,7 @@ def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(np, "savez", die_half_way)
-    with pytest.raises(KeyboardInterrupt):
-        save_state(path, *trained(), {}, step=2)
+    refuses(KeyboardInterrupt, "", save_state, path, *trained(), {}, step=2)
     assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
     monkeypatch.undo()
     (tmp_path / ".s.npz.unfinished").write_bytes(b"of one that was killed")
@@ -72,9 +72,9 @@ def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
     assert load_state(path, *trained(), {}) == {"step": 3} and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
 
 
-@pytest.mark.parametrize(
-    "damage", ["cut", "empty", "text", "flipped", "method", "locked", "bomb", "pickle", "foreign", "format"]
-)
+@pytest.mark.parametrize("damage", [
+    "cut", "empty", "text", "flipped", "method", "locked", "bomb", "pickle", "foreign", "format",
+])  # fmt: skip
 def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path, damage):
     path = tmp_path / "s.npz"
     save_state(path, *trained(), {})
@@ -97,8 +97,7 @@ def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path, dam
         path.write_bytes(changed[damage])
     model, optimizer = trained(steps=1)
     before = weights(model)
-    with pytest.raises(ValueError, match="s.npz .*remove it to begin anew"):
-        load_state(path, model, optimizer, {})
+    refuses(ValueError, "s.npz .*remove it to begin anew", load_state, path, model, optimizer, {})
     assert equal(weights(model), before) and not (tmp_path / "exploded").exists()
 
 
@@ -143,12 +142,9 @@ def test_a_state_of_another_model_or_run_is_refused_and_says_what_differs(tmp_pa
     model, optimizer = trained(steps=1, width=16)
     before = weights(model)
     other = r"another model: image_encoder.5.bias has shape \(32,\), .* in the file and has shape \(16,\)"
-    with pytest.raises(ValueError, match=other):
-        load_state(path, model, optimizer, {"seed": 0, "text": 7})
+    refuses(ValueError, other, load_state, path, model, optimizer, {"seed": 0, "text": 7})
     with pytest.raises(ValueError, match="saved with text=7, this run has text=8; choose another folder"):
         load_state(path, model, optimizer, {"seed": 0, "text": 8})
-    with pytest.raises(ValueError, match="this run has more=1"):
-        load_state(path, model, optimizer, {"seed": 0, "text": 7, "more": 1})
+    refuses(ValueError, "this run has more=1", load_state, path, model, optimizer, {"seed": 0, "text": 7, "more": 1})
     assert equal(weights(model), before)
-    with pytest.raises(FileNotFoundError):
-        load_state(tmp_path / "none.npz", model, optimizer, {})
+    refuses(FileNotFoundError, "", load_state, tmp_path / "none.npz", model, optimizer, {})

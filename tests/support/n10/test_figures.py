@@ -13,16 +13,13 @@ def test_held_tensors_are_counted_as_predicted():
         assert f"peak of {runs.peak(steps)} tensors" in words and "in every step as predicted" in words
 
 
-def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held():
+def test_the_bars_cover_exactly_the_steps_in_which_a_tensor_is_held_and_have_the_reason():
     for mode in runs.MODES:
         steps = runs.predict(6, 3, 2, mode)
-        bars = {
-            (tensor, t) for tensor, a, b, _ in n10.lives(steps, 6, 3, runs.checkpointed(2, mode)) for t in range(a, b)
+        lives = n10.lives(steps, 6, 3, runs.checkpointed(2, mode))
+        assert {(tensor, t) for tensor, a, b, _ in lives for t in range(a, b)} == {
+            (tensor, t) for t, step in enumerate(steps) for tensor in step.held
         }
-        assert bars == {(tensor, t) for t, step in enumerate(steps) for tensor in step.held}
-
-
-def test_a_life_has_the_reason_for_which_it_is_held():
     steps = runs.predict(4, 2)
     reasons = {(k, a): why for (_, k), a, _, why in n10.lives(steps, 4, 2, 1)}
     assert {why for (k, _), why in reasons.items() if k in (1, 3, 4)} == {"recomputed"}
@@ -32,19 +29,13 @@ def test_a_life_has_the_reason_for_which_it_is_held():
     assert reasons.count((1, "boundary")) == reasons.count((1, "recomputed")) == 1
 
 
-def test_staircases_state_the_peaks_of_all_ways():
+def test_staircases_state_all_peaks_ways_what_they_keep_and_the_table_every_outcome():
     text = alt_text(n10.draw_staircases(9, (1, 3)))
     assert "without: peak 10 over 18 steps; 1 segment: peak 10 over 27 steps; 3 segments: peak 6 over 27 steps" in text
-
-
-def test_ways_state_what_is_kept_and_what_is_added_and_show_a_miss():
     held = {"all": (24.0, 24.0), "some": (16.0, 18.0), "none": (1.0, 1.0)}
     again = {"all": (0.0, 0.0), "some": (0.08, 0.08), "none": (1 / 3, 1 / 3)}
     text = alt_text(n10.draw_ways(held, again, "units"))
     assert text.startswith("some -25%, none -96%.") and "18.0 (predicted 16.0)" in text
-
-
-def test_the_table_counts_silent_faults_warnings_are_none_and_every_outcome_is_shown():
     row: dict[str, runs.Outcome] = {"a": "wrong", "b": "no gradient", "c": "error", "d": "warned"}
     other: dict[str, runs.Outcome] = {"a": "same", "b": "wrong", "c": "counted twice", "d": "same"}
     figure = n10.draw_faults({"x": row, "y": other})

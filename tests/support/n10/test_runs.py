@@ -14,23 +14,18 @@ from support.n10.runs import CASES, HOWS, MODES, measure, outcome, peak, predict
 def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     segments = min(cut, layers)
     steps = predict(layers, segments, micro_batches, mode)
-    assert measure(layers, segments, micro_batches, mode) == [
-        (step.kind, step.micro_batch, step.layer, len(step.held)) for step in steps
-    ]
+    found = [(step.kind, step.micro_batch, step.layer, len(step.held)) for step in steps]
+    assert measure(layers, segments, micro_batches, mode) == found
 
 
-def test_the_peak_is_segments_plus_layers_over_segments_and_except_last_of_one_segment_that_of_always():
+def test_segments_are_even_and_the_peak_is_segments_plus_layers_over_segments():
     for layers in range(1, 40):
         for segments in range(1, layers + 1):
             assert peak(predict(layers, segments)) == segments + layers // segments
     for layers, micro_batches in itertools.product(range(1, 9), range(1, 6)):
-        last, always, never = (
-            peak(predict(layers, 1, micro_batches, mode)) for mode in ("except_last", "always", "never")
-        )
+        modes = "except_last", "always", "never"
+        last, always, never = (peak(predict(layers, 1, micro_batches, mode)) for mode in modes)
         assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
-
-
-def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
     for layers in range(1, 20):
         for segments in range(1, layers + 1):
             parts = segments_of(layers, segments)
@@ -40,17 +35,11 @@ def test_segments_are_as_even_as_can_be_and_impossible_cuts_are_refused():
 
 
 @pytest.mark.parametrize("name", HOWS)
-@pytest.mark.parametrize(
-    "case, ends",
-    [
-        ("dropout", {"same"}),
-        ("in place, inside", {"same"}),
-        ("in place, input with gradient", {"error"}),
-        ("BatchNorm", {"counted twice"}),
-        ("Python's random: values", {"wrong"}),
-        ("Python's random: a branch", {"wrong", "error"}),
-    ],
-)
+@pytest.mark.parametrize("case, ends", [
+    ("dropout", {"same"}), ("in place, inside", {"same"}), ("in place, input with gradient", {"error"}),
+    ("BatchNorm", {"counted twice"}), ("Python's random: values", {"wrong"}),
+    ("Python's random: a branch", {"wrong", "error"}),
+])  # fmt: skip
 def test_what_becomes_of_a_case_whatever_the_checkpoint(name, case, ends):
     assert outcome(case, HOWS[name]) in ends
 

@@ -11,6 +11,7 @@ from lib.show.style import alt_text
 from support.built import MyFork, MyJoin, fence
 from support.n11 import figures as n11
 from support.n11.runs import MyCheckpoint, my_tie, order_of, untied, walk
+from tests.lib.refusal import refuses
 
 
 class Copy(torch.autograd.Function):
@@ -51,24 +52,20 @@ def test_each_node_is_drawn_once_with_its_turn_and_nothing_overlaps(m, n, wait):
     assert turns == list(range(1, len(boxes) + 1))
 
 
-def test_ties_lead_from_a_row_to_the_row_above_and_there_are_none_without():
+def test_ties_lead_to_the_row_above_a_row_runs_from_right_to_left_and_recompute_hangs_below():
     graph = n11.Graph(walk(graph_of(3, 2)))
     assert sorted(f"{graph.name(a)} {graph.name(b)}" for a, b in graph.ties) == [
         "Join 10 Fork 00", "Join 10 Fork 01", "Join 20 Fork 10", "Join 20 Fork 11",
     ]  # fmt: skip
     assert n11.Graph(walk(graph_of(3, 2, untied))).ties == []
     assert "Ties between rows: none." in alt_text(n11.draw_graph(graph_of(3, 2, untied), "title"))
-
-
-def test_a_row_runs_from_right_to_left_and_recompute_hangs_below():
     graph = n11.Graph(walk(graph_of(1, 2)))
     row = sorted((k for k in graph.shown if graph.nodes[k].name != "Recompute"), key=lambda k: graph.at[k][0])
     assert [graph.name(k) for k in row] == [
         "Checkpoint 00", "Fork 00", "Join 00", "Copy 01", "Checkpoint 01", "Fork 01", "Join 01",
     ]  # fmt: skip
     assert all((y > 0) == (graph.nodes[k].name == "Recompute") for k, (_, y) in graph.at.items())
-    with pytest.raises(ValueError, match="no node of this graph"):
-        n11.draw_graph(torch.ones(2, requires_grad=True) * 2, "title")
+    refuses(ValueError, "no node of this graph", n11.draw_graph, torch.ones(2, requires_grad=True) * 2, "title")
 
 
 def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
@@ -81,18 +78,14 @@ def test_the_alt_text_tells_the_order_in_which_backward_really_runs():
     assert ops.index(("Checkpoint", "11")) < ops.index(("Recompute", "01"))
 
 
-def test_strips_mark_where_an_order_leaves_the_first_row():
+def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what_ties_save():
     orders = {"tied": order_of(3, 2), "untied": order_of(3, 2, False), "again": order_of(3, 2)}
     figure = n11.draw_orders(orders, "title")
     (marked,) = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
     cells = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 2]
     assert len(cells) == 1 and cells[0].get_x() < marked.get_xdata()[0] < cells[0].get_x() + cells[0].get_width()
     assert "untied: R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00, at most 3" in alt_text(figure)
-    with pytest.raises(ValueError, match="at least one order"):
-        n11.draw_orders({}, "title")
-
-
-def test_the_title_says_what_ties_save():
+    refuses(ValueError, "at least one order", n11.draw_orders, {}, "title")
     for m, n in ((1, 1), (5, 2), (6, 4)):
         words = alt_text(n11.draw_backward(m, n))
         assert words.startswith(f"Insides alive at once in a partition: at most 1 with ties, {m} without.")

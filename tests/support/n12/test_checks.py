@@ -11,15 +11,12 @@ from support import built
 from support.n12 import checks as n12
 
 
-def test_the_flatten_of_lib_passes():
+def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_told():
     assert n12.check_flatten(flatten_sequential)
 
-
-def test_a_copy_and_a_model_that_was_changed_are_told():
     def copies(module):
-        return nn.Sequential(
-            *(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in n12.flatten_sequential(module))
-        )
+        flat = n12.flatten_sequential(module)
+        return nn.Sequential(*(type(x)(4, 4) if isinstance(x, nn.Linear) else x for x in flat))
 
     def appends(module):
         flat = n12.flatten_sequential(module)
@@ -47,15 +44,15 @@ def test_a_pipeline_with_another_order_of_lines_passes():
             batches = [part for (part,) in built.scatter((x,), self.chunks)]
             m, n = len(batches), len(self.partitions)
             stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
+
+            def layer(i, j):
+                return partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
+
             with built.spawn_workers([torch.device("cpu")] * n) as queues:
                 for clock in built.clock_cycles(m, n):
                     built.fence(clock, batches, lambda x, j: x)
-                    layers = [
-                        partial(built.my_checkpoint, self.partitions[j]) if i < stop else self.partitions[j]
-                        for i, j in clock
-                    ]
-                    pairs = [*zip(clock, layers, strict=True)][::-1]
-                    tasks = {j: built.Task(None, compute=partial(layer, batches[i])) for (i, j), layer in pairs}
+                    backwards = clock[::-1]
+                    tasks = {j: built.Task(None, compute=partial(layer(i, j), batches[i])) for i, j in backwards}
                     done = built.run_clock(tasks, *queues)
                     for i, j in clock:
                         batches[i] = done[j]
@@ -68,9 +65,7 @@ def hangs(tasks, in_queues, out_queues):
     return {j: out_queues[j].get() for j in tasks}
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
+@pytest.mark.parametrize("wrong, says", [
         (n12._mini(clock=hangs), "it does not come back"),
         (n12._mini(join=lambda batches: batches), "forward must return one tensor, not list"),
         (n12._mini(join=lambda batches: None), "forward returned None"),
@@ -79,8 +74,7 @@ def hangs(tasks, in_queues, out_queues):
         (n12._mini(holds=lambda parts: nn.ModuleList(parts[:1])), "or do layers lie in no partition?"),
         (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
         (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
-    ],
-)  # fmt: skip
+])  # fmt: skip
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, wrong, says):
     monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
     verdict = n12.check_mini(wrong)

@@ -14,10 +14,9 @@ def record():
     return recordings.load("published_gpipe")
 
 
-@pytest.mark.parametrize(
-    "costs, chunks, clocks",
-    [([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]), ([1.0, 3.0, 2.0], 1, [0, 1, 4]), ([3.0, 1.0], 2, [0, 3, 6])],
-)
+@pytest.mark.parametrize("costs, chunks, clocks", [
+    ([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]), ([1.0, 3.0, 2.0], 1, [0, 1, 4]), ([3.0, 1.0], 2, [0, 3, 6]),
+])  # fmt: skip
 def test_a_clock_ends_with_its_slowest_task(costs, chunks, clocks):
     trace = n12.predicted_forward(costs, chunks)
     assert sorted({span.start for span in trace}) == clocks
@@ -37,35 +36,25 @@ def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     assert at[0] < at[1] > at[2], "too many micro-batches lose to overhead"
 
 
-def test_the_published_speeds_follow_from_the_published_throughputs(record):
+def test_the_published_speeds_follow_from_the_throughputs_and_the_figure_names_its_source(record):
     first = record["amoebanet"][0]["samples_per_second"]
     for row in record["amoebanet"]:
         assert row["samples_per_second"] / first == pytest.approx(row["torchgpipe"], abs=2e-3)
         assert row["torchgpipe"] <= 1.01 * n12.ideal(row["partitions"], row["micro_batches"]), "what clocks allow"
     assert n12.ideal(8, 1) == 1.0
-
-
-def test_the_published_figure_names_its_source_and_the_line_of_descent_every_stop(record):
     text = alt_text(n12.draw_published(record))
     assert all(words in text for words in ("not measured here", "2004.09910", "Tesla P40"))
 
 
-def test_equal_losses_are_called_so_and_others_by_how_much_they_differ():
-    runs = {"plain": [2.0, 1.0], "n = 1": [2.0, 1.0]}
-    assert "2 runs with one seed: at every step the same loss, to the last bit" in alt_text(
-        n12.draw_same(runs, [2.0, 1.1])
-    )
-    runs["n = 2"] = [2.0, 0.9]
-    assert n12.furthest(runs) == pytest.approx(0.1)
-    assert "the same loss to within 1e-01 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))
-
-
-def test_the_fastest_way_is_named_and_so_is_that_none_gains():
+def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called_so():
     assert "The fastest step here: b, 2.00 ×." in alt_text(n12.draw_ways({"a": 0.2, "b": 0.1, "c": 0.3}))
     assert "No way gains here" in alt_text(n12.draw_ways({"a": 0.1, "b": 0.2}))
-
-
-def test_gains_are_drawn_beside_what_the_clocks_predict():
     rows = [{"chunks": m, "law": 2 * m / (m + 1), "predicted": 1.1, "measured": 1.2} for m in (1, 8)]
     text = alt_text(n12.draw_gains(rows))
     assert "m = 8: predicted 1.10 ×, measured 1.20 ×" in text and "2 m / (m + 1) is 1.78" in text
+    runs = {"plain": [2.0, 1.0], "n = 1": [2.0, 1.0]}
+    words = alt_text(n12.draw_same(runs, [2.0, 1.1]))
+    assert "2 runs with one seed: at every step the same loss, to the last bit" in words
+    runs["n = 2"] = [2.0, 0.9]
+    assert n12.furthest(runs) == pytest.approx(0.1)
+    assert "the same loss to within 1e-01 of itself" in alt_text(n12.draw_same(runs, [2.0, 1.1]))

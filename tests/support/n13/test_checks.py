@@ -11,33 +11,23 @@ from support.n13 import checks as n13
 
 def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
     ours = {name: n13.ask_clocks(n13.check_step.reference)(name) for name in n13.programs()}
-    theirs = {
-        name: [f"{race.earlier.label} and {race.later.label}" for race in find_races(operations)]
-        for name, operations in n13.programs().items()
-    }
+    found = {name: find_races(operations) for name, operations in n13.programs().items()}
+    theirs = {name: [f"{race.earlier.label} and {race.later.label}" for race in races] for name, races in found.items()}
     assert ours == theirs and 5 <= sum(map(bool, ours.values())) <= len(ours) - 5
 
 
-def late(work, cuda):
-    start, end = (cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    work()
-    end.record()
-    return start.elapsed_time(end)
+@pytest.mark.parametrize("timed, says", [(True, "wait for the last"), (False, "enable_timing=True")])
+def test_events_that_torch_would_refuse_are_refused(timed, says):
+    def late_or_untimed(work, cuda):
+        start, end = (cuda.Event(enable_timing=timed) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        if not timed:
+            end.synchronize()
+        return start.elapsed_time(end)
 
-
-def untimed(work, cuda):
-    start, end = cuda.Event(), cuda.Event()
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
-
-
-@pytest.mark.parametrize("wrong, says", [(late, "wait for the last"), (untimed, "enable_timing=True")])
-def test_events_that_torch_would_refuse_are_refused(wrong, says):
-    verdict = n13.check_device_ms(wrong)
+    verdict = n13.check_device_ms(late_or_untimed)
     assert verdict.status == "wrong" and says in verdict.message
 
 
@@ -81,13 +71,11 @@ def waiting_for_streams(gpu, stage, chunks, results):
     out.synchronize()
 
 
-def test_another_right_loop_is_right_and_one_whose_memory_grows_is_not():
+def test_another_right_loop_is_right_and_one_that_grows_loses_or_mixes_chunks_is_told():
     assert n13.check_streamed(waiting_for_streams)
     verdict = n13.check_streamed(with_fresh_inputs)
     assert verdict.status == "wrong" and "blocks of device memory" in verdict.message
 
-
-def test_a_loop_that_loses_or_mixes_chunks_is_told_its_results():
     def first_only(gpu, stage, chunks, results):
         n13.stream_chunks(gpu, stage, chunks[:1], results[:1])
 
@@ -237,36 +225,23 @@ def yielding_inside(batches, gpu):
         ready = coming
 
 
-@pytest.mark.parametrize(
-    "wrong, says",
-    [
-        (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
-        (keeping_all, "4 batches are alive at once"),
-        (yielding_inside, "F0 ran in copy: you yield inside"),
-        (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
-        (partial(bounded, 0), "stands still until all is computed"),
-        (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
-        (
-            but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
-            "record_stream tells the allocator",
-        ),
-        (
-            but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
-            "wait_stream waits for all",
-        ),
-        (
-            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
-            "stands still until copy of batch 0",
-        ),
-        (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
-        (nothing_ahead, "nothing is prefetched"),
-        (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
-        (lambda batches, gpu: list(batches), "not a tensor on the device"),
-        (lambda batches, gpu: 3, "TypeError"),
-        (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
-        (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),
-    ],
-)
+@pytest.mark.parametrize("wrong, says", [
+    (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
+    (keeping_all, "4 batches are alive at once"), (yielding_inside, "F0 ran in copy: you yield inside"),
+    (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
+    (partial(bounded, 0), "stands still until all is computed"),
+    (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
+    (but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)), "record_stream tells the allocator"),
+    (but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
+     "wait_stream waits for all"),
+    (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "stands still until copy of batch 0"),
+    (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
+    (nothing_ahead, "nothing is prefetched"),
+    (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
+    (lambda batches, gpu: list(batches), "not a tensor on the device"), (lambda batches, gpu: 3, "TypeError"),
+    (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
+    (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),
+])  # fmt: skip
 def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message

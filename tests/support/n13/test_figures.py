@@ -9,30 +9,24 @@ from lib.timeline import overlap_share
 from support.n13 import figures as n13
 from support.n13 import runs
 from support.runs import predict_chunks
+from tests.lib.refusal import refuses
 
 
 def heading(figure):
     return figure.axes[0].get_title("left")
 
 
-@pytest.mark.parametrize(
-    "way, end, first, races",
-    [
-        ("one stream", 15, 6, 0),
-        ("no wait", 9, 0, 3),
-        ("wait_event", 11, 2, 0),
-        ("wait_stream", 15, 6, 0),
-        ("synchronize", 15, 6, 0),
-    ],
-)
+@pytest.mark.parametrize("way, end, first, races", [
+    ("one stream", 15, 6, 0), ("no wait", 9, 0, 3), ("wait_event", 11, 2, 0), ("wait_stream", 15, 6, 0),
+    ("synchronize", 15, 6, 0),
+])  # fmt: skip
 def test_a_way_to_wait_takes_its_ticks(way, end, first, races):
     operations = runs.run_way(way)
     kernels = [span for span in runs.earliest(operations, n13.seconds_of).values() if span.label[0] == "F"]
     assert (kernels[0].start, kernels[-1].end, len(find_races(operations))) == (first, end, races)
     words = alt_text(n13.draw_operations(operations, "A finding"))
     assert ("no race" in words) == (races == 0) and f"F2 {end - 3}-{end}" in words
-    with pytest.raises(ValueError, match="way must be one of"):
-        runs.run_way("wait")
+    refuses(ValueError, "way must be one of", runs.run_way, "wait")
 
 
 def test_arrows_stand_for_the_waits_of_the_list():
@@ -55,8 +49,11 @@ def test_each_removed_wait_is_drawn_as_a_race_that_spoils_results(number):
     assert f"in {wrong} of 100" in heading(figure) and wrong > 0
 
 
-def test_with_all_waits_no_order_is_wrong():
+def test_with_all_waits_no_order_is_wrong_and_the_title_states_the_models_time_and_best_chunks():
     assert heading(n13.draw_removed(0)) == "With all 12 waits the result is right in all of 100 allowed orders"
+    trace = predict_chunks(8, 75, 100, 75, overhead=1)
+    title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
+    assert title == f"8 chunks: {trace.makespan:.1f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126.5"
 
 
 def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stream():
@@ -72,9 +69,3 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
         assert len(runs.torchs_races(operations)) == len(pairs(operations)) == count
     assert pairs(runs.run_prefetcher(["record_stream"], 5)) == [("F0", "C2"), ("F1", "C3"), ("F2", "C4")]
     assert runs.torchs_races(runs.run_prefetcher(["record_stream"], 5)) == []
-
-
-def test_the_title_states_the_models_time_and_the_best_number_of_chunks():
-    trace = predict_chunks(8, 75, 100, 75, overhead=1)
-    title = heading(n13.draw_chunks(8, 75, 100, 1.0, 2))
-    assert title == f"8 chunks: {trace.makespan:.1f} ticks, {overlap_share(trace):.0%} hidden; best 12: 126.5"

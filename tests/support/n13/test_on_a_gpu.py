@@ -35,17 +35,13 @@ class Placed(TorchFunctionMode):
 class Stream:
     """Takes the calls of a torch.cuda.Stream."""
 
-    def record_event(self):
-        return object()
+    record_event, synchronize = (lambda self: object()), (lambda self: None)
 
     def wait_event(self, event):
         assert event is not None
 
     def wait_stream(self, stream):
         assert isinstance(stream, Stream)
-
-    def synchronize(self):
-        pass
 
 
 def timed(work, cuda):
@@ -56,8 +52,7 @@ def timed(work, cuda):
 @pytest.fixture
 def section(monkeypatch):
     """Return the names that the notebook's definitions make, on a torch.cuda of this file."""
-    clock = runs.ModelGPU()
-    current = [Stream()]
+    clock, current = runs.ModelGPU(), [Stream()]
 
     @contextmanager
     def stream(one):
@@ -65,14 +60,9 @@ def section(monkeypatch):
         yield
         current.pop()
 
-    for name, fake in {
-        "Stream": Stream,
-        "stream": stream,
-        "current_stream": lambda: current[-1],
-        "synchronize": clock.synchronize,
-        "Event": clock.Event,
-        "_sleep": clock.launch,
-    }.items():
+    fakes = {"Stream": Stream, "stream": stream, "current_stream": lambda: current[-1]}
+    fakes |= {"synchronize": clock.synchronize, "Event": clock.Event, "_sleep": clock.launch}
+    for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
     space = {"torch": torch, "time": time, "predict_chunks": predict_chunks, "modes": []}
@@ -88,7 +78,7 @@ def section(monkeypatch):
         yield space
 
 
-def test_every_function_of_the_section_runs_and_says_what_it_measured(section, capsys, tmp_path):
+def test_every_function_of_the_section_runs_and_says_what_it_measured_and_the_loop_streams(section, capsys, tmp_path):
     section["time_a_kernel"](8)
     section["price_of_pinning"](1)
     section["see_a_race"]()
@@ -96,9 +86,6 @@ def test_every_function_of_the_section_runs_and_says_what_it_measured(section, c
     assert section["modes"] == ["warn", "default"]
     out = capsys.readouterr().out
     assert "by events" in out and out.count("GB/s") == 3 and out.count("is 1048576") == 2
-
-
-def test_the_readers_loop_streams_a_tensor_through_the_stage_in_any_number_of_chunks(section, capsys):
     section["stream_on_the_gpu"](rows=64, width=8, times=2)  # it asserts the result itself
     assert capsys.readouterr().out.count("chunks:") == 7
 
@@ -117,9 +104,8 @@ class Profile:
 
     def export_chrome_trace(self, file):
         rows = [("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 10), ("kernel", "sin", 12), ("cpu_op", "aten::sin", 0)]
-        events = [
-            {"ph": "X", "cat": kind, "name": name, "ts": at, "dur": 4, "pid": 0, "tid": kind} for kind, name, at in rows
-        ]
+        same = {"ph": "X", "dur": 4, "pid": 0}
+        events = [{**same, "cat": kind, "name": name, "ts": at, "tid": kind} for kind, name, at in rows]
         Path(file).write_text(json.dumps({"traceEvents": events}))
 
 

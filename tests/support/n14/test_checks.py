@@ -10,6 +10,7 @@ from lib.schedules import gpipe, live_activations, simulate, waits_for, zbv, zer
 from support.n14 import checks as n14
 from support.n14 import solved
 from support.n14.figures import with_warm_up
+from tests.lib.refusal import refuses
 
 SIZES = list(itertools.product((1, 2, 5, 8, 20), range(1, 6)))
 
@@ -51,14 +52,13 @@ def test_what_the_reader_writes_equals_lib_and_idles_as_the_formulas_say():
         assert simulate(mine, 1 / v, 2 / v).bubble == pytest.approx((n - 1) / (v * m + n - 1))
     for m, n in SIZES:
         mine = solved.table("", solved.zb_h1(m, n))
-        assert mine.ranks == zero_bubble_h1(m, n).compact().ranks
-        assert max(live_activations(mine)) == min(m, n)
+        assert mine.ranks == zero_bubble_h1(m, n).compact().ranks and max(live_activations(mine)) == min(m, n)
         for f, i, w in ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 1.5), (0.5, 2, 1)) if m >= n else ():
             idle = simulate(mine, f, i + w, w).makespan - m * (f + i + w)
             assert idle == pytest.approx((n - 1) * max(f + i - w, f, i))
 
 
-def test_only_steps_of_zb_v_fit_into_each_other_and_in_the_others_no_rank_ends_after_rank_0():
+def test_only_steps_of_zb_v_fit_into_each_other_and_a_longer_warm_up_needs_longer_ones_in_front():
     table = zbv(8, 4)
     ends = [simulate(n14.in_a_row(table, k), 0.5, 1).makespan for k in (1, 2, 3)]
     assert ends == [25.5, 49.5, 73.5]
@@ -67,6 +67,9 @@ def test_only_steps_of_zb_v_fit_into_each_other_and_in_the_others_no_rank_ends_a
         trace = simulate(made, share, 2 * share)
         first = trace.only(lane="rank 0")
         assert (first.start, first.end) == (0, trace.end)
+    ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
+    assert ticks == [105, 105, 321]
+    refuses(schedules.ScheduleError, "", simulate, with_warm_up("", 32, (4, 8, 3, 1)))
 
 
 def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_seen():
@@ -106,25 +109,16 @@ def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_see
     assert "x is still alive" in n14.check_split(Keeps).message
 
 
-def test_half_of_the_bubble_is_not_the_bubble_of_half_stages():
+def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_list_no_whole_number_no_answer():
     for said in (16, 15.8, 0.158, "16 %", "15.79%"):
         assert "that is it" in n14.guess_interleaved(said, 8, 4, 2).message
     for said in (13.6, 14, 27, 0, "little"):
         assert "that is it" not in n14.guess_interleaved(said, 8, 4, 2).message
     assert "that is 1F1B" in n14.guess_ahead(4, 32, 4, 0.25).message
 
-
-def test_what_is_no_list_of_tasks_and_what_is_no_whole_number_is_refused_with_the_way_out():
     def floats(j, n, forward, backward, message):
         return 1 + (n - 1 - j) * (1 - (-2 * message // (forward + backward)))
 
     assert "`ceil` gives one" in n14.check_forwards_ahead(floats).message
     made = n14.check_interleaved(lambda m, n, v: solved.table("", solved.interleaved(m, n, v)))
     assert "return the lists of tasks" in made.message
-
-
-def test_a_warm_up_of_1f1b_may_be_longer_only_if_those_in_front_are_as_much_longer():
-    ticks = [simulate(with_warm_up("", 32, ahead)).makespan for ahead in ((4, 3, 2, 1), (9, 5, 3, 1), (8, 8, 8, 8))]
-    assert ticks == [105, 105, 321]
-    with pytest.raises(schedules.ScheduleError):
-        simulate(with_warm_up("", 32, (4, 8, 3, 1)))

@@ -1,29 +1,23 @@
 """The figures of notebook 15 draw what they say: who reads what, what leaves a machine, which plan is fastest."""
 
-import pytest
-
 from lib.show.style import alt_text
 from support.n15 import figures as n15
 from support.n15.runs import every_plan, fastest
+from tests.lib.refusal import refuses
 
 
-def test_replicas_read_every_place_once_and_their_ranks_the_same():
+def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipeline_differ():
     for ranks, n in ((2, 1), (4, 2), (8, 4), (8, 8)):
         mesh = n15.mesh_of(ranks, n)
         assert [[p.rank for p in row] for row in mesh] == [list(range(d * n, d * n + n)) for d in range(ranks // n)]
         assert all(p.places() == row[0].places() for row in mesh for p in row)
         read = sorted(place for row in mesh for place in row[0].places(8 // len(mesh) or 1))
-        assert read == list(range(len(read)))
-        assert [layer for p in mesh[0] for layer in p.layers] == list(range(8))
-
-
-def test_dealt_to_ranks_the_ends_of_a_pipeline_differ_and_ranks_that_make_none_are_refused():
+        assert read == list(range(len(read))) and [layer for p in mesh[0] for layer in p.layers] == list(range(8))
     mesh = n15.mesh_of(8, 4, "to ranks")
     assert all(not {*row[0].places(99)} & {*row[-1].places(99)} for row in mesh)
     assert alt_text(n15.draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")
     assert "error" not in alt_text(n15.draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
-    with pytest.raises(ValueError, match="6 ranks do not make pipelines of 4"):
-        n15.mesh_of(6, 4, n15.DEALS[0])
+    refuses(ValueError, "6 ranks do not make pipelines of 4", n15.mesh_of, 6, 4, n15.DEALS[0])
 
 
 def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_keeps_rings():
@@ -32,24 +26,19 @@ def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_
 
     assert crossing(n15.ORDERS[0]) == {"ring"} and crossing(n15.ORDERS[1]) == {"pipeline"}
     assert not any(link.crosses for order in n15.ORDERS for link in n15.links_of(8, 4, 8, order))
-    assert "0 of 12 pipeline links, 16 of 16 ring links" in alt_text(
-        n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0])
-    )
+    words = alt_text(n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0]))
+    assert "0 of 12 pipeline links, 16 of 16 ring links" in words
 
 
-def test_the_picture_of_plans_names_the_fastest_that_fits():
+def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
     settings = {"ranks": 64, "micro_batches": 8, "schedule": "1F1B", "bandwidth": 1.0}
     best = fastest(every_plan(64, 8), 100e6)
     assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(n15.draw_plans(**settings, memory=100))
     assert "nothing fits into 1 MB" in alt_text(n15.draw_plans(**settings, memory=1))
-
-
-def test_equal_losses_are_one_curve_and_a_run_that_learns_nothing_is_said_to():
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
-    with pytest.raises(ValueError, match="of one length, not {'a': 3, 'b': 1}"):
-        n15.draw_same({"a": one, "b": [1.0]})
+    refuses(ValueError, "of one length, not {'a': 3, 'b': 1}", n15.draw_same, {"a": one, "b": [1.0]})
     falling, flat = [2.5, 1.0, 0.3], [2.5, 2.3, 2.3]
     assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
     assert "learns too" in alt_text(n15.draw_deals(falling, falling))

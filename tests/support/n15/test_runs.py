@@ -12,6 +12,7 @@ from lib.schedules import bubble_share, gpipe, live_activations, one_f_one_b, si
 from lib.timeline import Recorder, Span, Trace
 from support.n15 import runs as n15
 from support.training import Step, StepLog
+from tests.lib.refusal import refuses
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_places_losses_rows_weights_and_steps_are_read_from_the_ranks_that_know_
     assert traces[0].lanes == tuple(f"rank {rank}" for rank in range(4))
 
 
-def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() -> None:
+def test_costs_read_from_a_simulated_run_are_its_own_and_another_order_than_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule, [1.0, 2.0], [3.0, 4.0], communicate=0.25)
     for least in (False, True):
@@ -55,9 +56,6 @@ def test_costs_read_from_a_simulated_run_are_those_that_it_was_simulated_with() 
     slow = Trace(Span(s.lane, s.label, 3 * s.start + 1, 3 * s.end, s.kind) for s in simulate(schedule))
     costs = n15.measured_costs([slow], schedule, least=True)
     assert simulate(schedule, costs.forward, costs.backward).makespan <= slow.makespan
-
-
-def test_an_order_that_is_not_the_tables_is_seen() -> None:
     schedule = one_f_one_b(4, 2)
     trace = simulate(schedule)
     assert n15.in_order(trace, schedule) and not n15.in_order(simulate(gpipe(4, 2)), schedule)
@@ -65,19 +63,15 @@ def test_an_order_that_is_not_the_tables_is_seen() -> None:
     assert not n15.in_order(Trace(early, trace.lanes), schedule)  # before its input was there
 
 
-def test_the_tower_is_the_same_on_every_rank_and_leaves_the_global_generator_alone() -> None:
+def test_the_tower_is_the_same_on_every_rank_leaves_the_generator_alone_and_is_cut_evenly() -> None:
     before = torch.get_rng_state()
     one, two, other = n15.tower(), n15.tower(), n15.tower(seed=1)
     assert torch.equal(before, torch.get_rng_state())
     assert len(one) == 8 and one(torch.zeros(3, 1, 8, 8)).shape == (3, 10)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one[1][0].weight, other[1][0].weight)
-
-
-def test_a_balance_is_as_even_as_can_be() -> None:
     assert [n15.even_balance(8, n) for n in (1, 2, 3, 8)] == [[8], [4, 4], [3, 3, 2], [1] * 8]
-    with pytest.raises(ValueError, match="8 layers can't be cut into 9 stages"):
-        n15.even_balance(8, 9)
+    refuses(ValueError, "8 layers can't be cut into 9 stages", n15.even_balance, 8, 9)
 
 
 def test_the_bytes_of_a_block_are_what_autograd_keeps_and_what_its_weights_take() -> None:
@@ -101,7 +95,7 @@ def test_the_bubble_of_a_plan_is_the_closed_form_where_messages_are_free(m: int,
     assert plan.activations == live_activations(one_f_one_b(m, n))[0] * (128 // n) * plan.rows * n15.NOMINAL.kept
 
 
-def test_memory_and_traffic_are_sums_that_one_can_do_by_hand() -> None:
+def test_memory_and_traffic_are_sums_by_hand_1f1b_holds_less_than_gpipe_interleaving_idles_less() -> None:
     plan = n15.make_plan(8, 4, 16)
     assert (plan.replicas, plan.rows) == (2, 4096 // 2 // 16)
     assert plan.states == 3 * 32 * n15.NOMINAL.weights  # a quarter of 128 blocks
@@ -109,28 +103,21 @@ def test_memory_and_traffic_are_sums_that_one_can_do_by_hand() -> None:
     assert plan.neighbour_bytes == 2 * 16 * plan.rows * n15.NOMINAL.boundary
     assert n15.make_plan(1, 1, 1).ring_bytes == n15.make_plan(1, 1, 1).neighbour_bytes == 0
     assert n15.make_plan(4, 4, 1).reduce == 0.0
-
-
-def test_1f1b_holds_less_than_gpipe_and_interleaving_idles_less() -> None:
     plans = {name: n15.make_plan(64, 4, 16, schedule=name) for name in n15.SCHEDULES}
     assert plans["1F1B"].activations * 4 == plans["GPipe"].activations
     assert plans["interleaved 1F1B"].bubble < plans["1F1B"].bubble == pytest.approx(plans["GPipe"].bubble, abs=0.01)
     assert plans["interleaved 1F1B"].neighbour_bytes == 2 * plans["1F1B"].neighbour_bytes
 
 
-def test_what_cannot_be_divided_is_refused_with_the_numbers() -> None:
+def test_what_cannot_be_divided_is_refused_and_the_fastest_plan_keeps_the_limit() -> None:
     for arguments, words in (
         ((6, 4, 1), "6 ranks do not make pipelines of 4"),
         ((256, 256, 1), "128 blocks do not make 256 equal stages"),
         ((8, 2, 3), "4096 rows do not make 4 x 3 equal micro-batches"),
     ):
-        with pytest.raises(ValueError, match=words):
-            n15.make_plan(*arguments)
+        refuses(ValueError, words, n15.make_plan, *arguments)
     with pytest.raises(ValueError, match="schedule must be one of GPipe, 1F1B, interleaved 1F1B, not 'zbv'"):
         n15.make_plan(8, 2, 4, schedule="zbv")
-
-
-def test_the_fastest_plan_keeps_the_limit() -> None:
     plans = n15.every_plan(64, 8)
     assert [plan.partitions for plan in plans] == [1, 2, 4, 8, 16, 32, 64]
     assert n15.fastest(plans, 1e12) is min(plans, key=lambda plan: plan.seconds)

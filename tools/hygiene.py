@@ -118,7 +118,7 @@ def has_no_editor_metadata(page: Page) -> list[str]:
 
 
 def has_no_stored_error(page: Page) -> list[str]:
-    """Forbid tracebacks, except where the cell says that it raises: there one is required."""
+    """Forbid tracebacks, except where the cell says that it raises (there one is required), and solutions that fail."""
     complaints = []
     for number, cell, _ in page.cells("code"):
         raises = any(output["output_type"] == "error" for output in cell["outputs"])
@@ -127,6 +127,9 @@ def has_no_stored_error(page: Page) -> list[str]:
             complaints.append(f"cell {number} stores an error and is not tagged raises-exception")
         if meant and not raises:
             complaints.append(f"cell {number} is tagged raises-exception and raised nothing")
+    for number, output in page.outputs():
+        if page.is_solution and joined(output.get("data", {}).get("text/plain", "")).startswith("✗"):
+            complaints.append(f"cell {number}: the solution does not pass its check")
     return complaints
 
 

@@ -101,6 +101,10 @@ def first_chapter(page: Page) -> None:
     page.path = page.path.with_name("00_start_here.ipynb")
 
 
+def a_solution(page: Page) -> None:
+    page.path = page.path.parent / "solutions" / page.path.name
+
+
 def path_of_a_machine(path: str) -> list[Plant]:
     """Plant it everywhere, one after another: source, output, page, traceback, metadata."""
     text = f'read "{path}" once'
@@ -130,6 +134,8 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.has_no_stored_error, [cell(FIGURE, outputs=[ERROR], metadata=RAISES)], []),
     (hygiene.has_no_stored_error, [cell(FIGURE, outputs=[], metadata=RAISES)],
      ["cell 3 is tagged raises-exception and raised nothing"]),
+    (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3")], []),  # a reader's
+    (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3"), a_solution], ["…does not pass its check"]),
     (hygiene.is_saved_from_these_sources, [cell(GUESS, source="my_guess = 3")], ["…changed after…"]),
     *((hygiene.is_compared, [cell(FIGURE, source=source)], ["cell 3 is marked NBVAL_…"])
      for source in ("# NBVAL_SKIP\nx = 1", "x = 1\n# NBVAL_IGNORE_OUTPUT", "# NBVAL_RAISES_EXCEPTION\n1 / 0")),

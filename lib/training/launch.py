@@ -13,9 +13,10 @@ loudest. So, of the ranks of the last attempt:
 
     1  killed by a signal that torchrun did not send        SIGKILL: often the system, out of memory
     2  ended with an error of its own                       ValueError: …
-    3  ended with an exit code, without an error            sys.exit(3)
-    4  ended because the connection to a peer was lost      RuntimeError: … Connection closed by peer …
-    5  ended by torchrun, because another had failed        SIGTERM
+    3  crashed, perhaps because a peer had gone             SIGSEGV, now and then in Gloo's threads
+    4  ended with an exit code, without an error            sys.exit(3)
+    5  ended because the connection to a peer was lost      RuntimeError: … Connection closed by peer …
+    6  ended by torchrun, because another had failed        SIGTERM
 """
 
 from __future__ import annotations
@@ -257,10 +258,10 @@ class Failure:
     def order(self) -> int:
         """Which kind of end it was, in the order above."""
         if self._killed and self.exitcode != -signal.SIGTERM:
-            return 1
+            return 3 if self.exitcode == -signal.SIGSEGV else 1
         if self.error:
-            return 4 if _LOST_PEER.search(self.error) else 2
-        return 5 if self.exitcode == -signal.SIGTERM else 3
+            return 5 if _LOST_PEER.search(self.error) else 2
+        return 6 if self.exitcode == -signal.SIGTERM else 4
 
 
 def signal_name(exitcode: int) -> str:

@@ -260,7 +260,9 @@ def cause(folder, codes, errors, forced=(), attempt=0):
 @pytest.mark.parametrize("codes, errors, expected", [
     ({0: 1, 1: 1}, {0: LOST, 1: "KeyError: 3"}, "rank 1 ended with KeyError: 3"),
     ({0: 1, 1: -9}, {0: LOST}, "rank 1 was killed by SIGKILL"),
-    ({0: 1, 1: -11}, {0: "ValueError: later"}, "rank 1 was killed by SIGSEGV"),
+    ({0: 1, 1: -9}, {0: "ValueError: later"}, "rank 1 was killed by SIGKILL"),
+    ({0: 1, 1: -11}, {0: "ValueError: mine"}, "rank 0 ended with ValueError: mine"),  # Gloo may crash without its peer
+    ({0: 1, 1: -11, 2: 3}, {0: LOST}, "rank 1 was killed by SIGSEGV"),
     ({0: 1, 1: 3}, {0: LOST}, "rank 1 ended with exit code 3"),
     # torchrun saw the peer first, and ended the culprit while it was still printing its error
     ({0: 1, 1: -15}, {0: LOST, 1: "ValueError: mine"}, "rank 1 ended with ValueError: mine"),

@@ -127,6 +127,16 @@ class Guess:
         return guess(self.read(my_guess), truth, what=what, unit=self.unit, tolerance=self.tolerance)
 
 
+def exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
+    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
+
+    def read(number: Any) -> Any:
+        text = f"{number:g}" if isinstance(number, (int, float)) else number
+        return f"{text} ({said[f'_{text}']})" if f"_{text}" in said else text
+
+    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read)
+
+
 def letter(my_guess: object) -> object:
     """Read a guess that is one letter or word: capitals and spaces at the ends do not matter."""
     return my_guess.strip().upper() if isinstance(my_guess, str) else my_guess

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from support import built
 from support.checks import Exercise, Guess, cases
 from support.n07 import solved
 from support.n07.figures import numbered, zip_of_chunks
@@ -74,7 +75,7 @@ def _famous(thing: Callable[..., Any], table: str) -> dict[str, Callable[..., An
     """Read famous mistakes: a line with the sentence, a line with what they change in the solved function."""
     found, lines = {}, [line.strip() for line in table.strip().splitlines()]
     for sentence, changes in zip(lines[::2], lines[1::2], strict=True):
-        text, space = source_of(thing), dict(vars(solved))
+        text, space = source_of(thing), vars(built) | vars(solved)
         for change in changes.split(" | "):
             old, new = change.split(" → ")
             assert old in text, f"{thing.__name__} has no {old!r}"

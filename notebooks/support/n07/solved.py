@@ -3,26 +3,11 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code=var-annotated
 # ruff: noqa: D103
 
-import torch
 import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
 
-
-def scatter(tensors, chunks):
-    rows = len(tensors[0])
-    if any(len(tensor) != rows for tensor in tensors):
-        raise ValueError(f"unequal numbers of rows: {[len(tensor) for tensor in tensors]}")
-    size, longer = divmod(rows, min(chunks, rows))
-    parts, start = [], 0
-    while start < rows:
-        end = start + size + (len(parts) < longer)
-        parts.append(tuple(tensor[start:end] for tensor in tensors))
-        start = end
-    return parts
-
-
-def gather(parts):
-    return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+from support.built import gather as gather
+from support.built import scatter as scatter
 
 
 def accumulate(model, parts):

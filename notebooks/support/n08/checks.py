@@ -9,22 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
-from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import Exercise, Guess, Verdict, cases, exact
 from support.checks import use as use
 from support.n08.solved import Orders, best_m, clock_cycles, gpipe, live_activations, one_f_one_b, simulate
 from support.ranks import source_of
 
 # ---- predictions
-
-
-def _exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
-    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
-
-    def read(number: Any) -> Any:
-        text = f"{number:g}" if isinstance(number, (int, float)) else number
-        return f"{text} ({said[f'_{text}']})" if f"_{text}" in said else text
-
-    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read)
 
 
 def _percent(number: Any) -> Any:
@@ -45,18 +35,18 @@ def _orders(*rows: str) -> Orders:
 
 SMALL = _orders("F0 F1 B0 B1", "F0 B0 F1 B1")
 
-guess_model_parallel = _exact("the speed-up of model parallelism", lambda n: 1 + 0 * n)
+guess_model_parallel = exact("the speed-up of model parallelism", lambda n: 1 + 0 * n)
 """Section 1: the speed of model parallelism, one batch, against one device."""
 guess_idle = Guess("the idle share", _idle, unit="%", tolerance=0.03, read=_percent)
 """Section 2: the idle share in per cent, counted in the clock table."""
-guess_waits = _exact(
+guess_waits = exact(
     "what rank 0 waits", lambda: simulate(SMALL, {"F": [1, 1], "B": [2, 2]})["B", 1, 0] - 6, "ticks"
 )
 """Section 3: how long rank 0 of two waits before it has ended its 6 ticks of work."""
-guess_unequal = _exact("the time of the forward pass", lambda t, m: sum(t) + (m - 1) * max(t), "ticks")
+guess_unequal = exact("the time of the forward pass", lambda t, m: sum(t) + (m - 1) * max(t), "ticks")
 """Section 4: the forward pass of unequal partitions by the data-flow law."""
 _LONGER, _LESS = "too few under way: the step gets longer", "that would do, but fewer are enough"
-guess_held = _exact(
+guess_held = exact(
     "what rank 0 has to hold", lambda m, n: max(live_activations(one_f_one_b(m, n))), "activations",
     _1=_LONGER, _2=_LONGER, _3=_LONGER, _5=_LESS, _6=_LESS, _7=_LESS, _8=_LESS,
 )  # fmt: skip

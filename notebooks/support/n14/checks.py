@@ -16,23 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
 from lib.schedules.simulate import simulate
-from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import Exercise, Guess, Verdict, cases, exact
 from support.checks import use as use
 from support.n14.figures import with_warm_up
 from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1  # noqa: F401
 from support.ranks import source_of
 
 # ---- predictions
-
-
-def _exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
-    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
-
-    def read(number: Any) -> Any:
-        text = f"{number:g}" if isinstance(number, (int, float)) else number
-        return f"{text} ({said[f'_{text}']})" if f"_{text}" in said else text
-
-    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read)
 
 
 def _percent(number: Any) -> Any:
@@ -72,7 +62,7 @@ def _one_more(m: int, n: int) -> float:
     return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
 
 
-guess_ahead = _exact(
+guess_ahead = exact(
     "what rank 0 does before its first backward", _ahead, "forwards",
     _4="that is 1F1B, which takes 118 ticks",
     _5="you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
@@ -83,13 +73,13 @@ guess_interleaved = Guess(
     "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent
 )
 """Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
-guess_zero_bubble = _exact(
+guess_zero_bubble = exact(
     "the idle time of a rank", lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m, "ticks",
     _0="the name promises it; not yet",
     _6="that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
 )  # fmt: skip
 """Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
-guess_next_step = _exact(
+guess_next_step = exact(
     "the idle share of a further step", _one_more, "%",
     **dict.fromkeys(("_6", "_5.9", "_5.88"), "so it is, if every rank waits for all others"),
 )  # fmt: skip

@@ -404,4 +404,6 @@ def test_replicas_do_one_table_the_mesh_may_be_turned_round_and_a_rank_that_is_k
     for rank in range(2):
         lanes = [[s.label for s in measured.only(lane=f"rank {r}")] for r in (rank, rank + 2)]
         assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
-    assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL) and four.seconds_to_end < 60
+    told = [line for line in four.error.run.lines if line.startswith("[torchrun]")]
+    assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL), "\n".join(told)
+    assert four.seconds_to_end < 60

@@ -186,7 +186,7 @@ class Layout:
     @property
     def axis_label(self) -> str:
         """The name of the time axis, with its unit."""
-        return f"time ({self.unit})" if self.unit in PER_SECOND else f"time ({self.unit} ticks)"
+        return f"time ({self.unit})" if self.unit in PER_SECOND else f"time ({self.unit} ticks)".replace("tick ", "")
 
     @property
     def kinds(self) -> tuple[str, ...]:

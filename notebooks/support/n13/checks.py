@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations
@@ -10,27 +11,41 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lib.streams.pretend import PretendGPU, PretendTensor
+from lib.streams.pretend import PretendEvent, PretendGPU, PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
-from support.checks import Exercise, Guess, Verdict, cases
-from support.n13.runs import ModelGPU, damaged, earliest, outcomes, run_prefetcher, run_way
+from support.checks import Exercise, Guess, Verdict, cases, exact
+from support.n13.runs import ModelGPU, damaged, earliest, ordered, outcomes, run_prefetcher, run_way
 from support.runs import best_chunks
 
 # ---- predictions
 
 
 # fmt: off
-guess_wait_stream = Guess(
+def _chunks_why(number: object) -> object:
+    if not isinstance(number, (int, float)) or 5 < number < 24:
+        return number
+    return f"{number:g} ({'as if an operation were free' if number > 5 else 'too much sticks out at the ends'})"
+
+
+guess_wait_stream = exact(
     "the end of F2 behind wait_stream", unit="ticks", truth=lambda:
-    max(span.end for span in earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F")).values()))
-guess_timed = Guess(
-    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms")
-guess_step = Guess("a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks")
-guess_chunks = Guess(
-    "the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks", tolerance=0.1)
-guess_spoiled = Guess(
+    max(span.end for span in earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F")).values()),
+    _11="if each kernel waited for its own copy only", _9="the kernels alone, as if none waited",
+    _13="so F0 would wait for two copies: it waits for all three", _6="the end of C2, when F0 may start")
+guess_timed = exact(
+    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms",
+    _6="the three kernels alone; synchronize waits for all", _5="the earlier kernel alone",
+    _0="what the launches take, without synchronize")
+guess_step = exact(
+    "a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks",
+    _9="copy and step one after the other, as in one stream", _11="one after the other, nothing overlaps",
+    _3="the copy alone; the step is slower")
+guess_chunks = Guess("the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks",
+    tolerance=0.1, read=_chunks_why)
+guess_spoiled = exact(
     "the chunk whose result may be wrong",
-    lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)))
+    lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)),
+    _2="its data are right: F2 still waits for C2", _1="it lies in the other block", _3="it lies in the other block")
 
 
 # ---- exercise 1: one step of the vector clocks
@@ -58,50 +73,34 @@ def _step(
     return answer(clock)
 
 
-def small_programs() -> dict[str, list[Operation]]:
-    """Return lists in each of which one rule decides."""
-    gpu, found = PretendGPU(), dict[str, list[Operation]]()
-    a, b = gpu.new_stream("first"), gpu.new_stream("second")
-    compute = gpu.current_stream()
-    x, y = (gpu.host(torch.ones(4), name) for name in ("batch 0", "batch 1"))
+RULES = {  # a+ copies into a; a! records event 0, 1, …; c?0 lets c, compute, wait for event 0; c*0 reads copy 0
+    "waits for two streams": "a+ b+ a! b! c?0 c?1 c*0 c*1",
+    "an event between two copies": "a+ a! a+ c?0 c*0 c*1",
+    "the older of two events is waited for last": "a+ a! a+ a! c?1 c?0 c*0 c*1",
+    "a chain of three streams": "a+ a! b?0 b+ b! c?1 c*0 c*1",
+    "a wait for an event that was never recorded": "a+ c?9 c*0",
+    "another stream waits, compute does not": "a+ a! b?0 c*0",
+}
 
-    def copy(stream: Any, source: Any) -> Any:
+
+def small_program(steps: str) -> list[Operation]:
+    """Return a list in which one rule decides."""
+    gpu = PretendGPU()
+    streams = {"a": gpu.new_stream("a"), "b": gpu.new_stream("b"), "c": gpu.current_stream()}
+    copies, events = list[Any](), {9: PretendEvent(gpu, 999, "")}
+    for step in steps.split():
+        stream, verb, which = streams[step[0]], step[1], int(step[2:] or 0)
         with gpu.use_stream(stream):
-            return source.to("cuda", non_blocking=True)
-
-    def taken(name: str) -> None:
-        found[name] = [op for op in gpu.operations if op.kind not in ("allocate", "free")]
-        gpu.operations.clear()
-
-    one, other = copy(a, x), copy(b, y)
-    compute.wait_stream(a)
-    compute.wait_stream(b)
-    kept = [one * 2, other * 2]
-    taken("waits for two streams")
-    early, event, late = copy(a, x), a.record_event(), copy(a, y)
-    compute.wait_event(event)
-    kept = [early * 2, late * 2]
-    taken("an event between two copies")
-    first, older, second = copy(a, x), a.record_event(), copy(a, y)
-    compute.wait_stream(a)
-    compute.wait_event(older)
-    kept += [first * 2, second * 2]
-    taken("the older of two events is waited for last")
-    chained = copy(a, x)
-    b.wait_stream(a)
-    copied = copy(b, y)
-    compute.wait_stream(b)
-    kept += [chained * 2, copied * 2]
-    taken("a chain of three streams")
-    never = copy(a, x)
-    gpu.issue(Operation("wait", "compute", event=999))
-    kept.append(never * 2)
-    taken("a wait for an event that was never recorded")
-    filled = copy(a, x)
-    b.wait_stream(a)
-    kept.append(filled * 2)
-    taken("another stream waits, compute does not")
-    return found
+            if verb == "+":
+                source = gpu.host(torch.ones(4), f"batch {len(copies)}")
+                copies.append(source.to("cuda", non_blocking=True))
+            elif verb == "!":
+                events[len(events) - 1] = stream.record_event()
+            elif verb == "?":
+                stream.wait_event(events[which])
+            else:
+                copies[which].neg_()
+    return [op for op in gpu.operations if op.kind not in ("allocate", "free")]
 
 
 @cache
@@ -109,8 +108,8 @@ def programs() -> dict[str, list[Operation]]:
     """Return the lists that exercise 1 is judged by, by name."""
     ways = {f"three copies, {way}": run_way(way) for way in ("no wait", "wait_event", "synchronize")}
     missing = {f"a pipeline without wait {number}": damaged(number) for number in (None, 0, 3, 5, 9)}
-    forgetful = run_prefetcher(["record_stream"], 5)
-    return ways | small_programs() | missing | {"a prefetcher without record_stream": forgetful}
+    small = {name: small_program(steps) for name, steps in RULES.items()}
+    return ways | small | missing | {"a prefetcher without record_stream": run_prefetcher(["record_stream"], 5)}
 
 
 def ask_clocks(step: Step) -> Callable[[str], list[str] | None]:
@@ -119,7 +118,11 @@ def ask_clocks(step: Step) -> Callable[[str], list[str] | None]:
     def racing(program: str) -> list[str] | None:
         operations = programs()[program]
         lanes, events = dict[str, VectorClock]({HOST: {}}), dict[int, VectorClock]()
-        known = [step(lanes, events, op) for op in operations]
+        try:
+            known = [step(lanes, events, op) for op in operations]
+        except KeyError as error:
+            advice = "a new lane has an empty clock, an event that was never recorded knows nothing"
+            raise LookupError(f"KeyError {error}: {advice}, and a missing entry counts as 0") from error
         if any(clock is None for clock in known):
             return None
         named = []
@@ -200,12 +203,14 @@ check_device_ms = Exercise(
     "device_ms",
     reference=_device_ms,
     view=ask_time,
-    cases=cases("waiting kernels", [(5.0, (2.0,) * 3), (0.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
+    cases=cases("waiting kernels", [(0.0, (2.0,) * 3), (5.0, (2.0,) * 3), (5.0, (0.25,)), (9.0, ())]),
     praise="the device's time in all {count} cases",
     mistakes={
         "The host's clock times the launches, not the work.": _by_the_host(False),
         "The host's clock waits for what was in the stream before, too.": _by_the_host(True),
         "To empty the stream first lets the launches show.": _by_the_host(True, before=True),
+        "Record the second event first, then wait: else what the host does after its wait is measured, too.":
+            lambda work, cuda: _device_ms(lambda: (work(), cuda.synchronize()), cuda),
         "elapsed_time gives milliseconds already.": lambda work, cuda: _device_ms(work, cuda) / 1000,
         "elapsed_time asks the earlier event for the later one.": lambda work, cuda: -_device_ms(work, cuda),
         "The first event belongs before the work.": lambda work, cuda: (work(), 0.0)[1],
@@ -216,10 +221,14 @@ check_device_ms = Exercise(
 # ---- exercise 3: the prefetcher
 
 Prefetch: TypeAlias = Callable[[Iterable[Any], Any], Iterator[Any]]
+Issued: TypeAlias = tuple[list[Operation], list[float], str, str]
 
 
-def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[float], str, str]:
-    """Run a prefetcher with a consumer that drops each batch; return operations, values, a problem, greed."""
+def issued(prefetch: Prefetch, batches: int, moves: bool = False) -> Issued:
+    """Run a prefetcher with a consumer that drops each batch; return operations, values, a problem, greed.
+
+    moves: the consumer goes on in another stream after the first batch.
+    """
     gpu, seen, greed = PretendGPU(), list[float](), ""
 
     def loader() -> Iterator[Any]:
@@ -229,19 +238,19 @@ def issued(prefetch: Prefetch, batches: int) -> tuple[list[Operation], list[floa
                 greed = f"batch {i} is asked for before batch {len(seen)} is handed over: take one at a time."
             yield gpu.host(torch.full((4,), float(i)), f"batch {i}")
 
-    for batch in prefetch(loader(), gpu):
-        kinds = [op.kind for op in gpu.operations]
-        if (alive := kinds.count("allocate") - kinds.count("free")) > 3:
-            greed = greed or f"{alive} batches are alive at once: a list or variable keeps used ones."
-        if not (isinstance(batch, PretendTensor) and batch.block.on_device):
-            return gpu.operations, seen, greed, f"item {len(seen)} is not a tensor on the device"
-        with gpu.span(gpu.current_stream(), "", f"F{len(seen)}"):
-            result = batch + 0
-        with torch._C.DisableTorchFunctionSubclass():  # to look is no operation of the GPU
-            seen.append(float(result[0]))
-        del batch, result
-        if len(seen) > batches:
-            return gpu.operations, seen, greed, "there is no end"
+    with ExitStack() as place:
+        for batch in prefetch(loader(), gpu):
+            if not (isinstance(batch, PretendTensor) and batch.block.on_device):
+                return gpu.operations, seen, greed, f"item {len(seen)} is not a tensor on the device"
+            with gpu.span(gpu.current_stream(), "", f"F{len(seen)}"):
+                result = batch + 0
+            with torch._C.DisableTorchFunctionSubclass():  # to look is no operation of the GPU
+                seen.append(float(result[0]))
+            del batch, result
+            if len(seen) > batches:
+                return gpu.operations, seen, greed, "there is no end"
+            if moves and len(seen) == 1:
+                place.enter_context(gpu.use_stream(gpu.new_stream("another")))
     return gpu.operations, seen, greed, ""
 
 
@@ -250,10 +259,15 @@ def _check_prefetch(exercise: Exercise, answer: Prefetch) -> Verdict:
     for batches in (6, 1, 0, 2):
         try:
             operations, seen, greed, problem = issued(answer, batches)
+            moved = find_races(issued(answer, batches, moves=True)[0])
         except Exception as error:
             return exercise.wrong(f"with {batches} batches your code raised {type(error).__name__}: {error}")
         if problem := problem or _items(seen, batches) or _order(operations, batches) or greed:
-            return Verdict("wrong", f"{exercise.what}, {batches} batches: {problem}")
+            return exercise.wrong(f"with {batches} batches {problem}")
+        if moved:
+            return exercise.wrong(
+                f"if its user goes on in another stream after batch 0, {moved[0]}. Ask for `gpu.current_stream()` "
+                "at each hand-over: it is the one that will use the batch.")
     return exercise.right(f"{exercise.praise}.")
 
 
@@ -292,10 +306,23 @@ def _order(operations: list[Operation], batches: int) -> str:
             return f"batch {early[-1]} is copied before batch {i} is handed over: one batch ahead, not more."
         lane = operations[following].lane
         if known[kernel].get(lane, 0) >= known[following][lane]:
-            return (
-                f"F{i} waits for the copy of batch {i + 1}, too: wait_stream waits for all that is in the stream. "
-                "Record an event behind each copy, or wait before the next copy is launched."
-            )
+            return (f"F{i} waits for the copy of batch {i + 1}, too: wait_stream waits for all that is in the stream. "
+                    "Record an event behind each copy, or wait before the next copy is launched.")
+    return _held(operations, lanes)
+
+
+def _held(operations: Sequence[Operation], lanes: Collection[str]) -> str:
+    """Refuse a batch that lives on although it has been used, when a copy asks for the next one's memory."""
+    alive, copied = set[str](), -1
+    for op in operations:
+        if op.kind == "allocate" and op.lane in lanes:
+            alive.add(op.label)
+            copied += 1
+        elif op.kind == "free":
+            alive.discard(op.label)
+        if len(alive) > 2:
+            return (f"{len(alive)} batches are alive when batch {copied} is copied, and only batch {copied - 1} is yet "
+                    "to be used: a list or variable of yours keeps an older one. `del` the name behind the yield.")
     return ""
 
 
@@ -309,10 +336,8 @@ def _stands_still(operations: Sequence[Operation]) -> str:
         launched += op.kind == "launch" and op.lane == "compute"
         if op.kind == "synchronize" and number < last and not before < done < launched:
             what = "until all is computed" if done == launched > before else f"until {op.label} is done"
-            return (
-                f"the host stands still {what}. Let the stream wait, wait_event or wait_stream: the host must go on "
-                "launching. (It may wait for an older step, so that it does not run too far ahead.)"
-            )
+            return (f"the host stands still {what}. Let the stream wait, wait_event or wait_stream: the host must go "
+                    "on launching. (It may wait for an older step, so that it does not run too far ahead.)")
     return ""
 
 
@@ -321,9 +346,7 @@ def _wait_and_record(gpu: Any, side: Any, batch: Any, event: Any) -> None:
     batch.record_stream(gpu.current_stream())
 
 
-def one_ahead(
-    batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _wait_and_record
-) -> Iterator[Any]:
+def one_ahead(batches: Iterable[Any], gpu: Any, before: Callable[..., object] = _wait_and_record) -> Iterator[Any]:
     """Copy one ahead; before a batch is handed over, wait for its own event and tell the allocator."""
     side, ready = gpu.new_stream("copy"), None
     for x in batches:
@@ -362,7 +385,7 @@ EDGES = {  # by the first letters of the two that race
 
 def stream_chunks(
     gpu: Any, stage: Callable[[Any], Any], chunks: Sequence[Any], results: Sequence[Any],
-    kept: str = "123405", after: str = "F", streams: int = 3, depth: int = 2,
+    kept: str = "123405", after: str = "F", streams: int = 3, depth: int = 2, outputs: int = 2,
 ) -> None:
     """Write the answer; wrong without one of the edges `kept`, with other streams, or with buffers that wait for D."""
     compute = gpu.current_stream()
@@ -378,8 +401,8 @@ def stream_chunks(
             buffers[i % depth].copy_(x, non_blocking=True)
         if "1" in kept:
             compute.wait_event(copy_in.record_event())
-        if i >= 2 and "4" in kept:
-            compute.wait_event(done["D"][i - 2])
+        if i >= outputs and "4" in kept:
+            compute.wait_event(done["D"][i - outputs])
         y = stage(buffers[i % depth])
         done["F"].append(compute.record_event())
         if "3" in kept:
@@ -387,6 +410,8 @@ def stream_chunks(
         with gpu.use_stream(copy_out):
             results[i].copy_(y, non_blocking=True)
         done["D"].append(copy_out.record_event())
+        if outputs == 1:
+            del y
         if "h" in kept:
             copy_out.synchronize()
     if "5" in kept:
@@ -420,12 +445,7 @@ def _renamed(op: Operation) -> Operation:
 
 
 def _ordered(operations: Sequence[Operation]) -> list[tuple[str, str]]:
-    known = happens_before(operations)
-    return [
-        (operations[a].label, operations[b].label)
-        for a, b in combinations(known, 2)
-        if known[b].get(operations[a].lane, 0) >= known[a][operations[a].lane]
-    ]
+    return [(operations[a].label, operations[b].label) for a, b in ordered(operations)]
 
 
 def _check_streamed(exercise: Exercise, answer: Streamed) -> Verdict:
@@ -456,24 +476,29 @@ def _streamed_wrong(operations: list[Operation], values: list[float], chunks: in
             return f"the host stands still until {operations[k].label} is done, and launches nothing."
     for race in sorted(find_races(operations), key=lambda race: race.earlier.label == "before"):
         return f"{race}. {EDGES.get(race.earlier.label[0] + race.later.label[0], '')}".strip()
-    used = [r.block for k in launches for r in (*operations[k].reads, *operations[k].writes)]
-    blocks = {block for block in used if block.isupper()}  # those of the device
+    blocks = {r.block for k in launches for r in (*operations[k].reads, *operations[k].writes) if r.block.isupper()}
     inputs = {r.block for i in range(chunks) for r in lanes[f"C{i}"].writes}
     if (n := len(inputs)) > 2 or len(blocks - inputs) > 3:
         m = len(blocks - inputs)
         return f"{n} blocks of device memory are in use for inputs, {m} for outputs: two of each are enough."
     if (waits := sum(op.kind == "synchronize" for op in operations)) > 1:
         return f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
-    needed = set(_ordered(run_streamed(stream_chunks, chunks)[0]))
+    needed, extra = set(_ordered(run_streamed(stream_chunks, chunks)[0])), []
     for a, b in _ordered(operations):
         if (a, b) == ("before", "C0") and lanes[b].lane != "compute":
             return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
         if a[0] + b[0] == "DF" and not {r.block for r in lanes[a].reads} & {r.block for r in lanes[b].writes}:
             needed -= {(a, b)} if int(b[1:]) == int(a[1:]) + 2 else set()
         if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD":
-            streams = {op.lane for op in operations if op.label in (a, b)}
-            same = f" (both are in stream {streams.pop()})" if len(streams) == 1 else ""
-            return f"{b} waits for {a}, and need not{same}: nothing of {a} is used or overwritten by {b}."
+            extra.append((lanes[a], lanes[b]))
+    reused = [(p, q) for p, q in extra if {r.block for r in p.reads} & {r.block for r in q.writes}]
+    for p, q in reused or extra:
+        if not reused:
+            same = f" (both are in stream {p.lane})" if p.lane == q.lane else ""
+            return f"{q.label} waits for {p.label}, and need not{same}: it uses and overwrites nothing of {p.label}."
+        way = "Hold the output in a variable until the next one exists" if q.label[0] == "F" else "Take two buffers"
+        why = f"because it writes the block that {p.label} reads"  # so with these blocks the wait is needed
+        return f"{q.label} waits for {p.label}, {why}. {way}: if two blocks take turns, it need not."
     return ""
 
 
@@ -489,8 +514,9 @@ check_streamed = Exercise(
     | {
         "C1 waits for F0, and need not (both are in stream compute)": partial(stream_chunks, streams=1),
         "C2 waits for D0, and need not": partial(stream_chunks, after="D"),
-        "C1 waits for F0, and need not: nothing of F0": partial(stream_chunks, streams=2),
-        "C1 waits for F0, and need not: nothing": partial(stream_chunks, depth=1),
+        "C1 waits for F0, and need not: it uses and overwrites nothing of F0": partial(stream_chunks, streams=2),
+        "C1 waits for F0, because it writes the block that F0 reads. Take two buffers": partial(stream_chunks, depth=1),
+        "F1 waits for D0, because it writes the block that D0 reads. Hold": partial(stream_chunks, outputs=1),
         "the host stands still until": partial(stream_chunks, kept="123405h"),
         "blocks of device memory are in use": partial(stream_chunks, depth=8),
     },

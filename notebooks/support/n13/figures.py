@@ -13,7 +13,7 @@ from lib._values import plural
 from lib.show import style
 from lib.show.charts import log2_axis
 from lib.show.explore import steps, whole
-from lib.show.sheet import arrow
+from lib.show.sheet import arrow, write
 from lib.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, SKY, TRACK
 from lib.show.timeline import bar, lane_rows
 from lib.streams.races import HOST, Operation, Race, find_races, waits
@@ -32,16 +32,11 @@ def seconds_of(op: Operation) -> float:
 
 
 def draw_rows(
-    axes: Axes,
-    operations: Sequence[Operation],
-    races: Sequence[Race] = (),
-    *,
-    lanes: Sequence[str],
-    missing: tuple[int, int] | None = None,
+    axes: Axes, operations: Sequence[Operation], races: Sequence[Race], lanes: Sequence[str], dashed: bool
 ) -> dict[int, Span]:
     """Draw launches at their earliest times, an arrow for each wait, red for each race; return the spans.
 
-    lanes: the rows. missing: numbers of two launches between which a wait is gone: a dashed red arrow.
+    lanes: the rows. dashed: draw a race as the wait that is missing, from the earlier launch to the later.
     """
     spans = earliest(operations, seconds_of)
     spans = {number: span for number, span in spans.items() if span.lane in lanes}
@@ -54,10 +49,8 @@ def draw_rows(
     for a, b in arrow_pairs(operations):
         if spans[a].lane != spans[b].lane:
             _wait(axes, spans[a], spans[b], row)
-    if missing is not None:
-        _red_arrow(axes, spans[missing[0]], spans[missing[1]], row, races[0].block if races else "")
-    for race in races if missing is None else ():
-        _red_arrow(axes, spans[race.first], spans[race.second], row, race.block, both=True)
+    for race in races:
+        _red_arrow(axes, spans[race.first], spans[race.second], row, race.block, dashed)
     axes.set_xlabel("ticks (a model: nothing here is measured)")
     return spans
 
@@ -86,10 +79,9 @@ def _box(axes: Axes, op: Operation, span: Span, y: float, racing: bool) -> None:
     if racing:
         frame = (span.start + 0.04, y - 0.32), span.duration - 0.08, 0.64
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=RED, linewidth=3.0, zorder=4))
-    middle, use = (span.start + span.end) / 2, block_names(op)
-    look = {"ha": "center", "va": "center", "color": style.ink_on(color), "zorder": 5}
-    axes.text(middle, y - 0.13 * bool(use), op.label, fontsize=10, weight="bold", **look)
-    axes.text(middle, y + 0.17, use, fontsize=9, **look)
+    middle, use, ink = (span.start + span.end) / 2, block_names(op), style.ink_on(color)
+    write(axes, middle, y - 0.13 * bool(use), op.label, size=10, weight="bold", color=ink, zorder=5)
+    write(axes, middle, y + 0.17, use, size=9, color=ink, zorder=5)
 
 
 def block_names(op: Operation) -> str:
@@ -104,38 +96,35 @@ def _wait(axes: Axes, a: Span, b: Span, row: dict[str, int]) -> None:
     arrow(axes, begin, finish, width=1.1, head=12, zorder=4)
 
 
-def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, *, both: bool = False) -> None:
-    """Draw a missing wait (dashed, from the end of a to the start of b), or a race (both=True), with its memory."""
+def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, dashed: bool) -> None:
+    """Draw a race, or a missing wait (dashed), from the middle of a to the middle of b, with its memory."""
     down = 1 if row[b.lane] > row[a.lane] else -1
     edges = row[a.lane] + 0.33 * down, row[b.lane] - 0.33 * down
-    middles = [(span.start + span.end) / 2 for span in (a, b)]
-    x0, x1 = middles if both else (a.end - 0.15, max(b.start, a.end - 0.6) + 0.15)
-    look: dict[str, Any] = {"style": "<|-|>"} if both else {"linestyle": (0, (3, 2))}
+    x0, x1 = ((span.start + span.end) / 2 for span in (a, b))
+    look: dict[str, Any] = {"linestyle": (0, (3, 2))} if dashed else {"style": "<|-|>"}
     arrow(axes, (x0, edges[0]), (x1, edges[1]), color=RED, width=2.2, head=14, zorder=7, **look)
+    text, x, y = f"{block}!" if len(block) <= 2 else "host!", (x0 + x1) / 2, sum(edges) / 2
     box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": RED}
-    place = (x0 + x1) / 2 if both else min(x0, x1) - 0.45, sum(edges) / 2
-    text = f"{block}!" if len(block) <= 2 else "host!"
-    axes.text(
-        *place, text, ha="center", va="center", fontsize=9, color=RED, weight="bold", bbox=box, zorder=8
-    )
+    write(axes, x, y, text, size=9, color=RED, weight="bold", bbox=box, zorder=8)
 
 
 def race_words(races: Sequence[Race]) -> str:
     """Say how many races there are, and name the first."""
     if not races:
         return "no race"
-    many = plural(len(races), "race")
-    return f"{many}, first {races[0].earlier.label} and {races[0].later.label} in {races[0].block}"
+    first = races[0]
+    return (
+        f"{plural(len(races), 'race')}, first {first.earlier.label} and {first.later.label} in {first.block}"
+    )
 
 
 @style.styled
 def draw_operations(operations: Sequence[Operation], finding: str) -> Figure:
     """Draw a list of operations and its races under the given finding."""
     races = find_races(operations)
-    launched = dict.fromkeys(op.lane for op in operations if op.kind == "launch")
-    lanes = [lane for lane in launched if lane != HOST]
+    lanes = list(dict.fromkeys(op.lane for op in operations if op.kind == "launch" and op.lane != HOST))
     figure, axes = style.new_figure(9, 1.5 + 0.62 * len(lanes))
-    spans = draw_rows(axes, operations, races, lanes=lanes)
+    spans = draw_rows(axes, operations, races, lanes, dashed=False)
     style.title(axes, finding)
     return style.describe(figure, f"{finding}. {told(spans)} {race_words(races)}.")
 
@@ -150,7 +139,6 @@ def told(spans: dict[int, Span]) -> str:
 
 # ---- A tensor in chunks over three streams: the timeline of the model, and the time by the number of chunks.
 
-NOTE: dict[str, Any] = {"textcoords": "offset points", "color": BLUE, "fontsize": 9.5}
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LANE_COLORS = dict(zip(LANES, (ORANGE, BLUE, SKY), strict=True))
 CHUNK_CONTROLS = {
@@ -165,35 +153,30 @@ CHUNK_CONTROLS = {
 @style.styled
 def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth: int) -> Figure:
     """Draw the model's three lanes for one number of chunks, and below its time for all of them."""
-    times = {
-        count: predict_chunks(count, copy, compute, copy, depth=depth, overhead=overhead) for count in COUNTS
-    }
+    times = {c: predict_chunks(c, copy, compute, copy, depth=depth, overhead=overhead) for c in COUNTS}
     trace = times[chunks]
     figure, (axes, curve) = style.new_figure(9, 5.4, rows=2, height_ratios=[1, 1])
-    draw_lanes(axes, trace, limit=2 * copy + compute + 3 * overhead)
+    draw_lanes(axes, trace, limit=max(times[2].makespan, trace.makespan))  # the same for nearly all counts
     axes.set_xlabel("ticks (a model: nothing here is measured)")
     best = min(COUNTS, key=lambda count: times[count].makespan)
-    least = times[best].makespan
     _draw_curve(curve, {count: t.makespan for count, t in times.items()}, chunks, max(copy, compute))
-    share = overlap_share(trace)
-    took = f"{plural(chunks, 'chunk')}: {trace.makespan:.1f} ticks, {share:.0%} hidden"
-    finding = f"{took}; best {best}: {least:.1f}"
+    took = f"{plural(chunks, 'chunk')}: {trace.makespan:.1f} ticks, {overlap_share(trace):.0%} hidden"
+    finding = f"{took}; best {best}: {times[best].makespan:.1f}"
     style.title(axes, finding)
     words = f"Copy in {copy:g}, compute {compute:g}, copy out {copy:g} ticks, {overhead:g} an operation, depth {depth}"
     ends = ", ".join(f"{lane} ends at {max(s.end for s in trace.only(lane=lane)):.1f}" for lane in LANES)
     return style.describe(figure, f"{finding}. {words}. {ends}.")
 
 
-def draw_lanes(axes: Axes, trace: Trace, limit: float, scale: float = 1.0) -> None:
+def draw_lanes(axes: Axes, trace: Trace, limit: float) -> None:
     """Draw a bar for each span; its label where there is room."""
     for row, lane in enumerate(LANES):
         spans, color = trace.only(lane=lane), LANE_COLORS[lane]
-        thin = min(span.duration for span in spans) * scale < limit / 150
+        thin = min(span.duration for span in spans) < limit / 150
         look: dict[str, Any] = {"size": 9.5, "edgecolor": color if thin else PAPER, "height": 0.78}
         for span in spans:
-            start, width = span.start * scale, span.duration * scale
-            text = span.label if width > limit / 28 else ""
-            bar(axes, row, start, width, color, text, **look)
+            text = span.label if span.duration > limit / 28 else ""
+            bar(axes, row, span.start, span.duration, color, text, **look)
     lane_rows(axes, LANES, 0, limit * 1.01, track=True)
 
 
@@ -203,10 +186,10 @@ def _draw_curve(axes: Axes, seconds: Mapping[int, float], now: int, floor: float
     axes.plot([now], [seconds[now]], "o", color=RED, markersize=11, zorder=3)
     axes.axhline(floor, color=BLUE, linestyle="--", linewidth=1.2)
     note = "the longest lane alone: no pipeline is faster"
-    axes.annotate(note, (64, floor), (0, -4), **NOTE, ha="right", va="top")
+    look: dict[str, Any] = {"textcoords": "offset points", "color": BLUE, "fontsize": 9.5}
+    axes.annotate(note, (64, floor), (0, -4), ha="right", va="top", **look)
     log2_axis(axes, (1, 2, 4, 8, 16, 32, 64))
-    axes.set_xlim(0.9, 72)
-    axes.set(xlabel="chunks", ylabel="ticks", ylim=(0, max(*seconds.values(), floor) * 1.12))
+    axes.set(xlabel="chunks", ylabel="ticks", xlim=(0.9, 72), ylim=(0, max(*seconds.values(), floor) * 1.12))
 
 
 # ---- A StreamPipeline without one of its waits: the race, and what the result may then hold.
@@ -219,24 +202,18 @@ SHOWN = 16
 @style.styled
 def draw_removed(removed: int) -> Figure:
     """Draw the pipeline of 4 chunks without one wait: the race, and the results of orders that are now allowed."""
-    every, removed = run_chunks(), max(0, min(removed, WAIT_COUNT))
-    operations = damaged(removed - 1 if removed else None)
-    races, pair = find_races(operations), None
+    operations = damaged(min(removed, WAIT_COUNT) - 1 if removed > 0 else None)
+    races = find_races(operations)  # each wait that is missing makes one
     figure, (axes, grid) = style.new_figure(9, 5.2, rows=2, height_ratios=[1.35, 1])
-    if removed:
-        number = waits(every)[removed - 1]
-        a, b = next(pair for pair in arrow_pairs(every) if pair not in arrow_pairs_kept(operations, number))
-        pair = (a - (a > number), b - (b > number))
-    lanes = ("copy in", "compute", "copy out")
-    spans = draw_rows(axes, operations, races, lanes=lanes, missing=pair)
+    spans = draw_rows(axes, operations, races, LANES, dashed=True)
     found, truth = outcomes(operations, 4), ["0", "1", "2", "3"]
     wrong = [result for result in found if result != truth]
     shown = found[:SHOWN]
     if wrong and all(result == truth for result in shown):
         shown[-1] = wrong[0]
     _draw_outcomes(grid, shown, truth)
-    if pair:
-        first, second = (spans[k].label for k in pair)
+    if races:
+        first, second = races[0].earlier.label, races[0].later.label
         finding = f"{second} does not wait for {first}: a wrong result in {len(wrong)} of {len(found)} allowed orders"
     else:
         finding = f"With all {WAIT_COUNT} waits the result is right in all of {len(found)} allowed orders"
@@ -247,11 +224,6 @@ def draw_removed(removed: int) -> Figure:
     return style.describe(figure, f"{finding}. {told(spans)} {race_words(races)}. Results such as {such}.")
 
 
-def arrow_pairs_kept(operations: Sequence[Operation], number: int) -> set[tuple[int, int]]:
-    """Return the arrows that are left, in the numbers of the whole list, from which operation `number` was taken."""
-    return {(a + (a >= number), b + (b >= number)) for a, b in arrow_pairs(operations)}
-
-
 def _draw_outcomes(axes: Axes, results: Sequence[Sequence[str]], truth: Sequence[str]) -> None:
     """Draw a column of cells per order."""
     for x, result in enumerate(results):
@@ -259,8 +231,7 @@ def _draw_outcomes(axes: Axes, results: Sequence[Sequence[str]], truth: Sequence
             bad = got != right
             cell = (x - 0.44, y - 0.42), 0.88, 0.84
             axes.add_patch(Rectangle(*cell, facecolor=RED if bad else TRACK, edgecolor=PAPER))
-            look: dict[str, Any] = {"weight": "bold", "color": PAPER} if bad else {"color": INK}
-            axes.text(x, y, got, ha="center", va="center", fontsize=11, **look)
+            write(axes, x, y, got, size=11, color=PAPER if bad else INK, weight="bold" if bad else "normal")
     axes.set(xlim=(-0.6, SHOWN - 0.4), ylim=(len(truth) - 0.4, -0.6))
     axes.set_xlabel(f"{SHOWN} of the orders in which the streams may get on, drawn at random")
     axes.set_yticks(range(len(truth)), [f"chunk {name}" for name in truth], color=INK)

@@ -42,17 +42,21 @@ def earliest(operations: Sequence[Operation], seconds: Callable[[Operation], flo
     return spans
 
 
+def ordered(operations: Sequence[Operation]) -> list[tuple[int, int]]:
+    """Return the pairs of launches, by number, of which one happens before the other."""
+    known = happens_before(operations)
+    lanes = {number: operations[number].lane for number in known}
+    return [(a, b) for a, b in combinations(known, 2) if known[b].get(lanes[a], 0) >= known[a][lanes[a]]]
+
+
 def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]]:
     """Yield orders in which a device may run the launches, at random, without end: each obeys happens-before."""
-    known, generator = happens_before(operations), torch.Generator().manual_seed(seed)
-    before: dict[int, set[int]] = {number: set() for number in known}
-    for a, b in combinations(known, 2):
-        lane = operations[a].lane
-        if known[b].get(lane, 0) >= known[a][lane]:
-            before[b].add(a)
+    generator = torch.Generator().manual_seed(seed)
+    before = {number: set[int]() for number, op in enumerate(operations) if op.kind == "launch"}
+    for a, b in ordered(operations):
+        before[b].add(a)
     while True:
-        order: list[int] = []
-        left = list(known)
+        order, left = list[int](), list(before)
         while left:  # take one of those that wait for nothing any more
             ready = [number for number in left if before[number].isdisjoint(left)]
             order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
@@ -182,7 +186,8 @@ class ModelEvent:
         self.gpu, self.timed, self.at = gpu, enable_timing, -1.0
 
     def record(self, stream: object = None) -> None:
-        """Put the event into the stream."""
+        """Put the event into the stream, which is a launch, too."""
+        self.gpu.host += LAUNCH
         self.at = max(self.gpu.host, self.gpu.busy)
 
     def synchronize(self) -> None:
@@ -194,7 +199,9 @@ class ModelEvent:
         if not (self.timed and end.timed):
             raise RuntimeError("both events must be made with enable_timing=True")
         if min(self.at, end.at) < 0 or max(self.at, end.at) > self.gpu.host:
-            raise RuntimeError("elapsed_time needs both events recorded and completed: wait for the last")
+            raise RuntimeError(
+                "elapsed_time needs both marks reached: first let the host wait for the later event"
+            )
         return end.at - self.at
 
 
@@ -219,14 +226,11 @@ def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:
             names = {pointer: [""] for pointer in reads | writes}
             errors: list[Any] = handler._handle_kernel_launch(lane, reads, writes, set(), op.label, names)
             found += [(e.previous_access.operator, e.current_access.operator) for e in errors]
-        elif op.kind == "record":
-            handler._handle_event_record(event, lane)
-        elif op.kind == "wait":
-            handler._handle_event_wait(event, lane)
+        elif op.kind in ("record", "wait"):
+            getattr(handler, f"_handle_event_{op.kind}")(event, lane)
         elif op.kind == "synchronize":
             handler._handle_event_synchronization(event)
-        elif op.kind == "allocate":
-            handler._handle_memory_allocation(numbers.setdefault(op.label, len(numbers)))
-        elif op.kind == "free":
-            handler._handle_memory_deallocation(numbers.setdefault(op.label, len(numbers)))
+        elif op.kind in ("allocate", "free"):
+            does = "allocation" if op.kind == "allocate" else "deallocation"
+            getattr(handler, f"_handle_memory_{does}")(numbers.setdefault(op.label, len(numbers)))
     return found

@@ -16,7 +16,12 @@ def test_the_programs_have_the_races_of_find_races_and_enough_of_both_kinds():
     assert ours == theirs and 5 <= sum(map(bool, ours.values())) <= len(ours) - 5
 
 
-@pytest.mark.parametrize("timed, says", [(True, "wait for the last"), (False, "enable_timing=True")])
+def test_clocks_that_miss_an_entry_are_told_what_an_absent_one_means():
+    verdict = n13.check_step(lambda lanes, events, op: lanes[op.lane] if op.kind == "launch" else {})
+    assert verdict.status == "wrong" and "a new lane has an empty clock" in verdict.message
+
+
+@pytest.mark.parametrize("timed, says", [(True, "wait for the later event"), (False, "enable_timing=True")])
 def test_events_that_torch_would_refuse_are_refused(timed, says):
     def late_or_untimed(work, cuda):
         start, end = (cuda.Event(enable_timing=timed) for _ in range(2))
@@ -225,9 +230,20 @@ def yielding_inside(batches, gpu):
         ready = coming
 
 
+def for_one_user(batches, gpu):
+    main = gpu.current_stream()
+    yield from n13.one_ahead(batches, gpu, lambda _, side, y, copied: (main.wait_event(copied), y.record_stream(main)))
+
+
+def keeping_the_last(batches, gpu):
+    for y in n13.one_ahead(batches, gpu):
+        used = y
+        yield used
+
+
 @pytest.mark.parametrize("wrong, says", [
     (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
-    (keeping_all, "4 batches are alive at once"), (yielding_inside, "F0 ran in copy: you yield inside"),
+    (keeping_all, "3 batches are alive when batch 2 is copied"), (yielding_inside, "F0 ran in copy: you yield inside"),
     (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
     (partial(bounded, 0), "stands still until all is computed"),
     (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
@@ -238,6 +254,7 @@ def yielding_inside(batches, gpu):
     (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
     (nothing_ahead, "nothing is prefetched"),
     (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
+    (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"), (keeping_the_last, "`del` the name"),
     (lambda batches, gpu: list(batches), "not a tensor on the device"), (lambda batches, gpu: 3, "TypeError"),
     (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
     (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),

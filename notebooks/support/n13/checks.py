@@ -40,8 +40,7 @@ guess_step = exact(
     "a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks",
     _9="copy and step one after the other, as in one stream", _11="one after the other, nothing overlaps",
     _3="the copy alone; the step is slower")
-guess_chunks = Guess("the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), unit="chunks",
-    tolerance=0.1, read=_chunks_why)
+guess_chunks = Guess("the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), "chunks", 0.1, _chunks_why)
 guess_spoiled = exact(
     "the chunk whose result may be wrong",
     lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)),
@@ -227,7 +226,7 @@ Issued: TypeAlias = tuple[list[Operation], list[float], str, str]
 def issued(prefetch: Prefetch, batches: int, moves: bool = False) -> Issued:
     """Run a prefetcher with a consumer that drops each batch; return operations, values, a problem, greed.
 
-    moves: the consumer goes on in another stream after the first batch.
+    moves: after the first batch the consumer lets the host wait for it, and goes on in another stream.
     """
     gpu, seen, greed = PretendGPU(), list[float](), ""
 
@@ -250,6 +249,7 @@ def issued(prefetch: Prefetch, batches: int, moves: bool = False) -> Issued:
             if len(seen) > batches:
                 return gpu.operations, seen, greed, "there is no end"
             if moves and len(seen) == 1:
+                gpu.current_stream().synchronize()  # whose blocks are free from now on
                 place.enter_context(gpu.use_stream(gpu.new_stream("another")))
     return gpu.operations, seen, greed, ""
 

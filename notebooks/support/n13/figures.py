@@ -103,7 +103,8 @@ def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, da
     x0, x1 = ((span.start + span.end) / 2 for span in (a, b))
     look: dict[str, Any] = {"linestyle": (0, (3, 2))} if dashed else {"style": "<|-|>"}
     arrow(axes, (x0, edges[0]), (x1, edges[1]), color=RED, width=2.2, head=14, zorder=7, **look)
-    text, x, y = f"{block}!" if len(block) <= 2 else "host!", (x0 + x1) / 2, sum(edges) / 2
+    text, y = f"{block}!" if len(block) <= 2 else "host!", sum(edges) / 2
+    x = min(x0, x1) - 0.35 if dashed else (x0 + x1) / 2  # a label on the dashes would hide them
     box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": RED}
     write(axes, x, y, text, size=9, color=RED, weight="bold", bbox=box, zorder=8)
 
@@ -232,10 +233,9 @@ def _draw_outcomes(axes: Axes, results: Sequence[Sequence[str]], truth: Sequence
             cell = (x - 0.44, y - 0.42), 0.88, 0.84
             axes.add_patch(Rectangle(*cell, facecolor=RED if bad else TRACK, edgecolor=PAPER))
             write(axes, x, y, got, size=11, color=PAPER if bad else INK, weight="bold" if bad else "normal")
-    axes.set(xlim=(-0.6, SHOWN - 0.4), ylim=(len(truth) - 0.4, -0.6))
+    axes.set(xlim=(-0.6, SHOWN - 0.4), ylim=(len(truth) - 0.4, -0.6), xticks=[])
     axes.set_xlabel(f"{SHOWN} of the orders in which the streams may get on, drawn at random")
     axes.set_yticks(range(len(truth)), [f"chunk {name}" for name in truth], color=INK)
-    axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)

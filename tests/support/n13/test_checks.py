@@ -230,9 +230,16 @@ def yielding_inside(batches, gpu):
         ready = coming
 
 
-def for_one_user(batches, gpu):
+def for_one_user(batches, gpu, waits=True):
     main = gpu.current_stream()
-    yield from n13.one_ahead(batches, gpu, lambda _, side, y, copied: (main.wait_event(copied), y.record_stream(main)))
+    yield from n13.one_ahead(
+        batches,
+        gpu,
+        lambda gpu, side, y, copied: (
+            (main if waits else gpu.current_stream()).wait_event(copied),
+            y.record_stream(main),
+        ),
+    )
 
 
 def keeping_the_last(batches, gpu):
@@ -255,6 +262,7 @@ def keeping_the_last(batches, gpu):
     (nothing_ahead, "nothing is prefetched"),
     (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
     (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"), (keeping_the_last, "`del` the name"),
+    (partial(for_one_user, waits=False), "if its user goes on in another stream"),
     (lambda batches, gpu: list(batches), "not a tensor on the device"), (lambda batches, gpu: 3, "TypeError"),
     (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
     (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),

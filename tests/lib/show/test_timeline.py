@@ -76,6 +76,7 @@ def test_the_unit_fits_the_makespan_unless_it_is_given() -> None:
     assert lay_out(PREDICTED.scale(1e-3), None, None, "µs").end == pytest.approx(3000)
     clock = lay_out(None, PREDICTED, None, "clock")
     assert (clock.axis_label, clock.end, clock.finding) == ("time (clock ticks)", 3.0, "2 lanes, 3 clocks, 33 % idle")
+    assert lay_out(None, PREDICTED, None, "tick").axis_label == "time (ticks)"
 
 
 def test_measured_spans_are_filled_predicted_ones_are_outlines_and_each_bar_lies_where_its_span_lies() -> None:

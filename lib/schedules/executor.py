@@ -8,8 +8,9 @@
 What a stage gets is cut off from the graph of the stage before (see Stage), so that every backward is a call of its own
 in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. On
 CUDA it has one thread for each device: ranks that share a GPU launch their backwards one after the other, into streams
-of their own. The ranks' threads live as long as a run; to start them takes some 0.1 ms. A legal schedule can't hang,
-others are refused first.
+of their own. The ranks' threads live as long as a run; to start them takes some 0.1 ms. They share the GIL, but send
+nothing: a step costs fewer CPU seconds than torch.distributed.pipelining's on processes, half as many in a tiny model,
+a tenth less in a larger one (tests/bench/bench_engine.py). A legal schedule can't hang, others are refused first.
 """
 
 from __future__ import annotations

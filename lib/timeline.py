@@ -19,7 +19,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -170,7 +170,7 @@ class Trace(Sequence[Span]):
 
     def _moved(self, factor: float, seconds: float) -> Trace:
         def moved(span: Span) -> Span:
-            return replace(span, start=factor * span.start + seconds, end=factor * span.end + seconds)
+            return Span(span.lane, span.label, factor * span.start + seconds, factor * span.end + seconds, span.kind)
 
         return Trace(map(moved, self.spans), self.lanes)
 

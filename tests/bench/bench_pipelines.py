@@ -1,31 +1,25 @@
-"""Our pipelines against the plain model, the micro-batch loop, torchgpipe and torch.distributed.pipelining.
+"""Our pipelines against the plain model, the micro-batch loop and torchgpipe (bench_engine has torch's engine).
 
     python -m tests.bench.bench_pipelines                    about 2 minutes on a calm machine with 2 cores
     python -m tests.bench.bench_pipelines --peer FOLDER      with torchgpipe from there:
     pip install --no-deps --target FOLDER torchgpipe         (else from the environment, if it is installed)
 
 Forward and backward of 8 x Linear(512), batch 8192, in 2 stages of 4 layers and 8 micro-batches; then of 8 x Linear(8),
-batch 64, where what a task costs beside its work shows. Every thread and process computes with one intra-op thread, and
-every way takes its turn in every round. Speed is the median over the rounds of the ratio to the plain model in the same
-round: what slows the machine for a while cancels out.
+batch 64, where what a task costs beside its work shows. Every thread computes with one intra-op thread, and every way
+takes its turn in every round. Speed is the median over the rounds of the ratio to the plain model in the same round:
+what slows the machine for a while cancels out.
 """
 
 import functools
 import itertools
-import os
 import statistics
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
@@ -34,12 +28,10 @@ from lib.pipeline import GPipe, scatter
 from lib.schedules import gpipe, one_f_one_b, simulate, zero_bubble_h1
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor
-from lib.training.launch import torchrun
 from tests.bench.common import linears, peer, run_beside_a_peer
 
 MICRO_BATCHES, LAYERS = 8, 4
 WORK, SMALL = (512, 8192), (8, 64)  # width, rows
-POLL = 0.01
 PLAIN = "plain model, 1 thread"
 
 
@@ -53,64 +45,6 @@ def data(width: int, rows: int) -> tuple[Tensor, Tensor]:
     """A batch and its targets."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(rows, width, generator=generator), torch.randn(rows, width, generator=generator)
-
-
-class Processes:
-    """torch.distributed.pipelining on two gloo processes, started by torchrun, told through files when to go."""
-
-    def __init__(self) -> None:
-        self._temporary = tempfile.TemporaryDirectory(prefix="bench-pipelines-")
-        self.folder, self.steps, self.error = Path(self._temporary.name), 0, ""
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            torchrun(Path(__file__), self.folder, ranks=2, timeout=1000, quiet=True)
-        except Exception as error:
-            self.error = str(error).splitlines()[0]
-
-    def step(self, name: str) -> float:
-        """Let the ranks do a step of this schedule; return rank 0's seconds. RuntimeError if they have ended."""
-        self.steps += 1
-        (self.folder / f"go-{self.steps:04}-{name}").touch()
-        took = self.folder / f"took-{self.steps:04}-{name}"
-        while not took.exists():
-            if not self._thread.is_alive():
-                raise RuntimeError(self.error or "the ranks have ended")
-            time.sleep(POLL)
-        return float(took.read_text())
-
-    def end(self) -> None:
-        (self.folder / "stop").touch()
-        self._thread.join()
-        self._temporary.cleanup()
-
-
-def be_a_rank(folder: Path) -> None:
-    """Do a step whenever a file go-K-NAME appears; rank 0 answers with took-K-NAME. End when there is a file `stop`."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    module, (x, target) = stages(WORK[0])[rank], data(*WORK)
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"))
-    kinds = {"GPipe": ScheduleGPipe, "1F1B": Schedule1F1B}
-    schedules = {name: kind(stage, MICRO_BATCHES, loss_fn=mse_loss) for name, kind in kinds.items()}
-    done: set[str] = set()
-    while not (folder / "stop").exists():
-        for name in sorted({path.name for path in folder.glob("go-*")} - done):
-            done.add(name)
-            module.zero_grad()
-            dist.barrier()
-            began = time.perf_counter()
-            schedule = schedules[name.split("-")[2]]
-            schedule.step(x) if rank == 0 else schedule.step(target=target, losses=[])
-            dist.barrier()
-            if rank == 0:
-                (folder / f"{name}.part").write_text(str(time.perf_counter() - began))
-                (folder / f"{name}.part").rename(folder / name.replace("go", "took", 1))
-        time.sleep(POLL)
-    dist.destroy_process_group()
 
 
 def ways_here(x: Tensor, target: Tensor) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
@@ -153,31 +87,19 @@ def measure_size(size: tuple[int, int], rounds: int) -> None:
     ways, executors = ways_here(x, target)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     bubbles: dict[str, list[tuple[float, float]]] = {name: [] for name in executors}
-    peers = ["GPipe", "1F1B"] if size == WORK else []  # files that say when to go take longer than small steps
-    processes = Processes() if peers else None
-    try:
-        for round in range(rounds + 1):  # the first warms up
-            took: dict[str, float] = {}
-            for name, work in ways.items():
-                began = time.perf_counter()
-                result = work()
-                took[name] = time.perf_counter() - began
-                if name.startswith("executor, "):
-                    executor = executors[name.removeprefix("executor, ")]
-                    costs = measure_costs(executor.schedule, executor.stages, x, target, mse_loss, repeats=1)
-                    pair = result[1].bubble, simulate(executor.schedule, *costs).bubble
-                    bubbles[executor.schedule.name] += [pair] if round else []
-            for name in list(peers):
-                try:
-                    took[f"torch.distributed.pipelining, {name}"] = processes.step(name)
-                except RuntimeError as error:
-                    print(f"(without torch.distributed.pipelining: {error})")
-                    peers.clear()
-            for name, value in took.items():
-                seconds.setdefault(name, []).extend([value] if round else [])
-    finally:
-        if processes:
-            processes.end()
+    for round in range(rounds + 1):  # the first warms up
+        took: dict[str, float] = {}
+        for name, work in ways.items():
+            began = time.perf_counter()
+            result = work()
+            took[name] = time.perf_counter() - began
+            if name.startswith("executor, "):
+                executor = executors[name.removeprefix("executor, ")]
+                costs = measure_costs(executor.schedule, executor.stages, x, target, mse_loss, repeats=1)
+                pair = result[1].bubble, simulate(executor.schedule, *costs).bubble
+                bubbles[executor.schedule.name] += [pair] if round else []
+        for name, value in took.items():
+            seconds.setdefault(name, []).extend([value] if round else [])
     rows = [(f"8 x Linear({size[0]}), batch {size[1]}, m = {MICRO_BATCHES}", "median s", "speed", "µs more a task")]
     for name, each in seconds.items():
         pairs = [*zip(seconds[PLAIN], each, strict=False)]
@@ -195,4 +117,4 @@ main = functools.partial(run_beside_a_peer, __doc__, measure, 5)
 
 
 if __name__ == "__main__":
-    be_a_rank(Path(sys.argv[1])) if "RANK" in os.environ else main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -347,7 +347,7 @@ def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone(
     assert all(other.grad is None for other in unused)
 
 
-def test_an_error_keeps_its_object_and_names_the_action():
+def test_an_error_keeps_its_object_and_names_the_action_and_the_next_run_knows_nothing_of_it():
     error = ArithmeticError("here")
 
     def fails(x):
@@ -358,10 +358,13 @@ def test_an_error_keeps_its_object_and_names_the_action():
 
     stages, seen = mlp(3), []
     stages[1].append(Function(fails))
+    executor = Executor(schedules.one_f_one_b(6, 3), stages)
     with pytest.raises(ArithmeticError) as caught:
-        run(schedules.one_f_one_b(6, 3), stages, *data(12), F.mse_loss)
+        executor.run(*data(12), F.mse_loss)
     assert caught.value is error and caught.value.__notes__ == ["while doing 1F2 on rank 1"]
     assert not rank_threads(), "the other ranks have ended"
+    _, trace = executor.run(*data(12), F.mse_loss)
+    assert len(trace) == 6 * 3 * 2 and trace.start == 0
 
 
 @every_schedule

@@ -71,7 +71,7 @@ guess_ahead = exact(
 """Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
 guess_interleaved = Guess(
     "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent,
-    said=dict.fromkeys(("13", "14"), "that is half of 27, but the step gets shorter, too: it is a share of less")
+    said=dict.fromkeys(("13", "14"), "that is half of 27: the idle time is halved, but the step gets shorter, too")
     | {"27": "that is 1F1B's", "19": "that is the idle time by the work; the share is of the whole step"},
 )  # fmt: skip
 """Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""

@@ -256,7 +256,7 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     ticks, peaks = ([points[name][k] for name in ordered] for k in (0, 1))
     row_bars(left, ticks, [f"{t:.4g}" for t in ticks], names, color=colors)
     row_bars(right, peaks, [f"{p:g}" for p in peaks], color=colors)
-    left.vlines(3 * micro_batches, -0.5, len(ordered) - 0.6, color=INK, lw=1.2, ls=(0, (4, 3)))
+    left.vlines(3 * micro_batches, -0.4, len(ordered) - 0.6, color=INK, lw=1.2, ls=(0, (4, 3)))
     left.set(xlim=(0, 1.15 * max(ticks)))
     left.set_title(f"ticks of a step; dashed: the work alone, {3 * micro_batches}", fontsize=11, pad=5)
     right.set(xlim=(0, 1.25 * max(peaks)))
@@ -268,7 +268,12 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     )
     headline(figure, finding)
     write(
-        left, 0, len(ordered) - 0.35, "* blue: no other is better in time and memory", color=MUTED, ha="left"
+        left,
+        0,
+        len(ordered) - 0.35,
+        "* blue: whoever is better in one is worse in the other",
+        color=MUTED,
+        ha="left",
     )
     for axes in (left, right):
         axes.set_ylim(len(ordered) - 0.1, -0.5)

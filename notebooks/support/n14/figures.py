@@ -271,7 +271,7 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
         left,
         0,
         len(ordered) - 0.35,
-        "* blue: whoever is better in one is worse in the other",
+        "* blue: none is better in one without being worse in the other",
         color=MUTED,
         ha="left",
     )

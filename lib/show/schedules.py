@@ -79,16 +79,17 @@ def draw_schedules(
     said = []
     for (axes, memory), schedule, trace in zip(grid, schedules, traces, strict=True):
         draw_ranks(axes, schedule, trace, waits_for(schedule, **costs), end, row)
-        _draw_memory(memory, schedule, most)
+        peaks = held(schedule) if goes_back(schedule) else []
+        row_bars(memory, peaks, [f"{peak:g}" for peak in peaks], color=GREY)
+        memory.set(ylim=(len(schedule.ranks) - 0.5, -0.5), xlim=(0, most * 1.62))
         told = f"{name_of(schedule)}: {facts(schedule, trace)}"
         if several:
             axes.set_title(told, fontsize=11, pad=5)
-        peaks = ", ".join(f"{peak:g}" for peak in held(schedule))
-        said.append(f"{told}; held by rank: {peaks}." if goes_back(schedule) else f"{told}.")
+        said.append(f"{told}; held by rank: {', '.join(f'{peak:g}' for peak in peaks)}." if peaks else f"{told}.")
     grid[-1][0].set_xlabel("time (ticks)")
     heading = "activations\nheld" if any(map(goes_back, schedules)) else ""
     grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
-    figure.legend(handles=_legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3)
+    figure.legend(handles=legend(schedules), loc="outside lower left", ncols=7, handlelength=1.1, columnspacing=1.3)
     finding = title or _finding(schedules, traces)
     style.headline(figure, finding)
     return style.describe(figure, f"{finding.rstrip('.')}. {' '.join(said)}")
@@ -112,25 +113,29 @@ def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wai
     end: of the time axis. row: the height of a row in inches (a label is left out where it would not fit).
     """
     points = 72 * 6.9 / end  # about how wide a tick comes out
+
+    def fits(text: str, span: Span) -> bool:
+        return len(text) * FONT * 0.66 <= span.duration * points - 1.2
+
+    looped = schedule.stages > len(schedule.ranks)
+    texts = {span.label: span.label if looped else span.label.lstrip("0123456789") for span in trace}  # 2F0, or F0
+    if not all(fits(texts[span.label], span) for span in trace):  # one kind of label in a picture
+        texts = {label: str(Action.parse(label).micro_batch) for label in texts}
     for rank, lane in enumerate(trace.lanes):
-        low = rank + LANE[0]
-        mine = [wait for wait in waits if wait.rank == rank]
-        idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in mine])
+        idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in waits if wait.rank == rank])
         stages = sorted({action.stage for action in schedule.actions(rank)})
         by_color: dict[str, list[Span]] = {}  # all of a colour are drawn at once
         for span in trace.only(lane=lane):
             action = Action.parse(span.label)
             color = shade(action, stages.index(action.stage))
             by_color.setdefault(color, []).append(span)
-            labels = (str(action) if stages[1:] else f"{action.op}{action.micro_batch}", str(action.micro_batch))
-            fitting = (text for text in labels if len(text) * FONT * 0.66 <= span.duration * points - 1.2)
-            if row > 0.17 and (text := next(fitting, "")):
+            if row > 0.17 and fits(text := texts[span.label], span):
                 look: Any = {"va": "center_baseline", "clip_on": True}
                 write(axes, (span.start + span.end) / 2, rank, text, size=FONT, color=ink_on(color), **look)
         for color, spans in by_color.items():
             edge = PAPER if min(span.duration for span in spans) * points > 3 else color
             extents = [(span.start, span.duration) for span in spans]
-            axes.broken_barh(extents, (low, LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9)
+            axes.broken_barh(extents, (rank + LANE[0], LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9)
     lane_rows(axes, trace.lanes, 0, end * 1.004)
     axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
 
@@ -141,17 +146,12 @@ def shade(action: Action, place: int) -> str:
     return (color, mixed(color, PAPER, 0.5), mixed(color, INK, 0.5))[min(place, 2)]
 
 
-def _draw_memory(axes: Axes, schedule: Schedule, most: float) -> None:
-    peaks = held(schedule) if goes_back(schedule) else []
-    row_bars(axes, peaks, [f"{peak:g}" for peak in peaks], color=GREY)
-    axes.set(ylim=(len(schedule.ranks) - 0.5, -0.5), xlim=(0, most * 1.62))
-
-
-def _legend(schedules: Sequence[Schedule]) -> list[Patch]:
+def legend(schedules: Sequence[Schedule]) -> list[Patch]:
+    """Return what explains the colours in the pictures of schedules."""
     ops = {action.op for schedule in schedules for _, action in schedule}
     patches = [Patch(facecolor=color_of(KINDS[op]), label=f"{op} {words}") for op, words in WORDS.items() if op in ops]
     if any(schedule.stages > len(schedule.ranks) for schedule in schedules):
-        patches.append(Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale: a rank's second stage"))
+        patches.append(Patch(facecolor=shade(Action("F", 0, 0), 1), label="pale colours: a rank's second stage"))
     return [*patches, Patch(**IDLE, label="idle")]
 
 

@@ -72,11 +72,14 @@ def not_attempted(what: str) -> Verdict:
     )
 
 
-def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance: float = 0.0) -> Verdict:
+def guess(
+    my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance: float = 0.0, why: str = ""
+) -> Verdict:
     """Comment on a prediction; never fails, whatever the guess is.
 
     `what` names the quantity, `truth` is its value (computed by the notebook, not typed), `tolerance` a share of the
-    truth that still counts as hit. None, the stub's value, gets a reminder and does not give the answer away.
+    truth that still counts as hit, `why` says where this guess comes from. A long guess is clipped, `why` never.
+    None, the stub's value, gets a reminder and does not give the answer away.
     """
     if my_guess is None or my_guess is ...:
         return Verdict(
@@ -87,17 +90,18 @@ def guess(my_guess: object, truth: Any, *, what: str, unit: str = "", tolerance:
     if isinstance(my_guess, str) and not isinstance(truth, str):
         with suppress(ValueError):  # a number between quotation marks
             my_guess = float(my_guess.removesuffix(unit))
+    said = f"You said {_short(my_guess)}{f' ({why})' if why else ''}"
     try:
         hit = my_guess == truth or _near(my_guess, truth, tolerance)
         if hit is True:
-            return Verdict("note", f"You said {_short(my_guess)}: that is it, {what} = {shown}.")
+            return Verdict("note", f"{said}: that is it, {what} = {shown}.")
         if _near(my_guess, truth, max(0.25, 2 * tolerance)):
-            return Verdict("note", f"You said {_short(my_guess)}: close, {what} = {shown}.")
+            return Verdict("note", f"{said}: close, {what} = {shown}.")
     except (
         Exception
     ):  # a guess may be anything, an array or an object that cannot be compared: it is only a guess
         pass
-    return Verdict("note", f"You said {_short(my_guess)}; {what} = {shown}. Read on for the reason.")
+    return Verdict("note", f"{said}; {what} = {shown}. Read on for the reason.")
 
 
 def _as_it_is(answer: Any) -> Any:
@@ -111,6 +115,7 @@ class Guess:
     what   names the quantity: a text, or a function of the same arguments as `truth`
     truth  computes it
     read   makes guesses equal that mean the same: "b " and "B"
+    said   what to say of a famous wrong guess, by its text: {"3": "why"}
     unit and tolerance: as in `guess`
     """
 
@@ -119,22 +124,24 @@ class Guess:
     unit: str = ""
     tolerance: float = 0.0
     read: Callable[[Any], Any] = _as_it_is
+    said: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
         """Comment on a guess; never fails because of it."""
         what = self.what if isinstance(self.what, str) else self.what(*known, **named)
-        truth = self.truth(*known, **named)
-        return guess(self.read(my_guess), truth, what=what, unit=self.unit, tolerance=self.tolerance)
+        mine, truth = self.read(my_guess), self.truth(*known, **named)
+        why = self.said.get(mine, "") if isinstance(mine, str) else ""
+        return guess(mine, truth, what=what, unit=self.unit, tolerance=self.tolerance, why=why)
 
 
 def exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
     """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
 
     def read(number: Any) -> Any:
-        text = f"{number:g}" if isinstance(number, (int, float)) else number
-        return f"{text} ({said[f'_{text}']})" if f"_{text}" in said else text
+        return f"{number:g}" if isinstance(number, (int, float)) else number
 
-    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read)
+    whys = {text[1:]: why for text, why in said.items()}
+    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read, said=whys)
 
 
 def letter(my_guess: object) -> object:

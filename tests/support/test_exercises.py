@@ -1,11 +1,12 @@
 """Every exercise knows its reference, its stub and its famous mistakes; every guess is only commented on."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
 
 from support import checks as base
-from support.checks import Exercise
+from support.checks import Exercise, Guess
 
 ROOMS = {name: import_module(f"support.{name}.checks") for name in [f"n{number:02}" for number in range(16)]}
 
@@ -160,3 +161,7 @@ def test_a_guess_is_only_commented_on_and_none_is_told_nothing(name):
     assert odd.message.endswith("Read on for the reason.")
     truth = hit.message.rsplit(" = ", 1)[1].rstrip(".")
     assert f" = {truth}" not in missing.message
+    if isinstance(comment, Guess):
+        quick = replace(comment, truth=lambda *known, **named: 1.0)
+        for number in (*comment.said, *range(101), *(k / 4 for k in range(400))):  # famous wrong ones are among them
+            assert "…" not in quick(number, *told).message, "a comment is said to its end"

@@ -70,12 +70,14 @@ guess_ahead = exact(
 )  # fmt: skip
 """Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
 guess_interleaved = Guess(
-    "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent
-)
+    "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent,
+    said=dict.fromkeys(("13", "14"), "that is half of 27: the idle time is halved, but the step gets shorter, too")
+    | {"27": "that is 1F1B's", "19": "that is the idle time by the work; the share is of the whole step"},
+)  # fmt: skip
 """Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
 guess_zero_bubble = exact(
     "the idle time of a rank", lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m, "ticks",
-    _0="the name promises it; not yet",
+    _0="the name promises it; not yet", _9="that is 1F1B's",
     _6="that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
 )  # fmt: skip
 """Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
@@ -112,6 +114,11 @@ def _counted(answer: Callable[..., Any]) -> Callable[..., Any]:
     return whole
 
 
+def _fault_of_number(got: Any, expected: int, case: Any) -> str:
+    why = isinstance(got, int) and ("fewer are enough" if got > expected else "with so few it waits")
+    return "" if got == expected else f"expected {expected}, got {got}" + (f": {why}" if why else "")
+
+
 check_forwards_ahead = Exercise(
     "forwards_ahead",
     reference=forwards_ahead,
@@ -124,6 +131,7 @@ check_forwards_ahead = Exercise(
         ],
     ),
     view=_counted,
+    fault=_fault_of_number,
     praise="the smallest warm-up that hides the messages, in {count} cases",
     mistakes={
         "That is 1F1B: messages don't count in it.": lambda j, n, forward, backward, message: (n - j),
@@ -184,7 +192,7 @@ def _fault_of_rows(got: Any, expected: Any, case: Any) -> str:
     )
     there = mine[place] if place < len(mine) else "nothing"
     wanted = right[place] if place < len(right) else "nothing"
-    return f"rank {j} does {there} as its task number {place + 1}, expected {wanted}; its order begins {got[j][:60]!r}"
+    return f"rank {j} does {there} as its task number {place + 1}, expected {wanted}; it begins {' '.join(mine[:15])}"
 
 
 _AHEAD = "(v - 1) * n + 2 * (n - 1 - j) + 1"
@@ -229,6 +237,9 @@ check_interleaved = Exercise(
             _but(interleaved, ("2 * (n - 1 - j)", "3 * (n - 1 - j)")),
         "With all v * m forwards first that is GPipe with v stages, and holds all of it.":
             _but(interleaved, (_AHEAD, "v * m")),
+        "You made one group of all m, in the orders and in the warm-up; a group has n micro-batches.":
+            _but(interleaved, ("range(first, first + n) for first in range(0, m, n)", "range(m)"),
+                 ("(v - 1) * n", "(v - 1) * m")),
     },
 )  # fmt: skip
 """Exercise 2: the orders of interleaved 1F1B for several sizes, m a multiple of n."""
@@ -270,9 +281,13 @@ check_zb_h1 = Exercise(
             _but(zb_h1, (_OWE, ""), (_PAY, _PAY + _OWE)),
         "Once more W's are owed than there is room for, one is done at once; you wait for the next forward.":
             _but(zb_h1, (_PAY, _PAY.replace("            if len", "            elif len"))),
+        "The W comes right after the I, not before the next forward: at the end no forward comes any more.":
+            _but(zb_h1, (_TASK, _PAY.replace("if len", 'if op == "F" and len') + _TASK), (_OWE + _PAY, _OWE)),
         "What is left at the end is done the oldest first, too.": _but(zb_h1, ("order + owed", "order + owed[::-1]")),
         "One forward too few before the first I: 1F1B's warm-up on rank j is n - j.":
             _but(zb_h1, ("n - j)", "n - 1 - j)")),
+        "One forward too many before the first I: then rank 0 holds n + 1. 1F1B's warm-up on rank j is n - j.":
+            _but(zb_h1, ("n - j)", "n - j + 1)")),
         "I, not B: B is both halves at once.": _but(zb_h1, ("FI", "FB"), ('"I"', '"B"')),
     },
 )  # fmt: skip
@@ -297,7 +312,7 @@ def _alive() -> int:
 
 
 def _fault_one_by_one(answer: Any, weight: Tensor, xs: list[Tensor], gradients: list[Tensor]) -> str:
-    """Do F, I and W of one micro-batch, then of the next, where the others did both F's first."""
+    """Do F, I and W of one micro-batch, then of the next: elsewhere both F's come first."""
     weight.grad = None
     for x, gradient in zip(xs, gradients, strict=True):
         waiting: list[Any] = []
@@ -336,12 +351,12 @@ def _fault_of_split(answer: Any) -> str:
                 return "backward returned None for x: the stage before waits for that gradient."
             if found.shape != shapes[k] or not torch.allclose(found, gradient @ weight):
                 return "the gradient of x is wrong: if y = x Wᵀ, it is gradient @ weight."
-            if len(later[k]) != 1 or not callable(later[k][0]):
+            if len(later[k]) != 1:
                 return f"after I there are {len(later[k])} functions in `later`, expected 1: the W of this micro-batch."
+            if not callable(later[k][0]):
+                return "what is in `later` cannot be called: append the function itself, don't call it."
             if cost > 1.5:
-                return (
-                    f"I costs {cost:g} matrix products, expected 1: the gradient of the weights has to wait."
-                )
+                return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
             if weight.grad is not None:
                 return "after I `weight.grad` is there already: that is for W to compute."
         del y, ys, found
@@ -371,7 +386,9 @@ def _fault_of_split(answer: Any) -> str:
         if any(x() is not None for x in freed):
             return "x is still alive when I and W are done: somebody keeps it."
     except Exception as error:
-        return f"in {step} your code raised {type(error).__name__}: {error}."
+        none = step[0] == "W" and weight.grad is None and "NoneType" in str(error)
+        hint = ". `weight.grad` is None at first: then set it, and add only later" if none else ""
+        return f"in {step} your code raised {type(error).__name__}: {error}{hint}."
     finally:
         gc.enable()
     return ""
@@ -420,7 +437,7 @@ check_split = Exercise(
             _but(SplitLinear, ("return x @ weight.T", "ctx.y = (x @ weight.T).clone()\n        return x @ weight.T")),
         "Save x itself: the stage has it anyway, and a clone of it is a second one.":
             _but(SplitLinear, ("backward(x, weight)", "backward(x.clone(), weight)")),
-        "The inner function keeps alive whatever it uses, here the gradient of x.":
+        "The inner function keeps alive whatever it uses: something as large as x, a copy of it or its gradient.":
             _but(SplitLinear, (_DEFINED, f"        extra = gradient @ weight\n\n{_DEFINED}"),
                  (_PART, f"{_PART} + 0 * extra.sum()"), ("return gradient @ weight", "return extra")),
         "F has nothing to do with weight.grad: what it sets to None there forgets the micro-batches before.":

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch
 
 from lib._values import format_share
 from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b
-from lib.schedules.simulate import KINDS, simulate
+from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
 from lib.show.explore import steps, whole
-from lib.show.schedules import ANY_STAGES, NAMES, WORDS, draw_schedules, held, make, shade
+from lib.show.schedules import ANY_STAGES, NAMES, draw_schedules, held, legend, make, shade
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
@@ -85,16 +85,20 @@ INTERLEAVING_CONTROLS = {
 
 
 @styled
-def draw_interleaving(micro_batches: int, partitions: int, communicate: float) -> Figure:
-    """Draw the time of a step of interleaved 1F1B by v (1: 1F1B): work, bubble, and what messages add.
+def draw_interleaving(
+    forwards_ahead: Callable[..., int], /, micro_batches: int, partitions: int, communicate: float
+) -> Figure:
+    """Draw the time of a step of interleaved 1F1B by v: work, bubble, and what messages add.
 
-    communicate: the time of a message in ticks, whatever v: the activation at a cut is as large as before.
+    v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. communicate: the time of a
+    message in ticks, whatever v: the activation at a cut is as large as before.
     """
     m, n = micro_batches, partitions
     work, cut = 3.0 * m, (1, 2, 3, 4, 6, 8)
     free, real, peaks = [], [], []
     for v in cut:
-        table = one_f_one_b(m, n) if v == 1 else interleaved_one_f_one_b(m, n, v)
+        ahead = [forwards_ahead(j, n, 1, 2, communicate) for j in range(n)]
+        table = with_warm_up("", m, ahead) if v == 1 else interleaved_one_f_one_b(m, n, v)
         # once without messages, once with them: the difference is what messages add
         free.append(simulate(table, **costs(table)).makespan)
         real.append(simulate(table, **costs(table), communicate=communicate).makespan)
@@ -150,19 +154,12 @@ def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -
                 edge = color if trace is predicted else PAPER
                 look: Any = {"height": 0.38, "edgecolor": edge, "linewidth": 0.9 * (width * points > 3)}
                 bar(axes, row, span.start * 1e3, width, face, **look)
-                texts = (span.label, str(action.micro_batch))
-                text = next((text for text in texts if len(text) * FONT * 0.66 < width * points - 1), "")
-                if text and trace is measured:
+                text = str(action.micro_batch)
+                if trace is measured and len(text) * FONT * 0.66 < width * points - 1:
                     write(axes, (span.start * 1e3) + width / 2, row, text, size=FONT, color=ink_on(face))
     lane_rows(axes, predicted.lanes, 0, end)
     axes.set_xlabel("time (ms) · above: predicted, outlines; below: measured, filled")
-    ops = sorted({action.op for _, action in schedule}, key=list(WORDS).index)
-    patches = [Patch(facecolor=color_of(KINDS[op]), label=f"{op} {WORDS[op]}") for op in ops]
-    if schedule.stages > lanes:
-        patches.append(
-            Patch(facecolor=mixed(color_of("forward"), PAPER, 0.5), label="pale: a rank's second stage")
-        )
-    figure.legend(handles=[*patches, Patch(**IDLE, label="idle")], loc="outside lower left", ncols=5)
+    figure.legend(handles=legend([schedule]), loc="outside lower left", ncols=5)
     ratio = measured.makespan / predicted.makespan
     finding = f"{name}: run in {ratio:.2f} × the predicted time"
     headline(figure, finding)
@@ -250,7 +247,7 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 @styled
 def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: float) -> Figure:
-    """Draw ticks and activations held of every schedule, the fastest first; blue: no other is better in both."""
+    """Draw ticks and activations held of every schedule, the fastest first; blue: unbeaten."""
     points = time_and_memory(all_schedules(micro_batches, partitions), communicate, weight)
     front, ordered = unbeaten(points), sorted(points, key=lambda name: points[name])
     colors = [BLUE if name in front else GREY for name in ordered]
@@ -259,7 +256,7 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     ticks, peaks = ([points[name][k] for name in ordered] for k in (0, 1))
     row_bars(left, ticks, [f"{t:.4g}" for t in ticks], names, color=colors)
     row_bars(right, peaks, [f"{p:g}" for p in peaks], color=colors)
-    left.vlines(3 * micro_batches, -0.5, len(ordered) - 0.6, color=INK, lw=1.2, ls=(0, (4, 3)))
+    left.vlines(3 * micro_batches, -0.4, len(ordered) - 0.6, color=INK, lw=1.2, ls=(0, (4, 3)))
     left.set(xlim=(0, 1.15 * max(ticks)))
     left.set_title(f"ticks of a step; dashed: the work alone, {3 * micro_batches}", fontsize=11, pad=5)
     right.set(xlim=(0, 1.25 * max(peaks)))
@@ -271,7 +268,12 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     )
     headline(figure, finding)
     write(
-        left, 0, len(ordered) - 0.35, "* blue: no other is better in time and memory", color=MUTED, ha="left"
+        left,
+        0,
+        len(ordered) - 0.35,
+        "* blue: none is better in one without being worse in the other",
+        color=MUTED,
+        ha="left",
     )
     for axes in (left, right):
         axes.set_ylim(len(ordered) - 0.1, -0.5)
@@ -303,9 +305,7 @@ def draw_forgotten(shares: Sequence[float], missing: Sequence[int], error: float
     axes.set_xticks(range(len(shares)))
     axes.set(xlabel="micro-batch", ylabel="size of its gradient", ylim=(0, 1.22 * max(shares)))
     axes.tick_params(axis="x", colors=MUTED)
-    many = f"{len(missing)} W forgotten" if missing else "Every W done"
-    finding = f"{many}: the gradient is {100 * error:.0f} % off, and nothing was raised"
-    finding = finding if missing else f"{many}: the gradient is the plain model's"
+    finding = f"{len(missing)} W forgotten: the gradient is {100 * error:.0f} % off, and nothing was raised"
     title(axes, finding)
-    listed = ", ".join(map(str, missing)) or "none"
+    listed = ", ".join(map(str, missing))
     return describe(figure, f"{finding}. {len(shares)} micro-batches; forgotten: {listed}.")

@@ -24,25 +24,22 @@ CLASSES = {
 """torch's class for each of our makers whose order torch keeps as a table."""
 
 
-def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank: int = 2) -> list[list[str]]:
-    """Return what torch does on each rank, as text: `0F0`.
-
-    The constructor asks its stages for three numbers only. An overlapped pair is given as its forward and its
-    backward. Raises ValueError where torch does, AttributeError if this torch has no such schedule.
-    """
+def _torchs(maker: str, m: int, n: int, v: int, **options: Any) -> Any:
+    """Make torch's schedule; its constructor asks the stages for three numbers only."""
     from torch.distributed.pipelining import schedules
 
-    stage = SimpleNamespace(
-        group_rank=0, group_size=partitions, num_stages=partitions * stages_per_rank, submod=None
-    )
-    made: Any = getattr(schedules, CLASSES[maker])([stage] * stages_per_rank, micro_batches)
-    orders = []
-    for rank in range(partitions):
-        row: list[Any] = [action for action in made.pipeline_order[rank] if action]
-        orders.append(
-            [str(one) for action in row for one in getattr(action, "sub_actions", None) or [action]]
-        )
-    return orders
+    stage = SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None)
+    return getattr(schedules, CLASSES[maker])([stage] * v, m, **options)
+
+
+def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank: int = 2) -> list[list[str]]:
+    """Return what torch does on each rank, as text, `0F0`; an overlapped pair as its forward and its backward.
+
+    Raises ValueError where torch does, AttributeError if this torch has no such schedule.
+    """
+    order = _torchs(maker, micro_batches, partitions, stages_per_rank).pipeline_order
+    rows = [[action for action in order[rank] if action] for rank in range(partitions)]
+    return [[str(one) for a in row for one in getattr(a, "sub_actions", None) or [a]] for row in rows]
 
 
 # ---- The same with what torch sends and receives in between: 2RECV_F0 is the input of 2F0.
@@ -57,13 +54,8 @@ def torch_rows(
 
     defer: with receives as late as torch can put them (an option since torch 2.13).
     """
-    from torch.distributed.pipelining import schedules
-
-    count = partitions * stages_per_rank
-    stage = SimpleNamespace(group_rank=0, group_size=partitions, num_stages=count, submod=None)
-    stages: Any = [stage] * stages_per_rank
-    options: Any = {"defer_pp_recv": True} if defer else {}
-    made: Any = schedules.ScheduleInterleaved1F1B(stages, micro_batches, **options)
+    options = {"defer_pp_recv": True} if defer else {}
+    made = _torchs("interleaved_one_f_one_b", micro_batches, partitions, stages_per_rank, **options)
     found = []
     for rank in range(partitions):
         words = map(str, made.pipeline_order_with_comms[rank])

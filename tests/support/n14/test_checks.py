@@ -107,6 +107,12 @@ def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_see
             return Detached.backward(ctx, gradient)
 
     assert "x is still alive" in n14.check_split(Keeps).message
+    for said, old, new in (
+        ("cannot be called", "append(add_to_weight)", "append(add_to_weight())"),
+        ("is None at first", "part if weight.grad is None else weight.grad + part", "weight.grad + part"),
+    ):
+        assert said in n14.check_split(n14._but(solved.SplitLinear, (old, new))).message
+    assert "100: fewer are enough" in n14.check_forwards_ahead(lambda **case: 100).message
 
 
 def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_list_no_whole_number_no_answer():

@@ -24,6 +24,7 @@ from lib.show.style import (
     ORANGE,
     PAPER,
     RED,
+    SKY,
     describe,
     headline,
     new_figure,
@@ -45,61 +46,51 @@ PLANS_CONTROLS = {
 }
 
 
+PARTS = {
+    "computing": (BLUE, ""), "computing again": (SKY, "//"), "idle": (PAPER, "...."),
+    "all-reduce that is not hidden": (ORANGE, ""),
+}  # fmt: skip
+
+
 @styled
 def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: str, shards: bool) -> Figure:
     """Draw for 1 to 16 stages the best plan's step, by its parts, and what its fullest rank holds; which is fastest."""
     machine = Machine(between=BETWEEN[between], memory=memory * 1e9)
     plans = every_plan(ranks, memory_rule, machine=machine, shards=shards)
-    fits = [plan for plan in plans if plan.schedule]
-    best = min(fits, key=lambda plan: plan.seconds, default=None)
-    figure, (time, held) = new_figure(9, 5.6, rows=2, sharex=True, height_ratios=(1.6, 1))
-    most = max((plan.seconds / plan.compute for plan in fits), default=1.0)
+    best = min((p for p in plans if p.schedule), key=lambda plan: plan.seconds, default=None)
+    figure, (time, held) = new_figure(9, 5.8, rows=2, sharex=True, height_ratios=(1.7, 1))
+    told = []
     for place, plan in enumerate(plans):
-        if not plan.schedule:
-            time.text(place, 0.05, "does not fit", ha="center", fontsize=10, color=MUTED)
-            held.text(place, 0.5, "–", ha="center", fontsize=10, color=MUTED)
-            continue
-        parts = (plan.compute, plan.pipeline - plan.compute, plan.reduce)
+        told.append("does not fit")
+        once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
+        parts = (once, plan.compute - once, plan.pipeline - plan.compute, plan.reduce)
         bottom = 0.0
-        for part, color, hatch in zip(parts, (BLUE, PAPER, ORANGE), ("", "....", ""), strict=True):
+        for part, (color, hatch) in zip(parts if plan.schedule else (), PARTS.values(), strict=False):
             edge = GREY if hatch else PAPER
-            time.bar(place, part / plan.compute, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
-            bottom += part / plan.compute
-        weight = "bold" if plan is best else "normal"
-        told = f"{plan.seconds:.3g} s\n{plan.schedule.split(' (')[0]}"
-        told += "\nrecomputed" if plan.recompute else ""
-        time.text(place, bottom + 0.02, told, ha="center", va="bottom", fontsize=9.5, fontweight=weight)
-        held.bar(place, plan.memory / 1e9, 0.62, color=GREEN, edgecolor=PAPER)
-        held.text(
-            place, plan.memory / 1e9, f"{plan.memory / 1e9:.0f}", ha="center", va="bottom", fontsize=9.5
-        )
+            time.bar(place, part / once, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
+            bottom += part / once
+        if plan.schedule:
+            name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
+            told[-1] = f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
+            held.bar(place, plan.memory / 1e9, 0.62, color=GREEN, edgecolor=PAPER)
+            beside(held, (place, plan.memory / 1e9), f"{plan.memory / 1e9:.0f}", (0, 7), ha="center")
+        look: Any = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
+        beside(time, (place, bottom), told[-1], (0, 3), **look)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
     held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
-    time.set(ylabel="a step, by its\ncomputing time", ylim=(0, most + 0.55))
-    entries = (
-        ("computing", BLUE, ""),
-        ("idle", PAPER, "...."),
-        ("all-reduce that is not hidden", ORANGE, ""),
-    )
-    patches = [
-        Patch(facecolor=color, edgecolor=GREY, hatch=hatch, label=name) for name, color, hatch in entries
-    ]
-    look: Any = {"ncols": 3, "fontsize": 9.5, "borderaxespad": 0}
-    time.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), **look)
-    finding = f"{ranks} ranks: "
-    finding += (
-        f"fastest with {plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}, {best.seconds:.3g} s"
-        if best
-        else f"nothing fits into {memory:g} GB"
-    )
+    time.set(ylabel="a step, by what it\ncomputes once", ylim=(0, 2.2), xlim=(-0.5, len(plans) - 0.5))
+    patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
+    where: Any = {"ncols": 4, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
+    time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
+    finding = f"{ranks} ranks: nothing fits into {memory:g} GB"
+    if best:
+        shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
+        finding = f"{ranks} ranks: fastest with {shape}, {best.seconds:.3g} s"
     headline(figure, finding)
     facts = "; ".join(
-        f"{p.partitions} x {p.replicas}: {p.seconds:.3g} s with {p.schedule}{', recomputed' * p.recompute}, "
-        f"{p.memory / 1e9:.0f} GB"
-        if p.schedule
-        else f"{p.partitions} x {p.replicas}: does not fit"
-        for p in plans
+        f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
+        for p, words in zip(plans, told, strict=True)
     )
     dealt = "dealt to replicas" if shards else "whole on each replica"
     limits = f"Limit {memory:g} GB, {between} between machines, optimizer states {dealt}"
@@ -161,9 +152,8 @@ def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
     height = len(mesh) * pitch + 0.42
     figure, axes = inch_sheet(height)
     for j, place in enumerate(mesh[0]):
-        said = (
-            f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}" if n < 8 else f"layer {place.layers[0]}"
-        )
+        layers = f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}"
+        said = layers if n < 8 else f"layer {place.layers[0]}"
         axes.text(SIDE + (j + 0.5) * wide, 0.2, said, ha="center", va="center", fontsize=10, color=INK)
     for row in mesh:
         y = 0.42 + row[0].data * pitch
@@ -255,9 +245,9 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
 
 
 @styled
-def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10) -> Figure:
-    """Draw the losses of two runs that differ in who got which rows, and what guessing among so many classes gives."""
-    chance = math.log(classes)
+def draw_deals(right: Sequence[float], wrong: Sequence[float]) -> Figure:
+    """Draw the losses of two runs that differ in who got which rows, and what guessing among ten classes gives."""
+    chance = math.log(10)
     figure, axes = new_figure(WIDTH, 3.4)
     axes.plot(range(len(right)), right, "-", color=BLUE)
     axes.plot(range(len(wrong)), wrong, "--", color=RED)
@@ -265,7 +255,7 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10
     ends = ((right[-1], "dealt to replicas", BLUE), (wrong[-1], "dealt to ranks", RED))
     for value, name, color in ends:
         beside(axes, (len(right) - 1, value), name, (6, -10 if color == RED else 0), color=color, va="center")
-    words = f"guessing: ln {classes} = {chance:.2f}"
+    words = f"guessing: ln 10 = {chance:.2f}"
     axes.text(1.21 * len(right), chance + 0.06, words, fontsize=9.5, color=MUTED, ha="right", va="bottom")
     axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
     axes.set_xlim(-0.4, 1.22 * len(right))
@@ -274,4 +264,4 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10
         f"Dealt to ranks, the model {learns}: {wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
     )
     title(axes, finding)
-    return describe(figure, f"{finding}. Guessing among {classes} classes gives {chance:.2f}.")
+    return describe(figure, f"{finding}. Guessing among 10 classes gives {chance:.2f}.")

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lib._values import integer, seconds_above_zero
-from lib.measure import import_psutil
+from lib._values import integer
 from lib.schedules import Costs, Schedule, choose
 from lib.schedules.table import Action
 from lib.timeline import Recorder, Trace
@@ -40,9 +38,8 @@ from support.training import global_losses, read_steps
 def tower_on_meta(blocks: int = 6, width: int = 192) -> nn.Sequential:
     """Return `blocks` + 2 layers in one nn.Sequential, float64 (B, 1, 8, 8) to (B, 10), that take no memory yet.
 
-    A block is Linear(width, width) and ReLU. Raises ValueError for blocks < 0 or width < 1.
+    A block is Linear(width, width) and ReLU.
     """
-    blocks, width = integer("blocks", blocks, at_least=0), integer("width", width, at_least=1)
     with torch.device("meta"):
         first = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU())
         inside = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(blocks)]
@@ -97,14 +94,11 @@ def batches_of(rows: int, batch: int, steps: int) -> list[list[int]]:
 # ---- Two launchers on this machine, as on two machines: they meet at a port, and their ranks are one job.
 
 
-def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float = 180.0) -> str:
-    """Run a script with two torchruns of `ranks` ranks each; return what they and their ranks said, in no fixed order.
+def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float = 180.0) -> None:
+    """Run a script with two torchruns of `ranks` ranks each, started as on machines of their own, until both are done.
 
-    Each is started as on a machine of its own: --nnodes 2, a c10d rendezvous at the same host and port. Whatever
-    happens, no process stays. Raises RuntimeError with what was said last if one of them fails, TimeoutError.
+    Raises RuntimeError with what was said last if one of them fails, TimeoutError; no process stays.
     """
-    timeout = seconds_above_zero("timeout", timeout)
-    psutil = import_psutil("two_machines")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     # lib.training.loopback is torchrun that ends with this process, should the notebook's kernel go
@@ -113,32 +107,23 @@ def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float
     command += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1", script, *map(str, arguments)]
     folders = [str(REPOSITORY), str(REPOSITORY / "notebooks"), os.environ.get("PYTHONPATH")]
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "OMP_NUM_THREADS": "1"}
-    ours |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "PYTHONUNBUFFERED": "1"}
+    ours |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryFile("w+") as said:
         how: Any = {"env": os.environ | ours, "stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
         launchers = [subprocess.Popen(command, start_new_session=True, **how) for _ in range(2)]
         end = time.monotonic() + timeout
         try:
-            while any(one.poll() is None for one in launchers) and not any(one.poll() for one in launchers):
+            while None in (codes := [one.poll() for one in launchers]) and not any(codes):
                 if time.monotonic() > end:
                     raise TimeoutError(f"two launchers were not done after {timeout:g} s, so they were ended")
                 time.sleep(0.05)
-            codes = [one.poll() for one in launchers]
         finally:
             for one in launchers:
-                if one.poll() is None:
-                    with suppress(psutil.Error):
-                        for process in [*psutil.Process(one.pid).children(recursive=True), one]:
-                            with suppress(psutil.Error, OSError):
-                                process.kill()
-                    one.wait()
+                one.terminate()  # a launcher that is asked to end ends its ranks first
+                one.wait()
         said.seek(0)
-        text = said.read()
-    if any(codes):
-        raise RuntimeError(
-            f"a launcher ended with exit code {max(map(abs, filter(None, codes)))}:\n{text[-2000:]}"
-        )
-    return text
+        if any(codes):
+            raise RuntimeError(f"a launcher failed, exit codes {codes}:\n{said.read()[-3000:]}")
 
 
 # ---- What a training step of a large model takes on many ranks, by formulas (all derived in the notebook).

@@ -162,7 +162,7 @@ def _cut(model: nn.Sequential, balance: list[int]) -> list[nn.Module]:
     return [model[sum(balance[:j]) : sum(balance[: j + 1])] for j in range(len(balance))]
 
 
-_EMPTY = "            x = torch.empty(shape, dtype=torch.float64)\n"
+_EMPTY = "torch.empty(shape, dtype=torch.float64)"
 _BACK = "y.backward(gradient)"
 
 check_pipeline_step = Exercise(
@@ -194,9 +194,7 @@ check_pipeline_step = Exercise(
         "The loss of the batch is that of all micro-batches together.":
             _but(pipeline_step, ("total += y.item()", "total = y.item()")),
         "One buffer for all: the next message overwrites what the graph of the last one has saved.":
-            _but(pipeline_step, (_EMPTY, ""), ("kept, total", "x = buffer = torch.empty(shape, dtype=torch.float64)\n"
-                 "    kept, total"), ("dist.recv(x, before)\n            x.requires_grad_()",
-                 "dist.recv(buffer, before)\n            x = buffer.view_as(buffer).requires_grad_()")),
+            _but(pipeline_step, (_EMPTY, "buffer"), ("total = [], 0.0", f"total, buffer = [], 0.0, {_EMPTY}")),
         "A send that is only begun must be waited for: until then its tensor may not change, nor the step end.":
             _but(pipeline_step, ("dist.send(y.detach(), behind)", "dist.isend(y.detach(), behind)")),
         "A gradient travels over every border but the first rank's own: it, too, must be sent.":

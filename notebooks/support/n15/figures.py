@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from itertools import accumulate
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import integer, plural
+from lib._values import plural
 from lib.show.charts import beside
 from lib.show.explore import choice, steps, switch
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
@@ -99,8 +100,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
 
 # ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
 
-Deal: TypeAlias = Literal["to replicas", "to ranks"]
-DEALS: tuple[Deal, ...] = ("to replicas", "to ranks")
+DEALS = ("to replicas", "to ranks")
 LAYERS = 8  # of support.n15.runs
 
 
@@ -120,14 +120,9 @@ class Place:
         return [self.share + t * self.shares for t in range(count)]
 
 
-def mesh_of(ranks: int, partitions: int, deal: Deal = "to replicas") -> list[list[Place]]:
-    """Return a row for each replica, a Place for each stage; raises ValueError if ranks can't be divided so."""
-    ranks, n = integer("ranks", ranks, at_least=1), integer("partitions", partitions, at_least=1)
-    if ranks % n:
-        raise ValueError(f"{ranks} ranks do not make pipelines of {n}")
-    ends = [0]
-    for layers in even_balance(LAYERS, n):
-        ends.append(ends[-1] + layers)
+def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list[Place]]:
+    """Return a row for each replica, a Place for each stage."""
+    n, ends = partitions, [0, *accumulate(even_balance(LAYERS, partitions))]
     dealt, rows = deal == "to replicas", [range(first, first + n) for first in range(0, ranks, n)]
     shares = len(rows) if dealt else ranks
     return [
@@ -144,7 +139,7 @@ MESH_CONTROLS = {
 
 
 @styled
-def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
+def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
     """Draw the mesh; more stages than ranks are cut to as many. The images come from the first column's rows."""
     n = min(partitions, ranks)
     mesh = mesh_of(ranks, n, deal)

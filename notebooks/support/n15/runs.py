@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from lib._values import integer
-from lib.schedules import Costs, Schedule, choose
+from lib.schedules import Costs, Schedule, choose, simulate, table
+from lib.schedules.makers import MAKERS
 from lib.schedules.table import Action
 from lib.timeline import Recorder, Trace
 from lib.training.launch import LOOPBACK, REPOSITORY
@@ -46,7 +47,7 @@ def tower_on_meta(blocks: int = 6, width: int = 192) -> nn.Sequential:
         return nn.Sequential(first, *inside, nn.Linear(width, 10)).double()
 
 
-def fill(layers: nn.Module, first: int, seed: int = 0) -> nn.Module:
+def fill(layers: nn.Sequential, first: int, seed: int = 0) -> nn.Sequential:
     """Give these layers of the tower, of which the first has the number `first`, memory and their first weights.
 
     Every layer's weights come from (seed, its number) alone, so they are the same whoever fills it, and with whatever
@@ -64,9 +65,7 @@ def fill(layers: nn.Module, first: int, seed: int = 0) -> nn.Module:
 
 def tower(blocks: int = 6, width: int = 192, seed: int = 0) -> nn.Sequential:
     """Return the whole tower with its first weights; arguments as of tower_on_meta and fill."""
-    model = tower_on_meta(blocks, width)
-    fill(model, 0, seed)
-    return model
+    return fill(tower_on_meta(blocks, width), 0, seed)
 
 
 def even_balance(layers: int, stages: int) -> list[int]:
@@ -97,7 +96,7 @@ def batches_of(rows: int, batch: int, steps: int) -> list[list[int]]:
 def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float = 180.0) -> None:
     """Run a script with two torchruns of `ranks` ranks each, started as on machines of their own, until both are done.
 
-    Raises RuntimeError with what was said last if one of them fails, TimeoutError; no process stays.
+    Raises RuntimeError with what was said if one of them fails, TimeoutError; no process stays.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -123,7 +122,7 @@ def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float
                 one.wait()
         said.seek(0)
         if any(codes):
-            raise RuntimeError(f"a launcher failed, exit codes {codes}:\n{said.read()[-3000:]}")
+            raise RuntimeError(f"a launcher failed, exit codes {codes}:\n{said.read()[:6000]}")
 
 
 # ---- What a training step of a large model takes on many ranks, by formulas (all derived in the notebook).
@@ -191,16 +190,23 @@ def exposed(reduce: float, backward: float, buckets: int) -> float:
 
 @lru_cache(maxsize=512)
 def _chosen(
-    n: int, m: int, units: int, backward: float, message: float, most: float
-) -> tuple[str, float, float]:
-    """Return name, seconds and held of what `choose` takes where forward of a rank's whole share takes 1."""
+    n: int, units: int, rounds: float, message: float, most: float
+) -> tuple[str, float, float, float]:
+    """Return name, seconds, held of what `choose` takes for 2n micro-batches, and the seconds of each further one.
+
+    Forward of a rank's whole share takes 1, backward `rounds`.
+    """
     row = [n / units] * units
-    costs = {m: Costs(row, [backward * cost for cost in row], row)}
     try:
+        costs = {2 * n: Costs(row, [rounds * cost for cost in row], row)}
         found = choose(costs, n, memory=most, communicate=message)
     except ValueError:
-        return "", math.inf, 0.0
-    return found.name.split(", m =")[0], found.seconds, found.held
+        return "", math.inf, 0.0, 0.0
+    maker, _, *more = found.name.split(", ")
+    longer = MAKERS[maker](4 * n, n, *(int(text.split(" = ")[1]) for text in more))
+    forward = n / longer.stages
+    end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
+    return maker, found.seconds, found.held, (end - found.seconds) / (2 * n)
 
 
 def make_plan(
@@ -210,7 +216,8 @@ def make_plan(
     """Return the fastest schedule for so many ranks in pipelines of `partitions`, and what a step of it takes.
 
     memory_rule(model, n, held, shards, recompute): bytes of a rank. shards: whether moments and master weights are
-    dealt to replicas (ZeRO-1). A step of more than 2n micro-batches is that of 2n, and F + B for each further one.
+    dealt to replicas (ZeRO-1). A step of more than 2n micro-batches is that of 2n, and for each further one what the
+    simulator says between 2n and 4n: F + B, if nobody waits.
     Raises ValueError where ranks, layers or the batch can't be divided.
     """
     n = partitions
@@ -231,33 +238,29 @@ def make_plan(
     forward = 2 * model.parameters / n * model.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * model.tokens * model.hidden / chain
-    name, seconds, held = "", math.inf, 0.0
+    name, seconds, held, each = "", math.inf, 0.0, 0.0
     if most > 0 and n == 1 and most >= 1:
-        name, seconds, held = "gradient accumulation", few * (1 + rounds), 1.0
+        name, seconds, held, each = "gradient accumulation", few * (1 + rounds), 1.0, 1.0 + rounds
     elif most > 0 and n > 1:
         units = min(model.layers, 4 * n) if n < 8 else 16
-        name, seconds, held = _chosen(n, few, units, rounds, round(message / forward, 3), min(most, 4 * n))
+        name, seconds, held, each = _chosen(n, units, rounds, round(message / forward, 3), min(most, 4 * n))
     compute = m * (1 + rounds) * forward
     reduce = 2 * (replicas - 1) / replicas * 2 * model.parameters / n / ring
-    pipeline = (seconds + (m - few) * (1 + rounds)) * forward
+    pipeline = (seconds + (m - few) * each) * forward
     memory = memory_rule(model, n, max(1.0, held), dealt, recompute)
     reduce = exposed(reduce, rounds * forward, model.layers // n)
     return Plan(ranks, n, m, recompute, order, name, held, compute, pipeline, reduce, memory)
 
 
-def best_plan(ranks: int, partitions: int, memory_rule: MemoryRule, **how: Any) -> Plan:
-    """Return the fastest plan, with recomputing or without, in either order; its schedule is "" if none fits."""
-    plans = [
-        make_plan(ranks, partitions, memory_rule, recompute=recompute, order=order, **how)
-        for recompute in (False, True)
-        for order in ORDERS
-    ]
-    return min(plans, key=lambda plan: (plan.seconds, plan.memory))
-
-
 def every_plan(ranks: int, memory_rule: MemoryRule, **how: Any) -> list[Plan]:
-    """Return the best plan for 1, 2, 4, 8 and 16 partitions, where the ranks make such pipelines."""
-    return [best_plan(ranks, n, memory_rule, **how) for n in (1, 2, 4, 8, 16) if n <= ranks]
+    """Return the fastest plan for 1, 2, 4, 8, 16 partitions, with recomputing or without, in either order of ranks.
+
+    Its schedule is "" where none fits.
+    """
+    ways = [{"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS]
+    sizes = [n for n in (1, 2, 4, 8, 16) if n <= ranks]
+    plans = ([make_plan(ranks, n, memory_rule, **way, **how) for way in ways] for n in sizes)
+    return [min(each, key=lambda plan: (plan.seconds, plan.memory)) for each in plans]
 
 
 # ---- Read what the ranks of notebooks/15_scale_out.py have left behind: places, losses, timelines, weights.
@@ -318,18 +321,10 @@ def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, 
 
 def in_order(trace: Trace, schedule: Schedule) -> bool:
     """Say whether every rank did its row of the table, in its order, and nothing before what it needs had ended."""
-    spans = {Action.parse(span.label): span for span in trace}
+    spans = {span.label: span for span in trace}
     for rank in range(len(schedule.ranks)):
-        if [span.label for span in trace.only(lane=f"rank {rank}")] != [
-            str(a) for a in schedule.actions(rank)
-        ]:
+        done = [span.label for span in trace.only(lane=f"rank {rank}")]
+        if done != [str(action) for action in schedule.actions(rank)]:
             return False
-    pairs = [
-        *(
-            (spans[Action("F", s, i)], spans[Action("F", s + 1, i)])
-            for op, s, i in spans
-            if op == "F" and s + 1 < schedule.stages
-        ),
-        *((spans[Action("B", s, i)], spans[Action("B", s - 1, i)]) for op, s, i in spans if op == "B" and s),
-    ]
-    return all(before.end <= after.start for before, after in pairs)
+    pairs = ((need, action) for _, _, action, needed in table.in_order(schedule) for need in needed)
+    return all(spans[str(need)].end <= spans[str(action)].start for need, action in pairs)

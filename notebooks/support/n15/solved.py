@@ -10,10 +10,8 @@ from torch.nn import functional as F
 def pipeline_step(part, images, targets, m, before, behind, shape, dist):
     kept, total = [], 0.0
     for i in range(m):
-        if before is None:
-            x = images.chunk(m)[i]
-        else:
-            x = torch.empty(shape, dtype=torch.float64)
+        x = images.chunk(m)[i] if before is None else torch.empty(shape, dtype=torch.float64)
+        if before is not None:
             dist.recv(x, before)
             x.requires_grad_()
         y = part(x)

@@ -93,8 +93,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
         for p, words in zip(plans, told, strict=True)
     )
-    dealt = "dealt to replicas" if shards else "whole on each replica"
-    limits = f"Limit {memory:g} GB, {between} between machines, optimizer states {dealt}"
+    limits = f"Limit {memory:g} GB, {between} between machines, optimizer states dealt: {shards}"
     return describe(figure, f"{finding}. {limits}. Stages x replicas: {facts}.")
 
 

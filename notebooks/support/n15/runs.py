@@ -257,7 +257,9 @@ def every_plan(ranks: int, memory_rule: MemoryRule, **how: Any) -> list[Plan]:
 
     Its schedule is "" where none fits.
     """
-    ways = [{"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS]
+    ways: list[Any] = [
+        {"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS
+    ]
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= ranks]
     plans = ([make_plan(ranks, n, memory_rule, **way, **how) for way in ways] for n in sizes)
     return [min(each, key=lambda plan: (plan.seconds, plan.memory)) for each in plans]

@@ -24,12 +24,7 @@ def _fastest(ranks: int) -> int:
     return min(every_plan(ranks, memory_of_rank), key=lambda plan: plan.seconds).partitions
 
 
-guess_data_rank = exact(
-    "the replica of rank 5",
-    lambda: 5 // 4,
-    _5="that is its rank among all",
-    _2="that would be pipelines of two",
-)
+guess_data_rank = exact("the replica of rank 5", lambda: 5 // 4, _5="its number among all ranks")
 """Section 1: the replica of rank 5, with 8 ranks in pipelines of 4."""
 guess_rows = exact(
     "a micro-batch", lambda: 320 // 2 // 4, "rows", _80="that is with one replica", _160="that is a replica's share",
@@ -48,7 +43,7 @@ guess_bubble = exact(
 """Section 6: per cent idle of 2 ranks with 4 micro-batches, if stages are equal."""
 guess_activations = exact(
     "the activations of rank 0", lambda: (16 * 32 / 16) / (8 * 32 / 8), "times as many",
-    **{"_0.5": "half of the layers, but of twice as many micro-batches", "_2": "twice the micro-batches, of half the "
+    **{"_0.5": "half the layers, but of twice as many micro-batches", "_2": "twice the micro-batches, of half the "
        "layers"},
 )  # fmt: skip
 """Section 7: the activations of rank 0 under 1F1B with 16 stages, by those with 8."""

@@ -4,6 +4,7 @@ Argument: a folder with mine.py (`pipeline_step` and `average`, which a cell of 
 """
 
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from lib.training.launch import leave
 from support.n15.runs import fill, tower_on_meta
 
 folder = Path(sys.argv[1])
-sys.path.insert(0, str(folder))
-from mine import average, pipeline_step  # noqa: E402
+mine = runpy.run_path(str(folder / "mine.py"))
+pipeline_step, average = mine["pipeline_step"], mine["average"]
 
 dist.init_process_group("gloo")
 rank, replicas = dist.get_rank(), dist.get_world_size() // 2

@@ -1,6 +1,7 @@
 """What notebook 15 runs and reads: two launchers, the files that ranks leave behind, measured costs, plans."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.n15 import runs as n15
 from support.n15.solved import memory_of_rank
 from support.training import Step, StepLog
 from tests.lib.refusal import refuses
+from tools.project import ROOT
 
 
 @pytest.fixture
@@ -101,7 +103,12 @@ def test_the_memory_of_a_gpu_is_kept_and_where_nothing_fits_it_is_said() -> None
     refuses(ValueError, "6 ranks do not make equal pipelines of 4", n15.make_plan, 6, 4, memory_of_rank)
 
 
-def test_two_launchers_end_with_the_error_of_a_rank(tmp_path: Path) -> None:
-    (tmp_path / "fails.py").write_text('raise SystemExit("the planted end of a rank")')
-    with pytest.raises(RuntimeError, match="the planted end of a rank"):
-        n15.two_machines(str(tmp_path / "fails.py"), ranks=1, timeout=60)
+@pytest.mark.parametrize("wanted, gpus", [("cuda", 0), (None, 1)])
+def test_a_job_with_fewer_gpus_than_ranks_is_refused_and_does_not_go_on_with_the_cpu(wanted, gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for name, value in {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    join = runpy.run_path(str(ROOT / "notebooks" / "15_scale_out.py"))["join"]
+    words = f"2 ranks on this machine, but torch sees {gpus} GPU.*start no more than there are, or say --device cpu"
+    with pytest.raises(RuntimeError, match=words):
+        join(wanted)

@@ -3,6 +3,7 @@
     torchrun --nproc-per-node 4 15_scale_out.py --pipeline 2 --out run
 
 Every rank runs this whole file: with 4 ranks and --pipeline 2 there are 2 replicas of the model, each cut in 2 stages.
+A rank fills the layers of its own stages, and loads images or targets only where its stages need them.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -25,12 +26,13 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
 from lib import schedules as makers
+from lib._values import plural
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
 from lib.training.launch import leave, meet
 from support.digits import decode_image, digit_of, parse_row, write_digits
-from support.n15.runs import even_balance, tower
+from support.n15.runs import even_balance, fill, tower_on_meta
 from support.training import Step, StepLog
 
 
@@ -39,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Train an image tower on replicas x pipeline, under torchrun."
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of logs, spans and weights")
+    parser.add_argument("--out", type=Path, required=True, help="folder of logs and spans")
     parser.add_argument("--data", type=Path, default=Path("data/digits"), help="made if it is not there")
     parser.add_argument("--pipeline", type=int, default=2, help="ranks of a pipeline")
     parser.add_argument("--schedule", default="one_f_one_b", help="gpipe, one_f_one_b, zero_bubble_h1 …")
@@ -47,26 +49,36 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=320, help="of all replicas together")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--record", type=int, default=8, help="record the spans of so many last steps")
-    parser.add_argument(
-        "--deal", choices=("replica", "rank"), default="replica", help="who gets rows of its own"
-    )
+    parser.add_argument("--width", type=int, default=192, help="of the tower")
+    parser.add_argument("--workers", type=int, default=1, help="of the loader, where there is one")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="GPUs, if torch sees any")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
-def join() -> tuple[int, int, torch.device]:
-    """Meet the other ranks; return this rank, how many there are, and the device."""
+def join(wanted: str | None) -> tuple[int, int, torch.device]:
+    """Meet the other ranks; return this rank, how many there are, and the device.
+
+    Raises RuntimeError where GPUs are wanted (or torch sees some) and this machine has fewer than ranks: a job that
+    went on with the CPU would be a hundred times slower, and nobody would be told.
+    """
+    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    gpus = torch.cuda.device_count()
+    bound: dict[str, Any] = {}
+    if wanted == "cpu" or (wanted is None and not gpus):
+        backend, device = "gloo", torch.device("cpu")
+    elif gpus < local_ranks:
+        raise RuntimeError(
+            f"{plural(local_ranks, 'rank')} on this machine, but torch sees {plural(gpus, 'GPU')}: start no more than "
+            "there are, or say --device cpu"
+        )
+    else:
+        # the number on this machine: rank 8 of two machines with 8 GPUs is GPU 0 of the second
+        backend, device = "nccl", torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        bound = {"device_id": device}  # else NCCL guesses the GPU, and connects late
     patience = timedelta(seconds=60)  # nobody waits for ever
     store, rank, world_size = meet(patience)
-    gpu = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-    backend, device = (
-        ("nccl", torch.device("cuda", int(os.environ["LOCAL_RANK"])))
-        if gpu
-        else ("gloo", torch.device("cpu"))
-    )
-    if gpu:
-        torch.cuda.set_device(device)  # its number on this machine, not among all ranks
-    bound = {"device_id": device} if gpu else {}  # else NCCL guesses the GPU, and connects late
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience, **bound)
     return rank, world_size, device
 
@@ -75,7 +87,7 @@ def join() -> tuple[int, int, torch.device]:
 def main() -> None:
     """Find this rank's place, build its stages, load its rows, train."""
     args = arguments()
-    rank, world_size, device = join()
+    rank, world_size, device = join(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
     # 1. The mesh: which replica am I in, and where in its pipeline?
@@ -84,34 +96,43 @@ def main() -> None:
     replicas = world_size // args.pipeline
     mesh = init_device_mesh(device.type, (replicas, args.pipeline), mesh_dim_names=("data", "pipeline"))
 
-    # 2. The model: every rank makes all of it, alike, and keeps its stages.
-    model = tower(seed=args.seed).double()  # so that rounding can't be taken for a mistake
+    # 2. The model: made without memory; this rank fills the layers of its own stages.
+    model = tower_on_meta(width=args.width)
     schedule = getattr(makers, args.schedule)(args.micro_batches, args.pipeline)
     balance = even_balance(len(model), schedule.stages)
+    for stage, owner in schedule.rank_of.items():
+        if owner == mesh.get_local_rank("pipeline"):
+            begin = sum(balance[:stage])
+            fill(model[begin : begin + balance[stage]], begin, args.seed)
     pipeline = DistributedPipeline(model, balance, schedule, cross_entropy, mesh=mesh, device=device)
     optimizer = torch.optim.SGD(pipeline.parameters(), lr=0.01, momentum=0.9)
 
-    # 3. The data: dealt to replicas. The ranks of one replica load the same rows.
-    shares, mine = (replicas, pipeline.data_rank) if args.deal == "replica" else (world_size, rank)
+    # 3. The data: rows are dealt to replicas. The first stage decodes images, the last one reads targets.
     folder = write_digits(args.data)
-    dataset = RankDataset(MetaFile(folder / "train.txt"), shares, mine, args.seed, mini_epochs=2)
+    dataset = RankDataset(
+        MetaFile(folder / "train.txt"), replicas, pipeline.data_rank, args.seed, mini_epochs=2
+    )
 
-    def collate(rows: list[str]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    def collate(rows: list[str]) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]]:
         names, captions = zip(*map(parse_row, rows), strict=True)
-        images = torch.stack([decode_image(folder / name) for name in names])
         numbers = tuple(int(Path(name).stem) - 1 for name in names)  # img/0001.png is row 0
-        return images.double(), torch.tensor([digit_of(caption) for caption in captions]), numbers
+        images = torch.stack([decode_image(folder / name) for name in names]) if pipeline.first else None
+        targets = torch.tensor([digit_of(caption) for caption in captions]) if pipeline.last else None
+        return None if images is None else images.double(), targets, numbers
 
-    def batches() -> Iterator[tuple[int, int, Tensor, Tensor, tuple[int, ...]]]:
+    def batches() -> Iterator[tuple[int, int, Tensor | None, Tensor | None, tuple[int, ...]]]:
+        if not (pipeline.first or pipeline.last):  # a rank in the middle takes what comes, and has no loader
+            yield from ((0, 0, None, None, ()) for _ in range(args.steps))
+            return
+        how = {"batch_size": args.batch_size // replicas, "collate_fn": collate, "drop_last": True}
+        if args.workers:
+            how |= {"num_workers": args.workers, "multiprocessing_context": "fork"}
         for epoch in range(args.steps):  # more than enough
-            share = args.batch_size // replicas
-            for loader in mini_epoch_loaders(
-                dataset, epoch, batch_size=share, collate_fn=collate, drop_last=True
-            ):
+            for loader in mini_epoch_loaders(dataset, epoch, **how):
                 for batch in loader:
                     yield epoch, dataset.mini_epoch, *batch
 
-    # 4. Train. The first stage takes the images, the last one the targets; what is between takes what comes.
+    # 4. Train.
     log = StepLog(args.out, rank)
     for step, (epoch, mini_epoch, images, targets, rows) in zip(range(args.steps), batches(), strict=False):
         recorded = step >= args.steps - args.record
@@ -124,15 +145,18 @@ def main() -> None:
         optimizer.step()
         loss = 0.0 if loss is None else loss.item()  # known where the last stage is
         log.write(Step(0, world_size, rank, epoch, mini_epoch, step, rows, loss, start, time.time()))
+    held = sum(p.numel() for p in model.parameters() if not p.is_meta)
+    has = " and ".join(
+        what for what, here in (("images", pipeline.first), ("targets", pipeline.last)) if here
+    )
+    print(f"{device}, stages {[*pipeline.stages]}: {held:,} parameters, loads {has or 'nothing'}")
 
-    # 5. Leave behind: who I was, and what my stages have learned.
+    # 5. Leave behind: who I was.
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
     place = {name: os.environ[name] for name in names}
     place |= {"data": pipeline.data_rank, "pipeline": pipeline.pipeline_rank, "stages": [*pipeline.stages]}
     place |= {"backend": dist.get_backend(), "last": pipeline.last}
     (args.out / f"place{rank}.json").write_text(json.dumps(place))
-    weights = {name: value.cpu().numpy() for name, value in pipeline.state_dict().items()}
-    np.savez(args.out / f"weights{rank}.npz", allow_pickle=False, **weights)
     leave()
 
 

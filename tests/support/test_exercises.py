@@ -26,6 +26,7 @@ NONE_TOLD_OTHERWISE = {
     *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
     *("n12.check_mini", "n13.check_prefetch", "n13.check_streamed"),
     *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
+    *("n15.check_pipeline_step", "n15.check_average"),
 }
 
 
@@ -134,9 +135,11 @@ GUESSES = {  # right, wrong, and what the notebook tells beside the guess
     "n14.guess_zero_bubble": (3, 0, 8, 4),
     "n14.guess_next_step": (0, 6, 8, 4),
     "n15.guess_data_rank": (1, 5),
-    "n15.guess_rows": (40, 320),
-    "n15.guess_bubble": (20, 0),
-    "n15.guess_order": ("b", "A"),
+    "n15.guess_rows": (40, 80),
+    "n15.guess_unaveraged": ("c", "A"),
+    "n15.guess_bubble": (20, 25),
+    "n15.guess_activations": (1, 0.5),
+    "n15.guess_partitions": (4, 1),
     "n15.guess_loss": (2.3, 0.0),
 }  # fmt: skip
 

@@ -1,150 +1,352 @@
-"""Predictions and exercises of notebook 15, scale out."""
+"""Predictions and exercises of notebook 15, scale out, and what answers are tried with: imitated ranks in threads."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
-from functools import cache
-from itertools import pairwise
-from typing import TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from support.checks import Exercise, Guess, Verdict, cases, letter
-from support.n15.figures import ORDERS, links_of
-from support.n15.runs import Plan, make_plan
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # what an answer may use
+
+from lib._values import plural
+from support.checks import Exercise, Guess, Verdict, cases, exact, letter
+from support.checks import use as use
+from support.n15.runs import Model, even_balance, every_plan, tower
+from support.n15.solved import average, memory_of_rank, pipeline_step
+from support.ranks import in_threads, source_of
 
 # ---- predictions
 
 
-def _order() -> str:
-    sizes = [sum(link.size for link in links_of(16, 4, 4, order) if link.crosses) for order in ORDERS]
-    return "AB"[sizes.index(min(sizes))]
+def _fastest(ranks: int) -> int:
+    return min(every_plan(ranks, memory_of_rank), key=lambda plan: plan.seconds).partitions
 
 
-guess_data_rank = Guess("the replica of rank 5", lambda: 5 // 4)
+guess_data_rank = exact("the replica of rank 5", lambda: 5 // 4, _5="its number among all ranks")
 """Section 1: the replica of rank 5, with 8 ranks in pipelines of 4."""
-guess_rows = Guess("a micro-batch", lambda: 320 // 2 // 4, unit="rows")
-"""Section 2: rows of a micro-batch for 4 ranks, pipelines of 2, m = 4, 320 rows a step."""
-guess_bubble = Guess("the bubble", lambda: 100 * 1 // 5, unit="%", tolerance=0.02)
-"""Section 3: per cent idle of 2 ranks with 4 micro-batches, if stages are equal."""
-guess_order = Guess("the order that sends less", _order, read=letter)
-"""Section 4: which numbering sends less between machines, A or B."""
+guess_rows = exact(
+    "a micro-batch", lambda: 320 // 2 // 4, "rows", _80="that is with one replica", _160="that is a replica's share",
+    _20="a replica's rows are not cut by stages",
+)  # fmt: skip
+"""Section 1: rows of a micro-batch for 4 ranks, pipelines of 2, m = 4, 320 rows a step."""
+guess_unaveraged = Guess("what happens", lambda: "C", read=letter)
+"""Section 3: what comes of two replicas whose gradients nobody averages."""
+guess_bubble = exact(
+    "the bubble",
+    lambda: 100 * 1 / 5,
+    "%",
+    _25="that is idle by ideal time, (n − 1) / m",
+    _0="the pipe must fill",
+)
+"""Section 6: per cent idle of 2 ranks with 4 micro-batches, if stages are equal."""
+guess_activations = exact(
+    "the activations of rank 0", lambda: (16 * 32 / 16) / (8 * 32 / 8), "times as many",
+    **{"_0.5": "half the layers, but of twice as many micro-batches", "_2": "twice the micro-batches, of half the "
+       "layers"},
+)  # fmt: skip
+"""Section 7: the activations of rank 0 under 1F1B with 16 stages, by those with 8."""
+guess_partitions = exact(
+    "the fastest number of stages", lambda: _fastest(512), "stages", _1="its all-reduce is hardly hidden",
+    _16="with 32 micro-batches its bubble is too large",
+)  # fmt: skip
+"""Section 8: stages of the fastest plan for 512 ranks."""
 guess_loss = Guess("the loss after 24 steps, about", lambda: round(math.log(10), 2), tolerance=0.05)
 """ "Break it": the loss of a model that has nothing to learn from, with ten classes."""
 
 
-# ---- exercise 1: place_of
+# ---- what the exercises have in common
 
-check_place = Exercise(
-    "place_of",
-    reference=lambda rank, ranks, partitions: divmod(rank, partitions),
-    cases=cases(
-        "rank ranks partitions",
-        (
-            (rank, ranks, n)
-            for ranks, n in ((8, 2), (8, 4), (6, 3), (4, 4), (3, 1))
-            for rank in reversed(range(ranks))
-        ),
-    ),
+
+def _judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge: a mistake is recognised by its fault, which is that of the reader's answer."""
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        if not (found := fault(answer)):
+            return exercise.right(praise)
+        reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if fault(wrong) == found)
+        return exercise.wrong(found + next(reasons, ""))
+
+    return judge
+
+
+def _but(thing: Any, *changes: tuple[str, str]) -> Any:
+    """Return a function of solved.py with some of its lines otherwise: a famous mistake."""
+    text = source_of(thing)
+    for old, new in changes:
+        assert old in text, f"{thing.__name__} has no {old!r}"
+        text = text.replace(old, new)
+    space = {"torch": torch, "nn": nn, "F": F}
+    exec(text, space)
+    return space[thing.__name__]
+
+
+def _raised(error: Exception, where: str, meanings: Mapping[str, str]) -> str:
+    said = f"{where}: your code raised {type(error).__name__}: {error}."
+    return said + next((f" {why}" for words, why in meanings.items() if words in str(error)), "")
+
+
+def _random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+# ---- exercise 1: a pipeline of send and receive
+
+_OF_STEP = {
+    "attribute 'chunk'": "Only the first rank is given images, and only the last one targets.",
+    "implicitly created": "A rank in front has no loss: its backward begins with the gradient that it receives.",
+    "modified by an inplace": "Receive every micro-batch into a tensor of its own: the graph still needs the last one.",
+    "no attribute 'detach'": "There is no x.grad: nobody told autograd that the gradient of what came is wanted.",
+    "a second time": "Each micro-batch has a graph of its own, and goes back once.",
+    "waits in recv": "A rank waits for what nobody sends.",
+}
+
+
+def fault_of_step(answer: Any) -> str:
+    """Run a tiny tower on 2 and 3 imitated ranks; say what differs first from one process, and what was sent when."""
+    for n, m in ((2, 4), (2, 1), (3, 4), (2, 3)):
+        where = f"{n} ranks, {plural(m, 'micro-batch', 'micro-batches')}"
+        balance = even_balance(4, n)
+        images, targets = _random(2 * m, 1, 8, 8, seed=1).abs(), torch.arange(2 * m) % 10
+        whole = tower(2, 4)
+        right = F.cross_entropy(whole(images), targets)
+        right.backward()  # type: ignore[no-untyped-call]
+        due = [[p.grad for p in part.parameters()] for part in _cut(whole, balance)]
+
+        def step(dist: Any) -> Any:
+            rank = dist.get_rank()
+            part = _cut(tower(2, 4), balance)[rank]  # noqa: B023
+            before, behind = rank - 1 if rank else None, rank + 1 if rank + 1 < n else None  # noqa: B023
+            given = (images if before is None else None, targets if behind is None else None)  # noqa: B023
+            loss = answer(part, *given, m, before, behind, (2, 4), dist)  # noqa: B023
+            return loss, [p.grad for p in part.parameters()]
+
+        try:
+            seen, world = in_threads(step, n)
+        except Exception as error:
+            return _raised(error, where, _OF_STEP)
+        for rank, (_, gradients) in enumerate(seen):
+            if missing := sum(got is None for got in gradients):
+                return f"{where}: {missing} parameters of rank {rank} have no gradient."
+            for got, wanted in zip(gradients, due[rank], strict=True):
+                if wanted is not None and not torch.allclose(got, wanted, rtol=0, atol=1e-10):
+                    times = float((got * wanted).sum() / (wanted * wanted).sum())
+                    same = torch.allclose(got, times * wanted, rtol=0, atol=1e-10)
+                    away = float((got - wanted).norm() / wanted.norm())
+                    how = f"{times:g} times" if same else f"{away:.2f} of its length away from"
+                    return f"{where}: a gradient of rank {rank} is {how} that of one process."
+        loss = seen[-1][0]
+        if not isinstance(loss, (float, Tensor)) or abs(float(loss) - right.item()) > 1e-10:
+            return f"{where}: the last rank returned {loss!r}; the batch's loss is {right.item():.6f}."
+        for a, b in ((j, j + 1) for j in range(n - 1)):
+            counts = world.posted.count((a, b)), world.posted.count((b, a))
+            if counts != (m, m):
+                return f"{where}: rank {a} sent {counts[0]} messages to rank {b}, which sent {counts[1]} back; not {m}."
+        if any(world.unwaited.values()):
+            return f"{where}: {next(filter(None, world.unwaited.values()))[0]} is never waited for."
+        ahead = [pair for pair in world.posted if pair in ((0, 1), (1, 0))].index((1, 0))
+        if ahead < min(2, m):
+            return (
+                f"{where}: right gradients, but rank 0 sends its second activation after the first gradient."
+            )
+    return ""
+
+
+def _cut(model: nn.Sequential, balance: list[int]) -> list[nn.Module]:
+    return [model[sum(balance[:j]) : sum(balance[: j + 1])] for j in range(len(balance))]
+
+
+_EMPTY = "torch.empty(shape, dtype=torch.float64)"
+_BACK = "y.backward(gradient)"
+
+check_pipeline_step = Exercise(
+    "pipeline_step",
+    reference=pipeline_step,
+    judge=_judged(fault_of_step, "on 2 and 3 ranks loss and gradients are those of one process; rank 0 runs ahead."),
     mistakes={
-        "That is (stage, replica): swapped.": lambda rank, ranks, partitions: divmod(rank, partitions)[::-1],
-        "That counts down a column; ranks of one pipeline have neighbouring numbers here.": (
-            lambda rank, ranks, partitions: divmod(rank, ranks // partitions)[::-1]
-        ),
-        "The rank is not the replica: the ranks of one replica would read different rows.": (
-            lambda rank, ranks, partitions: (rank, rank % partitions)
-        ),
+        "Each loss is a mean over its micro-batch; the batch's is the mean of m such means.":
+            _but(pipeline_step, (" / m\n", "\n")),
+        "That is divided by m twice.": _but(pipeline_step, ("y.backward()", "(y / m).backward()")),
+        "The one who waits for x.grad must ask autograd for it before the forward.":
+            _but(pipeline_step, ("            x.requires_grad_()\n", "")),
+        "That is no pipeline: one micro-batch is on its way, and one rank works at a time. All forwards first.":
+            _but(pipeline_step, ("        kept.append((x, y))\n    for x, y in kept:\n", "")),
+        "Every micro-batch is sent and gone back through by itself: cut images and targets into m parts.":
+            _but(pipeline_step, ("range(m)", "range(1)"), (".chunk(m)[i]", ""), (" / m", ""),
+                 ("torch.empty(shape,", "torch.empty((shape[0] * m, shape[1]),")),
+        "Only the last micro-batch goes back: the others' graphs have to be kept, too.":
+            _but(pipeline_step, ("for x, y in kept:", "for x, y in kept[-1:]:")),
+        "The ranks must go back through the micro-batches in the same order: a message has no name, the first one that "
+        "is sent is the first one received.":
+            _but(pipeline_step, ("for x, y in kept:", "for x, y in kept if behind is None else kept[::-1]:")),
+        "What came over the line is the gradient of y: begin with it. The sum of y is another loss.":
+            _but(pipeline_step, (_BACK, "y.sum().backward()")),
+        "A graph ends at the border: without the gradient of y, backward has nothing to begin with.":
+            _but(pipeline_step, (_BACK, "y.backward()")),
+        "What the rank before needs is the gradient of what it has sent, x.grad.":
+            _but(pipeline_step, ("dist.send(x.grad, before)", "dist.send(x.detach(), before)")),
+        "The loss of the batch is that of all micro-batches together.":
+            _but(pipeline_step, ("total += y.item()", "total = y.item()")),
+        "One buffer for all: the next message overwrites what the graph of the last one has saved.":
+            _but(pipeline_step, (_EMPTY, "buffer"), ("total = [], 0.0", f"total, buffer = [], 0.0, {_EMPTY}")),
+        "A send that is only begun must be waited for: until then its tensor may not change, nor the step end.":
+            _but(pipeline_step, ("dist.send(y.detach(), behind)", "dist.isend(y.detach(), behind)")),
+        "A gradient travels over every border but the first rank's own: it, too, must be sent.":
+            _but(pipeline_step, ("        if before is not None:\n            dist.send(x.grad, before)\n", "")),
+        "The loss belongs to the last rank: return it there.":
+            _but(pipeline_step, ("return total if behind is None else None", "return None")),
     },
-)
-"""Exercise 1, (replica, stage) of every rank of several meshes."""
+)  # fmt: skip
+"""Exercise 1: a step of a pipeline, on 2 and 3 imitated ranks."""
 
 
-# ---- exercise 2: steps_in_epoch
+# ---- exercise 2: the mean over replicas
 
-Steps: TypeAlias = Callable[[int, int, int, int], int]
-
-
-def _steps(
-    share: Callable[[int, int], int] = operator.floordiv,
-    batches: Callable[[int, int], int] = operator.floordiv,
-) -> Steps:
-    """Make an answer: each mini-epoch of a replica is cut into full batches of its share of the global batch."""
-
-    def steps(size: int, batch: int, replicas: int, mini_epochs: int) -> int:
-        turns = math.ceil(size / replicas)
-        ends = [turns * k // mini_epochs for k in range(mini_epochs + 1)]
-        return sum(batches(end - begin, share(batch, replicas)) for begin, end in pairwise(ends))
-
-    return steps
+COLUMN = "the ranks that hold this stage"
 
 
-check_steps = Exercise(
-    "steps_in_epoch",
-    reference=_steps(),
-    cases=cases(
-        "size batch replicas mini_epochs",
-        (
-            (size, batch, replicas, mini_epochs)
-            for size, batch in ((1437, 320), (100, 12), (1437, 64), (97, 8))
-            for replicas in (1, 2, 4)
-            for mini_epochs in (1, 2, 5)
-        ),
-    ),
+class _Job:
+    """What `dist` is for a rank of a job with two stages: a collective of all ranks would not even fit in size."""
+
+    def __init__(self, dist: Any) -> None:
+        self._dist = dist
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dist, name)
+
+    def get_world_size(self, group: Any = None) -> int:
+        return int(self._dist.get_world_size()) * (1 if group == COLUMN else 2)
+
+    def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+        if group != COLUMN:
+            raise ValueError(
+                "all_reduce without group=group is over all ranks of the job, those of other stages too"
+            )
+        return self._dist.all_reduce(tensor, *(() if op is None else (op,)), async_op=async_op)
+
+
+_OF_AVERAGE = {
+    "'NoneType' object": "A parameter may have no gradient (a frozen layer): leave it out.",
+    "expected Tensor as element": "A parameter may have no gradient (a frozen layer): leave it out.",
+    "non-empty list": "`parameters` is an iterator, which can be read once: read it into a list.",
+}
+
+
+def fault_of_average(answer: Any) -> str:
+    """Average on 1 to 3 replicas; one of the parameters has no gradient."""
+    for replicas in (3, 2, 1):
+        where = plural(replicas, "replica")
+
+        def rank(dist: Any) -> Any:
+            own = [nn.Parameter(_random(*shape)) for shape in ((3, 2), (4,), (2, 2), (1,))]
+            for k, parameter in enumerate(own):
+                parameter.grad = None if k == 1 else _random(*parameter.shape, seed=10 * dist.get_rank() + k)
+            answer(iter(own), replicas, COLUMN, _Job(dist))  # noqa: B023
+            return own
+
+        try:
+            seen, world = in_threads(rank, replicas)
+        except Exception as error:
+            return _raised(error, where, _OF_AVERAGE)
+        if any(world.unwaited.values()):
+            return f"{where}: {next(filter(None, world.unwaited.values()))[0]} is never waited for."
+        for r, own in enumerate(seen):
+            for k, parameter in enumerate(own):
+                parts = [_random(*parameter.shape, seed=10 * q + k) for q in range(replicas)]
+                mean = torch.stack(parts).mean(dim=0)
+                got, name = parameter.grad, f"{where}: gradient {k} of replica {r}"
+                if not torch.equal(parameter.detach(), _random(*parameter.shape)):
+                    return f"{where}: parameter {k} itself has changed; the mean is of gradients."
+                if k == 1:
+                    if got is not None:
+                        return f"{name} was None, and now is {got.flatten().tolist()[:2]} …"
+                    continue
+                if got is None or got.shape != mean.shape:
+                    return f"{name} has the shape {None if got is None else tuple(got.shape)}, not {tuple(mean.shape)}."
+                if not torch.allclose(got, mean, rtol=0, atol=1e-12):
+                    times = float((got * mean).sum() / (mean * mean).sum())
+                    if torch.equal(got, parts[r]):
+                        calls = sum(what == "all_reduce" for _, what in world.events) // replicas
+                        return f"{name} is still this replica's own, after {plural(calls, 'all-reduce')}."
+                    if torch.allclose(got, times * mean, rtol=0, atol=1e-12):
+                        return f"{name} is {times:g} times the mean."
+                    return f"{name} is not the mean."
+    return ""
+
+
+_FLAT = "torch.cat([gradient.flatten() for gradient in gradients])"
+
+check_average = Exercise(
+    "average",
+    reference=average,
+    judge=_judged(fault_of_average, "on 1 to 3 replicas every gradient is the mean, and one that is None stays so."),
     mistakes={
-        "Every mini-epoch drops its own rest, not only the epoch.": lambda size, batch, replicas, mini_epochs: (
-            _steps()(size, batch, replicas, 1)
-        ),
-        "A replica loads batch / replicas rows a step, not the whole batch.": _steps(
-            share=lambda batch, replicas: batch
-        ),
-        "drop_last=True: a batch that is not full is no step.": _steps(
-            batches=lambda rows, share: math.ceil(rows / share)
-        ),
+        "all_reduce adds up; a mean is divided.": _but(average, ("flat / replicas", "flat")),
+        "Divide by the number of replicas; the job's world size also counts the ranks of other stages.":
+            _but(average, ("flat / replicas", "flat / dist.get_world_size()")),
+        "That is divided twice.": _but(average, ("flat / replicas", "flat / replicas / replicas")),
+        "The group is the column of the mesh: the ranks that hold the same stage.":
+            _but(average, (", group=group", "")),
+        "The mean has to come back into the gradients: copy_ writes into a tensor, = only names another.":
+            _but(average, ("gradient.copy_(mean.view_as(gradient))", "gradient = mean.view_as(gradient)")),
+        "Nothing is sent: each replica keeps its own.": lambda parameters, replicas, group, dist: list(parameters),
+        "Flattened in one order, cut in another.":
+            _but(average, (_FLAT, _FLAT.replace("in gradients]", "in gradients[::-1]]"))),
+        "What is averaged are gradients; weights follow, since both replicas began with the same.":
+            lambda parameters, replicas, group, dist: [
+                dist.all_reduce(parameter.data, group=group) for parameter in parameters
+            ],
     },
-)
-"""Exercise 2 for several data sets, batches and meshes."""
+)  # fmt: skip
+"""Exercise 2: the mean of gradients over the replicas of a stage."""
 
 
-# ---- exercise 3: my_plan
+# ---- exercise 3: memory of a rank
 
-RANKS, LIMIT, LEAST = 64, 70e6, 16  # ranks, bytes that a rank may hold, rows that a micro-batch must have
+_SMALL, _LARGE = Model(), Model(70e9, 80, 8192, 8192)
+_WORKING, _STATES = "32 * unit if recompute else 0", "(4 + 12 / shards) * model.parameters / n"
 
-
-@cache
-def best_plan() -> Plan:
-    """Return the fastest plan that keeps the limits of exercise 3."""
-    plans = [make_plan(RANKS, n, m) for n in (1, 2, 4, 8, 16, 32, 64) for m in (1, 2, 4, 8, 16, 32, 64)
-             if 4096 % (RANKS // n * m) == 0]  # fmt: skip
-    return min((p for p in plans if p.memory <= LIMIT and p.rows >= LEAST), key=lambda plan: plan.seconds)
-
-
-def _check_plan(exercise: Exercise, answer: object) -> Verdict:
-    """Say which limit a plan breaks, or what it wastes; up to 5 % above the best is right."""
-    try:
-        stages, micro_batches = cast(tuple[int, int], answer)
-        plan = make_plan(RANKS, stages, micro_batches)
-    except (TypeError, ValueError) as error:
-        return exercise.wrong(f"{answer!r} is no plan: {error}.")
-    shape = f"{plan.partitions} stages × {plan.replicas} replicas, m = {plan.micro_batches}"
-    if plan.states > LIMIT:
-        return exercise.wrong(
-            f"{shape}: weights alone are {plan.states / 1e6:.0f} MB a rank. More stages share them."
-        )
-    if plan.memory > LIMIT:
-        held = f"{plan.states / 1e6:.0f} + {plan.activations / 1e6:.0f} MB"
-        return exercise.wrong(
-            f"{shape}: {held}: the activations are too much. 1F1B holds n micro-batches: smaller ones."
-        )
-    if plan.rows < LEAST:
-        return exercise.wrong(f"{shape}: micro-batches of {plan.rows} rows; at least {LEAST} were asked for.")
-    best = best_plan()
-    if plan.seconds > 1.05 * best.seconds:
-        slower = f"{plan.seconds / best.seconds:.1f} times the time of the best plan"
-        return exercise.wrong(f"{shape}: it fits, but takes {slower}; {plan.bubble:.0%} of it is bubble.")
-    return exercise.right(
-        f"{shape}: {plan.memory / 1e6:.0f} MB, {1e3 * plan.seconds:.0f} ms, {plan.bubble:.0%} idle."
-    )
-
-
-check_plan = Exercise("my_plan", reference=(16, 64), judge=_check_plan)
-"""Exercise 3: (stages, micro-batches) for 64 ranks."""
+check_memory = Exercise(
+    "memory_of_rank",
+    reference=memory_of_rank,
+    cases=cases(
+        "model n held shards recompute",
+        [
+            (model, n, held, shards, recompute)
+            for model, n, held in ((_SMALL, 1, 1), (_SMALL, 8, 8), (_SMALL, 8, 1.5), (_LARGE, 16, 16))
+            for shards in (1, 4)
+            for recompute in (False, True)
+        ],
+    ),
+    tolerance=1e-9,
+    praise="the bytes of a rank in {count} cases",
+    mistakes={
+        "Rank 0 holds `held` micro-batches at once, not one.":
+            _but(memory_of_rank, ("held * kept", "kept")),
+        "A rank has layers / n of the layers: only they keep activations on it.":
+            _but(memory_of_rank, ("model.layers / n", "model.layers")),
+        "A rank has 1 / n of the parameters.": _but(memory_of_rank, ("model.parameters / n", "model.parameters")),
+        "Master weights and moments are dealt to `shards` replicas; only 2 + 2 bytes stay whole on each.":
+            _but(memory_of_rank, (_STATES, "16 * model.parameters / n")),
+        "bf16 weights and gradients, 2 + 2 bytes, stay whole on every replica; the other 12 are dealt.":
+            _but(memory_of_rank, (_STATES, "16 / shards * model.parameters / n")),
+        "Adam keeps three numbers of 4 bytes per parameter: master weight and two moments.":
+            _but(memory_of_rank, ("12 / shards", "8 / shards")),
+        "A layer that is recomputed is a layer at work: for a while it keeps all of its activations.":
+            _but(memory_of_rank, (_WORKING, "0")),
+        "Without recomputing no layer comes on top: what is kept is counted already.":
+            _but(memory_of_rank, (_WORKING, "32 * unit")),
+        "One layer is recomputed at a time, not all of the rank.":
+            _but(memory_of_rank, (_WORKING, "32 * unit * model.layers / n if recompute else 0")),
+        "Recomputing keeps each layer's input, 2 bytes per token and hidden unit: else there is nothing to begin with.":
+            _but(memory_of_rank, ("2 if recompute", "0 if recompute")),
+        "Activations are each replica's own: nobody else has these rows.":
+            _but(memory_of_rank, ("model.layers / n", "model.layers / n / shards")),
+        "With recomputing, 2 bytes are kept and 32 are not; you have them the other way round.":
+            _but(memory_of_rank, ("2 if recompute else 32", "32 if recompute else 2")),
+        "An activation has `hidden` numbers per token: tokens × hidden.":
+            _but(memory_of_rank, ("model.tokens * model.hidden", "model.tokens")),
+    },
+)  # fmt: skip
+"""Exercise 3: bytes of the fullest rank, for two models."""

@@ -1,19 +1,20 @@
-"""Figures of notebook 15, scale out: meshes on machines, all plans, who is who."""
+"""Figures of notebook 15, scale out: who is who in a mesh, one curve of three runs, all plans for a large model."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from itertools import accumulate
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import integer, plural
-from lib.show.explore import choice, steps
+from lib._values import plural
+from lib.show.charts import beside
+from lib.show.explore import choice, steps, switch
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import (
     BLUE,
@@ -23,242 +24,82 @@ from lib.show.style import (
     MUTED,
     ORANGE,
     PAPER,
-    PINK,
     RED,
     SKY,
     describe,
     headline,
     new_figure,
-    rank_color,
     styled,
     title,
-)
-from support.n15.runs import SCHEDULES, Plan, even_balance, every_plan, fastest, make_plan
+)  # fmt: skip
+from support.n15.runs import Machine, MemoryRule, even_balance, every_plan
 
-# ---- The mesh laid on machines, every link that leaves a machine, and what it carries in a step.
-
-Order: TypeAlias = Literal["rank = data · n + pipeline", "rank = pipeline · W + data"]
-ORDERS: tuple[Order, ...] = ("rank = data · n + pipeline", "rank = pipeline · W + data")
 SIDE = 1.0  # inches left of the first column
 
-MACHINES_CONTROLS = {
-    "ranks": steps((8, 16, 32), 16, "ranks"),
-    "partitions": steps((2, 4, 8), 4, "n · stages of a pipeline"),
-    "machine": steps((2, 4, 8), 4, "GPUs a machine"),
-    "order": choice(ORDERS, ORDERS[0], "order"),
-}
+# ---- All ways to use so many ranks for the model of 7 billion parameters: time of a step, memory of a rank.
 
-
-@dataclass(frozen=True)
-class Link:
-    """Two ranks that talk, from and to a place (replica, stage) of the mesh; bytes in a step."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    kind: Literal["pipeline", "ring"]
-    crosses: bool
-    size: int
-
-
-def links_of(ranks: int, partitions: int, machine: int, order: Order) -> list[Link]:
-    """Return all links of a mesh: neighbours in a pipeline, and the rings in which each stage's gradients are added."""
-    n, replicas = partitions, ranks // partitions
-    plan = make_plan(ranks, n, 8)
-
-    def number(d: int, j: int) -> int:
-        return d * n + j if order == ORDERS[0] else j * replicas + d
-
-    def link(
-        start: tuple[int, int], end: tuple[int, int], kind: Literal["pipeline", "ring"], size: int
-    ) -> Link:
-        return Link(start, end, kind, number(*start) // machine != number(*end) // machine, size)
-
-    along = [((d, j), (d, j + 1)) for d in range(replicas) for j in range(n - 1)]
-    around = [((d, j), ((d + 1) % replicas, j)) for d in range(replicas) for j in range(n) if replicas > 1]
-    return [
-        *(link(start, end, "pipeline", plan.neighbour_bytes) for start, end in along),
-        *(link(start, end, "ring", plan.ring_bytes) for start, end in around),
-    ]
-
-
-@styled
-def draw_machines(*, ranks: int, partitions: int, machine: int, order: Order) -> Figure:
-    """Draw which links of the mesh leave a machine, and how much they carry (128 blocks, 4096 rows a step)."""
-    n, replicas = partitions, ranks // partitions
-    links = links_of(ranks, n, machine, order)
-    pitch, wide = 0.62, (WIDTH - SIDE - 0.2) / n
-    height = replicas * pitch + 0.72
-    figure, axes = inch_sheet(height)
-
-    def center(d: int, j: int) -> tuple[float, float]:
-        return SIDE + (j + 0.5) * wide, 0.62 + d * pitch
-
-    for j in range(n):
-        axes.text(center(0, j)[0], 0.15, f"stage {j}", ha="center", va="center", fontsize=10)
-    for d in range(replicas):
-        axes.text(0.1, center(d, 0)[1], f"replica {d}", va="center", fontsize=10.5, fontweight="bold")
-        for j in range(n):
-            rank = d * n + j if order == ORDERS[0] else j * replicas + d
-            x, y = center(d, j)
-            color = rank_color(rank // machine)
-            text = f"{rank} · {chr(65 + rank // machine)}"
-            look: Any = {"face": color + "33", "edge": color, "line": 1.8, "radius": 0.06, "ink": INK}
-            box(axes, x, y, 0.72, 0.34, text, zorder=4, **look)
-    for link in links:
-        (x0, y0), (x1, y1) = center(*link.start), center(*link.end)
-        color, line = (RED, 2.2) if link.crosses else (GREY, 1.2)
-        dashes: Any = (0, (4, 2)) if link.crosses else "-"
-        if link.kind == "pipeline":
-            axes.plot([x0 + 0.36, x1 - 0.36], [y0, y1], linestyle=dashes, color=color, linewidth=line)
-        elif link.end[0] > link.start[0]:
-            axes.plot([x0, x1], [y0 + 0.17, y1 - 0.17], linestyle=dashes, color=color, linewidth=line)
-        else:  # the ring closes: from the last replica back to the first
-            ends = (x0 + 0.3, y0 - 0.17), (x1 + 0.3, y1 + 0.17)
-            arrow(axes, *ends, style="-", color=color, width=line, bend=0.16, gap=2, linestyle=dashes)
-    crossing = {
-        kind: [link for link in links if link.kind == kind and link.crosses] for kind in ("pipeline", "ring")
-    }
-    every = {kind: sum(link.kind == kind for link in links) for kind in ("pipeline", "ring")}
-    size = sum(link.size for found in crossing.values() for link in found)
-    y = height - 0.12
-    axes.text(
-        0.1, y, "rank · machine; red and dashed: leaves its machine", fontsize=9.5, color=MUTED, va="center"
-    )
-    finding = (
-        f"{size / 1e6:,.0f} MB a step between {-(-ranks // machine)} machines: {len(crossing['pipeline'])} of "
-        f"{every['pipeline']} pipeline links, {len(crossing['ring'])} of {every['ring']} ring links"
-    )
-    title(axes, finding)
-    return describe(
-        figure,
-        f"{finding}. {ranks} ranks, {replicas} replicas of {n} stages, {machine} GPUs a machine, {order}. A pipeline "
-        f"link carries {links[0].size / 1e6:.1f} MB a step, a ring link {links[-1].size / 1e6:.1f} MB.",
-    )
-
-
-# ---- All ways to use so many ranks, what a step takes, what a rank holds, what it sends.
-
+BETWEEN = {"200 GB/s": 200e9, "50 GB/s": 50e9, "12 GB/s": 12e9}
 PLANS_CONTROLS = {
-    "ranks": steps((8, 64, 512), 64, "ranks"),
-    "micro_batches": steps((4, 8, 16, 32), 8, "m · micro-batches"),
-    "schedule": choice(tuple(SCHEDULES), "1F1B", "schedule"),
-    "memory": steps((10, 20, 50, 100, 200, 500), 100, "MB a rank may hold"),
-    "bandwidth": steps((0.1, 0.3, 1.0, 3.0, 10.0), 1.0, "network, GB/s"),
+    "ranks": steps((8, 64, 512), 512, "ranks"),
+    "memory": steps((16, 24, 40, 80), 80, "GB of a GPU"),
+    "between": choice(tuple(BETWEEN), "50 GB/s", "between machines"),
+    "shards": switch(True, "deal optimizer states to replicas"),
 }
 
 
-@lru_cache(maxsize=256)
-def _plans(ranks: int, micro_batches: int, schedule: str, bandwidth: float) -> tuple[Plan, ...]:
-    return tuple(every_plan(ranks, micro_batches, schedule=schedule, bandwidth=bandwidth * 1e9))
+PARTS = {
+    "computing": (BLUE, ""), "computing again": (SKY, "//"), "idle": (PAPER, "...."),
+    "all-reduce that is not hidden": (ORANGE, ""),
+}  # fmt: skip
 
 
 @styled
-def draw_plans(*, ranks: int, micro_batches: int, schedule: str, memory: float, bandwidth: float) -> Figure:
-    """Draw every number of stages from 1 to 64: time of a step, memory and traffic of a rank; which one is fastest.
-
-    Of 128 blocks and a global batch of 4096 rows, with the round costs of support.n15.runs.NOMINAL.
-    """
-    plans = _plans(ranks, micro_batches, schedule, bandwidth)
-    best = fastest(plans, memory * 1e6)
-    figure, (time, held, sent) = new_figure(9, 6.6, rows=3, sharex=True, height_ratios=(1.35, 1, 1))
-    places = range(len(plans))
-    # plans that need more memory than there is are pale; parts of a bar lie upon each other
-    faded = [0.3 if plan.memory > memory * 1e6 else 1.0 for plan in plans]
-    _bars(time, [1e3 * p.compute for p in plans], BLUE, faded)
-    _bars(
-        time,
-        [1e3 * (p.pipeline - p.compute) for p in plans],
-        PAPER,
-        faded,
-        [1e3 * p.compute for p in plans],
-        "....",
-    )
-    _bars(time, [1e3 * p.reduce for p in plans], ORANGE, faded, [1e3 * p.pipeline for p in plans])
-    _bars(held, [p.states / 1e6 for p in plans], GREEN, faded)
-    _bars(held, [p.activations / 1e6 for p in plans], PINK, faded, [p.states / 1e6 for p in plans])
-    _bars(sent, [p.ring_bytes / 1e6 for p in plans], ORANGE, faded)
-    _bars(sent, [p.neighbour_bytes / 1e6 for p in plans], SKY, faded, [p.ring_bytes / 1e6 for p in plans])
-    # slow plans would flatten all others: their bars are cut off, and say so with an arrow
-    cap = 3.5e3 * min(plan.seconds for plan in plans)
+def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: str, shards: bool) -> Figure:
+    """Draw for 1 to 16 stages the best plan's step, by its parts, and what its fullest rank holds; which is fastest."""
+    machine = Machine(between=BETWEEN[between], memory=memory * 1e9)
+    plans = every_plan(ranks, memory_rule, machine=machine, shards=shards)
+    best = min((p for p in plans if p.schedule), key=lambda plan: plan.seconds, default=None)
+    figure, (time, held) = new_figure(9, 5.8, rows=2, sharex=True, height_ratios=(1.7, 1))
+    told = []
     for place, plan in enumerate(plans):
-        beyond = 1e3 * plan.seconds > cap
-        time.annotate(
-            f"{1e3 * plan.seconds:,.0f} ms{' ↑' if beyond else ''}\n{plan.bubble:.0%} idle",
-            (place, min(cap, 1e3 * plan.seconds)),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-            color=INK if faded[place] == 1 else MUTED,
-            fontweight="bold" if plan is best else "normal",
-            bbox={"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none"} if beyond else None,
-        )
+        told.append("does not fit")
+        once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
+        parts = (once, plan.compute - once, plan.pipeline - plan.compute, plan.reduce)
+        bottom = 0.0
+        for part, (color, hatch) in zip(parts if plan.schedule else (), PARTS.values(), strict=False):
+            edge = GREY if hatch else PAPER
+            time.bar(place, part / once, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch)
+            bottom += part / once
+        if plan.schedule:
+            name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
+            told[-1] = f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
+            held.bar(place, plan.memory / 1e9, 0.62, color=GREEN, edgecolor=PAPER)
+            beside(held, (place, plan.memory / 1e9), f"{plan.memory / 1e9:.0f}", (0, 7), ha="center")
+        look: Any = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
+        beside(time, (place, bottom), told[-1], (0, 3), **look)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
-    for axes, label in (
-        (time, "a step\n(ms)"),
-        (held, "held by\na rank (MB)"),
-        (sent, "sent by\na rank (MB)"),
-    ):
-        axes.set_ylabel(label)
-        axes.margins(y=0.02)
-    time.set_ylim(0, 1.35 * min(cap, max(1e3 * plan.seconds for plan in plans)))
-    held.set_ylim(0, 1.12 * max([memory, *(plan.memory / 1e6 for plan in plans)]) if memory < 500 else None)
-    sent.set_xticks(places, [f"{p.partitions} × {p.replicas}" for p in plans])
-    sent.set_xlabel("stages × replicas")
-    _legend(time, ("computing", BLUE, ""), ("bubble", PAPER, "...."), ("all-reduce", ORANGE, ""))
-    _legend(held, ("weights, gradients, momentum", GREEN, ""), ("activations", PINK, ""))
-    _legend(sent, ("gradients of weights", ORANGE, ""), ("activations and their gradients", SKY, ""))
-    finding = f"{ranks} ranks, m = {micro_batches}, {schedule}: "
-    finding += (
-        f"{best.partitions} stages × {best.replicas} replicas, {1e3 * best.seconds:,.0f} ms"
-        if best
-        else f"nothing fits into {memory:g} MB"
-    )
+    held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
+    held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
+    time.set(ylabel="a step, by what it\ncomputes once", ylim=(0, 2.2), xlim=(-0.5, len(plans) - 0.5))
+    patches = [Patch(facecolor=c, edgecolor=GREY, hatch=h, label=name) for name, (c, h) in PARTS.items()]
+    where: Any = {"ncols": 4, "fontsize": 9.5, "borderaxespad": 0, "loc": "lower right"}
+    time.legend(handles=patches, bbox_to_anchor=(1.0, 1.0), **where)
+    finding = f"{ranks} ranks: nothing fits into {memory:g} GB"
+    if best:
+        shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
+        finding = f"{ranks} ranks: fastest with {shape}, {best.seconds:.3g} s"
     headline(figure, finding)
     facts = "; ".join(
-        f"{p.partitions} x {p.replicas}: {1e3 * p.seconds:.0f} ms, {p.bubble:.0%} idle, {p.memory / 1e6:.0f} MB held, "
-        f"{p.sent / 1e6:.0f} MB sent"
-        for p in plans
+        f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
+        for p, words in zip(plans, told, strict=True)
     )
-    return describe(
-        figure, f"{finding}. Limit {memory:g} MB, network {bandwidth:g} GB/s. Stages x replicas: {facts}."
-    )
-
-
-def _bars(
-    axes: Axes,
-    values: list[float],
-    color: str,
-    faded: list[float],
-    bottom: list[float] | None = None,
-    hatch: str = "",
-) -> None:
-    edge = GREY if hatch else PAPER
-    bars = axes.bar(
-        range(len(values)), values, 0.62, bottom, color=color, edgecolor=edge, hatch=hatch, linewidth=0.8
-    )
-    for bar, alpha in zip(bars, faded, strict=True):
-        bar.set_alpha(alpha)
-
-
-def _legend(axes: Axes, *entries: tuple[str, str, str]) -> None:
-    patches = [
-        Patch(facecolor=color, edgecolor=GREY, hatch=hatch, label=name) for name, color, hatch in entries
-    ]
-    axes.legend(
-        handles=patches,
-        loc="lower right",
-        bbox_to_anchor=(1.0, 0.98),
-        ncols=len(entries),
-        fontsize=9,
-        borderaxespad=0,
-    )
+    limits = f"Limit {memory:g} GB, {between} between machines, optimizer states dealt: {shards}"
+    return describe(figure, f"{finding}. {limits}. Stages x replicas: {facts}.")
 
 
 # ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
 
-Deal: TypeAlias = Literal["to replicas", "to ranks"]
-DEALS: tuple[Deal, ...] = ("to replicas", "to ranks")
+DEALS = ("to replicas", "to ranks")
 LAYERS = 8  # of support.n15.runs
 
 
@@ -278,28 +119,14 @@ class Place:
         return [self.share + t * self.shares for t in range(count)]
 
 
-def mesh_of(ranks: int, partitions: int, deal: Deal = "to replicas") -> list[list[Place]]:
-    """Return a row for each replica, a Place for each stage; raises ValueError if ranks can't be divided so."""
-    ranks, n = integer("ranks", ranks, at_least=1), integer("partitions", partitions, at_least=1)
-    if ranks % n:
-        raise ValueError(f"{ranks} ranks do not make pipelines of {n}")
-    ends = [0]
-    for layers in even_balance(LAYERS, n):
-        ends.append(ends[-1] + layers)
-    shares = ranks // n if deal == "to replicas" else ranks
+def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list[Place]]:
+    """Return a row for each replica, a Place for each stage."""
+    n, ends = partitions, [0, *accumulate(even_balance(LAYERS, partitions))]
+    dealt, rows = deal == "to replicas", [range(first, first + n) for first in range(0, ranks, n)]
+    shares = len(rows) if dealt else ranks
     return [
-        [
-            Place(
-                d * n + j,
-                d,
-                j,
-                d if deal == "to replicas" else d * n + j,
-                shares,
-                range(ends[j], ends[j + 1]),
-            )
-            for j in range(n)
-        ]
-        for d in range(ranks // n)
+        [Place(r, d, r % n, d if dealt else r, shares, range(*ends[r % n : r % n + 2])) for r in row]
+        for d, row in enumerate(rows)
     ]
 
 
@@ -311,7 +138,7 @@ MESH_CONTROLS = {
 
 
 @styled
-def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
+def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
     """Draw the mesh; more stages than ranks are cut to as many. The images come from the first column's rows."""
     n = min(partitions, ranks)
     mesh = mesh_of(ranks, n, deal)
@@ -319,9 +146,8 @@ def draw_mesh(*, ranks: int, partitions: int, deal: Deal) -> Figure:
     height = len(mesh) * pitch + 0.42
     figure, axes = inch_sheet(height)
     for j, place in enumerate(mesh[0]):
-        said = (
-            f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}" if n < 8 else f"layer {place.layers[0]}"
-        )
+        layers = f"stage {j}: layers {place.layers[0]}–{place.layers[-1]}"
+        said = layers if n < 8 else f"layer {place.layers[0]}"
         axes.text(SIDE + (j + 0.5) * wide, 0.2, said, ha="center", va="center", fontsize=10, color=INK)
     for row in mesh:
         y = 0.42 + row[0].data * pitch
@@ -374,7 +200,7 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
     draw_strip(axes, x + 0.1, y + 0.58, [Cell(i, place.share, mark) for i in place.places(count)], side)
     if not last:
         ends = (x + inner + 0.03, y + tall / 2), (x + wide + 0.01, y + tall / 2)
-        arrow(axes, *ends, width=1.0, head=11, gap=2, zorder=6)
+        arrow(axes, *ends, style="<|-|>", width=1.0, head=9, gap=0, zorder=6)
 
 
 @styled
@@ -413,24 +239,17 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
 
 
 @styled
-def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10) -> Figure:
-    """Draw the losses of two runs that differ in who got which rows, and what guessing among so many classes gives."""
-    chance = math.log(classes)
+def draw_deals(right: Sequence[float], wrong: Sequence[float]) -> Figure:
+    """Draw the losses of two runs that differ in who got which rows, and what guessing among ten classes gives."""
+    chance = math.log(10)
     figure, axes = new_figure(WIDTH, 3.4)
     axes.plot(range(len(right)), right, "-", color=BLUE)
     axes.plot(range(len(wrong)), wrong, "--", color=RED)
     axes.axhline(chance, color=GREY, linewidth=1.2, linestyle=":")
     ends = ((right[-1], "dealt to replicas", BLUE), (wrong[-1], "dealt to ranks", RED))
     for value, name, color in ends:
-        axes.annotate(
-            name,
-            (len(right) - 1, value),
-            (6, -10 if color == RED else 0),
-            textcoords="offset points",
-            color=color,
-            va="center",
-        )
-    words = f"guessing: ln {classes} = {chance:.2f}"
+        beside(axes, (len(right) - 1, value), name, (6, -10 if color == RED else 0), color=color, va="center")
+    words = f"guessing: ln 10 = {chance:.2f}"
     axes.text(1.21 * len(right), chance + 0.06, words, fontsize=9.5, color=MUTED, ha="right", va="bottom")
     axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
     axes.set_xlim(-0.4, 1.22 * len(right))
@@ -439,4 +258,4 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float], classes: int = 10
         f"Dealt to ranks, the model {learns}: {wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
     )
     title(axes, finding)
-    return describe(figure, f"{finding}. Guessing among {classes} classes gives {chance:.2f}.")
+    return describe(figure, f"{finding}. Guessing among 10 classes gives {chance:.2f}.")

@@ -1,54 +1,71 @@
-"""What notebook 15, scale out, runs, predicts and reads: a tower, a step on many ranks, the ranks' files."""
+"""What notebook 15, scale out, runs, plans and reads: a tower, two launchers, a 7-billion-parameter model, files."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 
-from lib import schedules as tables
 from lib._values import integer
-from lib.schedules import Action, Schedule
+from lib.schedules import Costs, Schedule, choose, simulate, table
+from lib.schedules.makers import MAKERS
+from lib.schedules.table import Action
 from lib.timeline import Recorder, Trace
+from lib.training.launch import LOOPBACK, REPOSITORY
 from support.training import global_losses, read_steps
 
 # ---- An image tower that can be cut into stages: equal blocks between a first and a last layer.
 #
 #     image (B, 1, 8, 8) ── 64 pixels ── width ── block ── block ── … ── block ── 10 points
 #
-# The ten are the captions of support.training, "a handwritten zero" to "… nine": the image goes to the nearest.
+# The ten are the digits. It is made on the meta device, without memory; each rank fills the layers that it holds.
 
 
-def tower(blocks: int = 6, width: int = 384, seed: int = 0) -> nn.Sequential:
-    """Return `blocks` + 2 layers in one nn.Sequential, float32 (B, 1, 8, 8) to (B, 10).
+def tower_on_meta(blocks: int = 6, width: int = 192) -> nn.Sequential:
+    """Return `blocks` + 2 layers in one nn.Sequential, float64 (B, 1, 8, 8) to (B, 10), that take no memory yet.
 
-    A block is Linear(width, width) and ReLU. seed: of the first weights, drawn without touching the global generator,
-    so that every rank begins with the same. Raises ValueError for blocks < 0 or width < 1.
+    A block is Linear(width, width) and ReLU.
     """
-    blocks, width = integer("blocks", blocks, at_least=0), integer("width", width, at_least=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # only in here: fork_rng puts the state back
+    with torch.device("meta"):
         first = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU())
         inside = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(blocks)]
-        model = nn.Sequential(first, *inside, nn.Linear(width, 10))
-        for layer in model.modules():
-            if isinstance(
-                layer, nn.Linear
-            ):  # keeps the size of what passes a ReLU (He et al. 2015, arXiv:1502.01852)
-                nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-                nn.init.zeros_(layer.bias)
-    return model
+        return nn.Sequential(first, *inside, nn.Linear(width, 10)).double()
+
+
+def fill(layers: nn.Sequential, first: int, seed: int = 0) -> nn.Sequential:
+    """Give these layers of the tower, of which the first has the number `first`, memory and their first weights.
+
+    Every layer's weights come from (seed, its number) alone, so they are the same whoever fills it, and with whatever
+    else. No other generator is touched. Returns the layers.
+    """
+    for number, layer in enumerate(layers.children(), start=first):
+        layer.to_empty(device="cpu")
+        draw = torch.Generator().manual_seed(1000 * seed + number)
+        for part in layer.modules():
+            if isinstance(part, nn.Linear):  # keeps the size of what passes a ReLU (He et al. 2015)
+                nn.init.kaiming_uniform_(part.weight, nonlinearity="relu", generator=draw)
+                nn.init.zeros_(part.bias)
+    return layers
+
+
+def tower(blocks: int = 6, width: int = 192, seed: int = 0) -> nn.Sequential:
+    """Return the whole tower with its first weights; arguments as of tower_on_meta and fill."""
+    return fill(tower_on_meta(blocks, width), 0, seed)
 
 
 def even_balance(layers: int, stages: int) -> list[int]:
@@ -62,71 +79,98 @@ def even_balance(layers: int, stages: int) -> list[int]:
     return [layers // stages + (j < layers % stages) for j in range(stages)]
 
 
-# ---- What a training step would take on many ranks: measured costs of one block, put into the simulator.
-#
-#     ranks = replicas x partitions          each replica gets rows / replicas, in m micro-batches
-#     a stage = blocks / partitions          equal blocks, as those of the tower above
-#
-# time      simulate(table), then the all-reduce, nothing of which is hidden
-# memory    weights, gradients and momentum of a rank's blocks, and what its live micro-batches keep for backward
-# traffic   per step and rank: activations and their gradients to neighbours, gradients of weights around a ring
-#
-# LEFT_OUT says what all this does not know.
-
-SCHEDULES = {"GPipe": "gpipe", "1F1B": "one_f_one_b", "interleaved 1F1B": "interleaved_one_f_one_b"}
-STATES = 3  # weights, gradients, momentum
-LEFT_OUT = (
-    "small micro-batches cost more a row than large ones",
-    "latency: a message costs time however short it is",
-    "links differ: inside a machine they are much faster than between machines",
-    "all-reduce can hide behind backward, and pipelines share the network with it",
-    "first and last layer, loss, optimizer and loading take time too",
-    "the slowest of many ranks decides, and some rank is always slow",
-    "what the allocator, the kernels and NCCL need for themselves",
-)
+def batches_of(rows: int, batch: int, steps: int) -> list[list[int]]:
+    """Return the rows of each step: a new order of all rows in every epoch, whole batches only."""
+    found: list[list[int]] = []
+    epoch = 0
+    while len(found) < steps:
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(epoch)).tolist()
+        found += [order[k : k + batch] for k in range(0, rows - batch + 1, batch)]
+        epoch += 1
+    return found[:steps]
 
 
-@dataclass(frozen=True)
-class Block:
-    """What one block costs: seconds of a row forward and backward, bytes of weights, and of a row that are kept.
+# ---- Two launchers on this machine, as on two machines: they meet at a port, and their ranks are one job.
 
-    kept: what autograd holds of a row between forward and backward. boundary: what a row is when it passes on.
+
+def two_machines(script: str, *arguments: object, ranks: int = 2, timeout: float = 180.0) -> None:
+    """Run a script with two torchruns of `ranks` ranks each, started as on machines of their own, until both are done.
+
+    Raises RuntimeError with what was said if one of them fails, TimeoutError; no process stays.
     """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    # lib.training.loopback is torchrun that ends with this process, should the notebook's kernel go
+    command = [sys.executable, "-m", "lib.training.loopback", "--nnodes", "2", "--nproc-per-node", str(ranks)]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", str(port)]
+    command += ["--local-addr", "127.0.0.1", "--monitor-interval", "0.1", script, *map(str, arguments)]
+    folders = [str(REPOSITORY), str(REPOSITORY / "notebooks"), os.environ.get("PYTHONPATH")]
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "OMP_NUM_THREADS": "1"}
+    ours |= {"GLOO_SOCKET_IFNAME": LOOPBACK, "CUDA_VISIBLE_DEVICES": ""}
+    with tempfile.TemporaryFile("w+") as said:
+        how: Any = {"env": os.environ | ours, "stdin": subprocess.DEVNULL, "stdout": said, "stderr": said}
+        launchers = [subprocess.Popen(command, start_new_session=True, **how) for _ in range(2)]
+        end = time.monotonic() + timeout
+        try:
+            while None in (codes := [one.poll() for one in launchers]) and not any(codes):
+                if time.monotonic() > end:
+                    raise TimeoutError(f"two launchers were not done after {timeout:g} s, so they were ended")
+                time.sleep(0.05)
+        finally:
+            for one in launchers:
+                one.terminate()  # a launcher that is asked to end ends its ranks first
+                one.wait()
+        said.seek(0)
+        if any(codes):
+            raise RuntimeError(f"a launcher failed, exit codes {codes}:\n{said.read()[:6000]}")
 
-    forward: float
-    backward: float
-    weights: int
-    kept: int
-    boundary: int
+
+# ---- What a training step of a large model takes on many ranks, by formulas (all derived in the notebook).
 
 
-def block_of(forward: float, backward: float, width: int = 384, itemsize: int = 8) -> Block:
-    """Return a block of support.n15.runs that takes these seconds a row; the bytes follow from its shape.
+class Model(NamedTuple):
+    """A transformer: parameters, layers, hidden size; tokens of a sequence, which is a micro-batch, and of a batch."""
 
-    Kept is the input of the Linear; it is also what the ReLU before it keeps. A test counts both.
-    """
-    return Block(forward, backward, (width + 1) * width * itemsize, width * itemsize, width * itemsize)
+    parameters: float = 7e9
+    layers: int = 32
+    hidden: int = 4096
+    tokens: int = 4096
+    sequences: int = 1024
 
 
-NOMINAL = block_of(10e-6, 20e-6)
-"""Round times, near those of one CPU core: for pictures and checks, which should be the same everywhere."""
+class Machine(NamedTuple):
+    """What GPUs do: operations a second in bf16 (as reached, not as sold), bytes a second on links, bytes of memory."""
+
+    speed: float = 400e12
+    inside: float = 400e9
+    between: float = 50e9
+    memory: float = 80e9
+    gpus: int = 8
+
+
+LARGE, GPUS = Model(), Machine()
+ORDERS = ("pipelines inside a machine", "replicas inside a machine")
+MemoryRule = Callable[..., float]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A way to use `ranks` ranks, and what it would cost in a step. Seconds, bytes; memory of the fullest rank."""
+    """A way to use `ranks` ranks, and what a step of it would take. Seconds, bytes; of the fullest rank.
+
+    schedule: its name, "" where nothing fits. held: micro-batches whose activations the schedule holds at once.
+    """
 
     ranks: int
     partitions: int
     micro_batches: int
-    rows: int
+    recompute: bool
+    order: str
+    schedule: str
+    held: float
     compute: float
     pipeline: float
     reduce: float
-    states: int
-    activations: int
-    neighbour_bytes: int
-    ring_bytes: int
+    memory: float
 
     @property
     def replicas(self) -> int:
@@ -134,110 +178,91 @@ class Plan:
         return self.ranks // self.partitions
 
     @property
-    def bubble(self) -> float:
-        """Idle share of the pipeline, before the all-reduce."""
-        return max(0.0, 1 - self.compute / self.pipeline)
-
-    @property
     def seconds(self) -> float:
-        """A step: pipeline, then all-reduce."""
+        """A step: the pipeline, and what of the all-reduce is not hidden behind it."""
         return self.pipeline + self.reduce
 
-    @property
-    def sent(self) -> int:
-        """Bytes that a rank sends in a step."""
-        return self.neighbour_bytes + self.ring_bytes
 
-    @property
-    def memory(self) -> int:
-        """Bytes that the fullest rank holds."""
-        return self.states + self.activations
+def exposed(reduce: float, backward: float, buckets: int) -> float:
+    """Return the seconds of an all-reduce that a backward of so many seconds does not hide, sent in equal buckets."""
+    return max(reduce - backward * (1 - 1 / buckets), reduce / buckets)
+
+
+@lru_cache(maxsize=512)
+def _chosen(
+    n: int, units: int, rounds: float, message: float, most: float
+) -> tuple[str, float, float, float]:
+    """Return name, seconds, held of what `choose` takes for 2n micro-batches, and the seconds of each further one.
+
+    Forward of a rank's whole share takes 1, backward `rounds`.
+    """
+    row = [n / units] * units
+    try:
+        costs = {2 * n: Costs(row, [rounds * cost for cost in row], row)}
+        found = choose(costs, n, memory=most, communicate=message)
+    except ValueError:
+        return "", math.inf, 0.0, 0.0
+    maker, _, *more = found.name.split(", ")
+    longer = MAKERS[maker](4 * n, n, *(int(text.split(" = ")[1]) for text in more))
+    forward = n / longer.stages
+    end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
+    return maker, found.seconds, found.held, (end - found.seconds) / (2 * n)
 
 
 def make_plan(
-    ranks: int,
-    partitions: int,
-    micro_batches: int,
-    block: Block = NOMINAL,
-    *,
-    rows: int = 4096,
-    blocks: int = 128,
-    schedule: str = "1F1B",
-    bandwidth: float = 1e9,
-) -> Plan:
-    """Return what a step of `rows` rows (the global batch) through `blocks` blocks would cost on so many ranks.
+    ranks: int, partitions: int, memory_rule: MemoryRule, *, recompute: bool = False, order: str = ORDERS[0],
+    shards: bool = True, model: Model = LARGE, machine: Machine = GPUS,
+) -> Plan:  # fmt: skip
+    """Return the fastest schedule for so many ranks in pipelines of `partitions`, and what a step of it takes.
 
-    rows: of a micro-batch, in the result. bandwidth: bytes a second from rank to rank, an assumption. Interleaved: two
-    stages a rank. Raises ValueError where ranks, blocks or rows can't be divided, or the schedule does not exist.
+    memory_rule(model, n, held, shards, recompute): bytes of a rank. shards: whether moments and master weights are
+    dealt to replicas (ZeRO-1). A step of more than 2n micro-batches is that of 2n, and for each further one what the
+    simulator says between 2n and 4n: F + B, if nobody waits.
+    Raises ValueError where ranks, layers or the batch can't be divided.
     """
-    ranks = integer("ranks", ranks, at_least=1)
-    n, m = integer("partitions", partitions, at_least=1), integer("micro_batches", micro_batches, at_least=1)
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    stages = n * (2 if schedule == "interleaved 1F1B" else 1)
-    if ranks % n:
-        raise ValueError(f"{ranks} ranks do not make pipelines of {n}")
-    if blocks % stages:
-        raise ValueError(f"{blocks} blocks do not make {stages} equal stages")
-    replicas, part = ranks // n, blocks // stages
-    if rows % (replicas * m):
-        raise ValueError(f"{rows} rows do not make {replicas} x {m} equal micro-batches")
-    cut = rows // (replicas * m)
-    table = _table(schedule, m, n)
-    message = cut * block.boundary
-    trace = tables.simulate(
-        table,
-        forward=block.forward * part * cut,
-        backward=block.backward * part * cut,
-        communicate=message / bandwidth,
-    )
-    per_rank = part * stages // n
-    ring = 2 * (replicas - 1) * per_rank * block.weights // replicas
-    return Plan(
-        ranks=ranks,
-        partitions=n,
-        micro_batches=m,
-        rows=cut,
-        compute=(block.forward + block.backward) * blocks * rows / ranks,
-        pipeline=trace.makespan,
-        reduce=ring / bandwidth,
-        states=STATES * per_rank * block.weights,
-        activations=max(tables.live_activations(table)) * part * cut * block.kept,
-        neighbour_bytes=2 * m * message * (stages // n if n > 1 else 0),
-        ring_bytes=ring,
-    )
+    n = partitions
+    if ranks % n or model.layers % n or model.sequences % (ranks // n):
+        raise ValueError(f"{ranks} ranks do not make equal pipelines of {n} for {model.layers} layers")
+    replicas, few = ranks // n, 2 * n
+    m = model.sequences // replicas
+    dealt = replicas if shards else 1
+    empty, one = (memory_rule(model, n, held, dealt, recompute) for held in (0, 1))
+    most = (
+        math.floor((machine.memory - empty) / (one - empty) * 8) / 8
+    )  # in eighths: fewer tables to choose from
+    wide, several = order == ORDERS[1], ranks > machine.gpus
+    # a ring, or a chain of messages, is as slow as its slowest link
+    links = {False: machine.inside, True: machine.between}
+    chain = links[several if wide else n > machine.gpus]
+    ring = links[(replicas > machine.gpus) if wide else several]
+    forward = 2 * model.parameters / n * model.tokens / machine.speed
+    rounds = 3 if recompute else 2
+    message = 2 * model.tokens * model.hidden / chain
+    name, seconds, held, each = "", math.inf, 0.0, 0.0
+    if most > 0 and n == 1 and most >= 1:
+        name, seconds, held, each = "gradient accumulation", few * (1 + rounds), 1.0, 1.0 + rounds
+    elif most > 0 and n > 1:
+        units = min(model.layers, 4 * n) if n < 8 else 16
+        name, seconds, held, each = _chosen(n, units, rounds, round(message / forward, 3), min(most, 4 * n))
+    compute = m * (1 + rounds) * forward
+    reduce = 2 * (replicas - 1) / replicas * 2 * model.parameters / n / ring
+    pipeline = (seconds + (m - few) * each) * forward
+    memory = memory_rule(model, n, max(1.0, held), dealt, recompute)
+    reduce = exposed(reduce, rounds * forward, model.layers // n)
+    return Plan(ranks, n, m, recompute, order, name, held, compute, pipeline, reduce, memory)
 
 
-@lru_cache(maxsize=64)
-def _table(schedule: str, m: int, n: int) -> Schedule:
-    make = getattr(tables, SCHEDULES[schedule])
-    table: Schedule = make(m, n, 2) if schedule == "interleaved 1F1B" else make(m, n)
-    return table
+def every_plan(ranks: int, memory_rule: MemoryRule, **how: Any) -> list[Plan]:
+    """Return the fastest plan for 1, 2, 4, 8, 16 partitions, with recomputing or without, in either order of ranks.
 
-
-def every_plan(
-    ranks: int,
-    micro_batches: int,
-    block: Block = NOMINAL,
-    *,
-    schedule: str = "1F1B",
-    bandwidth: float = 1e9,
-    most: int = 64,
-) -> list[Plan]:
-    """Return the plans for 1, 2, 4, … up to `most` partitions that can be made; arguments as of make_plan."""
-    plans, partitions = [], 1
-    while partitions <= min(ranks, most):
-        with suppress(ValueError):
-            plans.append(
-                make_plan(ranks, partitions, micro_batches, block, schedule=schedule, bandwidth=bandwidth)
-            )
-        partitions *= 2
-    return plans
-
-
-def fastest(plans: Iterable[Plan], memory: float) -> Plan | None:
-    """Return the plan with the shortest step of those whose fullest rank holds at most `memory` bytes; None if none."""
-    return min((plan for plan in plans if plan.memory <= memory), key=lambda plan: plan.seconds, default=None)
+    Its schedule is "" where none fits.
+    """
+    ways: list[Any] = [
+        {"recompute": recompute, "order": order} for recompute in (False, True) for order in ORDERS
+    ]
+    sizes = [n for n in (1, 2, 4, 8, 16) if n <= ranks]
+    plans = ([make_plan(ranks, n, memory_rule, **way, **how) for way in ways] for n in sizes)
+    return [min(each, key=lambda plan: (plan.seconds, plan.memory)) for each in plans]
 
 
 # ---- Read what the ranks of notebooks/15_scale_out.py have left behind: places, losses, timelines, weights.
@@ -274,64 +299,34 @@ def read_traces(folder: Folder) -> list[Trace]:
     return [Recorder(path).trace(lanes) for path in folders]
 
 
-def read_weights(folder: Folder) -> dict[str, torch.Tensor]:
-    """Return the state dict of the whole model: what the ranks of replica 0 hold, put together."""
-    weights: dict[str, torch.Tensor] = {}
-    for place in read_places(folder):
-        if place["data"] == 0:
-            with np.load(Path(folder) / f"weights{place['RANK']}.npz", allow_pickle=False) as file:
-                weights |= {name: torch.from_numpy(file[name]) for name in file.files}
-    return weights
+def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, float]:
+    """Return what `simulate` needs to know: medians over these steps and all micro-batches, and a message's seconds.
 
-
-@dataclass(frozen=True)
-class Costs:
-    """What actions took, in seconds: forward and backward by stage, and the quickest message between two ranks."""
-
-    forward: list[float]
-    backward: list[float]
-    communicate: float
-
-
-def measured_costs(traces: Sequence[Trace], schedule: Schedule, *, least: bool = False) -> Costs:
-    """Return what `simulate` needs to know: medians over all steps and micro-batches, or with `least` the minima.
-
-    traces: of one pipeline whose backward is whole, as read_traces returns them. A message is what lies between the end
-    of an action and the start of the one that needs it on the next rank; the quickest counts, since in the others a
-    rank was busy.
+    traces: of one pipeline whose backward is whole, as read_traces returns them. A message takes what lies between the
+    end of an action and the start of the one on the next rank that waited for it: a median, too, where somebody waited.
     """
-    choose = min if least else median
     taken: dict[tuple[str, int], list[float]] = {}
-    gaps = []
+    waits = [0.0]
     for trace in traces:
-        spans = {Action.parse(span.label): span for span in trace}
-        for (op, stage, i), span in spans.items():
+        spans, free = {Action.parse(span.label): span for span in trace}, dict[str, float]()
+        for (op, stage, i), span in sorted(spans.items(), key=lambda item: item[1].start):
             taken.setdefault((op, stage), []).append(span.duration)
-            needed = (
-                spans.get(Action("F", stage - 1, i) if op == "F" else Action("B", stage + 1, i))
-                if stage or op == "B"
-                else None
-            )
-            if needed is not None and needed.lane != span.lane:
-                gaps.append(span.start - needed.end)
-    forward, backward = ([choose(taken[op, s]) for s in range(schedule.stages)] for op in "FB")
-    return Costs(forward, backward, max(0.0, min(gaps)))
+            last = op == "B" and stage + 1 == schedule.stages
+            peer = stage - 1 if op == "F" else stage + 1
+            needed = None if last or peer < 0 else spans.get(Action(op, peer, i))
+            if needed is not None and needed.lane != span.lane and needed.end > free.get(span.lane, 0.0):
+                waits.append(span.start - needed.end)
+            free[span.lane] = span.end
+    forward, backward = ([median(taken[op, s]) for s in range(schedule.stages)] for op in "FB")
+    return Costs(forward, backward), max(0.0, median(waits[1:] or waits))
 
 
 def in_order(trace: Trace, schedule: Schedule) -> bool:
     """Say whether every rank did its row of the table, in its order, and nothing before what it needs had ended."""
-    spans = {Action.parse(span.label): span for span in trace}
+    spans = {span.label: span for span in trace}
     for rank in range(len(schedule.ranks)):
-        if [span.label for span in trace.only(lane=f"rank {rank}")] != [
-            str(a) for a in schedule.actions(rank)
-        ]:
+        done = [span.label for span in trace.only(lane=f"rank {rank}")]
+        if done != [str(action) for action in schedule.actions(rank)]:
             return False
-    pairs = [
-        *(
-            (spans[Action("F", s, i)], spans[Action("F", s + 1, i)])
-            for op, s, i in spans
-            if op == "F" and s + 1 < schedule.stages
-        ),
-        *((spans[Action("B", s, i)], spans[Action("B", s - 1, i)]) for op, s, i in spans if op == "B" and s),
-    ]
-    return all(before.end <= after.start for before, after in pairs)
+    pairs = ((need, action) for _, _, action, needed in table.in_order(schedule) for need in needed)
+    return all(spans[str(need)].end <= spans[str(action)].start for need, action in pairs)

@@ -1,8 +1,9 @@
-"""The figures of notebook 15 draw what they say: who reads what, what leaves a machine, which plan is fastest."""
+"""The figures of notebook 15 draw what they say: who reads what, which plan is fastest."""
 
 from lib.show.style import alt_text
 from support.n15 import figures as n15
-from support.n15.runs import every_plan, fastest
+from support.n15.runs import every_plan
+from support.n15.solved import memory_of_rank
 from tests.lib.refusal import refuses
 
 
@@ -17,24 +18,14 @@ def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipelin
     assert all(not {*row[0].places(99)} & {*row[-1].places(99)} for row in mesh)
     assert alt_text(n15.draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")
     assert "error" not in alt_text(n15.draw_mesh(ranks=4, partitions=1, deal="to ranks"))  # one stage has both ends
-    refuses(ValueError, "6 ranks do not make pipelines of 4", n15.mesh_of, 6, 4, n15.DEALS[0])
-
-
-def test_a_machine_that_holds_a_row_keeps_pipelines_and_one_that_holds_a_column_keeps_rings():
-    def crossing(order):
-        return {link.kind for link in n15.links_of(16, 4, 4, order) if link.crosses}
-
-    assert crossing(n15.ORDERS[0]) == {"ring"} and crossing(n15.ORDERS[1]) == {"pipeline"}
-    assert not any(link.crosses for order in n15.ORDERS for link in n15.links_of(8, 4, 8, order))
-    words = alt_text(n15.draw_machines(ranks=16, partitions=4, machine=4, order=n15.ORDERS[0]))
-    assert "0 of 12 pipeline links, 16 of 16 ring links" in words
 
 
 def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_learns_nothing():
-    settings = {"ranks": 64, "micro_batches": 8, "schedule": "1F1B", "bandwidth": 1.0}
-    best = fastest(every_plan(64, 8), 100e6)
-    assert f"{best.partitions} stages × {best.replicas} replicas" in alt_text(n15.draw_plans(**settings, memory=100))
-    assert "nothing fits into 1 MB" in alt_text(n15.draw_plans(**settings, memory=1))
+    settings = {"ranks": 8, "between": "50 GB/s", "shards": True}
+    best = min(every_plan(8, memory_of_rank), key=lambda plan: plan.seconds)
+    shape = f"{best.partitions} stage × {best.replicas} replicas"
+    assert shape in alt_text(n15.draw_plans(memory_of_rank, **settings, memory=80))
+    assert "nothing fits into 1 GB" in alt_text(n15.draw_plans(memory_of_rank, **settings, memory=1))
     one = [2.0, 1.0, 0.5]
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))

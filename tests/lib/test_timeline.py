@@ -41,7 +41,7 @@ def test_two_lanes_that_overlap_for_one_second_of_three():
     assert (PIPELINE.start, PIPELINE.end, PIPELINE.makespan) == (0.0, 3.0, 3.0)
     assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0 and PIPELINE.overlap("load", "step") == 1.0
     assert PIPELINE.bubble == pytest.approx(2 / 6)
-    refuses(KeyError, r"no lane 'modle' in this trace; its lanes are worker, model", PIPELINE.busy, "modle")
+    refuses(KeyError, r"no lane 'modal' in this trace; its lanes are worker, model", PIPELINE.busy, "modal")
 
 
 def test_the_order_of_lanes_can_be_given_and_new_ones_follow():

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
-from importlib.metadata import distribution, distributions, packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -16,32 +16,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tools.hygiene import Page, has_alt_text, has_working_links
+from tests.tools.pinned import FILES, differing, installed, pins, requirements, with_the_pins
 from tools.project import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FILES = ["requirements.txt", "requirements-test.txt"]
-
-
-def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
-    found = {}
-    for line in (ROOT / name).read_text().splitlines():
-        code, _, comment = line.partition("#")
-        if code.strip():
-            requirement = Requirement(code.strip())
-            found[canonicalize_name(requirement.name)] = (requirement, comment.strip())
-    return found
-
-
-def pins() -> dict[str, str]:
-    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
-    pairs = [line.split("==") for line in lines if line]
-    return {canonicalize_name(name): version for name, version in pairs}
-
-
-@cache
-def installed() -> set[str]:
-    return {canonicalize_name(one.name) for one in distributions() if one.name}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -55,6 +33,7 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
         assert reason, f"{name} does not say who needs {key}"
 
 
+@with_the_pins
 def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
     waiting, seen = [key for name in FILES for key in requirements(name)], set()
     while waiting:
@@ -73,6 +52,7 @@ def allowed_pythons() -> dict[str, SpecifierSet]:
     return {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
 
 
+@with_the_pins
 @pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])  # the first is Debian 12's own
 def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> None:
     allowed = allowed_pythons()
@@ -83,8 +63,7 @@ def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> 
 def test_this_environment_has_the_pinned_versions() -> None:
     if not (ROOT / ".venv").exists() or not sys.prefix.startswith(str(ROOT)):
         pytest.skip("these tests run in another environment than .venv")
-    versions = {name: distribution(name).version.partition("+")[0] for name in requirements(FILES[0])}
-    assert versions == {name: pins()[name] for name in versions}
+    assert differing() == []
 
 
 def imported(path: Path) -> set[str]:
@@ -143,15 +122,13 @@ def test_make_help_explains_every_target() -> None:
         assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
 
 
-def test_the_readmes_links_work_and_its_pictures_have_alt_text() -> None:
-    text = (ROOT / "README.md").read_text()
-    page = Page(ROOT / "README.md", {"cells": [{"cell_type": "markdown", "source": text}]})
-    assert has_working_links(page) == [] and has_alt_text(page) == []
-
-
 def test_no_file_names_a_package_registrys_host() -> None:
     hosts = ["py" + "pi.org", "files.python" + "hosted.org", "conda.ana" + "conda.org", "download.py" + "torch.org"]
-    tracked = [path for folder in ["lib", "tools", "tests", ".ci", "notebooks"] for path in (ROOT / folder).rglob("*")]
+    tracked = [
+        path
+        for folder in ["lib", "tools", "tests", ".ci", ".github", "notebooks"]
+        for path in (ROOT / folder).rglob("*")
+    ]
     tracked += [
         path for path in ROOT.iterdir() if path.suffix in {".txt", ".toml", ".md", ".yml"} or path.name == "Makefile"
     ]

@@ -59,6 +59,6 @@ stamp: environment-test ## write the repository's address into badges and set-up
 	@echo "Writing the repository's address into every badge and set-up cell (1 s)."
 	@$(PY) -m tools.stamp $(if $(REPO),--repository $(REPO)) $(if $(REF),--ref $(REF))
 
-readme: environment-test ## make README's table and picture from the notebooks (5 s)
-	@echo "Making README's table of notebooks and its picture (5 s)."
+readme: environment-test ## make README's table and moving picture from the notebooks (15 s)
+	@echo "Making README's table of notebooks and its moving picture (15 s)."
 	@$(PY) -m tools.readme

@@ -85,15 +85,14 @@ def test_whatever_lib_imports_is_required_and_the_package_itself_needs_torch_and
     assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
 
 
-def test_condas_environment_is_python_pip_and_requirements_txt() -> None:
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert environment["name"] == PROJECT["project"]["name"]
-    python, pip, from_pip = environment["dependencies"]
-    assert pip == "pip"
-    assert from_pip == {"pip": ["-r requirements.txt"]}
-    name, _, versions = python.partition(" ")
-    assert name == "python"
-    assert SpecifierSet(versions) == SpecifierSet(PROJECT["project"]["requires-python"])
+def test_condas_environment_which_mybinder_builds_is_python_and_requirements_txt_from_one_channel() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    assert (environment["name"], environment["channels"]) == (PROJECT["project"]["name"], ["conda-forge"])
+    python, *packages = environment["dependencies"]
+    wanted = [str(requirement) for requirement, _ in requirements("requirements.txt").values()]
+    assert packages == ["pytorch" + one.removeprefix("torch") if one.startswith("torch>") else one for one in wanted]
+    name, version = python.split("=")  # mybinder reads "python=", and takes a Python of its own for anything else
+    assert name == "python" and SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
 
 
 @pytest.mark.parametrize("version", ["3.10.14", "3.11.0", "3.12.1", "3.13.0", "3.14.0", "2.7.18"])

@@ -88,7 +88,7 @@ def picture() -> bytes:
     both = Image.new("RGB", (WIDE, 2 * frames[0].height))
     both.paste(frames[0])
     both.paste(frames[-1], (0, frames[0].height))
-    palette = both.quantize(64)
+    palette = both.quantize(64, method=Image.Quantize.MAXCOVERAGE)
     few = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in frames]
     file, shown = io.BytesIO(), [LONGER, *[MILLISECONDS] * (len(few) - 2), LONGER]
     few[0].save(file, format="GIF", save_all=True, append_images=few[1:], duration=shown, loop=0, optimize=False)

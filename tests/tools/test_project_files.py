@@ -1,6 +1,7 @@
 """The files around the code agree with one another: requirements, pins, conda's environment, the Makefile."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -95,6 +96,7 @@ def test_condas_environment_which_mybinder_builds_is_python_and_requirements_txt
     assert name == "python" and SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a script for sh")
 @pytest.mark.parametrize("version", ["3.10.14", "3.11.0", "3.12.1", "3.13.0", "3.14.0", "2.7.18"])
 def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: str) -> None:
     """Fake Pythons that only report a version: the script must agree with pyproject.toml."""
@@ -114,7 +116,7 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
         assert result.returncode == 1 and "make lab PYTHON=" in result.stderr
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+@pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")
 def test_make_help_explains_every_target() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in ["help", "lab", "test", "run", "save", "bench", "lint", "stamp", "readme"]:

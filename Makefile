@@ -46,16 +46,19 @@ bench: environment ## print the benchmark tables (3 minutes)
 	@echo "Measuring: ours against torch's, interleaved (3 minutes; close what else is running)."
 	@$(PY) -m tests.bench
 
-lint: environment-test ## check style and types, change nothing (20 s)
-	@echo "Checking style and types (20 s; to repair the style: $(PY) -m ruff check --fix && $(PY) -m ruff format)."
+lint: environment-test ## check style, types, spelling, links, workflows; change nothing (30 s)
+	@echo "Checking (30 s; to repair the style: $(PY) -m ruff check --fix && $(PY) -m ruff format; to list links that lead outside: $(PY) -m tools.prose --outside)."
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
+	@$(PY) -m tools.prose
+	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/ci.yml .github/workflows/pages.yml
+	@$(dir $(PY))zizmor --quiet --offline .github
 
 stamp: environment-test ## write the repository's address into badges and set-up cells (1 s): REPO=owner/name REF=v1.0
 	@echo "Writing the repository's address into every badge and set-up cell (1 s)."
 	@$(PY) -m tools.stamp $(if $(REPO),--repository $(REPO)) $(if $(REF),--ref $(REF))
 
-readme: environment-test ## make README's table and picture from the notebooks (5 s)
-	@echo "Making README's table of notebooks and its picture (5 s)."
+readme: environment-test ## make README's table and moving picture from the notebooks (15 s)
+	@echo "Making README's table of notebooks and its moving picture (15 s)."
 	@$(PY) -m tools.readme

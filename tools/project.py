@@ -26,10 +26,21 @@ class Address:
         path = notebook.resolve().relative_to(root.resolve()).as_posix()
         return f"https://colab.research.google.com/github/{self.owner_and_name}/blob/{self.ref}/{path}"
 
+    @property
+    def binder(self) -> str:
+        """The address at which mybinder opens the first notebook, on a machine that it makes of environment.yml."""
+        return f"https://mybinder.org/v2/gh/{self.owner_and_name}/{self.ref}?urlpath=lab/tree/notebooks/00_start_here.ipynb"
+
+    @property
+    def site(self) -> str:
+        """The address at which .github/workflows/pages.yml publishes the site."""
+        owner, name = self.owner_and_name.split("/")
+        return f"https://{owner.lower()}.github.io/{name}/"
+
 
 def address(root: Path = ROOT) -> Address:
     """Read the address from pyproject.toml, the one place that has it."""
-    project = tomllib.loads((root / "pyproject.toml").read_text())
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return Address(project["project"]["urls"]["Repository"], project["tool"]["idt"]["ref"])
 
 

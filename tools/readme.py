@@ -1,23 +1,34 @@
-"""Make what README shows from what exists: the picture on its first screen, and the table of notebooks.
+"""Make what README shows from what exists: the moving picture on its first screen, and the table of notebooks.
 
     make readme
 
-The picture is drawn by lib. A row of the table takes its words from the notebook's own title table, its seconds from
-the recording that `make run RECORD=1` leaves.
+The picture is an explorer of notebook 08, driven as a reader would. A row of the table takes its words from the
+notebook's own title table, its seconds from the recording that `make run RECORD=1` leaves.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nbformat
 
 from support import recordings
 from tools.project import ROOT, notebooks
 
-PICTURE = Path("docs/first_screen.png")
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from lib.show.explore import Slider
+
+PICTURE = Path("docs/explorer.gif")
+WIDE, MILLISECONDS, LONGER = 900, 650, 2_000  # pixels; of a frame; of the first and of the last one
+#: (micro-batches, partitions) one after another: one control moves at a time.
+DRIVEN = [*((m, 4) for m in range(1, 13)), (12, 3), (12, 2), (12, 3), (12, 4)]
 BEGIN, END = "<!-- notebooks: made by `make readme` -->", "<!-- /notebooks -->"
 
 
@@ -54,13 +65,71 @@ def with_table(text: str, rows: str) -> str:
     return f"{before}{BEGIN}\n{rows}\n{END}{rest.split(END)[1]}"
 
 
-def picture() -> tuple[bytes, str]:
-    """Return README's picture as PNG, and its description."""
-    from lib.show.style import alt_text, png
-    from support.n03.figures import draw_mechanism
+def frame(micro_batches: int, partitions: int) -> Image:
+    """Draw the explorer at one setting, with its sliders."""
+    from PIL import Image
 
-    figure = draw_mechanism()
-    return png(figure), alt_text(figure)
+    from lib.pipeline.pipeline import clock_cycles
+    from lib.show.style import png
+    from support.n08.figures import BUBBLE_CONTROLS, draw_bubble
+
+    drawn = png(draw_bubble(clock_cycles, micro_batches, partitions), colors=None)
+    figure = Image.open(io.BytesIO(drawn)).convert("RGB")
+    figure = figure.resize((WIDE, round(WIDE * figure.height / figure.width)), Image.Resampling.LANCZOS)
+    return with_sliders(figure, BUBBLE_CONTROLS, dict(zip(BUBBLE_CONTROLS, (micro_batches, partitions), strict=True)))
+
+
+def picture() -> bytes:
+    """Return README's picture, a GIF that moves."""
+    from PIL import Image
+
+    frames = [frame(*settings) for settings in DRIVEN]
+    # One palette for all, or every frame would bring its own, and greys would flicker.
+    both = Image.new("RGB", (WIDE, 2 * frames[0].height))
+    both.paste(frames[0])
+    both.paste(frames[-1], (0, frames[0].height))
+    palette = both.quantize(64, method=Image.Quantize.MAXCOVERAGE)
+    few = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in frames]
+    file, shown = io.BytesIO(), [LONGER, *[MILLISECONDS] * (len(few) - 2), LONGER]
+    few[0].save(file, format="GIF", save_all=True, append_images=few[1:], duration=shown, loop=0, optimize=False)
+    return file.getvalue()
+
+
+def description() -> str:
+    """Return what README's picture shows, in words."""
+    from lib.pipeline.pipeline import clock_cycles
+    from support.n08.figures import idle_share
+
+    first, last = (f"{100 * idle_share(clock_cycles, *settings):.0f} %" for settings in (DRIVEN[0], DRIVEN[-1]))
+    return (
+        "An explorer of notebook 08, driven: its sliders set the number of micro-batches and of partitions, and the "
+        f"clock table of a pipeline follows. On {DRIVEN[0][1]} partitions {first} of the cells are idle with "
+        f"{DRIVEN[0][0]} micro-batch, {last} with {DRIVEN[-1][0]}; beside it the idle share as a curve."
+    )
+
+
+def with_sliders(figure: Image, controls: Mapping[str, Slider], values: Mapping[str, int]) -> Image:
+    """Return the picture of a figure below a row of its sliders, set to these values."""
+    from matplotlib import font_manager
+    from PIL import Image, ImageDraw, ImageFont
+
+    from lib.show.style import BLUE, INK
+
+    font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 15)
+    whole = Image.new("RGB", (figure.width, figure.height + 48), "white")
+    whole.paste(figure, (0, 48))
+    pen, left = ImageDraw.Draw(whole), 24
+    for name, control in controls.items():
+        pen.text((left, 24), control.label, INK, font, anchor="lm")
+        start = left + 12 + pen.textlength(control.label, font)
+        low, high = control.options[0], control.options[-1]
+        knob = start + 180 * (values[name] - low) / (high - low)
+        pen.rounded_rectangle((start, 22, start + 180, 26), 2, "#d0d5da")
+        pen.rounded_rectangle((start, 22, knob, 26), 2, BLUE)
+        pen.ellipse((knob - 8, 16, knob + 8, 32), "white", BLUE, 3)
+        pen.text((start + 200, 24), str(values[name]), INK, font, anchor="lm")
+        left = round(start) + 260
+    return whole
 
 
 def with_picture(text: str, alt: str) -> str:
@@ -72,11 +141,11 @@ def with_picture(text: str, alt: str) -> str:
 
 def main() -> int:
     """Write the picture and README."""
-    readme, (image, alt) = ROOT / "README.md", picture()
+    readme = ROOT / "README.md"
     (ROOT / PICTURE).parent.mkdir(exist_ok=True)
-    (ROOT / PICTURE).write_bytes(image)
+    (ROOT / PICTURE).write_bytes(picture())
     text = readme.read_text(encoding="utf-8")
-    readme.write_text(with_table(with_picture(text, alt), table()), encoding="utf-8")
+    readme.write_text(with_table(with_picture(text, description()), table()), encoding="utf-8")
     print("README.md and its picture are made anew.")
     return 0
 

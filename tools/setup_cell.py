@@ -15,7 +15,7 @@ root = next((folder for folder in Path.cwd().parents if (folder / "notebooks" / 
 if root is None and "google.colab" in sys.modules:  # Colab has this file only: fetch the project, once
     root = Path("inside-distributed-training").resolve()
     if not root.exists():
-        !git clone --quiet --depth 1 --branch {ref} {{repository}} {{root}}
+        !git -c advice.detachedHead=false clone -q --depth 1 --branch {ref} {{repository}} {{root}}
     os.chdir(root / "notebooks")
 if root is not None:
     sys.path[:0] = [str(root), str(root / "notebooks")]

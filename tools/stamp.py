@@ -1,9 +1,9 @@
-"""Write the repository's address into every Colab badge and set-up cell.
+"""Write the repository's address into every badge (Colab, mybinder), set-up cell and link to the site.
 
     make stamp                                    as pyproject.toml says
     make stamp REPO=owner/name REF=v1.0           write it into pyproject.toml first
 
-A notebook without a set-up cell gets one after its title; the README's links to the repository and to Colab follow too.
+A notebook without a set-up cell gets one after its title; the links in README and its like follow too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tools.kept import sources
 from tools.project import ROOT, Address, address, notebooks
 from tools.save import write
 
+BINDER = re.compile(r"https://mybinder\.org/v2/gh/[^\s)\"'>]+")
 COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb")
 
 
@@ -41,19 +42,20 @@ def set_address(root: Path, repository: str | None, ref: str | None) -> tuple[Ad
     if not re.fullmatch(r"[\w.-]+", ref):
         raise ValueError(f"ref {ref!r} must be a tag or branch of letters, digits, dots and dashes")
     file = root / "pyproject.toml"
-    text = re.sub(r'(?m)^Repository = ".*"$', f'Repository = "{repository}"', file.read_text())
-    file.write_text(re.sub(r'(?m)^ref = ".*"$', f'ref = "{ref}"', text))
+    text = re.sub(r'(?m)^Repository = ".*"$', f'Repository = "{repository}"', file.read_text(encoding="utf-8"))
+    file.write_text(re.sub(r'(?m)^ref = ".*"$', f'ref = "{ref}"', text), encoding="utf-8")
     return old, Address(repository, ref)
 
 
 def stamp_text(text: str, old: Address, new: Address, root: Path) -> str:
-    """Return Markdown text with its Colab and repository addresses renewed."""
+    """Return Markdown text with its addresses renewed: Colab's, mybinder's, the repository's, the site's."""
 
     def renewed(match: re.Match[str]) -> str:
         path = match[0].split("/blob/", 1)[1].split("/", 1)[1]
         return new.badge(root / path, root)
 
-    return COLAB.sub(renewed, text.replace(old.repository, new.repository))
+    text = text.replace(old.repository, new.repository).replace(old.site, new.site)
+    return COLAB.sub(renewed, BINDER.sub(lambda _: new.binder, text))
 
 
 def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: Path) -> None:
@@ -83,14 +85,14 @@ def stamp(root: Path = ROOT, repository: str | None = None, ref: str | None = No
     old, new = set_address(root, repository, ref)
     changed = []
     for path in notebooks(root):
-        before = path.read_text()
+        before = path.read_text(encoding="utf-8")
         notebook = nbformat.read(path, as_version=4)
         stamp_notebook(notebook, path, old, new, root)
         write(notebook, path)
-        changed += [path] if path.read_text() != before else []
+        changed += [path] if path.read_text(encoding="utf-8") != before else []
     for path in root.glob("*.md"):
-        before = path.read_text()
-        path.write_text(after := stamp_text(before, old, new, root))
+        before = path.read_text(encoding="utf-8")
+        path.write_text(after := stamp_text(before, old, new, root), encoding="utf-8")
         changed += [path] if after != before else []
     return changed
 

@@ -183,7 +183,7 @@ def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
     assert recordings.main(["--list", "torchgpipe_order"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
     with pytest.raises(SystemExit):
-        recordings.main(["bandwith"])
+        recordings.main(["bandwith"])  # codespell:ignore
     assert "there is no recording 'bandwith'" in capsys.readouterr().err
 
 

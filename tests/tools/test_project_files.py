@@ -1,13 +1,14 @@
 """The files around the code agree with one another: requirements, pins, conda's environment, the Makefile."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from functools import cache
-from importlib.metadata import distribution, distributions, packages_distributions
+from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from tools.hygiene import Page, has_alt_text, has_working_links
+from tests.tools.pinned import FILES, differing, installed, pins, requirements, with_the_pins
 from tools.project import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FILES = ["requirements.txt", "requirements-test.txt"]
-
-
-def requirements(name: str) -> dict[str, tuple[Requirement, str]]:
-    found = {}
-    for line in (ROOT / name).read_text().splitlines():
-        code, _, comment = line.partition("#")
-        if code.strip():
-            requirement = Requirement(code.strip())
-            found[canonicalize_name(requirement.name)] = (requirement, comment.strip())
-    return found
-
-
-def pins() -> dict[str, str]:
-    lines = (line.partition("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
-    pairs = [line.split("==") for line in lines if line]
-    return {canonicalize_name(name): version for name, version in pairs}
-
-
-@cache
-def installed() -> set[str]:
-    return {canonicalize_name(one.name) for one in distributions() if one.name}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -55,6 +34,7 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
         assert reason, f"{name} does not say who needs {key}"
 
 
+@with_the_pins
 def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
     waiting, seen = [key for name in FILES for key in requirements(name)], set()
     while waiting:
@@ -73,6 +53,7 @@ def allowed_pythons() -> dict[str, SpecifierSet]:
     return {name: SpecifierSet(data.get("Requires-Python") or "") for name, data in metadata.items()}
 
 
+@with_the_pins
 @pytest.mark.parametrize("python", ["3.11.2", "3.12.0", "3.13.0"])  # the first is Debian 12's own
 def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> None:
     allowed = allowed_pythons()
@@ -83,8 +64,7 @@ def test_every_pin_is_for_every_python_that_the_project_runs_on(python: str) -> 
 def test_this_environment_has_the_pinned_versions() -> None:
     if not (ROOT / ".venv").exists() or not sys.prefix.startswith(str(ROOT)):
         pytest.skip("these tests run in another environment than .venv")
-    versions = {name: distribution(name).version.partition("+")[0] for name in requirements(FILES[0])}
-    assert versions == {name: pins()[name] for name in versions}
+    assert differing() == []
 
 
 def imported(path: Path) -> set[str]:
@@ -106,17 +86,17 @@ def test_whatever_lib_imports_is_required_and_the_package_itself_needs_torch_and
     assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
 
 
-def test_condas_environment_is_python_pip_and_requirements_txt() -> None:
-    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
-    assert environment["name"] == PROJECT["project"]["name"]
-    python, pip, from_pip = environment["dependencies"]
-    assert pip == "pip"
-    assert from_pip == {"pip": ["-r requirements.txt"]}
-    name, _, versions = python.partition(" ")
-    assert name == "python"
-    assert SpecifierSet(versions) == SpecifierSet(PROJECT["project"]["requires-python"])
+def test_condas_environment_which_mybinder_builds_is_python_and_requirements_txt_from_one_channel() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    assert (environment["name"], environment["channels"]) == (PROJECT["project"]["name"], ["conda-forge"])
+    python, *packages = environment["dependencies"]
+    wanted = [str(requirement) for requirement, _ in requirements("requirements.txt").values()]
+    assert packages == ["pytorch" + one.removeprefix("torch") if one.startswith("torch>") else one for one in wanted]
+    name, version = python.split("=")  # mybinder reads "python=", and takes a Python of its own for anything else
+    assert name == "python" and SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a script for sh")
 @pytest.mark.parametrize("version", ["3.10.14", "3.11.0", "3.12.1", "3.13.0", "3.14.0", "2.7.18"])
 def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: str) -> None:
     """Fake Pythons that only report a version: the script must agree with pyproject.toml."""
@@ -136,22 +116,20 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
         assert result.returncode == 1 and "make lab PYTHON=" in result.stderr
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="no make on this machine")
+@pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")
 def test_make_help_explains_every_target() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for target in ["help", "lab", "test", "run", "save", "bench", "lint", "stamp", "readme"]:
         assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
 
 
-def test_the_readmes_links_work_and_its_pictures_have_alt_text() -> None:
-    text = (ROOT / "README.md").read_text()
-    page = Page(ROOT / "README.md", {"cells": [{"cell_type": "markdown", "source": text}]})
-    assert has_working_links(page) == [] and has_alt_text(page) == []
-
-
 def test_no_file_names_a_package_registrys_host() -> None:
     hosts = ["py" + "pi.org", "files.python" + "hosted.org", "conda.ana" + "conda.org", "download.py" + "torch.org"]
-    tracked = [path for folder in ["lib", "tools", "tests", ".ci", "notebooks"] for path in (ROOT / folder).rglob("*")]
+    tracked = [
+        path
+        for folder in ["lib", "tools", "tests", ".ci", ".github", "notebooks"]
+        for path in (ROOT / folder).rglob("*")
+    ]
     tracked += [
         path for path in ROOT.iterdir() if path.suffix in {".txt", ".toml", ".md", ".yml"} or path.name == "Makefile"
     ]

@@ -1,6 +1,8 @@
 """README shows what exists: its table is that of the notebooks, its picture is described by the data it draws."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tools import readme
 from tools.project import ROOT, notebooks
@@ -17,7 +19,12 @@ def test_the_table_is_that_of_make_readme_with_a_row_for_every_notebook_and_need
         readme.with_table("# Title", "| a |")
 
 
-def test_the_picture_exists_and_says_in_words_what_it_shows():
-    _, alt = readme.picture()
-    assert (ROOT / readme.PICTURE).stat().st_size > 10_000
-    assert f"![{alt}](docs/first_screen.png)" in TEXT, "run `make readme`"
+def test_the_picture_moves_is_light_and_its_words_say_what_it_shows():
+    assert f"![{readme.description()}](docs/explorer.gif)" in TEXT, "run `make readme`"
+    assert (ROOT / readme.PICTURE).stat().st_size <= 1_000_000
+    with Image.open(ROOT / readme.PICTURE) as stored:
+        assert stored.n_frames == len(readme.DRIVEN)
+        for number in (0, 5):  # 64 colours, and letters of another matplotlib, are no other picture
+            stored.seek(number)
+            drawn = readme.frame(*readme.DRIVEN[number])
+            assert np.abs(np.asarray(stored.convert("RGB"), int) - np.asarray(drawn, int)).mean() < 4, "`make readme`"

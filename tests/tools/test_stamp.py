@@ -14,13 +14,15 @@ NEW = "https://github.com/someone/somewhere"
 OTHER_BADGE = (
     "[![Open in Colab](b.svg)](https://colab.research.google.com/github/old/old/blob/main/notebooks/00_x.ipynb)"
 )
+BINDER = "https://mybinder.org/v2/gh/old/old/main?urlpath=lab/tree/notebooks/00_start_here.ipynb"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A project of a README and one notebook, copied from another chapter: foreign badge, no set-up cell."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / "README.md").write_text(f"[code]({address().repository}) {OTHER_BADGE}")
+    here = address()
+    (tmp_path / "README.md").write_text(f"[code]({here.repository}) [site]({here.site}) [run]({BINDER}) {OTHER_BADGE}")
     (tmp_path / "notebooks").mkdir()
     markdown = nbformat.v4.new_markdown_cell(f"# A title\n\n{OTHER_BADGE}")
     notebook = nbformat.v4.new_notebook(cells=[markdown, nbformat.v4.new_code_cell("x = 1")])
@@ -43,7 +45,14 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_re
     assert f'repository = "{NEW}"' in setup and "--branch v9.9 " in setup
     stamp.stamp(root, NEW, "v9.9")
     badge = "https://colab.research.google.com/github/someone/somewhere/blob/v9.9/notebooks/00_x.ipynb"
-    assert (root / "README.md").read_text() == f"[code]({NEW}) [![Open in Colab](b.svg)]({badge})"
+    binder = BINDER.replace("old/old/main", "someone/somewhere/v9.9")
+    links = f"[site](https://someone.github.io/somewhere/) [run]({binder})"
+    assert (root / "README.md").read_text() == f"[code]({NEW}) {links} [![Open in Colab](b.svg)]({badge})"
+
+
+def test_the_projects_own_readme_leads_to_its_site_and_to_mybinder() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"]({address().site})" in text and f"]({address().binder})" in text
 
 
 def test_stamping_twice_changes_nothing_and_outputs_stay_valid_or_stale_as_they_were(root: Path) -> None:

@@ -62,17 +62,17 @@ def nothing_left_behind():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)
-    return not multiprocessing.active_children()
+    return not {*multiprocessing.active_children()} - alive_before
 
 
-alive_before: set[threading.Thread] = set()
+alive_before: set[object] = set()  # threads and processes
 
 
 @pytest.fixture(autouse=True)
 def what_runs_already():
-    """Other tests of this process may have left a thread: it is not counted here."""
+    """Other tests of this process may have left a thread or a worker: it is not counted here."""
     alive_before.clear()
-    alive_before.update(threading.enumerate())
+    alive_before.update(threading.enumerate(), multiprocessing.active_children())
 
 
 # --- dealing

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from inspect import signature
 from unittest import mock
 
 import pytest
@@ -96,7 +97,10 @@ def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
     refuses(ValueError, "row 1, column 1 of .*torch.csv: '1FF' is no action", Schedule.from_csv, "t", path)
     stages = [mock_stage(0, 4, ranks=2, index=index) for index in (0, 2)]
     engine = torch_pipelining.ScheduleInterleaved1F1B(stages, 4)
-    engine._dump_csv(tmp_path / "torch.csv", format="compute_only")
+    only_the_work = (
+        {"format": "compute_only"} if "format" in signature(engine._dump_csv).parameters else {}
+    )  # torch 2.8
+    engine._dump_csv(tmp_path / "torch.csv", **only_the_work)
     schedule = Schedule.from_csv("torch", tmp_path / "torch.csv")
     validate(schedule, stages=4, micro_batches=4)
     schedule.to_csv(tmp_path / "ours.csv")
@@ -121,7 +125,7 @@ def executed(engine, m, n, rank):
     stage.forward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}F{i}")
     stage.backward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}B{i}")
     schedule = engine(stage, m)
-    schedule._initialize_stage = lambda *_: None
+    schedule._initialize_stage, schedule._has_backward = (lambda *_: None), True
     schedule._step_microbatches([()] * m, [{}] * m)
     return done
 
@@ -129,9 +133,12 @@ def executed(engine, m, n, rank):
 @pytest.mark.parametrize("make, engine", [(gpipe, "ScheduleGPipe"), (one_f_one_b, "Schedule1F1B")])
 def test_the_order_is_the_one_that_torch_executes(make, engine):
     for m, n in SIZES:
-        if m >= n or make is gpipe:
-            for rank in range(n):
+        for rank in range(n):
+            try:
                 done = executed(getattr(torch_pipelining, engine), m, n, rank)
+            except ValueError:  # it wants m >= n: its 1F1B always, its GPipe in torch 2.8
+                assert m < n
+            else:
                 assert list(map(str, make(m, n).actions(rank))) == done
 
 
@@ -140,7 +147,7 @@ def test_torchs_table_of_1f1b_counts_the_last_ranks_forwards_from_1_and_so_lacks
     if not hasattr(torch_pipelining.Schedule1F1B, "_get_pipeline_order"):
         pytest.skip("this torch makes no table for it")
     order = torch_pipelining.Schedule1F1B(mock_stage(0, 3), 4)._get_pipeline_order()
-    forwards = [str(a) for a in order[2] if a is not None and a.computation_type.value == "F"]
+    forwards = [str(a) for a in order[2] if a is not None and "F" in str(a)]
     assert forwards == ["2F1", "2F2", "2F3", "2F4"] != [str(a) for a in one_f_one_b(4, 3).actions(2) if a.op == "F"]
 
 

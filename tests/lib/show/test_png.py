@@ -48,7 +48,8 @@ def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Calla
     stored, live = png(draw()), png(draw(), colors=None)
     full, few = dots(live), dots(stored)
     values, number = np.unique(full.reshape(-1, 3), axis=0, return_counts=True)
-    for fill in values[np.argsort(-number)[:16]]:
+    fills = np.argsort(-number)[:16]  # and none so rare as the soft edge of a letter is
+    for fill in values[fills[number[fills] > 0.001 * number.sum()]]:
         assert abs(few[(full == fill).all(axis=2)] - fill).max() <= 8
     paper = (full == 255).all(axis=2)
     assert (few[paper] == 255).all()

@@ -44,9 +44,9 @@ def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_mac
     style.headline(figure, "word " * 30)
     assert "\n" in figure.get_suptitle()
     style.source_note(figure, "here")
-    assert figure._supxlabel.get_bbox_patch() is None
-    style.source_note(figure, "there", recorded=True)
-    assert figure._supxlabel.get_bbox_patch() is not None
+    another, _ = style.new_figure(9, 3)
+    style.source_note(another, "there", recorded=True)
+    assert figure._supxlabel.get_bbox_patch() is None and another._supxlabel.get_bbox_patch() is not None
 
 
 @pytest.mark.parametrize("track_first", [True, False])

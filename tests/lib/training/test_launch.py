@@ -275,6 +275,7 @@ def cause(folder, codes, errors, forced=(), attempt=0):
     ({0: 1}, {0: "KeyboardInterrupt"}, "rank 0 ended with KeyboardInterrupt"),
     ({0: 1, 1: 1}, {0: "ValueError: a", 1: "ValueError: b"}, "rank 0 ended with ValueError: a"),
 ])  # fmt: skip
+@pytest.mark.skipif(os.name == "nt", reason="no ranks on Windows")
 def test_the_first_failure_is_told_from_its_echoes(tmp_path, codes, errors, expected):
     cause(tmp_path, {0: 1, 1: 1}, {0: "KeyError: of attempt 9", 1: LOST}, attempt=9)  # only the last attempt counts
     assert cause(tmp_path, codes, errors, attempt=10).message().startswith(expected)
@@ -287,6 +288,7 @@ def test_the_first_failure_is_told_from_its_echoes(tmp_path, codes, errors, expe
     ({0: -9, 1: -9}, {}, [0], "rank 1 was killed by SIGKILL"),
     ({0: -9, 1: 1}, {1: "ValueError: x"}, [], "rank 0 was killed by SIGKILL"),
 ])  # fmt: skip
+@pytest.mark.skipif(os.name == "nt", reason="no ranks on Windows")
 def test_a_rank_that_minds_no_sigterm_and_is_killed_for_it_is_not_blamed(tmp_path, codes, errors, forced, expected):
     assert cause(tmp_path, codes, errors, forced).message().startswith(expected)
 

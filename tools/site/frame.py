@@ -32,7 +32,7 @@ def document(
 <link rel="stylesheet" href="static/site.css">
 {loaded}
 </head>
-<body{f' data-number="{number}"' if number else ""} class="{"with-contents" if contents else "plain"}">
+<body{f' data-number="{number}"' if number else ""} >
 <a class="skip" href="#content">Skip to the text</a>
 <header class="top">
 <a class="home" href="index.html">{NAME}</a>
@@ -44,10 +44,12 @@ def document(
 </form>
 <button id="theme" type="button" hidden>Dark</button>
 </header>
+<div class="{"frame" if contents else "plain"}">
 {contents}
 <main id="content" tabindex="-1">
 {main}
 </main>
+</div>
 <footer class="foot">
 <p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> · <a href="{repository}">Repository</a></p>
 </footer>

@@ -53,7 +53,8 @@ def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
         path = links.root / "notebooks" / f"{page.stem}.ipynb"
         _, columns = title_table(path)
         markdown = Markdown(links.seen_from("notebooks"))
-        before = sorted({int(number) for number in re.findall(r"\]\((\d\d)_", columns["Needs"])})
+        always = columns["Needs"].partition(";")[0]  # behind it stands what only a part of the notebook needs
+        before = sorted({int(number) for number in re.findall(r"\]\((\d\d)_", always)})
         will, needs = markdown.inline(columns["You will"]), markdown.inline(columns["Needs"])
         found.append(Entry(page, will, needs, before, seconds.get(path.name)))
     return found
@@ -75,11 +76,15 @@ exercises are written in the notebook, where a check answers you.</p>"""
 def picture(listed: Sequence[Entry]) -> str:
     """Return the map as SVG: each notebook a link, lines from those that it builds on."""
     places = {entry.number: _middle(entry.number) for entry in listed if entry.number in PLACES}
-    lines, nodes = [], []
-    for entry in listed:
-        for before in entry.before:
-            if before in places and entry.number in places:
-                lines.append(f'<path d="{_line(before, entry.number)}"/>')
+    lines: list[str] = []
+    nodes = []
+    direct = {entry.number: set(entry.before) & set(places) for entry in listed if entry.number in places}
+    behind: dict[int, set[int]] = {}  # all that a notebook builds on, by whatever way
+    for number in sorted(direct):
+        behind[number] = direct[number].union(*(behind.get(before, set()) for before in direct[number]))
+    for number, befores in direct.items():
+        implied = set().union(*(behind.get(before, set()) for before in befores))
+        lines += [f'<path d="{_line(before, number)}"/>' for before in sorted(befores - implied)]
     for entry in listed:
         if entry.number not in places:
             continue
@@ -118,12 +123,14 @@ def card(entry: Entry) -> str:
     """Return what the index shows of one notebook."""
     seconds = "" if entry.seconds is None else f"<span>runs in {entry.seconds:.0f} s on a CPU</span>"
     page = entry.page
+    counts = [(page.predictions, "prediction"), (page.exercises, "exercise")]
+    counted = ", ".join(_count(number, word) for number, word in counts if number)
     needs = f"<span>needs {entry.needs}</span>"
     return f"""<li><h3><a href="{page.name}">{html.escape(page.title)}</a></h3>
 <p>You {entry.will}.</p>
 <p class="quiet facts">{seconds}{needs}</p>
 <p class="progress" data-of="{entry.number:02d}" data-predictions="{page.predictions}" data-exercises="{page.exercises}"
->{_count(page.predictions, "prediction")}, {_count(page.exercises, "exercise")}</p></li>"""
+>{counted}</p></li>"""
 
 
 def _count(number: int, word: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.kept import WIDGET
+from tools.kept import MEASURED, WIDGET
 from tools.site import text
 from tools.site.links import Links
 from tools.site.run import Executed
@@ -163,7 +163,8 @@ class Writer:
         )
 
     def _code(self, cell: Mapping[str, Any]) -> str:
-        source, name = joined(cell["source"]), html.escape(str(cell.get("id", "")))
+        source = joined(cell["source"]).replace(f"{MEASURED}\n", "")  # a word to the tests, none to the reader
+        name = html.escape(str(cell.get("id", "")))
         guesses = self.executed.guesses.get(str(cell.get("id")), [])
         atlases = self.executed.atlases.get(str(cell.get("id")), [])
         outputs = list(self._outputs(cell, atlases, bool(guesses)))

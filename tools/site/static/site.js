@@ -146,7 +146,9 @@ window.course = (() => {
         const guessed = count("guess", number), done = count("done", number), opened = count("opened", number);
         guesses += guessed; solved += done; predictions += +p; exercises += +e;
         const state = guessed + done >= +p + +e && +p + +e ? "done" : guessed + done + opened ? "begun" : "";
-        const said = [some(guessed, p, "prediction", "made"), some(done, e, "exercise", "solved")];
+        const said = [];
+        if (+p) said.push(some(guessed, p, "prediction", "made"));
+        if (+e) said.push(some(done, e, "exercise", "solved"));
         if (opened) said.push(`${opened} solution${opened === 1 ? "" : "s"} opened`);
         line.textContent = said.join(", ");
         for (const element of [line, document.querySelector(`[data-map="${number}"]`)]) {

@@ -1,9 +1,9 @@
 """Build the course as a folder of pages that need no kernel and no network.
 
-    make site              every notebook is run once (tens of minutes the first time, then what has changed)
-    make site NB=08        that notebook is run, the others show their stored outputs
-    make site PDF=1        and one PDF of it all, printed by chromium
-    make site CHECK=1      and everything on it tried in chromium
+make site              every notebook is run once (tens of minutes the first time, then what has changed)
+make site NB=08        that notebook is run, the others show their stored outputs
+make site PDF=1        and one PDF of it all, printed by chromium
+make site CHECK=1      and everything on it tried in chromium
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,28 +40,19 @@ class Site:
         return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
 
 
-def build(
-    out: Path,
-    paths: Sequence[Path],
-    fresh: Collection[Path],
-    *,
-    cache: Path = CACHE,
-    sample: int | None = None,
-    say: bool = False,
-) -> Site:
+def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say: bool = False) -> Site:
     """Build the pages of the notebooks `paths` in the folder `out`, which is replaced when all is done.
 
-    fresh: those to run (their outputs may come from the cache); the others show what is stored in them.
-    Raises ValueError for what a page cannot show.
+    run: gives the outputs of a notebook, fresh or stored. Raises ValueError for what a page cannot show.
     """
     new = out.with_name(f"{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(STATIC, new / "static")
-    links, pictures, pages = Links([path.stem for path in paths]), Pictures(new / "pictures"), []
+    links = Links([path.stem for path in paths], paths[0].parents[1])
+    pictures, pages = Pictures(new / "pictures"), []
     for path in paths:
-        start = time.monotonic()
+        start, done = time.monotonic(), run(path)
         solution = path.parent / "solutions" / path.name
-        done = executed(path, cache=cache, sample=sample) if path in fresh else stored(path)
         solutions = json.loads(solution.read_text(encoding="utf-8"))
         pages.append(Writer(path.stem, done, solutions, links, pictures, index.glance(path, links)).page())
         for source, folder in ((path, new / "notebooks"), (solution, new / "notebooks" / "solutions")):
@@ -70,10 +61,11 @@ def build(
         if say:
             explorers = sum(map(len, done.atlases.values()))
             print(f"{path.name}: {explorers} explorers, {time.monotonic() - start:.1f} s", flush=True)
-    write(new, pages, links)
+    words = index.glossary(links)
+    write(new, pages, words, links)
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
-    return Site(out, [*pages, index.glossary(links)])
+    return Site(out, [*pages, words])
 
 
 def stored(path: Path) -> Executed:
@@ -81,7 +73,7 @@ def stored(path: Path) -> Executed:
     return Executed(json.loads(path.read_text(encoding="utf-8")), {}, {})
 
 
-def write(folder: Path, pages: Sequence[Page], links: Links) -> None:
+def write(folder: Path, pages: Sequence[Page], words: Page, links: Links) -> None:
     """Write the pages, the index, the glossary and what the search reads."""
     repository = links.project.repository
     for place, page in enumerate(pages):
@@ -90,7 +82,6 @@ def write(folder: Path, pages: Sequence[Page], links: Links) -> None:
             page.title, main, contents=frame.contents(page), number=page.stem[:2], repository=repository
         )
         (folder / page.name).write_text(whole, encoding="utf-8")
-    words = index.glossary(links)
     for name, title, body in (
         ("index.html", frame.NAME, index.index(pages, links)),
         (words.name, words.title, f"<article>\n{words.body}\n</article>"),
@@ -114,8 +105,12 @@ def main(arguments: list[str] | None = None) -> int:
     every = [path for path in notebooks() if path.parent.name == "notebooks"]
     fresh = [] if options.stored else [path for path in find(options.names) if path in every] or every
     start = time.monotonic()
+
+    def run(path: Path) -> Executed:
+        return executed(path, cache=CACHE, sample=options.sample) if path in fresh else stored(path)
+
     try:
-        site = build(options.out, every, fresh, sample=options.sample, say=True)
+        site = build(options.out, every, run, say=True)
     except ValueError as error:
         print(f"The site is not built: {error}")
         return 1

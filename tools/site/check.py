@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from tools import lab
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
     from playwright.sync_api import Request as Asked
 
     from tools.site.__main__ import Site
@@ -109,7 +109,9 @@ def files(folder: Path, report: Report) -> None:
 def broken(link: str, name: str, folder: Path, pages: dict[str, Reader]) -> list[str]:
     """Return what is wrong with a link on page `name`; one that leads outside is only looked at."""
     if re.match(r"[a-z][a-z0-9+.-]*:", link):
-        return [] if link.startswith(("https://", "mailto:", "data:")) else [f"the link {link} is neither https nor ours"]
+        return (
+            [] if link.startswith(("https://", "mailto:", "data:")) else [f"the link {link} is neither https nor ours"]
+        )
     file, _, hook = unquote(link).partition("#")
     target = file or name
     if not (folder / target).is_file():
@@ -129,13 +131,14 @@ def opened(browser: Browser, report: Report, **options: Any) -> Iterator[Page]:
         if not request.url.startswith(("file:", "data:", "blob:")):
             report.faults.append(f"{Path(page.url).name}: asks for {request.url}")
 
+    def complained(said: ConsoleMessage) -> None:
+        if said.type == "error":
+            report.faults.append(f"{Path(page.url).name}: {said.text}")
+
     context.route(re.compile(r"^(?!file:|data:|blob:)"), lambda route: route.abort())
     context.on("request", asked)
     page.on("pageerror", lambda error: report.faults.append(f"{Path(page.url).name}: a script failed: {error}"))
-    page.on(
-        "console",
-        lambda said: said.type == "error" and report.faults.append(f"{Path(page.url).name}: {said.text}"),
-    )
+    page.on("console", complained)
     try:
         yield page
     finally:
@@ -146,7 +149,7 @@ def axe(page: Page, report: Report, where: str) -> None:
     """Let axe look at the page as it stands."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    found = Axe().run(page, options={"resultTypes": ["violations"], "preload": False}).response["violations"]
     report.counts["looks of axe"] += 1
     for rule in found:
         first = rule["nodes"][0]
@@ -194,7 +197,7 @@ MOVE = r"""async (figure) => {
   const inputs = [...figure.querySelectorAll(".atlas-controls input, .atlas-controls select")];
   const picture = figure.querySelector(".atlas-picture"), faults = [];
   const size = (input) => input.disabled ? 1 : input.type === "checkbox" ? 2 : input.options?.length ?? +input.max + 1;
-  const get = (input) => input.type === "checkbox" ? +input.checked : input.options ? input.selectedIndex : +input.value;
+  const get = (input) => input.type === "checkbox" ? +input.checked : input.selectedIndex ?? +input.value;
   const set = (input, stop) => {
     if (input.type === "checkbox") input.checked = Boolean(stop);
     else if (input.options) input.selectedIndex = stop;
@@ -231,6 +234,10 @@ MOVE = r"""async (figure) => {
 }"""
 
 
+OFFERED = """(target) => [...document.querySelectorAll("#found a")]
+  .some((link) => link.getAttribute("href") === target)"""
+
+
 def searches(browser: Browser, folder: Path, report: Report) -> None:
     """Look for the title of every section of every page: the search must offer it."""
     rows = sections(folder)
@@ -243,7 +250,7 @@ def searches(browser: Browser, folder: Path, report: Report) -> None:
             target = f"{name}#{hook}" if hook else name
             try:
                 page.wait_for_function(
-                    "(target) => [...document.querySelectorAll('#found a')].some((link) => link.getAttribute('href') === target)",
+                    OFFERED,
                     arg=target,
                     timeout=3000,
                 )
@@ -271,7 +278,7 @@ def memory(browser: Browser, folder: Path, names: Iterable[str], report: Report)
                 done += 1
         page.goto((folder / "index.html").resolve().as_uri())
         said = page.locator("#progress-said").inner_text() if done else ""
-        if done and f"{done} of {done} exercise" not in said:
+        if done and f"{done} of " not in said:
             report.faults.append(f"index.html: {done} exercises were marked, it says {said!r}")
         if done:
             with page.expect_download() as download:

@@ -20,7 +20,9 @@ def document(
 ) -> str:
     """Return a whole HTML file."""
     full = title if title == NAME else f"{title} · {NAME}"
-    loaded = "\n".join(f'<script src="static/{name}"{"" if name == "site.js" else " defer"}></script>' for name in scripts)
+    loaded = "\n".join(
+        f'<script src="static/{name}"{"" if name == "site.js" else " defer"}></script>' for name in scripts
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -51,7 +53,8 @@ def document(
 </main>
 </div>
 <footer class="foot">
-<p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> · <a href="{repository}">Repository</a></p>
+<p><a href="index.html">All notebooks</a> · <a href="glossary.html">Glossary</a> ·
+<a href="{repository}">Repository</a></p>
 </footer>
 </body>
 </html>

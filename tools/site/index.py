@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support import recordings
-from tools.project import ROOT
 from tools.readme import title_table
 from tools.site.frame import NAME
 from tools.site.links import GLOSSARY, Links
@@ -144,7 +143,9 @@ def index(pages: Sequence[Page], links: Links) -> str:
     for title, about, first, last in TRACKS:
         cards = [card(entry) for entry in listed if first <= entry.number <= last]
         if cards:
-            tracks.append(f'<section><h2>{title}</h2>\n<p>{about}</p>\n<ol class="cards">{"".join(cards)}</ol></section>')
+            tracks.append(
+                f'<section><h2>{title}</h2>\n<p>{about}</p>\n<ol class="cards">{"".join(cards)}</ol></section>'
+            )
     return f"""<div class="hero"><h1>{NAME}</h1>
 <p class="lead">How training data reaches many ranks, and how one model runs on many devices: you predict, write, run,
 see, break and fix it. No GPU is needed.</p>
@@ -160,9 +161,9 @@ these pages comes from one run of it.</p></div>
 {"".join(tracks)}"""
 
 
-def glossary(links: Links, root: Path = ROOT) -> Page:
+def glossary(links: Links) -> Page:
     """Return the page of the glossary: a list of terms, each with an anchor, and what the search knows of them."""
-    source = (root / GLOSSARY).read_text(encoding="utf-8")
+    source = (links.root / GLOSSARY).read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in source.splitlines() if line.startswith("|")]
     before = source[: source.index("\n|")] if rows else source
     after = source.rpartition("|")[2] if rows else ""
@@ -184,4 +185,7 @@ def glossary(links: Links, root: Path = ROOT) -> Page:
 
 
 def _numbers(text: str, stems: dict[str, str]) -> str:
-    return re.sub(r"\d\d", lambda found: f'<a href="{stems[found[0]]}.html">{found[0]}</a>' if found[0] in stems else found[0], text)
+    def link(found: re.Match[str]) -> str:
+        return f'<a href="{stems[found[0]]}.html">{found[0]}</a>' if found[0] in stems else found[0]
+
+    return re.sub(r"\d\d", link, text)

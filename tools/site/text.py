@@ -1,4 +1,4 @@
-"""Markdown, formulas, code and printed text as HTML: all of it made while the site is built, nothing in the reader's browser.
+"""Markdown, formulas, code and printed text as HTML: all made while the site is built, nothing in the browser.
 
 Markdown is CommonMark with GitHub's tables (markdown-it), formulas become MathML (latex2mathml), code is coloured by
 Pygments into classes whose colours site.css knows. What cannot be shown as it was meant is an error of the build.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from latex2mathml.converter import convert
@@ -43,9 +44,7 @@ def mathml(formula: str, display: bool = False) -> str:
     if unknown := re.search(r"\\[A-Za-z]+", made):
         raise ValueError(f"the formula {formula!r} has {unknown[0]}, which latex2mathml does not know")
     made = made.replace("<math ", f'<math alttext="{html.escape(formula)}" ', 1)
-    return VARIANT.sub(
-        lambda run: f'<mtext class="{run["name"]}">{re.sub("<[^>]*>", "", run[0])}</mtext>', made
-    )
+    return VARIANT.sub(lambda run: f'<mtext class="{run["name"]}">{re.sub("<[^>]*>", "", run[0])}</mtext>', made)
 
 
 @lru_cache(maxsize=4096)
@@ -117,7 +116,7 @@ class Markdown:
             self._prepare(token)
         cuts = [place for place, token in enumerate(tokens) if token.type == "heading_open" and token.level == 0]
         edges = sorted({0, *cuts, *(cut + 3 for cut in cuts), len(tokens)})
-        pieces = [tokens[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+        pieces = [tokens[start:end] for start, end in pairwise(edges)]
         return [self._part(piece) for piece in pieces]
 
     def inline(self, source: str) -> str:
@@ -140,7 +139,7 @@ class Markdown:
             tokens[0].attrSet("id", anchor)
             words = heading_text(tokens[1])
         else:
-            for before, token in zip(tokens, tokens[1:], strict=False):
+            for before, token in pairwise(tokens):
                 if before.type == "paragraph_open" and _begins(token, "Predict"):
                     before.attrJoin("class", "predict")
         return Part(str(self._parser.renderer.render(list(tokens), self._parser.options, {})), words, level, anchor)

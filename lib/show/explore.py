@@ -91,7 +91,7 @@ class Explorer:
         self.figure = draw(**self.values)
 
     def grid(self, limit: int = 400, named: int = 160) -> dict[str, tuple[Any, ...]]:
-        """Return the stops of each control, for tests and for pages without a kernel, which draw all their combinations.
+        """Return the stops of each control, for tests and pages without a kernel: they draw all combinations.
 
         All options if that makes at most `limit` settings; otherwise sliders first, and the longest, keep fewer of
         them, until about `named` settings are left.

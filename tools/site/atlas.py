@@ -33,6 +33,7 @@ from tools.site.keys import Unkeyed, digest, fingerprint
 
 Stops = dict[str, tuple[Any, ...]]
 LIMIT = 400
+REST = "all of them in the notebook"
 PROCESSES = 2
 
 #: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
@@ -212,11 +213,7 @@ def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
     words, (width, height) = html.escape(alt_text(start)), shown_size(start)
     total = math.prod(len(control.options) for control in explorer.controls.values())
     here = math.prod(map(len, stops.values()))
-    said = (
-        f"Here {here:,} of {total:,} settings; all of them in the notebook."
-        if here < total
-        else f"All {total:,} settings."
-    )
+    said = f"All {total:,} settings." if here == total else f"Here {here:,} of {total:,} settings; {REST}."
     controls = "".join(_control(f"{name}-{each}", control, stops[each]) for each, control in explorer.controls.items())
     return (
         f'<figure class="atlas" id="{name}" data-settings="{here}">'
@@ -239,8 +236,8 @@ def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
     if isinstance(control, Slider):
         told = html.escape(json.dumps([str(stop) for stop in stops], ensure_ascii=False))
         return (
-            f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" min="0" '
-            f'max="{len(stops) - 1}" step="1" value="{place}" aria-valuetext="{said[place]}" data-stops="{told}"{still}> '
+            f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}"{still} '
+            f'min="0" max="{len(stops) - 1}" step="1" value="{place}" aria-valuetext="{said[place]}"> '
             f'<output for="{name}">{said[place]}</output></label>'
         )
     options = "".join(f"<option{' selected' * (k == place)}>{text}</option>" for k, text in enumerate(said))

@@ -1,4 +1,4 @@
-"""What runs inside the kernel of tools.site.run: it notes what each cell shows and asks, and at the end draws the frames."""
+"""What runs in the kernel of tools.site.run: it notes what cells show and ask, and at the end draws the frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begin(shell: Any, cells: Sequence[str]) -> None:
         shown[_cell[0]].append((explorer, atlas.svg(explorer.figure), alt_text(explorer.figure)))
         return bundle(explorer, include, exclude)
 
-    Explorer._repr_mimebundle_ = noted  # type: ignore[method-assign]
+    Explorer._repr_mimebundle_ = noted  # type: ignore
 
 
 def finish(file: str, cache: str, house: str, limit: int, sample: int | None, stem: str) -> None:

@@ -16,7 +16,7 @@ from tools.project import ROOT
 
 #: Modules whose plain objects can be looked through: those of the project, of the notebook itself, and networks.
 HOUSE = ("lib", "support", "tools", "tests", "__main__", "torch")
-Cached = functools._lru_cache_wrapper
+Cached: Any = functools._lru_cache_wrapper
 
 
 class Unkeyed(ValueError):
@@ -86,7 +86,7 @@ def _parts(value: Any, seen: Seen) -> Iterator[object]:
 def _inside(value: Any, seen: Seen) -> Iterator[object]:
     kind = type(value)
     base = kind.__module__.partition(".")[0]
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType | Cached):
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, Cached)):
         yield from _named(value, seen)
     elif isinstance(value, types.MethodType):
         yield from _many((value.__func__, value.__self__), seen)
@@ -109,7 +109,7 @@ def _inside(value: Any, seen: Seen) -> Iterator[object]:
         yield from (str(array.dtype), str(array.shape), array.tobytes())
     elif isinstance(value, Path):
         yield str(value)
-    elif base in HOUSE and kind.__reduce__ is object.__reduce__:
+    elif base in HOUSE and "__reduce__" not in {name for each in kind.__mro__[:-1] for name in vars(each)}:
         slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
         held = {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
         yield from _many([kind, held], seen)

@@ -41,12 +41,13 @@ class Executed:
 class Quiet(Client):
     """Runs the first and the last cell, which are ours, without a trace in the numbers of the reader's cells."""
 
-    async def async_execute_cell(self, cell: Any, cell_index: int, **options: Any) -> Any:
+    async def async_execute_cell(
+        self, cell: Any, cell_index: int, execution_count: int | None = None, store_history: bool = True
+    ) -> Any:
         """Run a cell; ours may take as long as it needs."""
         ours = cell.get("id", "").startswith("site-")
         self.timeout = None if ours else CELL_SECONDS
-        options.update(store_history=not ours, execution_count=None)
-        return await super().async_execute_cell(cell, cell_index, **options)
+        return await super().async_execute_cell(cell, cell_index, store_history=not ours)
 
 
 def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = None) -> Executed:

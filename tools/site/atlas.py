@@ -102,12 +102,13 @@ def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None) 
     The start is always among them.
     """
     stops = explorer.grid(limit)
-    room = math.inf if sample is None else sample
+    if sample is None:
+        return stops
     for name, control in explorer.controls.items():
         others = [option for option in stops[name] if option != control.value]
-        kept = {control.value, *others[: max(0, int(min(room, 10**9)) - 1)]}
+        kept = [control.value, *others[: max(0, sample - 1)]]
         stops[name] = tuple(option for option in stops[name] if option in kept)
-        room = room // len(kept)
+        sample //= len(kept)
     return stops
 
 
@@ -236,8 +237,8 @@ def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
     if isinstance(control, Slider):
         told = html.escape(json.dumps([str(stop) for stop in stops], ensure_ascii=False))
         return (
-            f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}"{still} '
-            f'min="0" max="{len(stops) - 1}" step="1" value="{place}" aria-valuetext="{said[place]}"> '
+            f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}" '
+            f'min="0" max="{len(stops) - 1}" step="1" value="{place}" aria-valuetext="{said[place]}"{still}> '
             f'<output for="{name}">{said[place]}</output></label>'
         )
     options = "".join(f"<option{' selected' * (k == place)}>{text}</option>" for k, text in enumerate(said))

@@ -11,16 +11,20 @@ from typing import Any
 from lib.show.explore import Explorer
 from lib.show.style import alt_text
 from tools.site import atlas
+from tools.site.guesses import predictions
 
 #: The explorers that each cell showed, with the picture that stands in its outputs.
 shown: dict[str, list[tuple[Explorer, str, str]]] = defaultdict(list)
+#: What guess.js needs of the predictions that each cell checks.
+guesses: dict[str, list[dict[str, Any]]] = {}
 _cell = [""]
 
 
 def begin(shell: Any, cells: Sequence[str]) -> None:
-    """Note from now on which explorers each cell shows; `cells` are those that will run."""
+    """Note from now on which explorers each cell shows and what it predicts; `cells` are those that will run."""
     coming = iter([*cells, ""])
     shell.events.register("pre_run_cell", lambda info: _cell.__setitem__(0, next(coming)))
+    shell.events.register("post_run_cell", lambda result: _ask(result.info.raw_cell, shell.user_ns))
     bundle = Explorer._repr_mimebundle_
 
     def noted(explorer: Explorer, include: Any = None, exclude: Any = None) -> Any:
@@ -28,6 +32,11 @@ def begin(shell: Any, cells: Sequence[str]) -> None:
         return bundle(explorer, include, exclude)
 
     Explorer._repr_mimebundle_ = noted  # type: ignore
+
+
+def _ask(source: str, space: dict[str, Any]) -> None:
+    if found := predictions(source, space):
+        guesses[_cell[0]] = found
 
 
 def finish(file: str, cache: str, house: str, limit: int, sample: int | None, stem: str) -> None:
@@ -48,4 +57,4 @@ def finish(file: str, cache: str, house: str, limit: int, sample: int | None, st
             frames = atlas.frames_of(explorer, stops, Path(cache), house)
             name = f"atlas-{stem[:2]}-{cell}-{number}"
             fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name))
-    Path(file).write_text(json.dumps({"atlases": fragments, "guesses": {}}), encoding="utf-8")
+    Path(file).write_text(json.dumps({"atlases": fragments, "guesses": guesses}), encoding="utf-8")

@@ -49,7 +49,7 @@ def house(rooms: tuple[str, ...], root: Path = ROOT) -> str:
     paths = [*(root / "lib").rglob("*.py"), *(notebooks / "support").glob("*.py"), *notebooks.glob("*.py")]
     for room in rooms:
         paths += (notebooks / "support" / room).rglob("*")
-    paths += [*(notebooks / "recorded").rglob("*"), *(root / "tools" / "site").glob("*.py")]
+    paths += [*(notebooks / "recorded").rglob("*"), root / "tools" / "site" / "atlas.py"]
     versions = platform.python_version(), torch.__version__, numpy.__version__, matplotlib.__version__
     return digest(files(paths, root), *versions)
 

@@ -20,7 +20,7 @@ from tools.execute import Client, execute
 from tools.kept import WIDGET
 from tools.project import ROOT
 from tools.save import tidy
-from tools.site.keys import digest, house, rooms_of
+from tools.site.keys import digest, files, house, rooms_of
 
 CELL_SECONDS = 300
 
@@ -30,7 +30,8 @@ class Executed:
     """A notebook with the outputs of one fresh run, and by the id of a cell what lives on its page.
 
     atlases: HTML, one for each explorer that the cell shows; the outputs that they stand for have their number in
-    `metadata.atlas`. guesses: what guess.js needs, one for each prediction that the cell checks.
+    `metadata.atlas`. guesses: what guesses.fragment and guess.js need, one for each prediction that the cell checks;
+    the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`.
     """
 
     notebook: dict[str, Any]
@@ -59,7 +60,8 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     home = house(rooms_of(cell.source for cell in code))
-    key = digest(home, limit, sample, *(part for cell in code for part in (cell.id, cell.source)))
+    ours = files([ROOT / "tools" / "save.py", *Path(__file__).parent.glob("*.py")])
+    key = digest(home, ours, limit, sample, *(part for cell in code for part in (cell.id, cell.source)))
     kept = cache / "runs" / f"{path.stem}-{key}.json"
     if not kept.exists():
         found = run(notebook, path, cache=cache, home=home, limit=limit, sample=sample)
@@ -91,15 +93,18 @@ def run(notebook: Any, path: Path, *, cache: Path, home: str, limit: int, sample
         execute(fresh, path.parent, CELL_SECONDS, client=Quiet)
         fresh.cells = fresh.cells[1:-1]
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    number_explorers(fresh)
+    number_what_lives(fresh, found["guesses"])
     tidy(fresh, notebook, fresh=True)
     outputs = {cell.id: (cell.outputs, number) for number, cell in enumerate(code, 1)}
     return {"outputs": outputs, **found}
 
 
-def number_explorers(notebook: Any) -> None:
-    """Write into each output that an atlas stands for, which of its cell's it is."""
+def number_what_lives(notebook: Any, guesses: dict[str, Any]) -> None:
+    """Write into each output that an atlas or a prediction stands for, which of its cell's it is."""
     for cell in notebook.cells:
         shown = [output for output in cell.get("outputs", []) if WIDGET in output.get("data", {})]
         for number, output in enumerate(shown):
             output["metadata"]["atlas"] = number
+        said = [output for output in cell.get("outputs", []) if "text/html" in output.get("data", {})]
+        for number, output in enumerate(said[-len(guesses[cell.id]) :] if cell.id in guesses else ()):
+            output["metadata"]["guess"] = number

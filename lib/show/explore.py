@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import html
 import itertools
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -37,10 +38,13 @@ class Control:
             known = f"not one of {self.options[:10]}"
             raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is {known}")
 
-    @property
-    def corners(self) -> tuple[Any, ...]:
-        """The settings worth trying: the ends of a slider, every choice of anything else."""
-        return (self.options[0], self.options[-1]) if isinstance(self, Slider) else self.options
+    def stops(self, count: int) -> tuple[Any, ...]:
+        """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start."""
+        last, start = len(self.options) - 1, self.options.index(self.value)
+        places = {round(k * last / (count - 1)) for k in range(count)} if count <= last else {*range(last + 1)}
+        if start not in places and (inner := places - {0, last}):  # the nearest stop gives its place to the start
+            places.remove(min(inner, key=lambda place: abs(place - start)))
+        return tuple(self.options[place] for place in sorted(places | {start}))
 
 
 class Slider(Control):
@@ -86,16 +90,18 @@ class Explorer:
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
 
-    def corners(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings a test should draw: all combinations of ends, and each control swept on its own."""
-        corners = itertools.product(*(control.corners for control in self.controls.values()))
-        swept = (
-            tuple({**self.values, name: option}.values())
-            for name, control in self.controls.items()
-            for option in control.options
-        )
-        for values in dict.fromkeys(itertools.chain(corners, swept)):
-            yield dict(zip(self.controls, values, strict=True))
+    def grid(self, limit: int = 400, named: int = 160) -> dict[str, tuple[Any, ...]]:
+        """Return the stops of each control, for tests and pages without a kernel: they draw all combinations.
+
+        All options if that makes at most `limit` settings; otherwise sliders first, and the longest, keep fewer of
+        them, until about `named` settings are left.
+        """
+        counts = {name: len(control.options) for name, control in self.controls.items()}
+        room = limit if math.prod(counts.values()) <= limit else named
+        while math.prod(counts.values()) > room and max(counts.values()) > 3:
+            sliders = [name for name, count in counts.items() if count > 3 and isinstance(self.controls[name], Slider)]
+            counts[max(sliders or counts, key=counts.__getitem__)] -= 1
+        return {name: control.stops(counts[name]) for name, control in self.controls.items()}
 
     def update(self, **values: Any) -> Figure:
         """Draw with changed settings, as moving a control does."""

@@ -6,15 +6,14 @@ import ast
 import base64
 import hashlib
 import html
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tools.kept import MEASURED, WIDGET
-from tools.site import text
+from tools.site import guesses, text
 from tools.site.links import Links
 from tools.site.run import Executed
 from tools.site.text import Markdown, Part
@@ -22,7 +21,7 @@ from tools.site.text import Markdown, Part
 EXERCISE = re.compile(r"Exercise (\d+)")
 #: Where a solution begins in notebooks/solutions: "## Exercise 2: …", "## 2 · …", "**Exercise 2.** …".
 SOLUTION = re.compile(r"(?:#+ |\*\*)(?:Exercise )?(\d+)\b")
-OPEN, NO_GUESS = "Not attempted yet", "No guess yet"
+OPEN = "Not attempted yet"
 BADGE = re.compile(r"\[!\[[^\]]*\]\([^)]*colab-badge[^)]*\)\]\([^)]*\)\n*")
 TITLE_TABLE = re.compile(r"(?m)^\|.*\n\|[-| :]+\n\|.*\n?")
 PICTURES = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
@@ -165,30 +164,16 @@ class Writer:
     def _code(self, cell: Mapping[str, Any]) -> str:
         source = joined(cell["source"]).replace(f"{MEASURED}\n", "")  # a word to the tests, none to the reader
         name = html.escape(str(cell.get("id", "")))
-        guesses = self.executed.guesses.get(str(cell.get("id")), [])
-        atlases = self.executed.atlases.get(str(cell.get("id")), [])
-        outputs = list(self._outputs(cell, atlases, bool(guesses)))
+        outputs = list(self._outputs(cell))
         shown = text.code(source) if source.strip() else ""
         if "setup" in cell.get("metadata", {}).get("tags", []):
             shown, outputs = folded("The set-up cell, and the machine of this run", shown + "".join(outputs)), []
-        elif guesses:
-            self.predictions += len(guesses)
-            asked = [self._guess(guess, name, place) for place, guess in enumerate(guesses)]
-            shown = folded("The cell of this prediction", shown) if only_asks(source) else shown
-            outputs = [*outputs, *asked]
-            if only_asks(source):
-                shown, outputs = "".join(asked) + shown, [output for output in outputs if output not in asked]
+        elif self.executed.guesses.get(str(cell.get("id"))) and only_asks(source):
+            shown, outputs = "\n".join(outputs) + folded("The cell of this prediction", shown), []
         return f'<div class="cell" data-cell="{name}">\n{shown}\n' + "\n".join(outputs) + "\n</div>"
 
-    def _guess(self, guess: Mapping[str, Any], cell: str, place: int) -> str:
-        payload = json.dumps(guess, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-        key = f"{self.number}/{cell}/{place}"
-        return (
-            f'<div class="guess" data-guess="{key}"><script type="application/json">{payload}</script>'
-            f"<noscript><p>To guess here, allow this page its script.</p></noscript></div>"
-        )
-
-    def _outputs(self, cell: Mapping[str, Any], atlases: Sequence[str], guessed: bool) -> Iterator[str]:
+    def _outputs(self, cell: Mapping[str, Any]) -> Iterator[str]:
+        name = str(cell.get("id"))
         for output in cell["outputs"]:
             kind, data = output["output_type"], output.get("data", {})
             if kind == "stream":
@@ -196,12 +181,17 @@ class Writer:
             elif kind == "error":
                 yield text.printed("\n".join(output["traceback"]), "traceback")
             elif "atlas" in output.get("metadata", {}):
-                yield atlases[output["metadata"]["atlas"]]
+                yield self.executed.atlases[name][output["metadata"]["atlas"]]
+            elif "guess" in output.get("metadata", {}):
+                self.predictions += 1
+                number = output["metadata"]["guess"]
+                prediction = self.executed.guesses[name][number]
+                yield guesses.fragment(prediction, f"guess-{self.number}-{name}-{number}")
             elif any(name in PICTURES for name in data):
                 yield self._picture(output)
             elif "text/html" in data:
                 markup = joined(data["text/html"])
-                if OPEN not in markup and not (guessed and NO_GUESS in markup):
+                if OPEN not in markup:
                     yield f'<div class="scroll html">{checked(markup)}</div>'
             elif "text/markdown" in data:
                 yield "".join(part.html for part in Markdown(self.markdown.link).parts(joined(data["text/markdown"])))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 FILE = "inside-distributed-training.pdf"
 HOOKS = re.compile(r'(?<=\s)(?:(?:id|for|aria-labelledby)="|href="#)')
-FOOTER = '<div style="font: 8px sans-serif; width: 100%; text-align: center; color: #555"><span class="pageNumber"></span></div>'
+CENTRED = "font: 8px sans-serif; width: 100%; text-align: center; color: #555"
+FOOTER = f'<div style="{CENTRED}"><span class="pageNumber"></span></div>'
 
 
 def joined(site: Site) -> str:

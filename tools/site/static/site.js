@@ -137,7 +137,7 @@ window.course = (() => {
   function progress() {
     const panel = document.getElementById("progress");
     if (!panel) return;
-    const count = (kind, number) => Object.entries(kept[kind] || {}).filter(([id, value]) => value && id.startsWith(`${number}/`)).length;
+    const count = (kind, number) => Object.entries(kept[kind] || {}).filter(([id, value]) => value && id.startsWith(`${kind === "guess" ? "guess-" : ""}${number}`)).length;
     const some = (n, of, word, verb) => `${n} of ${of} ${word}${of === 1 ? "" : "s"} ${verb}`;
     function show() {
       let guesses = 0, predictions = 0, solved = 0, exercises = 0;

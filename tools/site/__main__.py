@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools import lab
 from tools.project import ROOT, find, notebooks
 from tools.site import frame, index, search
 from tools.site.links import Links
@@ -120,7 +121,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.pdf:
         from tools.site import pdf
 
-        file = pdf.make(site)
+        with lab.browser() as browser:
+            file = pdf.make(site, browser)
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
     if options.check:
         from tools.site import check

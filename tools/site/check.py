@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FETCHED = {"script": "src", "img": "src", "link": "href", "source": "src", "iframe": "src", "object": "data"}
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
+GUESS = "3.7"
 
 
 @dataclass
@@ -179,10 +180,10 @@ def look(browser: Browser, folder: Path, names: Iterable[str], report: Report) -
                     report.faults.append(f"{name}, {where}: {wide} pixels wider than the window")
 
 
-def explorers(page: Page, report: Report) -> None:
+def explorers(page: Page, report: Report, patience: int = 5000) -> None:
     """Move every control of every explorer on the page through all its stops; picture and words must follow."""
     for figure in page.locator("figure.atlas").all():
-        moved = figure.evaluate(MOVE)
+        moved = figure.evaluate(MOVE, patience)
         report.counts["explorers"] += 1
         report.counts["controls"] += moved["controls"]
         report.counts["frames shown"] += moved["shown"]
@@ -190,7 +191,7 @@ def explorers(page: Page, report: Report) -> None:
 
 
 #: Each control through all its stops from the start, the others at rest; what is shown is compared with the payload.
-MOVE = r"""async (figure) => {
+MOVE = r"""async (figure, patience) => {
   const bytes = Uint8Array.from(atob(figure.querySelector("script").textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const data = JSON.parse(await new Response(stream).text());
@@ -210,7 +211,7 @@ MOVE = r"""async (figure) => {
     return data.f[data.s[setting]][1];
   };
   const settled = async () => {
-    const until = performance.now() + 5000;
+    const until = performance.now() + patience;
     while (picture.alt !== wanted() && performance.now() < until) await new Promise((go) => setTimeout(go, 5));
     await picture.decode().catch(() => faults.push(`a frame cannot be shown: ${wanted().slice(0, 80)}`));
     if (picture.alt !== wanted()) faults.push(`it says ${picture.alt.slice(0, 80)}, not ${wanted().slice(0, 80)}`);
@@ -267,31 +268,40 @@ def sections(folder: Path) -> list[list[str]]:
 
 
 def memory(browser: Browser, folder: Path, names: Iterable[str], report: Report) -> None:
-    """Open a solution, mark an exercise: the index must count both, save them, and forget them."""
+    """Guess, open the solutions, mark the exercises: the index must count them, save them, and forget them."""
     with opened(browser, report) as page:
-        done = 0
+        guessed = done = 0
         for name in names:
             page.goto((folder / name).resolve().as_uri())
+            for guess in page.locator(".guess").all():
+                guess.locator("input").fill(GUESS)
+                guess.locator("button").click()
+                said = guess.locator(".guess-answer").inner_text()
+                if len(said) < 10:
+                    report.faults.append(f"{name}: a guess is answered by {said!r}")
+                guessed += 1
             for exercise in page.locator("section.exercise").all():
                 exercise.locator("details.solution > summary").click()
                 exercise.locator("input[data-done]").check()
                 done += 1
         page.goto((folder / "index.html").resolve().as_uri())
-        said = page.locator("#progress-said").inner_text() if done else ""
-        if done and f"{done} of " not in said:
-            report.faults.append(f"index.html: {done} exercises were marked, it says {said!r}")
-        if done:
-            with page.expect_download() as download:
-                page.locator("#progress-save").click()
-            saved = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
-            if len(saved.get("opened", {})) != done or len(saved.get("done", {})) != done:
-                report.faults.append(f"the saved file has {len(saved.get('opened', {}))} of {done} opened solutions")
-            page.once("dialog", lambda dialog: dialog.accept())
-            page.locator("#progress-forget").click()
-            page.reload()
-            if page.evaluate("Object.keys(window.course.all()).length") or page.locator("#progress").is_visible():
-                report.faults.append("index.html: what was done is not forgotten")
-        report.counts["solutions opened"] += done
+        report.counts["predictions"], report.counts["solutions"] = guessed, done
+        if guessed + done == 0:
+            return
+        said = page.locator("#progress-said").inner_text()
+        if not re.match(rf"{guessed} of \d+ predictions? made, {done} of ", said):
+            report.faults.append(f"index.html: {guessed} guesses and {done} exercises were made, it says {said!r}")
+        with page.expect_download() as download:
+            page.locator("#progress-save").click()
+        saved = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))
+        found = [len(saved.get(kind, {})) for kind in ("guess", "opened", "done")]
+        if found != [guessed, done, done]:
+            report.faults.append(f"the saved file has {found} of {[guessed, done, done]} guesses, solutions, exercises")
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.locator("#progress-forget").click()
+        page.reload()
+        if page.evaluate("Object.keys(window.course.all()).length") or page.locator("#progress").is_visible():
+            report.faults.append("index.html: what was done is not forgotten")
 
 
 def check(folder: Path, browser: Browser) -> Report:

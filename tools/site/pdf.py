@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tools import lab
 from tools.site.frame import NAME
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tools.site.__main__ import Site
 
 FILE = "inside-distributed-training.pdf"
@@ -37,24 +38,24 @@ def joined(site: Site) -> str:
 <link rel="stylesheet" href="static/site.css"></head><body><main>{front}{"".join(articles)}</main></body></html>"""
 
 
-def make(site: Site) -> Path:
-    """Print the site into a PDF in its folder; return the file. Raises FileNotFoundError where there is no chromium."""
+def make(site: Site, browser: Browser) -> Path:
+    """Print the site into a PDF in its folder; return the file."""
     source, file = site.folder / "print.html", site.folder / FILE
     source.write_text(joined(site), encoding="utf-8")
     try:
-        with lab.browser() as browser:
-            page = browser.new_context(java_script_enabled=False).new_page()
-            page.goto(source.resolve().as_uri())
-            page.pdf(
-                path=file,
-                prefer_css_page_size=True,
-                print_background=True,
-                tagged=True,
-                outline=True,
-                display_header_footer=True,
-                header_template="<span></span>",
-                footer_template=FOOTER,
-            )
+        page = browser.new_context(java_script_enabled=False).new_page()
+        page.goto(source.resolve().as_uri())
+        page.pdf(
+            path=file,
+            prefer_css_page_size=True,
+            print_background=True,
+            tagged=True,
+            outline=True,
+            display_header_footer=True,
+            header_template="<span></span>",
+            footer_template=FOOTER,
+        )
+        page.context.close()
     finally:
         source.unlink()
     return file

@@ -10,7 +10,7 @@ from tests.browser.conftest import browser, chromium
 from tests.site import small
 
 if TYPE_CHECKING:
-    from tools.site.__main__ import Site
+    from tools.site.build import Site
 
 __all__ = ["browser", "chromium"]
 

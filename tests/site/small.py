@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from lib.show.explore import Explorer, switch, whole
 from lib.show.style import describe, png
 from support.checks import exact
-from tools.site.__main__ import Site, build, stored
 from tools.site.atlas import fragment, frames_of, stops_of
+from tools.site.build import Site, build, stored
 from tools.site.guesses import exported
 from tools.site.run import Executed
 

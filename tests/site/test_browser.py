@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tools.site import check, pdf
-from tools.site.__main__ import Site
+from tools.site.build import Site
 from tools.site.check import Report, opened
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.site import small
 from tools.project import ROOT, notebooks
 from tools.site import check, frame, index, text
-from tools.site.__main__ import STATIC, Site, build, stored
+from tools.site.build import STATIC, Site, build, stored
 from tools.site.check import Report, files
 from tools.site.links import Links
 from tools.site.page import Page, Pictures, Writer
@@ -68,10 +68,16 @@ def test_outputs_of_every_kind_have_a_form_without_a_kernel(site: Site):
     said = re.sub(r"<[^>]*>", "", shown)
     assert re.search(r'<span class="ansi-green-[a-z-]*fg ansi-bold">green</span>', shown)
     assert "100 %" in said and "10 %" not in said.replace("100 %", "")  # a line that was written over
-    for part in ('class="printed stderr"', 'class="printed traceback"', "&lt;here&gt;", "<td>7</td>", "&#39;plain&#39;"):
+    for part in (
+        'class="printed stderr"',
+        'class="printed traceback"',
+        "&lt;here&gt;",
+        "<td>7</td>",
+        "&#39;plain&#39;",
+    ):
         assert part in shown, part
     assert shown.count("<img") == 4 and 'alt="dot"' in shown and 'alt="2 squares" width="300"' in shown
-    assert shown.count("<math ") == 3 and '<mtext class="monospace">except_last</mtext>' in shown
+    assert shown.count("<math ") == 3 and '<mtext class="monospace">except&#x0005F;last</mtext>' in shown
     assert '<span class="k">for</span>' in shown and 'class="atlas"' in shown
 
 

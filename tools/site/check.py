@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
     from playwright.sync_api import Request as Asked
 
-    from tools.site.__main__ import Site
+    from tools.site.build import Site
 
 FETCHED = {"script": "src", "img": "src", "link": "href", "source": "src", "iframe": "src", "object": "data"}
 PHONE = {"width": 390, "height": 844}

@@ -12,7 +12,7 @@ from tools.site.frame import NAME
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tools.site.__main__ import Site
+    from tools.site.build import Site
 
 FILE = "inside-distributed-training.pdf"
 HOOKS = re.compile(r'(?<=\s)(?:(?:id|for|aria-labelledby)="|href="#)')

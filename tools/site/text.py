@@ -26,8 +26,8 @@ from pygments.util import ClassNotFound
 
 #: latex2mathml knows these signs by themselves, not after \Big.
 FENCES = {r"\lceil": "⌈", r"\rceil": "⌉", r"\lfloor": "⌊", r"\rfloor": "⌋"}
-#: Browsers know no `mathvariant` but "normal"; the style sheet has these two.
-VARIANT = re.compile(r'(?:<mi mathvariant="(?P<name>monospace|sans-serif)">[^<]*</mi>)+')
+#: Browsers know no `mathvariant` but "normal", which is a word here: as text its letters stand together.
+VARIANT = re.compile(r'(?:<mi mathvariant="(?P<name>monospace|sans-serif|normal)">[^<]*</mi>)+')
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 

@@ -97,7 +97,7 @@ window.course = (() => {
 
   // A box that scrolls sideways must be reachable by keys; one that does not should not be a stop on the way.
   function scrollers() {
-    const look = () => document.querySelectorAll("pre, .scroll").forEach((box) => {
+    const look = () => document.querySelectorAll("pre, .scroll, .figure").forEach((box) => {
       if (box.scrollWidth > box.clientWidth + 1) { box.tabIndex = 0; } else box.removeAttribute("tabindex");
     });
     let waiting;

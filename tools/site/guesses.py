@@ -78,7 +78,10 @@ def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
     with _one_truth(function, known, named) as truth:
 
         def check(guess: Any) -> Verdict:
-            verdict: Verdict = function(guess, *known, **named)
+            try:
+                verdict: Verdict = function(guess, *known, **named)
+            except Exception as error:
+                raise ValueError(f"a guess is only commented on, but {guess!r} raises {error!r}") from error
             return verdict
 
         told = NONE.match(check(None).message)
@@ -181,10 +184,7 @@ def _numbers(things: Iterable[Any], truth: Any) -> Iterator[float]:
 
 def _sentences(check: Check, guess: Any, ways: Mapping[str, Callable[[Any], str]]) -> set[Sentence]:
     """Return all sentences that fit what is said of a guess: it may stand anywhere in it, written in any way."""
-    try:
-        message = check(guess).message
-    except Exception:  # it should not: what a page says then is what it says of others
-        return set()
+    message = check(guess).message
     found: set[Sentence] = {("", message, "")}
     for name, way in ways.items():
         with suppress(TypeError):  # sorted: 1 and "a"
@@ -205,20 +205,18 @@ def ranges(check: Check, probes: Sequence[float], between: Callable[[Any, Any], 
     runs: list[tuple[Any, Any, set[Sentence]]] = []
     at: dict[float, str] = {}
 
-    def put(first: Any, last: Any, fitting: set[Sentence]) -> None:
-        if runs and runs[-1][2] & fitting:
-            first, _, before = runs.pop()
-            fitting = before & fitting
-        runs.append((first, last, fitting))
-
-    whole = isinstance(probes[0], int)
     for probe in probes:
         fitting = _sentences(check, probe, NUMBERS)
-        beside = (probe - 1, probe + 1) if whole else [math.nextafter(probe, end) for end in (-math.inf, math.inf)]
-        if any(fitting & _sentences(check, each, NUMBERS) for each in beside):
-            put(probe, probe, fitting)
+        if runs and runs[-1][2] & fitting:
+            first, _, before = runs.pop()
+            runs.append((first, probe, before & fitting))
+        elif any(fitting & _sentences(check, each, NUMBERS) for each in _beside(probe)):
+            runs.append((probe, probe, fitting))
         else:
             at[probe] = check(probe).message
+        if len(runs) + len(at) > MANY:
+            said = [check(each).message for each in probes[:3]]
+            raise ValueError(f"too many different comments: in which way do {said} repeat a guess? Add it to NUMBERS")
     cuts = []
     for (_, low, left), (high, _, _) in itertools.pairwise(runs):
         while (middle := between(low, high)) not in (low, high):
@@ -227,10 +225,14 @@ def ranges(check: Check, probes: Sequence[float], between: Callable[[Any, Any], 
             else:
                 high = middle
         cuts.append(low)
-    if len(runs) + len(at) > MANY:
-        said = [check(probe).message for probe in probes[:3]]
-        raise ValueError(f"too many different comments: in which way do {said} repeat a guess? Add it to NUMBERS")
     return {"at": list(at.items()), "cuts": cuts, "said": [_best(fitting, NUMBERS) for _, _, fitting in runs]}
+
+
+def _beside(number: float) -> tuple[float, float]:
+    """Return the numbers next to one: whole ones of a whole one."""
+    if isinstance(number, int):
+        return number - 1, number + 1
+    return math.nextafter(number, -math.inf), math.nextafter(number, math.inf)
 
 
 def _of_words(check: Check, known: set[str]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from tools import lab
+from tools.execute import FAILURES
 from tools.project import ROOT, find, notebooks
 from tools.site.build import build, stored
 from tools.site.run import Executed, executed
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         site = build(options.out, every, run, say=True)
-    except ValueError as error:
+    except (*FAILURES, ValueError) as error:
         print(f"The site is not built: {error}")
         return 1
     seconds = time.monotonic() - start

@@ -37,6 +37,8 @@ def mathml(formula: str, display: bool = False) -> str:
     if plain.count("{") != plain.count("}"):
         raise ValueError(f"the formula {formula!r} has a brace without its partner")
     source = re.sub(r"(?<=[bB]ig)(?:gl|gr|l|r)?\s*(\\[lr](?:ceil|floor))", lambda sign: FENCES[sign[1]], formula)
+    if display:  # latex2mathml sets what stands below them beside them
+        source = re.sub(r"\\(max|min)_", r"\\\1\\limits_", source)
     try:
         made = convert(source, display="block" if display else "inline")
     except Exception as error:  # the package has one exception for each fault, and a few IndexErrors

@@ -34,7 +34,7 @@ A share of $\frac{n - 1}{m}$, [explained there](01_other.ipynb#A-second-idea), b
 
 $$T_{\text{all}} = \Big\lceil \frac NW \Big\rceil + \mathtt{except\_last}$$
 
-| left | right |
+| | right |
 |---|--:|
 | a `cell` | 1 |
 
@@ -57,7 +57,7 @@ Begin with **one**.
 SOLUTION = "## Exercise 1: write f\n\nIt doubles, see [the notebook](../00_small.ipynb)."
 OPEN = '<div role="status">○ Not attempted yet: f. Fill in the stub above.</div>'
 RIGHT = '<div role="status" style="background:#e8f2f9;color:#22272e">✓ right</div>'
-TABLE = "<table><thead><tr><th>m</th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>"
+TABLE = "<table><thead><tr><th></th></tr></thead><tbody><tr><td>7</td></tr></tbody></table>"
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20"><rect width="20" height="20"/></svg>'
 GLOSSARY = (
     "# Glossary\n\nThe words.\n\n| Term | Meaning | 中文 |\n|---|---|---|\n| rank *r* | a process (01) | 进程 |\n"

@@ -144,7 +144,8 @@ class Markdown:
             for before, token in pairwise(tokens):
                 if before.type == "paragraph_open" and _begins(token, "Predict"):
                     before.attrJoin("class", "predict")
-        return Part(str(self._parser.renderer.render(list(tokens), self._parser.options, {})), words, level, anchor)
+        shown = str(self._parser.renderer.render(list(tokens), self._parser.options, {}))
+        return Part(without_empty_heads(shown), words, level, anchor)
 
     def _prepare(self, token: Token) -> None:
         if token.type == "link_open":
@@ -183,6 +184,11 @@ def _block(formula: str) -> str:
 def _begins(token: Token, word: str) -> bool:
     children = [child for child in token.children or [] if child.type != "text" or child.content]
     return len(children) > 1 and children[0].type == "strong_open" and children[1].content.startswith(word)
+
+
+def without_empty_heads(markup: str) -> str:
+    """Return HTML whose tables have no head without words: the corner of a table names nothing."""
+    return re.sub(r"<th\b([^>]*)>\s*</th>", r"<td\1></td>", markup)
 
 
 def heading_text(token: Token) -> str:

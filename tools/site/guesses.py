@@ -108,7 +108,10 @@ def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
 def fragment(prediction: Mapping[str, Any], name: str) -> str:
     """Return the HTML that guess.js turns into a prediction. name: under which the guess is remembered."""
     data = html.escape(json.dumps(prediction, ensure_ascii=False, separators=(",", ":")))
-    return f'<div class="guess" id="{name}" data-guess="{data}"></div>'
+    still = (
+        f"<noscript>Guess {html.escape(prediction['what'])}; without a script, the notebook has the answer.</noscript>"
+    )
+    return f'<div class="guess" id="{name}" data-guess="{data}">{still}</div>'
 
 
 # ---- what to ask about

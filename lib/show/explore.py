@@ -35,8 +35,7 @@ class Control:
 
     def __post_init__(self) -> None:
         if self.value not in self.options:
-            known = f"not one of {self.options[:10]}"
-            raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is {known}")
+            raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is none of {self.options[:10]}")
 
     def stops(self, count: int) -> tuple[Any, ...]:
         """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start."""
@@ -90,15 +89,13 @@ class Explorer:
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
 
-    def grid(self, limit: int = 400, named: int = 160) -> dict[str, tuple[Any, ...]]:
-        """Return the stops of each control, for tests and pages without a kernel: they draw all combinations.
+    def grid(self, limit: int = 400) -> dict[str, tuple[Any, ...]]:
+        """Return the stops of each control, for tests and pages without a kernel, which draw all combinations.
 
-        All options if that makes at most `limit` settings; otherwise sliders first, and the longest, keep fewer of
-        them, until about `named` settings are left.
+        All options where they make at most `limit` settings; else the longest sliders keep fewer of them, at least 3.
         """
         counts = {name: len(control.options) for name, control in self.controls.items()}
-        room = limit if math.prod(counts.values()) <= limit else named
-        while math.prod(counts.values()) > room and max(counts.values()) > 3:
+        while math.prod(counts.values()) > limit and max(counts.values()) > 3:
             sliders = [name for name, count in counts.items() if count > 3 and isinstance(self.controls[name], Slider)]
             counts[max(sliders or counts, key=counts.__getitem__)] -= 1
         return {name: control.stops(counts[name]) for name, control in self.controls.items()}
@@ -109,15 +106,12 @@ class Explorer:
         self.figure = self.draw(**self.values)
         return self.figure
 
-    def _frame(self) -> str:
-        return frame(self.figure)
-
     @cached_property
     def widget(self) -> Any:
         """The ipywidgets box: a row of controls over the figure. Made once."""
         import ipywidgets
 
-        shown = ipywidgets.HTML(self._frame())
+        shown = ipywidgets.HTML(frame(self.figure))
         frames = {repr(self.values): shown.value}  # draw is pure: what was shown once comes back at once
 
         def changed(name: str, change: Mapping[str, Any]) -> None:
@@ -127,7 +121,7 @@ class Explorer:
                     self.update()
                     if len(frames) == KEPT:
                         frames.pop(next(iter(frames)))
-                    frames[settings] = self._frame()
+                    frames[settings] = frame(self.figure)
                 shown.value = frames[settings]
             except Exception as error:
                 text = html.escape(f"{type(error).__name__}: {error}")

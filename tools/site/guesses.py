@@ -46,7 +46,7 @@ NUMBERS: dict[str, Callable[[Any], str]] = {
     ".0f %": lambda number: f"{100 * number:.0f}",
     "digits": lambda number: str([int(digits) for digits in re.findall(r"\d+", str(number))]),
 }
-WORDS: dict[str, Callable[[Any], str]] = {"as it is": str, "upper": str.upper, "lower": str.lower, "repr": repr}
+WORDS: dict[str, Callable[[Any], str]] = {"repr": repr, "as it is": str, "upper": str.upper, "lower": str.lower}
 LISTS: dict[str, Callable[[Any], str]] = {
     "list": lambda value: repr(_nested(value)),
     "tuple": lambda value: repr(tuple(value)),
@@ -75,7 +75,7 @@ def predictions(source: str, space: dict[str, Any]) -> list[dict[str, Any]]:
 
 def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
     """Return what a check says of any guess. known, named: what the notebook tells it beside the guess."""
-    with _one_truth(function, known, named) as truth:
+    with one_truth(function, known, named) as truth:
 
         def check(guess: Any) -> Verdict:
             try:
@@ -108,7 +108,10 @@ def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
 def fragment(prediction: Mapping[str, Any], name: str) -> str:
     """Return the HTML that guess.js turns into a prediction. name: under which the guess is remembered."""
     data = html.escape(json.dumps(prediction, ensure_ascii=False, separators=(",", ":")))
-    return f'<div class="guess" id="{name}" data-guess="{data}"></div>'
+    still = (
+        f"<noscript>Guess {html.escape(prediction['what'])}; without a script, the notebook has the answer.</noscript>"
+    )
+    return f'<div class="guess" id="{name}" data-guess="{data}">{still}</div>'
 
 
 # ---- what to ask about
@@ -123,8 +126,8 @@ def _guesses(function: Any) -> Iterator[Guess]:
 
 
 @contextmanager
-def _one_truth(function: Any, known: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Any]:
-    """Compute the truth once; a check computes it for each guess, some with processes."""
+def one_truth(function: Any, known: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Any]:
+    """Compute the truth once, and give it; a check computes it for each guess, some with processes."""
     guess = next(_guesses(function))
     compute, truth = guess.truth, guess.truth(*known, **named)
     object.__setattr__(guess, "truth", lambda *known, **named: truth)
@@ -267,7 +270,7 @@ def _of_lists(check: Check, truth: Any) -> dict[str, Any]:
     """Return what is said of lists. as: their type, at: of single ones, shapes: of others of a shape, other: of any."""
     container: Any = tuple if isinstance(truth, tuple) else list
     lists = [[*range(k, 97, 96 // size)][:size] for size in range(1, 9) for k in (3, 2, 5)]
-    lists += [[], ["x"], ["y"], ["yes", "no"], ["no", "so"]]
+    lists += [each[::-1] for each in lists] + [[], ["x"], ["y"], ["yes", "no"], ["no", "so"]]
     if isinstance(truth, list | tuple):
         lists += [_moved(truth, by) for by in (11, 13, 17)]
     shapes: dict[str, set[Sentence]] = {}

@@ -37,7 +37,8 @@
   }
 
   function repr(number) {
-    if (Number.isInteger(number) && Math.abs(number) < 1e16) return `${Object.is(number, -0) ? "-0" : number}.0`;
+    if (Math.abs(number) >= 1e16) return number.toExponential();
+    if (Number.isInteger(number)) return `${Object.is(number, -0) ? "-0" : number}.0`;
     const text = String(number), small = /^(-?)0\.0000(0*)([1-9])(\d*)$/.exec(text); // Python: 1e-05
     if (!small) return text.replace(/e([+-])(\d)$/, "e$10$2");
     const power = String(5 + small[2].length).padStart(2, "0");

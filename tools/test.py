@@ -27,8 +27,6 @@ from tools.execute import ENVIRONMENT
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
-#: The small site in chromium: with the widgets, when a browser is there.
-SITE = "tests/site/test_browser.py"
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]
@@ -59,8 +57,8 @@ def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
         ]
         return [Step("units and properties", [*fast_ones, *BOTH_CORES, "-m", "not ranks"], 10)]
     chosen = find(names) if names else notebooks()
-    first = Step("units, properties, hygiene", [*folders, f"--ignore={SITE}", *BOTH_CORES], 30)
-    widgets = [SITE, "tests/browser", "-n", "3", "--dist", "worksteal"]
+    first = Step("units, properties, hygiene", [*folders, *BOTH_CORES], 30)
+    widgets = ["tests/browser", "-n", "3", "--dist", "worksteal"]
     if names:
         numbers = sorted({path.name[:2] for path in chosen})
         rooms = [path for number in numbers if (ROOT / (path := f"tests/support/n{number}")).exists()]

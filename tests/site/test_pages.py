@@ -18,6 +18,11 @@ from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
 
 
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return small.site(tmp_path_factory.mktemp("course"))
+
+
 def read(site: Site, name: str) -> str:
     return (site.folder / name).read_text(encoding="utf-8")
 

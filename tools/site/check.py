@@ -8,6 +8,7 @@ prediction answers as Python does, the search finds, what was done is remembered
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ FETCHED = {"script": "src", "img": "src", "link": "href", "source": "src", "ifra
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1280, "height": 900}
 GUESS = "3.7"
+HEAVIEST = 45  # MB, without the PDF
 #: Where, how, and what axe looks for: in the dark only colours differ, on a phone all but colours.
 VIEWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("light", {"color_scheme": "light"}, {}),
@@ -108,6 +110,9 @@ def files(folder: Path, report: Report) -> None:
             report.counts["links"] += 1
             faults += broken(link, name, folder, pages)
         report.faults += [f"{name}: {fault}" for fault in faults]
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".pdf")
+    report.counts["MB"] = math.ceil(size / 1e6)
+    report.faults += [f"the site has {size / 1e6:.0f} MB, more than {HEAVIEST}"] if size > HEAVIEST * 1e6 else []
     for sheet in folder.glob("static/*.css"):
         outside = re.findall(r"url\(|@import", sheet.read_text(encoding="utf-8"))
         report.faults += [f"{sheet.name}: {word} fetches something" for word in outside]

@@ -56,8 +56,10 @@ window.course = (() => {
     const link = document.createElement("a"), head = document.createElement("b"), said = document.createElement("span");
     link.href = file + (anchor ? `#${anchor}` : "");
     head.textContent = title === page ? page : `${page} › ${title}`;
-    const first = Math.max(0, Math.min(...words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0), text.length) - 50);
-    marked(said, (first ? "…" : "") + text.slice(first === text.length - 50 ? 0 : first, first + 150) + "…", words);
+    const places = words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0);
+    const first = text.lastIndexOf(" ", Math.max(0, Math.min(...places, text.length) - 40)) + 1; // whole words
+    const start = places.length ? first : 0, end = text.indexOf(" ", start + 150);
+    marked(said, (start ? "… " : "") + text.slice(start, end < 0 ? undefined : end) + (end < 0 ? "" : " …"), words);
     link.append(head, said);
     return link;
   }

@@ -175,19 +175,20 @@ class Writer:
     def _outputs(self, cell: Mapping[str, Any]) -> Iterator[str]:
         name = str(cell.get("id"))
         for output in cell["outputs"]:
-            kind, data = output["output_type"], output.get("data", {})
+            kind, data, marks = output["output_type"], output.get("data", {}), output.get("metadata", {})
+            drawn = any(name in PICTURES for name in data)
             if kind == "stream":
                 yield text.printed(joined(output["text"]), "stderr" if output["name"] == "stderr" else "")
             elif kind == "error":
                 yield text.printed("\n".join(output["traceback"]), "traceback")
-            elif "atlas" in output.get("metadata", {}):
-                yield self.executed.atlases[name][output["metadata"]["atlas"]]
-            elif "guess" in output.get("metadata", {}):
+            elif drawn and "atlas" in marks:  # another widget has its still form in HTML
+                yield self.executed.atlases[name][marks["atlas"]]
+            elif "guess" in marks:
                 self.predictions += 1
-                number = output["metadata"]["guess"]
+                number = marks["guess"]
                 prediction = self.executed.guesses[name][number]
                 yield guesses.fragment(prediction, f"guess-{self.number}-{name}-{number}")
-            elif any(name in PICTURES for name in data):
+            elif drawn:
                 yield self._picture(output)
             elif "text/html" in data:
                 markup = joined(data["text/html"])

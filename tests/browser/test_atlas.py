@@ -95,7 +95,7 @@ def test_every_setting_of_every_control_shows_what_python_draws_and_a_wrong_fram
     offline.goto(write(tmp_path / "page.html", atlas.fragment(explorer, stops, frames, "one")))
     assert complaints(offline, explorer, stops) == []
     assert offline.locator(".atlas-picture").evaluate("picture => picture.complete && picture.naturalWidth > 0")
-    slider = offline.get_by_role("slider", name="share")
+    slider = offline.get_by_role("slider", name="share", exact=True)
     slider.focus()
     for _ in range(3):
         offline.keyboard.press("ArrowLeft")

@@ -239,10 +239,11 @@ def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
     said = [html.escape(str(stop)) for stop in stops]
     if isinstance(control, Slider):
         told = html.escape(json.dumps([str(stop) for stop in stops], ensure_ascii=False))
+        ends = f'min="0" max="{len(stops) - 1}" step="1" value="{place}"'
         return (
             f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}" '
-            f'min="0" max="{len(stops) - 1}" step="1" value="{place}" aria-valuetext="{said[place]}"{still}> '
-            f'<output for="{name}">{said[place]}</output></label>'
+            f'{ends} aria-label="{label}" aria-valuetext="{said[place]}"{still}> '
+            f'<output for="{name}" aria-hidden="true">{said[place]}</output></label>'
         )
     options = "".join(f"<option{' selected' * (k == place)}>{text}</option>" for k, text in enumerate(said))
     return f'<label class="atlas-choice"><span>{label}</span> <select id="{name}"{still}>{options}</select></label>'

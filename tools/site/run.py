@@ -23,6 +23,8 @@ from tools.save import tidy
 from tools.site.keys import digest, files, house, rooms_of
 
 CELL_SECONDS = 300
+#: What makes a run of this package: how its pages look is written elsewhere, and runs nothing again.
+OURS = ("run", "capture", "atlas", "guesses", "keys")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     home = house(rooms_of(cell.source for cell in code))
-    ours = files([ROOT / "tools" / "save.py", *Path(__file__).parent.glob("*.py")])
+    ours = files([ROOT / "tools" / "save.py", *(Path(__file__).with_name(f"{name}.py") for name in OURS)])
     key = digest(home, ours, limit, sample, *(part for cell in code for part in (cell.id, cell.source)))
     kept = cache / "runs" / f"{path.stem}-{key}.json"
     if not kept.exists():

@@ -136,7 +136,7 @@ def broken(link: str, name: str, folder: Path, pages: dict[str, Reader]) -> list
 @contextmanager
 def opened(browser: Browser, report: Report, **options: Any) -> Iterator[Page]:
     """Open an empty page without a network; what it asks for, and what its scripts throw, are faults."""
-    context = browser.new_context(**{"viewport": DESK, **options})
+    context = browser.new_context(**{"viewport": DESK, "reduced_motion": "reduce", **options})
     page = context.new_page()
 
     def asked(request: Asked) -> None:

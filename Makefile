@@ -7,11 +7,13 @@ NB ?=
 FRESH ?=
 FAST ?=
 RECORD ?=
+PDF ?=
+CHECK ?=
 REPO ?=
 REF ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test run save bench lint stamp readme environment environment-test
+.PHONY: help lab test run save site bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -41,6 +43,10 @@ run: environment ## run every notebook, save nothing, report seconds (5 minutes;
 save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (1 minute each; FRESH=1 measures again)
 	@echo "Running and saving $(or $(NB),… which one? make save NB=03, or NB=all) (up to 1 minute each)."
 	@$(PY) -m tools.save $(if $(FRESH),--fresh) $(NB)
+
+site: environment-test ## build the course as pages that need no kernel, build/site (40 minutes once, then 1): NB=03 runs one, PDF=1, CHECK=1
+	@echo "Building build/site (the first time each notebook is run and each figure drawn in all its settings: 40 minutes)."
+	@$(PY) -m tools.site $(NB) $(if $(PDF),--pdf) $(if $(CHECK),--check)
 
 bench: environment ## print the benchmark tables (3 minutes)
 	@echo "Measuring: ours against torch's, interleaved (3 minutes; close what else is running)."

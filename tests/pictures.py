@@ -1,5 +1,6 @@
 """Settings of an interactive figure to try, and what it tells there."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,10 +12,10 @@ from lib.show.style import alt_text
 
 
 def corners(explorer: Explorer, count: int) -> list[dict[str, Any]]:
-    """Return `count` of an explorer's corners, the same every time: lowest ends, highest ends, and others by lot."""
-    ends = [{name: control.corners[end] for name, control in explorer.controls.items()} for end in (0, -1)]
-    others = [values for values in explorer.corners() if values not in ends]
-    return (ends + random.Random(0).sample(others, len(others)))[:count]
+    """Return `count` of an explorer's settings, the same every time: all lowest, all highest, others by lot."""
+    grid = explorer.grid()
+    lowest, *others, highest = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [lowest, highest, *random.Random(0).sample(others, len(others))][:count]
 
 
 def told(

@@ -26,13 +26,13 @@ class Client(NotebookClient):
         """Leave the widget alone."""
 
 
-def execute(notebook: Any, folder: Path, cell_seconds: float = 120) -> None:
+def execute(notebook: Any, folder: Path, cell_seconds: float = 120, client: type[Client] = Client) -> None:
     """Run all cells of `notebook` in place, with `folder` as working directory.
 
     Raises one of FAILURES when a cell that is not tagged `raises-exception` fails, or takes more than `cell_seconds`.
     """
     os.environ.update(ENVIRONMENT)
-    client = Client(
+    client(
         notebook,
         timeout=cell_seconds,
         kernel_name="python3",
@@ -40,5 +40,4 @@ def execute(notebook: Any, folder: Path, cell_seconds: float = 120) -> None:
         store_widget_state=False,
         extra_arguments=["--log-level=40"],  # not: "Kernel is running over TCP", on this machine
         resources={"metadata": {"path": str(folder)}},
-    )
-    client.execute()
+    ).execute()

@@ -26,7 +26,7 @@ from tools import lab
 from tools.execute import ENVIRONMENT
 from tools.project import ROOT, find, notebooks
 
-FOLDERS = ["lib", "support", "tools", "property", "notebooks", "gpu"]
+FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]

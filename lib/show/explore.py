@@ -11,8 +11,9 @@ from __future__ import annotations
 import base64
 import html
 import itertools
+import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -34,13 +35,15 @@ class Control:
 
     def __post_init__(self) -> None:
         if self.value not in self.options:
-            known = f"not one of {self.options[:10]}"
-            raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is {known}")
+            raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is none of {self.options[:10]}")
 
-    @property
-    def corners(self) -> tuple[Any, ...]:
-        """The settings worth trying: the ends of a slider, every choice of anything else."""
-        return (self.options[0], self.options[-1]) if isinstance(self, Slider) else self.options
+    def stops(self, count: int) -> tuple[Any, ...]:
+        """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start."""
+        last, start = len(self.options) - 1, self.options.index(self.value)
+        places = {round(k * last / (count - 1)) for k in range(count)} if count <= last else {*range(last + 1)}
+        if start not in places and (inner := places - {0, last}):  # the nearest stop gives its place to the start
+            places.remove(min(inner, key=lambda place: abs(place - start)))
+        return tuple(self.options[place] for place in sorted(places | {start}))
 
 
 class Slider(Control):
@@ -86,16 +89,16 @@ class Explorer:
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
 
-    def corners(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings a test should draw: all combinations of ends, and each control swept on its own."""
-        corners = itertools.product(*(control.corners for control in self.controls.values()))
-        swept = (
-            tuple({**self.values, name: option}.values())
-            for name, control in self.controls.items()
-            for option in control.options
-        )
-        for values in dict.fromkeys(itertools.chain(corners, swept)):
-            yield dict(zip(self.controls, values, strict=True))
+    def grid(self, limit: int = 400) -> dict[str, tuple[Any, ...]]:
+        """Return the stops of each control, for tests and pages without a kernel, which draw all combinations.
+
+        All options where they make at most `limit` settings; else the longest sliders keep fewer of them, at least 3.
+        """
+        counts = {name: len(control.options) for name, control in self.controls.items()}
+        while math.prod(counts.values()) > limit and max(counts.values()) > 3:
+            sliders = [name for name, count in counts.items() if count > 3 and isinstance(self.controls[name], Slider)]
+            counts[max(sliders or counts, key=counts.__getitem__)] -= 1
+        return {name: control.stops(counts[name]) for name, control in self.controls.items()}
 
     def update(self, **values: Any) -> Figure:
         """Draw with changed settings, as moving a control does."""
@@ -103,15 +106,12 @@ class Explorer:
         self.figure = self.draw(**self.values)
         return self.figure
 
-    def _frame(self) -> str:
-        return frame(self.figure)
-
     @cached_property
     def widget(self) -> Any:
         """The ipywidgets box: a row of controls over the figure. Made once."""
         import ipywidgets
 
-        shown = ipywidgets.HTML(self._frame())
+        shown = ipywidgets.HTML(frame(self.figure))
         frames = {repr(self.values): shown.value}  # draw is pure: what was shown once comes back at once
 
         def changed(name: str, change: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Explorer:
                     self.update()
                     if len(frames) == KEPT:
                         frames.pop(next(iter(frames)))
-                    frames[settings] = self._frame()
+                    frames[settings] = frame(self.figure)
                 shown.value = frames[settings]
             except Exception as error:
                 text = html.escape(f"{type(error).__name__}: {error}")

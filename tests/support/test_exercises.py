@@ -155,8 +155,8 @@ def test_a_guess_is_only_commented_on_and_none_is_told_nothing(name):
     room, function = name.split(".")
     right, wrong, *told = GUESSES[name]
     comment = getattr(ROOMS[room], function)
-    missing, hit, missed, odd = (comment(guess, *told) for guess in (None, right, wrong, "forty-two"))
-    assert {verdict.status for verdict in (missing, hit, missed, odd)} == {"note"}
+    missing, hit, missed, odd, dot = (comment(guess, *told) for guess in (None, right, wrong, "forty-two", "."))
+    assert {verdict.status for verdict in (missing, hit, missed, odd, dot)} == {"note"}
     assert missing.message.startswith("No guess yet for ")
     assert missing.message.endswith("Put one in place of None: a wrong guess teaches more than none.")
     assert "that is it" in hit.message

@@ -19,7 +19,7 @@ from support.ranks import source_of
 
 def _percent(number: Any) -> Any:
     """Read "43 %" and a share, 0.43, as per cent."""
-    if isinstance(number, str) and re.fullmatch(r"[\d.]+ ?%?", number.strip()):
+    if isinstance(number, str) and re.fullmatch(r"\d*\.?\d+ ?%?", number.strip()):
         number = float(number.strip(" %"))
     return 100 * number if isinstance(number, float) and 0 < number < 1 else number
 

@@ -1,6 +1,7 @@
 """Every interactive figure is a pure function with controls around it; the still frame and the live one are equal."""
 
 import base64
+import math
 
 import matplotlib
 import pytest
@@ -44,7 +45,7 @@ def test_the_first_frame_is_drawn_at_once_or_its_error_raised_and_one_output_car
     assert base64.b64decode(data["image/png"]) == png(explorer.figure) and 'alt="3 red bars"' in frame_of(explorer)
 
 
-def test_moving_each_control_changes_the_figure_and_corners_reach_every_position():
+def test_moving_each_control_changes_the_figure():
     explorer = explore(draw_bars, **CONTROLS)
     count, color, hatched = controls_of(explorer)
     frames = [frame_of(explorer)]
@@ -52,9 +53,23 @@ def test_moving_each_control_changes_the_figure_and_corners_reach_every_position
         widget.value = value
         frames.append(frame_of(explorer))
     assert len(set(frames)) == 4 and alt_text(explorer.figure) == "4 blue bars, hatched"
-    corners = list(explore(draw_bars, **CONTROLS).corners())
-    assert {"count": 9, "color": "blue", "hatched": True} in corners
-    assert {corner["count"] for corner in corners} == set(range(1, 10))
+
+
+def test_a_grid_has_all_settings_of_a_small_explorer_and_of_a_large_one_ends_start_and_every_choice():
+    small = explore(draw_bars, **CONTROLS)
+    assert small.grid() == {name: control.options for name, control in small.controls.items()}
+    wide = {**CONTROLS, "count": whole(1, 500, 37, "n")}
+    for limit in (40, 61, 200):
+        grid = explore(draw_bars, **wide).grid(limit)
+        count = grid["count"]
+        assert {1, 37, 500} <= {*count} and list(count) == sorted(count)
+        assert grid["color"] == CONTROLS["color"].options and grid["hatched"] == (False, True)
+        assert limit - 4 < math.prod(map(len, grid.values())) <= limit
+
+
+@pytest.mark.parametrize(("count", "stops"), [(2, (0, 7, 19)), (3, (0, 7, 19)), (4, (0, 7, 13, 19)), (99, range(20))])
+def test_stops_are_evenly_spread_and_the_one_nearest_to_the_start_gives_way(count, stops):
+    assert whole(0, 19, 7, "n").stops(count) == tuple(stops)
 
 
 def test_a_slider_that_moves_back_draws_nothing_twice_until_many_frames_were_seen(monkeypatch):

@@ -1,0 +1,115 @@
+"""The small site in chromium with the network off: the check finds nothing, and finds each fault that is planted."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.site import small
+from tools.site import check, pdf
+from tools.site.build import Site
+from tools.site.check import Report, opened
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return small.site(tmp_path_factory.mktemp("course"))
+
+
+def test_everything_on_the_small_site_works_without_a_network(site: Site, browser: Browser):
+    report = check.check(site.folder, browser)
+    assert report.faults == []
+    tried = {name: report.counts[name] for name in ("pages", "explorers", "controls", "predictions", "solutions")}
+    assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 1}
+
+
+FAULTS = {
+    "the picture data:, has no alt text": '<img src="data:,">',
+    "the link #gone names a heading that is not there": '<a href="#gone">gone</a>',
+    "color-contrast": '<p style="color: #999; background: #fff">pale</p>',
+    "it fetches https://example.org/a.js from outside": '<script src="https://example.org/a.js"></script>',
+    "asks for https://example.org/b": "<script>fetch('https://example.org/b').catch(() => {})</script>",
+    "a script failed: nowhere is not defined": "<script>nowhere()</script>",
+    "pixels wider than the window": '<div style="width: 3000px; height: 1px"></div>',
+    "the id 'twice' stands there 2 times": '<i id="twice"></i><i id="twice"></i>',
+}
+
+
+def test_every_planted_fault_is_found(site: Site, browser: Browser, tmp_path: Path):
+    folder, report = tmp_path / "site", Report()
+    shutil.copytree(site.folder, folder)
+    page = folder / "01_other.html"
+    page.write_text(page.read_text("utf-8").replace("</article>", f"{''.join(FAULTS.values())}</article>"), "utf-8")
+    check.files(folder, report)
+    check.look(browser, folder, [page.name], report)
+    assert {found.partition(":")[0].partition(",")[0] for found in report.faults} == {page.name}
+    assert [fault for fault in FAULTS if not any(fault in found for found in report.faults)] == []
+
+
+def test_a_frame_that_says_something_else_is_found(site: Site, browser: Browser, tmp_path: Path):
+    shutil.copytree(site.folder, tmp_path / "site")
+    script = tmp_path / "site" / "static" / "atlas.js"
+    script.write_text(script.read_text("utf-8").replace("picture.alt = alt", "picture.alt = `${alt}!`"), "utf-8")
+    report = Report()
+    with opened(browser, report) as page:
+        page.goto((tmp_path / "site" / "00_small.html").as_uri())
+        check.explorers(page, report, patience=100)
+    assert "it says 1 squares, on!, not 1 squares, on" in report.faults[0]
+
+
+def test_theme_and_memory_last_from_page_to_page(site: Site, browser: Browser):
+    with opened(browser, Report(), color_scheme="light") as page:
+        page.goto((site.folder / "index.html").as_uri())
+        page.locator("#theme").click()
+        page.goto((site.folder / "00_small.html").as_uri())
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 25, 30)"
+        assert page.locator("#theme").inner_text() == "Light"
+        page.locator(".guess input").fill("5")
+        page.keyboard.press("Enter")
+        assert "one too many" in page.locator(".guess-answer").inner_text()
+        page.reload()
+        assert page.locator(".guess input").input_value() == "5"
+
+
+def test_keys_reach_the_text_and_the_search(site: Site, browser: Browser):
+    with opened(browser, Report()) as page:
+        page.goto((site.folder / "01_other.html").as_uri())
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the text"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "content"
+        page.keyboard.press("/")
+        page.keyboard.type("begin with one")
+        page.locator("#found a").first.wait_for()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        page.wait_for_url(re.compile(r"00_small\.html#exercise-1-write-f$"))
+
+
+def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser: Browser):
+    with opened(browser, Report()) as page:
+        page.goto((site.folder / "00_small.html").as_uri())
+        hint, solution = page.get_by_text("Begin with").first, page.get_by_text("It doubles").first
+        assert not hint.is_visible() and page.locator(".guess").is_visible()
+        page.emulate_media(media="print")
+        assert hint.is_visible() and not solution.is_visible() and page.locator(".atlas-picture").is_visible()
+        gone = page.locator(".solution, .atlas-controls, .guess, .top, .contents, .turn, .done").all()
+        assert len(gone) == 7 and not any(each.is_visible() for each in gone)
+
+
+def test_the_pdf_holds_all_pages_and_leads_inside_itself(site: Site, browser: Browser):
+    whole = pdf.joined(site)
+    assert "<script" not in whole and whole.count('<article id="') == 3
+    reader = check.Reader()
+    reader.feed(whole)
+    assert max(reader.ids.values()) == 1
+    assert [link for link in reader.links if link.startswith("#") and link[1:] not in reader.ids] == []
+    assert "#01_other--a-second-idea" in reader.links
+    assert pdf.make(site, browser).read_bytes().startswith(b"%PDF") and not (site.folder / "print.html").exists()

@@ -1,0 +1,249 @@
+"""An explorer without a kernel: a frame for each setting of its grid, cut into elements, each element kept once.
+
+Atlas     the frames of one drawing function, kept in a file by what they depend on
+payload   what the page unpacks: elements, frames as lists of their numbers, settings, words
+fragment  the HTML of one explorer: its controls, its first frame as a still picture, its payload
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import html
+import io
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from lib.show.explore import Explorer, Slider, Switch
+from lib.show.style import STYLE, alt_text, png, shown_size
+from tools.site.keys import Unkeyed, digest, fingerprint
+
+Stops = dict[str, tuple[Any, ...]]
+LIMIT = 400
+REST = "all of them in the notebook"
+PROCESSES = 2
+
+#: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
+SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
+NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One picture: the numbers of its elements, its words, and its width on a page in CSS pixels."""
+
+    elements: tuple[int, ...]
+    words: str
+    width: int
+
+
+@dataclass
+class Atlas:
+    """Frames by their settings (as text), and the different elements that they consist of."""
+
+    elements: dict[str, int] = field(default_factory=dict)
+    frames: dict[str, Frame] = field(default_factory=dict)
+
+    def add(self, settings: str, elements: Iterable[str], words: str, width: int) -> None:
+        """Put a frame in."""
+        numbers = tuple(self.elements.setdefault(element, len(self.elements)) for element in elements)
+        self.frames[settings] = Frame(numbers, words, width)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Atlas:
+        """Return the atlas in a file, an empty one if there is none or it cannot be read."""
+        with contextlib.suppress(OSError, ValueError, zlib.error):
+            if path is not None:
+                elements, frames = json.loads(zlib.decompress(path.read_bytes()))
+                known = {settings: Frame(tuple(ids), words, width) for settings, (ids, words, width) in frames.items()}
+                return cls({text: number for number, text in enumerate(elements)}, known)
+        return cls()
+
+    def write(self, path: Path) -> None:
+        """Write a file, whole or not at all."""
+        frames = {settings: (each.elements, each.words, each.width) for settings, each in self.frames.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}")
+        beside.write_bytes(zlib.compress(json.dumps([list(self.elements), frames]).encode(), 3))
+        beside.replace(path)
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as SVG: the same text for the same picture."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context(SVG):
+        figure.savefig(buffer, format="svg", metadata=NOTHING)
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def cut(text: str) -> list[str]:
+    """Return the elements of an SVG, in order: joined, they are the picture."""
+    return [part.replace("\n", " ") for part in re.split(r"(?<=>)\n", text) if part]
+
+
+def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None) -> Stops:
+    """Return the stops that a page offers. sample: of at most so many settings, for a test: some controls stand still.
+
+    The start is always among them.
+    """
+    stops = explorer.grid(limit)
+    if sample is None:
+        return stops
+    for name, control in explorer.controls.items():
+        others = [option for option in stops[name] if option != control.value]
+        kept = [control.value, *others[: max(0, sample - 1)]]
+        stops[name] = tuple(option for option in stops[name] if option in kept)
+        sample //= len(kept)
+    return stops
+
+
+def settings_of(stops: Stops) -> list[dict[str, Any]]:
+    """Return all combinations of stops; the last control changes fastest."""
+    return [dict(zip(stops, values, strict=True)) for values in itertools.product(*stops.values())]
+
+
+_drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
+
+
+def drawn(values: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Draw a frame of the explorer in hand: its SVG, its words, its width."""
+    figure = _drawing[-1].draw(**values)
+    return svg(figure), alt_text(figure), shown_size(figure)[0]
+
+
+def key_of(explorer: Explorer, house: str) -> str | None:
+    """Return what the frames of an explorer depend on besides their values; None if nobody can tell."""
+    try:
+        return digest(house, fingerprint(explorer.draw), json.dumps(STYLE, sort_keys=True, default=str))
+    except (Unkeyed, RecursionError):
+        return None
+
+
+def frames_of(
+    explorer: Explorer, stops: Stops, cache: Path | None, house: str = "", processes: int = PROCESSES
+) -> Atlas:
+    """Return an atlas with a frame for all combinations of stops; what the cache has is not drawn again.
+
+    Raises what `draw` raises, with the settings named.
+    """
+    key = None if cache is None else key_of(explorer, house)
+    path = None if cache is None or key is None else cache / "frames" / f"{key}.atlas"
+    atlas = Atlas.read(path)
+    missing = [values for values in settings_of(stops) if repr(values) not in atlas.frames]
+    if not missing:
+        return atlas
+    _drawing.append(explorer)
+    try:
+        for values, (text, words, width) in zip(missing, _all_drawn(missing, processes), strict=True):
+            atlas.add(repr(values), cut(text), words, width)
+    finally:
+        _drawing.pop()
+    if path is not None:
+        atlas.write(path)
+    return atlas
+
+
+def _all_drawn(missing: Sequence[Mapping[str, Any]], processes: int) -> Iterable[tuple[str, str, int]]:
+    if processes < 2 or len(missing) < 8 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from map(drawn, missing)
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
+        yield from pool.map(drawn, missing, chunksize=4)
+
+
+def _begin() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the threads that torch had before the fork are not there any more
+    gc.freeze()  # figures are circles of objects: looked for too often, they take a tenth of the time
+    gc.set_threshold(200_000, 10, 10)
+
+
+def payload(explorer: Explorer, stops: Stops, atlas: Atlas) -> dict[str, Any]:
+    """Return what the page unpacks. t: elements, f: frames [runs of elements, words, width], s: the frame of a setting.
+
+    A run is the number of its first element and how many follow one another: the same picture is one frame.
+    """
+    texts = list(atlas.elements)
+    elements: dict[int, int] = {}
+    frames: dict[Frame, int] = {}
+    places = [frames.setdefault(atlas.frames[repr(values)], len(frames)) for values in settings_of(stops)]
+    packed = []
+    for frame in frames:
+        numbers = [elements.setdefault(number, len(elements)) for number in frame.elements]
+        packed.append([_runs(numbers), frame.words, frame.width])
+    return {"t": [texts[number] for number in elements], "f": packed, "s": places}
+
+
+def _runs(numbers: Sequence[int]) -> list[int]:
+    runs: list[int] = []
+    for number in numbers:
+        if runs and number == runs[-2] + runs[-1]:
+            runs[-1] += 1
+        else:
+            runs += [number, 1]
+    return runs
+
+
+def packed(content: object) -> str:
+    """Return JSON, deflated and in base64: what the script of a page unpacks."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: with the header of gzip
+    return base64.b64encode(squeeze.compress(text.encode()) + squeeze.flush()).decode()
+
+
+def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
+    """Return the HTML of one explorer. name: its own on the page, for the ids of its controls.
+
+    Without a script it is the still first frame, and its controls are hidden.
+    """
+    start = explorer.draw(**{each: control.value for each, control in explorer.controls.items()})
+    words, (width, height) = html.escape(alt_text(start)), shown_size(start)
+    total = math.prod(len(control.options) for control in explorer.controls.values())
+    here = math.prod(map(len, stops.values()))
+    said = f"All {total:,} settings." if here == total else f"Here {here:,} of {total:,} settings; {REST}."
+    controls = "".join(_control(f"{name}-{each}", control, stops[each]) for each, control in explorer.controls.items())
+    return (
+        f'<figure class="atlas" id="{name}" data-settings="{here}">'
+        f'<div class="atlas-controls" role="group" aria-label="Controls of the figure" hidden>{controls}</div>'
+        f'<img class="atlas-picture" alt="{words}" width="{width}" height="{height}" '
+        f'src="data:image/png;base64,{base64.b64encode(png(start)).decode()}">'
+        f'<p class="atlas-words" aria-live="polite"></p>'
+        f'<figcaption class="atlas-count">{said}</figcaption>'
+        f'<script type="application/x-atlas">{packed(payload(explorer, stops, atlas))}</script></figure>'
+    )
+
+
+def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
+    label, place = html.escape(control.label), list(stops).index(control.value)
+    still = " disabled" if len(stops) < 2 else ""
+    if isinstance(control, Switch):
+        checked = " checked" if control.value else ""
+        return f'<label class="atlas-switch"><input type="checkbox" id="{name}"{checked}{still}> {label}</label>'
+    said = [html.escape(str(stop)) for stop in stops]
+    if isinstance(control, Slider):
+        told = html.escape(json.dumps([str(stop) for stop in stops], ensure_ascii=False))
+        ends = f'min="0" max="{len(stops) - 1}" step="1" value="{place}"'
+        return (
+            f'<label class="atlas-slider"><span>{label}</span> <input type="range" id="{name}" data-stops="{told}" '
+            f'{ends} aria-label="{label}" aria-valuetext="{said[place]}"{still}> '
+            f'<output for="{name}" aria-hidden="true">{said[place]}</output></label>'
+        )
+    options = "".join(f"<option{' selected' * (k == place)}>{text}</option>" for k, text in enumerate(said))
+    return f'<label class="atlas-choice"><span>{label}</span> <select id="{name}"{still}>{options}</select></label>'

@@ -1,0 +1,60 @@
+"""What runs in the kernel of tools.site.run: it notes what cells show and ask, and at the end draws the frames."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.show.explore import Explorer
+from lib.show.style import alt_text
+from tools.site import atlas
+from tools.site.guesses import predictions
+
+#: The explorers that each cell showed, with the picture that stands in its outputs.
+shown: dict[str, list[tuple[Explorer, str, str]]] = defaultdict(list)
+#: What guess.js needs of the predictions that each cell checks.
+guesses: dict[str, list[dict[str, Any]]] = {}
+_cell = [""]
+
+
+def begin(shell: Any, cells: Sequence[str]) -> None:
+    """Note from now on which explorers each cell shows and what it predicts; `cells` are those that will run."""
+    coming = iter([*cells, ""])
+    shell.events.register("pre_run_cell", lambda info: _cell.__setitem__(0, next(coming)))
+    shell.events.register("post_run_cell", lambda result: _ask(result.info.raw_cell, shell.user_ns))
+    bundle = Explorer._repr_mimebundle_
+
+    def noted(explorer: Explorer, include: Any = None, exclude: Any = None) -> Any:
+        shown[_cell[0]].append((explorer, atlas.svg(explorer.figure), alt_text(explorer.figure)))
+        return bundle(explorer, include, exclude)
+
+    Explorer._repr_mimebundle_ = noted  # type: ignore
+
+
+def _ask(source: str, space: dict[str, Any]) -> None:
+    if found := predictions(source, space):
+        guesses[_cell[0]] = found
+
+
+def finish(file: str, cache: str, house: str, limit: int, sample: int | None, stem: str) -> None:
+    """Draw the frames of all that was shown and write the fragments, and what was counted, to a file.
+
+    Raises RuntimeError when an explorer draws its start otherwise than where it was shown: a cell below changed what
+    it reads.
+    """
+    fragments: dict[str, list[str]] = {}
+    for cell, explorers in shown.items():
+        for number, (explorer, picture, words) in enumerate(explorers):
+            start = explorer.draw(**{name: control.value for name, control in explorer.controls.items()})
+            if alt_text(start) != words or atlas.svg(start) != picture:
+                raise RuntimeError(
+                    f"{stem}: the explorer of cell {cell} draws another start now than where it was shown"
+                )
+            stops = atlas.stops_of(explorer, limit, sample)
+            frames = atlas.frames_of(explorer, stops, Path(cache), house)
+            name = f"atlas-{stem[:2]}-{cell}-{number}"
+            fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name))
+    Path(file).write_text(json.dumps({"atlases": fragments, "guesses": guesses}), encoding="utf-8")

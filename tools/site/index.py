@@ -1,0 +1,191 @@
+"""The first page, with the map of the course and what the reader has done, and the page of the glossary."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import recordings
+from tools.readme import title_table
+from tools.site.frame import NAME
+from tools.site.links import GLOSSARY, Links
+from tools.site.page import Page, Section
+from tools.site.text import Markdown, slug
+
+#: The ways through the course: title, what it is about, the first and the last notebook.
+TRACKS = [
+    ("Begin here", "One training step that several processes share, and who waits for whom in it.", 0, 0),
+    ("The data track", "How training data reaches many ranks: loaders, samplers, shards, data parallel.", 1, 6),
+    ("The pipeline track", "How one model runs on many devices: micro-batches, clocks, checkpoints, GPipe.", 7, 12),
+    ("Both together", "CUDA streams, schedules without bubbles, and replicas × stages.", 13, 15),
+]
+#: Where a notebook stands on the map: its column and its row.
+PLACES: dict[int, tuple[float, float]] = {0: (0, 0.5), 13: (7, 0.5), 14: (8, 0.5), 15: (9, 0.5)}
+PLACES |= {number: (number, 0.0) for number in range(1, 7)} | {number: (number - 6, 1.0) for number in range(7, 13)}
+COLUMN, ROW, RADIUS, EDGE = 88, 120, 22, 64
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the index says of a notebook."""
+
+    page: Page
+    will: str
+    needs: str
+    before: list[int]
+    seconds: float | None
+
+    @property
+    def number(self) -> int:
+        """The number that its file begins with."""
+        return int(self.page.stem[:2])
+
+
+def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
+    """Return what the title tables of the notebooks and the recorded seconds say."""
+    seconds = recordings.load("seconds")["seconds"]
+    found = []
+    for page in pages:
+        path = links.root / "notebooks" / f"{page.stem}.ipynb"
+        _, columns = title_table(path)
+        markdown = Markdown(links.seen_from("notebooks"))
+        always = columns["Needs"].partition(";")[0]  # behind it stands what only a part of the notebook needs
+        before = sorted({int(number) for number in re.findall(r"\]\((\d\d)_", always)})
+        will, needs = markdown.inline(columns["You will"]), markdown.inline(columns["Needs"])
+        found.append(Entry(page, will, needs, before, seconds.get(path.name)))
+    return found
+
+
+def glance(path: Path, links: Links) -> str:
+    """Return what stands below the title of a notebook's page: what to expect, and the ways to run it."""
+    _, columns = title_table(path)
+    markdown = Markdown(links.seen_from("notebooks"))
+    rows = [(name, value) for name, value in columns.items() if not name.startswith("Previous")]
+    listed = "".join(f"<div><dt>{name}</dt><dd>{markdown.inline(value)}</dd></div>" for name, value in rows)
+    return f"""<dl class="glance">{listed}</dl>
+<p class="ways"><a href="{html.escape(links.colab(path.stem))}">Open in Colab</a>
+<a href="notebooks/{path.name}" download>Download the notebook</a></p>
+<p class="quiet">This page shows one run of the notebook. Figures with controls and predictions work here;
+exercises are written in the notebook, where a check answers you.</p>"""
+
+
+def picture(listed: Sequence[Entry]) -> str:
+    """Return the map as SVG: each notebook a link, lines from those that it builds on."""
+    places = {entry.number: _middle(entry.number) for entry in listed if entry.number in PLACES}
+    lines: list[str] = []
+    nodes = []
+    direct = {entry.number: set(entry.before) & set(places) for entry in listed if entry.number in places}
+    behind: dict[int, set[int]] = {}  # all that a notebook builds on, by whatever way
+    for number in sorted(direct):
+        behind[number] = direct[number].union(*(behind.get(before, set()) for before in direct[number]))
+    for number, befores in direct.items():
+        implied = set().union(*(behind.get(before, set()) for before in befores))
+        lines += [f'<path d="{_line(before, number)}"/>' for before in sorted(befores - implied)]
+    for entry in listed:
+        if entry.number not in places:
+            continue
+        x, y = places[entry.number]
+        nodes.append(
+            f'<a href="{entry.page.name}" aria-label="{html.escape(entry.page.title)}">'
+            f"<title>{html.escape(entry.page.title)}</title>"
+            f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS}" data-map="{entry.number:02d}"/>'
+            f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text></a>'
+        )
+    width, height = 9 * COLUMN + 2 * 40, ROW + 2 * EDGE
+    words = [(_middle(1)[0] - RADIUS, 18, "data"), (_middle(7)[0] - RADIUS, height - 8, "pipeline")]
+    names = "".join(f'<text class="track" x="{x:g}" y="{y:g}">{name}</text>' for x, y, name in words)
+    return f"""<nav class="map scroll" aria-label="Map of the course">
+<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">
+<g class="lines" aria-hidden="true">{"".join(lines)}</g>{names}
+{"".join(nodes)}
+</svg></nav>"""
+
+
+def _middle(number: int) -> tuple[float, float]:
+    column, row = PLACES[number]
+    return 40 + column * COLUMN, EDGE + row * ROW
+
+
+def _line(before: int, after: int) -> str:
+    (x, y), (u, v) = _middle(before), _middle(after)
+    if y == v and u - x > COLUMN:  # over those between, on the outside of its track
+        bend = (18 + 8 * (u - x) / COLUMN) * (-1 if y <= EDGE else 1)
+        side = RADIUS * (-1 if bend < 0 else 1)
+        return f"M{x:g} {y + side:g}C{x + 20:g} {y + side + bend:g} {u - 20:g} {v + side + bend:g} {u:g} {v + side:g}"
+    return f"M{x + RADIUS:g} {y:g}C{(x + u) / 2:g} {y:g} {(x + u) / 2:g} {v:g} {u - RADIUS:g} {v:g}"
+
+
+def card(entry: Entry) -> str:
+    """Return what the index shows of one notebook."""
+    seconds = "" if entry.seconds is None else f"<span>runs in {entry.seconds:.0f} s on a CPU</span>"
+    page = entry.page
+    counts = [(page.predictions, "prediction"), (page.exercises, "exercise")]
+    counted = ", ".join(_count(number, word) for number, word in counts if number)
+    needs = f"<span>needs {entry.needs}</span>"
+    return f"""<li><h3><a href="{page.name}">{html.escape(page.title)}</a></h3>
+<p>You {entry.will}.</p>
+<p class="quiet facts">{seconds}{needs}</p>
+<p class="progress" data-of="{entry.number:02d}" data-predictions="{page.predictions}" data-exercises="{page.exercises}"
+>{counted}</p></li>"""
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def index(pages: Sequence[Page], links: Links) -> str:
+    """Return the main part of the first page."""
+    listed = entries(pages, links)
+    tracks = []
+    for title, about, first, last in TRACKS:
+        cards = [card(entry) for entry in listed if first <= entry.number <= last]
+        if cards:
+            tracks.append(
+                f'<section><h2>{title}</h2>\n<p>{about}</p>\n<ol class="cards">{"".join(cards)}</ol></section>'
+            )
+    return f"""<div class="hero"><h1>{NAME}</h1>
+<p class="lead">How training data reaches many ranks, and how one model runs on many devices: you predict, write, run,
+see, break and fix it. No GPU is needed.</p>
+<p>Here the course can be read without installing anything: move the controls of the figures, guess before you look,
+fold out hints and solutions. To <em>write</em> the mechanism, open a notebook in Colab or download it; every number on
+these pages comes from one run of it.</p></div>
+{picture(listed)}
+<section id="progress" hidden aria-labelledby="progress-title"><h2 id="progress-title">What you have done</h2>
+<p id="progress-said"></p>
+<p><button type="button" id="progress-save">Save it as a file</button>
+<button type="button" id="progress-forget">Forget it</button></p>
+<p class="quiet">It is kept in this browser only.</p></section>
+{"".join(tracks)}"""
+
+
+def glossary(links: Links) -> Page:
+    """Return the page of the glossary: a list of terms, each with an anchor, and what the search knows of them."""
+    source = (links.root / GLOSSARY).read_text(encoding="utf-8")
+    rows = [re.split(r"(?<!\\)\|", line.strip().strip("|")) for line in source.splitlines() if line.startswith("|")]
+    before = source[: source.index("\n|")] if rows else source
+    after = source.rpartition("|")[2] if rows else ""
+    markdown = Markdown(links.seen_from("notebooks"))
+    parts = markdown.parts(before)
+    terms, sections = [], [Section(1, "", "Glossary", "")]
+    stems = {stem[:2]: stem for stem in links.stems}
+    for term, meaning, chinese in (map(str.strip, row) for row in rows[2:]):
+        words = re.sub(r"[*`]", "", term)
+        said_of_it = re.sub(r"\((?:\d\d(?:, )?)+\)", lambda place: _numbers(place[0], stems), markdown.inline(meaning))
+        terms.append(
+            f'<dt id="{slug(words)}">{markdown.inline(term)} <span lang="zh">{markdown.inline(chinese)}</span></dt>'
+            f"<dd>{said_of_it}</dd>"
+        )
+        sections.append(Section(3, slug(words), words, re.sub(r"<[^>]*>|[*`]", "", f"{meaning} {chinese}")))
+    body = "".join(part.html for part in parts) + f'<dl class="terms">{"".join(terms)}</dl>'
+    body += "".join(part.html for part in markdown.parts(after.strip())) if after.strip() else ""
+    return Page("glossary", "Glossary", body, sections)
+
+
+def _numbers(text: str, stems: dict[str, str]) -> str:
+    def link(found: re.Match[str]) -> str:
+        return f'<a href="{stems[found[0]]}.html">{found[0]}</a>' if found[0] in stems else found[0]
+
+    return re.sub(r"\d\d", link, text)

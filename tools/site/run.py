@@ -1,0 +1,112 @@
+"""Run a notebook once, as a reader would, and keep what its page needs: outputs, explorers, predictions.
+
+They come from one run, so that pictures and sentences agree, measured ones too. The run is kept by a hash of all that
+it depends on: a change of text runs nothing again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from tools.execute import Client, execute
+from tools.kept import WIDGET
+from tools.project import ROOT
+from tools.save import tidy
+from tools.site.keys import digest, files, house, rooms_of
+
+CELL_SECONDS = 300
+#: What makes a run of this package: how its pages look is written elsewhere, and runs nothing again.
+OURS = ("run", "capture", "atlas", "guesses", "keys")
+
+
+@dataclass(frozen=True)
+class Executed:
+    """A notebook with the outputs of one fresh run, and by the id of a cell what lives on its page.
+
+    atlases: HTML, one for each explorer that the cell shows; the outputs that they stand for have their number in
+    `metadata.atlas`. guesses: what guesses.fragment and guess.js need, one for each prediction that the cell checks;
+    the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`.
+    """
+
+    notebook: dict[str, Any]
+    atlases: dict[str, list[str]]
+    guesses: dict[str, list[dict[str, Any]]]
+
+
+class Quiet(Client):
+    """Runs the first and the last cell, which are ours, without a trace in the numbers of the reader's cells."""
+
+    async def async_execute_cell(
+        self, cell: Any, cell_index: int, execution_count: int | None = None, store_history: bool = True
+    ) -> Any:
+        """Run a cell; ours may take as long as it needs."""
+        ours = cell.get("id", "").startswith("site-")
+        self.timeout = None if ours else CELL_SECONDS
+        return await super().async_execute_cell(cell, cell_index, store_history=not ours)
+
+
+def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = None) -> Executed:
+    """Return what a page needs of a notebook; run it if nothing in the cache fits.
+
+    limit: an explorer with more settings gets named stops. sample: so many frames of each explorer, for tests.
+    Raises what tools.execute.execute raises when a cell fails, and what capture.finish does.
+    """
+    notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    home = house(rooms_of(cell.source for cell in code))
+    ours = files([ROOT / "tools" / "save.py", *(Path(__file__).with_name(f"{name}.py") for name in OURS)])
+    key = digest(home, ours, limit, sample, *(part for cell in code for part in (cell.id, cell.source)))
+    kept = cache / "runs" / f"{path.stem}-{key}.json"
+    if not kept.exists():
+        found = run(notebook, path, cache=cache, home=home, limit=limit, sample=sample)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        beside = kept.with_suffix(f".{os.getpid()}")
+        beside.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+        beside.replace(kept)
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    for cell in code:
+        cell["outputs"], cell["execution_count"] = found["outputs"][cell.id]
+    return Executed(json.loads(json.dumps(notebook)), found["atlases"], found["guesses"])
+
+
+def run(notebook: Any, path: Path, *, cache: Path, home: str, limit: int, sample: int | None) -> dict[str, Any]:
+    """Run a notebook in a kernel of its own; return outputs by cell, atlases and guesses."""
+    fresh = copy.deepcopy(notebook)
+    code = [cell for cell in fresh.cells if cell.cell_type == "code"]
+    for cell in code:
+        cell["outputs"], cell["execution_count"] = [], None
+    ids = [cell.id for cell in code if cell.source.strip()]  # nbclient runs no empty cell
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        options = (str(file), str(cache.resolve()), home, limit, sample, path.stem)
+        begin = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'notebooks')]!r}\n__import__('tools.site.capture')"
+        begin += f".site.capture.begin(get_ipython(), {ids}); del sys"
+        finish = f"__import__('tools.site.capture').site.capture.finish(*{options!r})"
+        ends = [nbformat.v4.new_code_cell(text, id=f"site-{k}") for k, text in enumerate((begin, finish))]
+        fresh.cells = [ends[0], *fresh.cells, ends[1]]
+        execute(fresh, path.parent, CELL_SECONDS, client=Quiet)
+        fresh.cells = fresh.cells[1:-1]
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    number_what_lives(fresh, found["guesses"])
+    tidy(fresh, notebook, fresh=True)
+    outputs = {cell.id: (cell.outputs, number) for number, cell in enumerate(code, 1)}
+    return {"outputs": outputs, **found}
+
+
+def number_what_lives(notebook: Any, guesses: dict[str, Any]) -> None:
+    """Write into each output that an atlas or a prediction stands for, which of its cell's it is."""
+    for cell in notebook.cells:
+        shown = [output for output in cell.get("outputs", []) if WIDGET in output.get("data", {})]
+        for number, output in enumerate(shown):
+            output["metadata"]["atlas"] = number
+        said = [output for output in cell.get("outputs", []) if "text/html" in output.get("data", {})]
+        for number, output in enumerate(said[-len(guesses[cell.id]) :] if cell.id in guesses else ()):
+            output["metadata"]["guess"] = number

@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from support.n03.figures import draw_mechanism
 from support.n05.figures import HOLDERS_CONTROLS, draw_holders
 from support.n11.figures import BACKWARD_CONTROLS, draw_backward
 from support.n14.figures import INTERLEAVING_CONTROLS, draw_interleaving
+from support.n14.solved import forwards_ahead
 
 
 def every_color() -> Figure:
@@ -32,7 +34,8 @@ def grey_picture() -> Figure:
     return figure
 
 
-EXPLORED = {draw_backward: BACKWARD_CONTROLS, draw_holders: HOLDERS_CONTROLS, draw_interleaving: INTERLEAVING_CONTROLS}
+ours = partial(draw_interleaving, forwards_ahead)
+EXPLORED = {draw_backward: BACKWARD_CONTROLS, draw_holders: HOLDERS_CONTROLS, ours: INTERLEAVING_CONTROLS}
 FIGURES: list[Callable[[], Figure]] = [every_color, grey_picture, draw_mechanism]
 FIGURES += [
     lambda draw=draw, controls=controls: explore(draw, **controls).figure for draw, controls in EXPLORED.items()

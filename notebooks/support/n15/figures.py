@@ -63,6 +63,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
     told = []
     for place, plan in enumerate(plans):
         told.append("does not fit")
+        look: dict[str, Any]
         once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
         parts = (once, plan.compute - once, plan.pipeline - plan.compute, plan.reduce)
         bottom = 0.0
@@ -74,10 +75,14 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
             name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
             told[-1] = f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
             held.bar(place, plan.memory / 1e9, 0.62, color=GREEN, edgecolor=PAPER)
-            beside(held, (place, plan.memory / 1e9), f"{plan.memory / 1e9:.0f}", (0, 7), ha="center")
-        look: Any = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
+            inside = memory / 2 < plan.memory / 1e9  # else above the bar: never on the line of the limit
+            look = {"va": "top", "color": PAPER} if inside else {"va": "bottom"}
+            top = (place, plan.memory / 1e9)
+            beside(held, top, f"{top[1]:.0f}", (0, -3 if inside else 3), ha="center", **look)
+        look = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
         beside(time, (place, bottom), told[-1], (0, 3), **look)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
+    held.text(-0.46, 1.03 * memory, f"the GPU has {memory:g}", color=RED, fontsize=9.5, va="bottom")
     held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
     time.set(ylabel="a step, by what it\ncomputes once", ylim=(0, 2.2), xlim=(-0.5, len(plans) - 0.5))
@@ -157,8 +162,7 @@ def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
         if row[0].data + 1 < len(mesh):
             for j in range(n):
                 x = SIDE + (j + 0.5) * wide
-                axes.plot([x - 0.03, x - 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
-                axes.plot([x + 0.03, x + 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
+                axes.vlines([x - 0.03, x + 0.03], y + 0.86, y + 1.0, color=INK, linewidth=1.4)
     finding = _finding(mesh)
     title(axes, finding)
     rows = "; ".join(
@@ -229,7 +233,8 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
     lower.axhline(tolerance, color=RED, linestyle="--", linewidth=1.4)
     lower.text(len(first) - 1, 2 * tolerance, bound, color=RED, fontsize=9.5, ha="right", va="bottom")
     lower.set_yscale("log")
-    lower.set(ylim=(smallest, 1e3 * max(tolerance, most)), xlabel="step", ylabel=f"apart from\n{name}")
+    lower.set(ylim=(smallest, 1e3 * max(tolerance, most)), xlabel="step (no bar: exactly equal)")
+    lower.set_ylabel(f"apart from\n{name}")
     upper.set(ylabel="loss of the\nglobal batch", ylim=(0, None))
     upper.legend(loc="upper right")
     said = f"never {bound} apart" if most < tolerance else f"up to {most:.0e} apart"

@@ -40,8 +40,7 @@ guess_rows = exact(
 guess_unaveraged = Guess("what happens", lambda: "C", read=letter, said={
     "A": "each pipeline is complete in itself", "B": "nobody waits for what does not come"})  # fmt: skip
 guess_bubble = exact(
-    "the bubble",
-    lambda: 100 * 1 / 5, "%", _25="that is idle by ideal time, (n − 1) / m", _0="the pipe must fill",
+    "the bubble", lambda: 100 * 1 / 5, "%", _25="that is idle by ideal time, (n − 1) / m", _0="the pipe must fill",
 )  # fmt: skip
 guess_activations = exact(
     "the activations of rank 0", lambda: (16 * 32 / 16) / (8 * 32 / 8), "times as many",
@@ -72,15 +71,22 @@ def _judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any
     return judge
 
 
-def _but(thing: Any, *changes: tuple[str, str]) -> Any:
-    """Return a function of solved.py with some of its lines otherwise: a famous mistake."""
-    text = source_of(thing)
-    for old, new in changes:
-        assert old in text, f"{thing.__name__} has no {old!r}"
-        text = text.replace(old, new)
-    space = {"torch": torch, "nn": nn, "F": F}
-    exec(text, space)
-    return space[thing.__name__]
+def _but(thing: Any) -> Callable[..., Any]:
+    """Return what makes a famous mistake of a function of solved.py: old, new, old, new … are its lines otherwise."""
+
+    def otherwise(*changes: str) -> Any:
+        text = source_of(thing)
+        for old, new in zip(changes[::2], changes[1::2], strict=True):
+            assert old in text, f"{thing.__name__} has no {old!r}"
+            text = text.replace(old, new)
+        space = {"torch": torch, "nn": nn, "F": F}
+        exec(text, space)
+        return space[thing.__name__]
+
+    return otherwise
+
+
+_step, _mean, _rank = _but(pipeline_step), _but(average), _but(memory_of_rank)
 
 
 def _raised(error: Exception, where: str, meanings: Mapping[str, str]) -> str:
@@ -180,47 +186,36 @@ check_pipeline_step = Exercise(
     reference=pipeline_step,
     judge=_judged(fault_of_step, "on 2 and 3 ranks loss and gradients are those of one process; rank 0 runs ahead."),
     mistakes={
-        "Each loss is a mean over its micro-batch; the batch's is the mean of m such means.":
-            _but(pipeline_step, (" / m\n", "\n")),
-        "That is divided by m twice.": _but(pipeline_step, ("y.backward()", "(y / m).backward()")),
-        "The one who waits for x.grad must ask autograd for it before the forward.":
-            _but(pipeline_step, ("            x.requires_grad_()\n", "")),
+        "Each loss is a mean over its micro-batch; the batch's is the mean of m such means.": _step(" / m\n", "\n"),
+        "That is divided by m twice.": _step("y.backward()", "(y / m).backward()"),
+        "Who sends x.grad must ask autograd for it, before the forward.": _step("            x.requires_grad_()\n", ""),
         "That is no pipeline: one micro-batch is on its way, and one rank works at a time. All forwards first.":
-            _but(pipeline_step, ("        kept.append((x, y))\n    for x, y in kept:\n", "")),
+            _step("        kept.append((x, y))\n    for x, y in kept:\n", ""),
         "Every micro-batch is sent and gone back through by itself: cut images and targets into m parts.":
-            _but(pipeline_step, ("range(m)", "range(1)"), (".chunk(m)[i]", ""), (" / m", ""),
-                 ("torch.empty(shape,", "torch.empty((shape[0] * m, shape[1]),")),
-        "Only the last micro-batch goes back: the others' graphs have to be kept, too.":
-            _but(pipeline_step, ("for x, y in kept:", "for x, y in kept[-1:]:")),
+            _step("range(m)", "range(1)", ".chunk(m)[i]", "", " / m", "",
+                  "torch.empty(shape,", "torch.empty((shape[0] * m, shape[1]),"),
+        "Only the last micro-batch goes back: keep all graphs.": _step("for x, y in kept:", "for x, y in kept[-1:]:"),
         "The ranks must go back through the micro-batches in the same order: a message has no name, the first one that "
         "is sent is the first one received.":
-            _but(pipeline_step, ("for x, y in kept:", "for x, y in kept if behind is None else kept[::-1]:")),
-        "What came over the line is the gradient of y: begin with it. The sum of y is another loss.":
-            _but(pipeline_step, (_BACK, "y.sum().backward()")),
-        "A graph ends at the border: without the gradient of y, backward has nothing to begin with.":
-            _but(pipeline_step, (_BACK, "y.backward()")),
-        "What the rank before needs is the gradient of what it has sent, x.grad.":
-            _but(pipeline_step, ("dist.send(x.grad, before)", "dist.send(x.detach(), before)")),
-        "The loss of the batch is that of all micro-batches together.":
-            _but(pipeline_step, ("total += y.item()", "total = y.item()")),
+            _step("for x, y in kept:", "for x, y in kept if behind is None else kept[::-1]:"),
+        "What came is the gradient of y; the sum of y is another loss.": _step(_BACK, "y.sum().backward()"),
+        "Without the gradient of y, backward has nothing to begin with.": _step(_BACK, "y.backward()"),
+        "The rank before needs the gradient of what it has sent.": _step("send(x.grad", "send(x.detach()"),
+        "The loss of the batch is that of all micro-batches together.": _step("total += y.item()", "total = y.item()"),
         "One buffer for all: the next message overwrites what the graph of the last one has saved.":
-            _but(pipeline_step, (_EMPTY, "buffer"), ("total = [], 0.0", f"total, buffer = [], 0.0, {_EMPTY}")),
-        "A send that is only begun must be waited for: until then its tensor may not change, nor the step end.":
-            _but(pipeline_step, ("dist.send(y.detach(), behind)", "dist.isend(y.detach(), behind)")),
+            _step(_EMPTY, "buffer", "total = [], 0.0", f"total, buffer = [], 0.0, {_EMPTY}"),
+        "A send that is only begun must be waited for, before the step ends.": _step("send(y", "isend(y"),
         "A gradient travels over every border but the first rank's own: it, too, must be sent.":
-            _but(pipeline_step, ("        if before is not None:\n            dist.send(x.grad, before)\n", "")),
-        "Micro-batch i of the images belongs to micro-batch i of the targets, on whatever rank these are.":
-            _but(pipeline_step, ("images.chunk(m)[i]", "images.chunk(m)[m - 1 - i]")),
+            _step("        if before is not None:\n            dist.send(x.grad, before)\n", ""),
+        "Images and targets of micro-batch i belong together.": _step("images.chunk(m)[i]", "images.chunk(m)[-1 - i]"),
         "all forwards first, on the last rank too, then all backwards.":
-            _but(pipeline_step, ("y.item()\n", "y.item(); y.backward(); dist.send(x.grad, before)\n"),
-                 ("for x, y in kept:", "for x, y in kept if behind is not None else []:")),
-        "Receive into float64, the type of what is sent": _but(pipeline_step, (_EMPTY, "torch.empty(shape)")),
-        "The others do not know the loss: a number from them could be taken for it.":
-            _but(pipeline_step, ("return total if behind is None else None", "return total")),
+            _step("y.item()\n", "y.item(); y.backward(); dist.send(x.grad, before)\n",
+                 "for x, y in kept:", "for x, y in kept if behind is not None else []:"),
+        "Receive into float64, the type of what is sent": _step(_EMPTY, "torch.empty(shape)"),
+        "Only the last rank knows the loss, and returns it.": _step(" if behind is None else None", ""),
         "To empty gradients is the caller's task: who adds up those of several batches would lose them.":
-            _but(pipeline_step, ("    kept, total = [], 0.0", "    part.zero_grad()\n    kept, total = [], 0.0")),
-        "The loss belongs to the last rank: return it there.":
-            _but(pipeline_step, ("return total if behind is None else None", "return None")),
+            _step("    kept, total = [], 0.0", "    part.zero_grad()\n    kept, total = [], 0.0"),
+        "The last rank has to return the loss.": _step("return total if behind is None else None", ""),
     },
 )  # fmt: skip
 
@@ -244,9 +239,7 @@ class _Job:
 
     def all_reduce(self, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
         if group != COLUMN:
-            raise ValueError(
-                "all_reduce without group=group is over all ranks of the job, those of other stages too"
-            )
+            raise ValueError("all_reduce without group=group is over all ranks, of other stages too")
         return self._dist.all_reduce(tensor, *(() if op is None else (op,)), async_op=async_op)
 
 
@@ -305,21 +298,17 @@ check_average = Exercise(
     reference=average,
     judge=_judged(fault_of_average, "on 1 to 3 replicas every gradient is the mean, and one that is None stays so."),
     mistakes={
-        "all_reduce adds up; a mean is divided.": _but(average, ("flat / replicas", "flat")),
-        "Divide by the number of replicas; the job's world size also counts the ranks of other stages.":
-            _but(average, ("flat / replicas", "flat / dist.get_world_size()")),
-        "That is divided twice.": _but(average, ("flat / replicas", "flat / replicas / replicas")),
-        "The group is the column of the mesh: the ranks that hold the same stage.":
-            _but(average, (", group=group", "")),
-        "The mean has to come back into the gradients: copy_ writes into a tensor, = only names another.":
-            _but(average, ("gradient.copy_(mean.view_as(gradient))", "gradient = mean.view_as(gradient)")),
+        "all_reduce adds up; a mean is divided.": _mean("flat / replicas", "flat"),
+        "The world size also counts the ranks of other stages.": _mean("/ replicas", "/ dist.get_world_size()"),
+        "That is divided twice.": _mean("flat / replicas", "flat / replicas / replicas"),
+        "The group is the column of the mesh: the ranks that hold the same stage.": _mean(", group=group", ""),
+        "copy_ writes into a gradient, = only names another tensor.": _mean("gradient.copy_(", "gradient = ("),
         "Nothing is sent: each replica keeps its own.": lambda parameters, replicas, group, dist: list(parameters),
         "Put all gradients into one tensor, and call all_reduce once.":
             lambda parameters, replicas, group, dist: [
                 (dist.all_reduce(p.grad, group=group), p.grad.div_(replicas)) for p in parameters if p.grad is not None
             ],
-        "Flattened in one order, cut in another.":
-            _but(average, (_FLAT, _FLAT.replace("in gradients]", "in gradients[::-1]]"))),
+        "Flattened in one order, cut in another.": _mean(_FLAT, _FLAT.replace("in gradients]", "in gradients[::-1]]")),
         "What is averaged are gradients; weights follow, since both replicas began with the same.":
             lambda parameters, replicas, group, dist: [
                 dist.all_reduce(parameter.data, group=group) for parameter in parameters
@@ -334,65 +323,42 @@ _SMALL, _LARGE = Model(), Model(70e9, 80, 8192, 8192)
 
 
 def _bytes(got: Any, expected: float, case: Mapping[str, Any]) -> str:
-    if isinstance(got, (int, float)):
-        return (
-            ""
-            if math.isclose(got, expected, rel_tol=1e-9)
-            else f"expected {expected:,.0f} bytes, got {got:,.0f}"
-        )
-    return f"expected a number of bytes, got {got!r}"
+    number = isinstance(got, (int, float))
+    if number and math.isclose(got, expected, rel_tol=1e-9):
+        return ""
+    return f"expected {expected:,.0f} bytes, got {f'{got:,.0f}' if number else repr(got)}"
 
 
-_WORKING, _STATES = "32 * unit if recompute else 0", "(4 + 12 / shards) * model.parameters / n"
+_WORKING = "32 * unit if recompute else 0"
 
 check_memory = Exercise(
     "memory_of_rank",
     reference=memory_of_rank,
-    cases=cases(
-        "model n held shards recompute",
-        [
-            (model, n, held, shards, recompute)
-            for model, n, held in ((_SMALL, 1, 1), (_SMALL, 8, 8), (_SMALL, 8, 1.5), (_LARGE, 12, 12))
-            for shards in (1, 4)
-            for recompute in (False, True)
-        ],
-    ),
+    cases=cases("model n held shards recompute", [
+        (model, n, held, shards, recompute) for shards in (1, 4) for recompute in (False, True)
+        for model, n, held in ((_SMALL, 1, 1), (_SMALL, 8, 8), (_SMALL, 8, 1.5), (_LARGE, 12, 12))]),
     fault=_bytes,
     praise="the bytes of a rank in {count} cases",
     mistakes={
-        "Rank 0 holds `held` micro-batches at once, not one.": _but(memory_of_rank, ("held * kept", "kept")),
-        "A rank has layers / n of the layers: only they keep activations on it.":
-            _but(memory_of_rank, ("model.layers / n", "model.layers")),
-        "A rank has 1 / n of the parameters.": _but(memory_of_rank, ("model.parameters / n", "model.parameters")),
-        "Count the fraction: L / n layers, also where n does not divide L.":
-            _but(memory_of_rank, ("model.layers / n", "(model.layers // n)")),
-        "`held` says how many micro-batches; it is n only on rank 0 under 1F1B.":
-            _but(memory_of_rank, ("held * kept", "n * kept")),
-        "Weight and gradient both stay whole, 2 + 2 bytes: only the other 12 are dealt.":
-            _but(memory_of_rank, (_STATES, "(2 + 14 / shards) * model.parameters / n")),
-        "One layer of one micro-batch is at work at a time, however many are held.":
-            _but(memory_of_rank, (_WORKING, "held * 32 * unit if recompute else 0")),
-        "You may say that the layer's input is kept already, 30 and 2; here all 32 are counted, the input twice.":
-            _but(memory_of_rank, (_WORKING, "30 * unit if recompute else 0")),
-        "Master weights and moments are dealt to `shards` replicas; only 2 + 2 bytes stay whole on each.":
-            _but(memory_of_rank, (_STATES, "16 * model.parameters / n")),
-        "bf16 weights and gradients, 2 + 2 bytes, stay whole on every replica; the other 12 are dealt.":
-            _but(memory_of_rank, (_STATES, "16 / shards * model.parameters / n")),
-        "Adam keeps three numbers of 4 bytes per parameter: master weight and two moments.":
-            _but(memory_of_rank, ("12 / shards", "8 / shards")),
-        "A layer that is recomputed is a layer at work: for a while it keeps all of its activations.":
-            _but(memory_of_rank, (_WORKING, "0")),
-        "Without recomputing no layer comes on top: what is kept is counted already.":
-            _but(memory_of_rank, (_WORKING, "32 * unit")),
-        "One layer is recomputed at a time, not all of the rank.":
-            _but(memory_of_rank, (_WORKING, "32 * unit * model.layers / n if recompute else 0")),
-        "Recomputing keeps each layer's input, 2 bytes per token and hidden unit: else there is nothing to begin with.":
-            _but(memory_of_rank, ("2 if recompute", "0 if recompute")),
-        "Activations are each replica's own: nobody else has these rows.":
-            _but(memory_of_rank, ("model.layers / n", "model.layers / n / shards")),
-        "With recomputing, 2 bytes are kept and 32 are not; you have them the other way round.":
-            _but(memory_of_rank, ("2 if recompute else 32", "32 if recompute else 2")),
-        "An activation has `hidden` numbers per token: tokens × hidden.":
-            _but(memory_of_rank, ("model.tokens * model.hidden", "model.tokens")),
+        "Rank 0 holds `held` micro-batches at once, not one.": _rank("held * kept", "kept"),
+        "Only the layers / n layers of a rank keep activations on it.": _rank("model.layers / n", "model.layers"),
+        "A rank has 1 / n of the parameters.": _rank("model.parameters / n", "model.parameters"),
+        "Count L / n layers, a fraction where n does not divide L.": _rank("model.layers / n", "(model.layers // n)"),
+        "`held` says how many micro-batches; it is n only on rank 0 under 1F1B.": _rank("held * kept", "n * kept"),
+        "Weight and gradient both stay whole, 2 + 2 bytes.": _rank("4 + 12 / shards", "2 + 14 / shards"),
+        "One layer of one micro-batch is at work at a time.": _rank(_WORKING, "held * " + _WORKING),
+        "The layer's input is kept already, true, but we count all 32.": _rank(_WORKING, "30" + _WORKING[2:]),
+        "Master weights and moments are dealt to `shards` replicas.": _rank("12 / shards", "12"),
+        "Only 12 bytes are dealt; bf16 weights and gradients, 2 + 2, are not.": _rank("4 + 12 / shards", "16 / shards"),
+        "Adam keeps 3 × 4 bytes per parameter: master weight and two moments.": _rank("12 / shards", "8 / shards"),
+        "The layer that is recomputed keeps all of its activations for a while.": _rank(_WORKING, "0"),
+        "Without recomputing no layer comes on top: what is kept is counted already.": _rank(_WORKING, "32 * unit"),
+        "One layer is at work at a time, not all.": _rank("32 * unit if", "32 * unit * model.layers / n if"),
+        "Recomputing begins with each layer's input, which is kept: 2 bytes.":
+            _rank("2 if recompute", "0 if recompute"),
+        "Activations are each replica's own: they are not dealt.": _rank("layers / n", "layers / n / shards"),
+        "2 bytes with recomputing, 32 without: not the other way round.":
+            _rank("2 if recompute else 32", "32 if recompute else 2"),
+        "An activation has `hidden` numbers per token.": _rank("model.tokens * model.hidden", "model.tokens"),
     },
 )  # fmt: skip

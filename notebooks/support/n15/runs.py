@@ -228,17 +228,14 @@ def make_plan(
     m = model.sequences // replicas
     dealt = replicas if shards else 1
     empty, one = (memory_rule(model, n, held, dealt, recompute) for held in (0, 1))
-    most = (
-        math.floor((machine.memory - empty) / (one - empty) * 8) / 8
-    )  # eighths: fewer tables to choose from
+    most = (machine.memory - empty) // ((one - empty) / 8) / 8  # in eighths: fewer tables to choose from
     # whether messages, and rings, cross machines in each order: they are as slow as their slowest link
     several = ranks > machine.gpus
-    crossing = {
-        ORDERS[0]: (n > machine.gpus, several),
-        ORDERS[1]: (several and n > 1, replicas > machine.gpus),
-    }
-    chain, ring = (machine.between if crosses else machine.inside for crosses in crossing[order])
-    order = order if len({*crossing.values()}) > 1 else "–"
+    crossing = ((n > machine.gpus, several), (several and n > 1, replicas > machine.gpus))
+    chain, ring = (
+        machine.between if crosses else machine.inside for crosses in crossing[ORDERS.index(order)]
+    )
+    order = order if crossing[0] != crossing[1] else "–"
     forward = 2 * model.parameters / n * model.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * model.tokens * model.hidden / chain

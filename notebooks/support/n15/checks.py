@@ -44,8 +44,7 @@ guess_bubble = exact(
 )  # fmt: skip
 guess_activations = exact(
     "the activations of rank 0", lambda: (16 * 32 / 16) / (8 * 32 / 8), "times as many",
-    **{"_0.5": "half the layers, but of twice as many micro-batches", "_2": "twice the micro-batches, of half the "
-       "layers"},
+    **{"_0.5": "half the layers, of twice as many micro-batches", "_2": "twice the micro-batches, of half the layers"},
 )  # fmt: skip
 guess_partitions = exact(
     "the fastest number of stages", _fastest, "stages", _1="its all-reduce is hardly hidden",
@@ -66,7 +65,7 @@ def _judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any
         if not (found := fault(answer)):
             return exercise.right(praise)
         reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if fault(wrong) == found)
-        return exercise.wrong(found + next(reasons, ""))
+        return exercise.wrong(found + next((why for why in reasons if why not in found), ""))
 
     return judge
 
@@ -208,6 +207,7 @@ check_pipeline_step = Exercise(
         "A gradient travels over every border but the first rank's own: it, too, must be sent.":
             _step("        if before is not None:\n            dist.send(x.grad, before)\n", ""),
         "Images and targets of micro-batch i belong together.": _step("images.chunk(m)[i]", "images.chunk(m)[-1 - i]"),
+        "Row k of the images belongs to row k of the targets.": _step("images.chunk", "images.flip(0).chunk"),
         "all forwards first, on the last rank too, then all backwards.":
             _step("y.item()\n", "y.item(); y.backward(); dist.send(x.grad, before)\n",
                  "for x, y in kept:", "for x, y in kept if behind is not None else []:"),

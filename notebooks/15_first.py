@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from lib.training.launch import leave
-from support.n15.runs import fill, tower_on_meta
+from support.n15.runs import tower
 
 folder = Path(sys.argv[1])
 mine = runpy.run_path(str(folder / "mine.py"))
@@ -25,7 +25,7 @@ mesh = init_device_mesh("cpu", (replicas, 2), mesh_dim_names=("data", "pipeline"
 replica, j = mesh.get_local_rank("data"), mesh.get_local_rank("pipeline")
 before, behind = (None, rank + 1) if j == 0 else (rank - 1, None)
 
-part = fill(tower_on_meta()[4 * j : 4 * j + 4], 4 * j)
+part = tower()[4 * j : 4 * j + 4]
 optimizer = torch.optim.SGD(part.parameters(), lr=0.02, momentum=0.9)
 images, targets, batches = torch.load(folder / "rows.pt")
 losses = []
@@ -39,4 +39,4 @@ for batch in batches:
 
 place = {name: os.environ[name] for name in ("RANK", "GROUP_RANK", "LOCAL_RANK", "MASTER_ADDR")}
 torch.save((place, replica, j, losses, part.state_dict()), folder / f"first{rank}.pt")
-leave()
+leave()  # wait for the others, then end the group and this process

@@ -75,10 +75,11 @@ def draw_timeline(
     points = (72 * WIDTH - names - 90) / (layout.end - layout.start)  # about how wide one unit of time comes out
     margin = 0.004 * (layout.end - layout.start)
     for row, lane in enumerate(layout.rows):
-        if bubbles:
-            idle(axes, row, _gaps(layout, lane))
         for name, trace in layout.traces.items():
             offset, tall = BARS[name] if both else (LANE[0] + 0.03, LANE[1] - 0.06)
+            if bubbles:
+                gaps = _gaps(trace, lane, layout.per_second)
+                idle(axes, row + offset + tall / 2, gaps, height=tall if both else LANE[1])
             spans, place = trace.only(lane=lane).spans, (row + offset, tall)
             _draw_bars(axes, layout, spans, place, name, points)
             share, middle = f"{layout.busy_share(lane, name)} busy", (1.0, row + offset + tall / 2)
@@ -129,9 +130,8 @@ def _write_labels(axes: Axes, layout: Layout, spans: Sequence[Span], middle: flo
             write(axes, center, middle, text, size=FONT, color=ink, va="center_baseline", clip_on=True)
 
 
-def _gaps(layout: Layout, lane: str) -> list[tuple[float, float]]:
+def _gaps(trace: Trace, lane: str, scale: float) -> list[tuple[float, float]]:
     """Return (start, width) of the times between the first start and the last end in which a lane does nothing."""
-    trace, scale = layout.shown, layout.per_second
     edges = [trace.start, *(t for interval in union(trace.only(lane=lane)) for t in interval), trace.end]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return [(start * scale, (end - start) * scale) for start, end in gaps if end > start]

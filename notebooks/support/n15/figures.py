@@ -13,25 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib._values import plural
+from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import choice, steps, switch
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
-from lib.show.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    MUTED,
-    ORANGE,
-    PAPER,
-    RED,
-    SKY,
-    describe,
-    headline,
-    new_figure,
-    styled,
-    title,
-)  # fmt: skip
+from lib.show.style import BLUE, GREY, INK, ORANGE, PAPER, RED, describe, new_figure, styled
 from support.n15.runs import Machine, MemoryRule, even_balance, every_plan
 
 SIDE = 1.0  # inches left of the first column
@@ -48,7 +34,7 @@ PLANS_CONTROLS = {
 
 
 PARTS = {
-    "computing": (BLUE, ""), "computing again": (SKY, "//"), "idle": (PAPER, "...."),
+    "computing": (BLUE, ""), "computing again": (style.SKY, "//"), "idle": (PAPER, "...."),
     "all-reduce that is not hidden": (ORANGE, ""),
 }  # fmt: skip
 
@@ -63,6 +49,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
     told = []
     for place, plan in enumerate(plans):
         told.append("does not fit")
+        look: dict[str, Any]
         once = plan.compute * (3 / 4 if plan.recompute else 1)  # F + B of 4 parts are F again
         parts = (once, plan.compute - once, plan.pipeline - plan.compute, plan.reduce)
         bottom = 0.0
@@ -73,11 +60,15 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
         if plan.schedule:
             name = plan.schedule.split(" (")[0].replace("ed zero", "ed\nzero").replace("t acc", "t\nacc")
             told[-1] = f"{plan.seconds:.3g} s\n{name}" + "\nrecomputed" * plan.recompute
-            held.bar(place, plan.memory / 1e9, 0.62, color=GREEN, edgecolor=PAPER)
-            beside(held, (place, plan.memory / 1e9), f"{plan.memory / 1e9:.0f}", (0, 7), ha="center")
-        look: Any = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
+            held.bar(place, plan.memory / 1e9, 0.62, color=style.GREEN, edgecolor=PAPER)
+            inside = memory / 2 < plan.memory / 1e9  # else above the bar: never on the line of the limit
+            look = {"va": "top", "color": PAPER} if inside else {"va": "bottom"}
+            top = (place, plan.memory / 1e9)
+            beside(held, top, f"{top[1]:.0f}", (0, -3 if inside else 3), ha="center", **look)
+        look = {"ha": "center", "va": "bottom", "fontweight": "bold" if plan is best else "normal"}
         beside(time, (place, bottom), told[-1], (0, 3), **look)
     held.axhline(memory, color=RED, linestyle="--", linewidth=1.6)
+    held.text(-0.46, 1.03 * memory, f"the GPU has {memory:g}", color=RED, fontsize=9.5, va="bottom")
     held.set(ylabel="held by the fullest\nrank (GB)", ylim=(0, 1.25 * memory), xlabel="stages × replicas")
     held.set_xticks(range(len(plans)), [f"{p.partitions} × {p.replicas}" for p in plans])
     time.set(ylabel="a step, by what it\ncomputes once", ylim=(0, 2.2), xlim=(-0.5, len(plans) - 0.5))
@@ -88,7 +79,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
     if best:
         shape = f"{plural(best.partitions, 'stage')} × {plural(best.replicas, 'replica')}"
         finding = f"{ranks} ranks: fastest with {shape}, {best.seconds:.3g} s"
-    headline(figure, finding)
+    style.headline(figure, finding)
     facts = "; ".join(
         f"{p.partitions} x {p.replicas}: {words.replace(chr(10), ' ')}, {p.memory / 1e9:.0f} GB"
         for p, words in zip(plans, told, strict=True)
@@ -157,10 +148,9 @@ def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
         if row[0].data + 1 < len(mesh):
             for j in range(n):
                 x = SIDE + (j + 0.5) * wide
-                axes.plot([x - 0.03, x - 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
-                axes.plot([x + 0.03, x + 0.03], [y + 0.86, y + 1.0], color=INK, linewidth=1.4)
+                axes.vlines([x - 0.03, x + 0.03], y + 0.86, y + 1.0, color=INK, linewidth=1.4)
     finding = _finding(mesh)
-    title(axes, finding)
+    style.title(axes, finding)
     rows = "; ".join(
         f"rank {p.rank} holds layers {p.layers[0]} to {p.layers[-1]} and reads places {' '.join(map(str, p.places()))}"
         for row in mesh
@@ -191,9 +181,8 @@ def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Pla
         words += f" · {uses}"
     if wrong and wide > 2.5:
         words += " ≠ images"
-    axes.text(
-        x + 0.12, y + 0.24, words, va="center", fontsize=10, fontweight="bold", color=RED if wrong else INK
-    )
+    color = RED if wrong else INK
+    axes.text(x + 0.12, y + 0.24, words, va="center", fontsize=10, fontweight="bold", color=color)
     count = max(2, min(10, int((inner - 0.14) / 0.34)))
     side = min(0.34, (inner - 0.14) / count)
     mark: Mark = "plain" if uses else "faded"
@@ -219,8 +208,8 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
     most, smallest = 0.0, 1e-18
     for number, (other, values) in enumerate(others):
         color, width = (BLUE, 4.0) if number % 2 == 0 else (INK, 1.4)
-        style = "-" if number % 2 == 0 else (0, (4, 3))
-        upper.plot(steps_done, values, color=color, linewidth=width, linestyle=style, label=other)
+        dash = "-" if number % 2 == 0 else (0, (4, 3))
+        upper.plot(steps_done, values, color=color, linewidth=width, linestyle=dash, label=other)
         apart = [abs(a - b) for a, b in zip(first, values, strict=True)]
         most = max(most, *apart)
         spots = [step + 0.24 * number - 0.12 for step in steps_done]
@@ -229,12 +218,13 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
     lower.axhline(tolerance, color=RED, linestyle="--", linewidth=1.4)
     lower.text(len(first) - 1, 2 * tolerance, bound, color=RED, fontsize=9.5, ha="right", va="bottom")
     lower.set_yscale("log")
-    lower.set(ylim=(smallest, 1e3 * max(tolerance, most)), xlabel="step", ylabel=f"apart from\n{name}")
+    lower.set(ylim=(smallest, 1e3 * max(tolerance, most)), xlabel="step (no bar: exactly equal)")
+    lower.set_ylabel(f"apart from\n{name}")
     upper.set(ylabel="loss of the\nglobal batch", ylim=(0, None))
     upper.legend(loc="upper right")
     said = f"never {bound} apart" if most < tolerance else f"up to {most:.0e} apart"
     finding = f"{', '.join(losses)}: {'one curve' if most < tolerance else 'different curves'}, {said}"
-    title(upper, finding)
+    style.title(upper, finding)
     return describe(figure, f"{finding}. Loss in {len(first)} steps: from {first[0]:.2f} to {first[-1]:.2f}.")
 
 
@@ -250,12 +240,13 @@ def draw_deals(right: Sequence[float], wrong: Sequence[float]) -> Figure:
     for value, name, color in ends:
         beside(axes, (len(right) - 1, value), name, (6, -10 if color == RED else 0), color=color, va="center")
     words = f"guessing: ln 10 = {chance:.2f}"
-    axes.text(1.21 * len(right), chance + 0.06, words, fontsize=9.5, color=MUTED, ha="right", va="bottom")
+    axes.text(
+        1.21 * len(right), chance + 0.06, words, fontsize=9.5, color=style.MUTED, ha="right", va="bottom"
+    )
     axes.set(xlabel="step", ylabel="loss of the\nglobal batch", ylim=(0, 1.12 * max(*right, *wrong)))
     axes.set_xlim(-0.4, 1.22 * len(right))
     learns = "learns nothing" if wrong[-1] > 0.8 * chance else "learns too"
-    finding = (
-        f"Dealt to ranks, the model {learns}: {wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
-    )
-    title(axes, finding)
+    losses = f"{wrong[-1]:.1f} after {len(wrong)} steps, not {right[-1]:.1f}"
+    finding = f"Dealt to ranks, the model {learns}: {losses}"
+    style.title(axes, finding)
     return describe(figure, f"{finding}. Guessing among 10 classes gives {chance:.2f}.")

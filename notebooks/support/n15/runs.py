@@ -149,7 +149,7 @@ class Machine(NamedTuple):
 
 
 LARGE, GPUS = Model(), Machine()
-ORDERS = ("pipelines inside a machine", "replicas inside a machine")
+ORDERS = ("pipeline", "replicas")  # whose ranks share a machine
 MemoryRule = Callable[..., float]
 
 
@@ -157,7 +157,8 @@ MemoryRule = Callable[..., float]
 class Plan:
     """A way to use `ranks` ranks, and what a step of it would take. Seconds, bytes; of the fullest rank.
 
-    schedule: its name, "" where nothing fits. held: micro-batches whose activations the schedule holds at once.
+    order: of ORDERS; "–" where both come to the same links. schedule: its name, "" where nothing fits.
+    held: micro-batches whose activations the schedule holds at once.
     """
 
     ranks: int
@@ -227,14 +228,14 @@ def make_plan(
     m = model.sequences // replicas
     dealt = replicas if shards else 1
     empty, one = (memory_rule(model, n, held, dealt, recompute) for held in (0, 1))
-    most = (
-        math.floor((machine.memory - empty) / (one - empty) * 8) / 8
-    )  # in eighths: fewer tables to choose from
-    wide, several = order == ORDERS[1], ranks > machine.gpus
-    # a ring, or a chain of messages, is as slow as its slowest link
-    links = {False: machine.inside, True: machine.between}
-    chain = links[several if wide else n > machine.gpus]
-    ring = links[(replicas > machine.gpus) if wide else several]
+    most = (machine.memory - empty) // ((one - empty) / 8) / 8  # in eighths: fewer tables to choose from
+    # whether messages, and rings, cross machines in each order: they are as slow as their slowest link
+    several = ranks > machine.gpus
+    crossing = ((n > machine.gpus, several), (several and n > 1, replicas > machine.gpus))
+    chain, ring = (
+        machine.between if crosses else machine.inside for crosses in crossing[ORDERS.index(order)]
+    )
+    order = order if crossing[0] != crossing[1] else "–"
     forward = 2 * model.parameters / n * model.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * model.tokens * model.hidden / chain

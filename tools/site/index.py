@@ -81,9 +81,9 @@ def picture(listed: Sequence[Entry]) -> str:
     behind: dict[int, set[int]] = {}  # all that a notebook builds on, by whatever way
     for number in sorted(direct):
         behind[number] = direct[number].union(*(behind.get(before, set()) for before in direct[number]))
-    for number, befores in direct.items():
-        implied = set().union(*(behind.get(before, set()) for before in befores))
-        lines += [f'<path d="{_line(before, number)}"/>' for before in sorted(befores - implied)]
+    for number, earlier in direct.items():
+        implied = set().union(*(behind.get(before, set()) for before in earlier))
+        lines += [f'<path d="{_line(before, number)}"/>' for before in sorted(earlier - implied)]
     for entry in listed:
         if entry.number not in places:
             continue

@@ -6,8 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from support.checks import Guess
 from tools.kept import KERNELSPEC
-from tools.site import run
+from tools.site import capture, run
 
 CELLS = [
     "from support.setup import setup; setup()",
@@ -68,3 +69,10 @@ def test_a_change_of_text_runs_nothing_and_a_change_of_code_runs_all(executed, f
     ):
         with pytest.raises(ZeroDivisionError):
             run.executed(path, cache=folder / "cache", sample=sample)
+
+
+def test_a_prediction_that_cannot_be_exported_stops_the_build_and_is_no_output_of_a_cell(monkeypatch):
+    monkeypatch.setattr(capture, "failed", [])
+    capture._ask("guess_it(None)", {"guess_it": Guess("it", lambda: 3, read=lambda said: 1 / 0 if said == 7 else said)})
+    with pytest.raises(ValueError, match="but 7 raises ZeroDivisionError"):
+        capture.finish("nowhere", "", "", 1, None, "08_small")

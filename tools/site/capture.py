@@ -17,6 +17,8 @@ from tools.site.guesses import predictions
 shown: dict[str, list[tuple[Explorer, str, str]]] = defaultdict(list)
 #: What guess.js needs of the predictions that each cell checks.
 guesses: dict[str, list[dict[str, Any]]] = {}
+#: Predictions that could not be exported: IPython would only print what a callback raises.
+failed: list[Exception] = []
 _cell = [""]
 
 
@@ -35,16 +37,22 @@ def begin(shell: Any, cells: Sequence[str]) -> None:
 
 
 def _ask(source: str, space: dict[str, Any]) -> None:
-    if found := predictions(source, space):
-        guesses[_cell[0]] = found
+    try:
+        if found := predictions(source, space):
+            guesses[_cell[0]] = found
+    except Exception as error:
+        error.add_note(f"while the predictions of cell {_cell[0]} were exported")
+        failed.append(error)
 
 
 def finish(file: str, cache: str, house: str, limit: int, sample: int | None, stem: str) -> None:
     """Draw the frames of all that was shown and write the fragments, and what was counted, to a file.
 
     Raises RuntimeError when an explorer draws its start otherwise than where it was shown: a cell below changed what
-    it reads.
+    it reads. Raises the error of a prediction that could not be exported.
     """
+    for error in failed:
+        raise error
     fragments: dict[str, list[str]] = {}
     for cell, explorers in shown.items():
         for number, (explorer, picture, words) in enumerate(explorers):

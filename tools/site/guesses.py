@@ -40,7 +40,7 @@ def _nested(value: Any) -> Any:
 #: How a sentence may repeat a guess; guess.js has the same names.
 NUMBERS: dict[str, Callable[[Any], str]] = {
     "short": _short,
-    **{way: ("{:" + way + "}").format for way in ("g", ",g", ".3g", ".0f")},
+    **{way: ("{:" + way + "}").format for way in ("g", ",g", ".3g", ".0f", ".1f")},
     "repr": repr,
     "short %": lambda number: _short(100 * number),
     ".0f %": lambda number: f"{100 * number:.0f}",

@@ -36,6 +36,12 @@
     return (number < 0 || Object.is(number, -0) ? "-" : "") + String(low + Number(up));
   }
 
+  function toTenth(number) { // f"{number:.1f}": of two that are equally near Python takes the even one
+    const size = Math.abs(number), low = Math.floor(10 * size);
+    const even = (low + (low % 2)) / 10;
+    return (number < 0 || Object.is(number, -0) ? "-" : "") + (size * 4 % 2 === 1 ? even : size).toFixed(1);
+  }
+
   function repr(number) {
     if (Math.abs(number) >= 1e16) return number.toExponential();
     if (Number.isInteger(number)) return `${Object.is(number, -0) ? "-0" : number}.0`;
@@ -59,6 +65,7 @@
     ".3g": (n) => general(n, 3),
     ",g": (n) => general(n, 6).replace(/^(-?\d+)/, (digits) => (digits.replace(/\B(?=(\d{3})+$)/g, ","))),
     ".0f": toWhole,
+    ".1f": toTenth,
     "repr": (n, whole) => (whole ? String(n) : repr(n)),
     "short %": (n, whole) => (whole ? String(100 * n) : general(100 * n, 4)),
     ".0f %": (n) => toWhole(100 * n),

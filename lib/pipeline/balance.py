@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_map_only
 
 from lib._values import integer
 from lib.measure import Device
-from lib.pipeline.microbatch import Batch, TensorOrTensors, scatter
 from lib.pipeline.skip import SkipTracker, use_skip_tracker
+from lib.runtime.microbatch import Batch, TensorOrTensors, scatter
 from lib.saved import LiveTensors
 
 

@@ -15,7 +15,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from lib._values import integer
 from lib.pipeline.checkpoint import is_recomputing
-from lib.pipeline.thread_state import during, this_thread
+from lib.runtime.thread_state import during, this_thread
 
 M = TypeVar("M", bound=nn.Module)
 Seen: TypeAlias = list[tuple[int, Tensor, Tensor]]

@@ -19,9 +19,9 @@ from torch import Generator, Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
-from lib.pipeline.dependency import fork_batch, get_phony, join_batch
-from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, Tensors, check
-from lib.pipeline.thread_state import Modes, during, this_thread
+from lib.runtime.dependency import fork_batch, get_phony, join_batch
+from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors, check
+from lib.runtime.thread_state import Modes, during, this_thread
 
 
 def is_checkpointing() -> bool:
@@ -111,7 +111,7 @@ class Checkpointing:
     """Tie `function(batch)` to the graph as a Checkpoint, and its recomputation as a Recompute.
 
     Modes of the thread (autocast) and random numbers are the same both times. guard: that of a pipeline's partition,
-    whose random numbers on a CPU are so by themselves (lib.pipeline.random_state); by default a change of the input in
+    whose random numbers on a CPU are so by themselves (lib.runtime.random_state); by default a change of the input in
     place is refused. phony: ties the Checkpoint to what must go backward later.
     """
 

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline import recording, streams
-from lib.pipeline.microbatch import Tensors
-from lib.pipeline.streams import AbstractStream
+from lib.runtime import device as streams
+from lib.runtime import recording
+from lib.runtime.device import AbstractStream
+from lib.runtime.microbatch import Tensors
 
 
 def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:

@@ -13,13 +13,13 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from lib._values import integer
 from lib.measure import Device
-from lib.pipeline import microbatch
 from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
-from lib.pipeline.microbatch import TensorOrTensors
 from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.skip import inspect_skip_layout, verify_skippables
-from lib.pipeline.streams import AbstractStream, new_stream
 from lib.pipeline.worker import Workers
+from lib.runtime import microbatch
+from lib.runtime.device import AbstractStream, new_stream
+from lib.runtime.microbatch import TensorOrTensors
 
 
 class BalanceError(ValueError):
@@ -126,9 +126,9 @@ class GPipe(nn.Module):
 
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
     partitions, of any dtype. Random numbers repeat under torch.manual_seed, but are not those of `module` alone (see
-    lib.pipeline.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
+    lib.runtime.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
     CPUs. Where the caller is in a mode that only his thread can have (FlopCounterMode, save_on_cpu; see
-    lib.pipeline.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
+    lib.runtime.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
     them behind. The state dict has the partitions in its keys; one of `module` can be loaded all the same.
 
     What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and

@@ -19,13 +19,13 @@ from uuid import UUID, uuid4
 import torch
 from torch import Tensor, nn
 
-from lib.pipeline import recording
 from lib.pipeline.checkpoint import is_checkpointing
 from lib.pipeline.copy import Copy
-from lib.pipeline.dependency import fork_batch, get_phony, join, join_batch
-from lib.pipeline.microbatch import Batch
-from lib.pipeline.streams import AbstractStream, get_device
-from lib.pipeline.thread_state import during, this_thread
+from lib.runtime import recording
+from lib.runtime.dependency import fork_batch, get_phony, join, join_batch
+from lib.runtime.device import AbstractStream, get_device
+from lib.runtime.microbatch import Batch
+from lib.runtime.thread_state import during, this_thread
 
 
 class stash(NamedTuple):

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from lib.pipeline.microbatch import Batch
-from lib.pipeline.random_state import listening
-from lib.pipeline.streams import AbstractStream, use_device, use_stream, with_index
-from lib.pipeline.thread_state import Modes
+from lib.runtime.device import AbstractStream, use_device, use_stream, with_index
+from lib.runtime.microbatch import Batch
+from lib.runtime.random_state import listening
+from lib.runtime.thread_state import Modes
 
 
 class Task:

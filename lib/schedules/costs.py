@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lib._values import integer
-from lib.pipeline.microbatch import Batch, TensorOrTensors
+from lib.runtime.microbatch import Batch, TensorOrTensors
 from lib.schedules.executor import Executor, LossFunction
 from lib.schedules.simulate import Costs
 from lib.schedules.table import Action, Op, Schedule

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from lib.pipeline import streams
-from lib.pipeline.dependency import get_phony, join
-from lib.pipeline.microbatch import Batch, TensorOrTensors, check, scatter
-from lib.pipeline.random_state import Seeds, listening
-from lib.pipeline.recording import device_span, read
-from lib.pipeline.thread_state import Modes
 from lib.pipeline.worker import next_answer
+from lib.runtime import device as streams
+from lib.runtime.dependency import get_phony, join
+from lib.runtime.microbatch import Batch, TensorOrTensors, check, scatter
+from lib.runtime.random_state import Seeds, listening
+from lib.runtime.recording import device_span, read
+from lib.runtime.thread_state import Modes
 from lib.schedules.simulate import KINDS
 from lib.schedules.split_backward import Grads, backward_input
 from lib.schedules.table import Action, Schedule, validate

@@ -13,13 +13,13 @@ sheet          cell_sheet     a figure whose unit is a cell             inch_she
                box            a rounded box around a text               arrow        straight or bent
                label_row      a row's name beside cells                 name_rank, note   on inches
                Cell, draw_cell, draw_cells, draw_strip                  index cells; draw_legend explains them
-timeline       draw_timeline  traces as lanes, predicted and measured   lay_out      rows, unit, letters and words of it
+lanes          draw_timeline  traces as lanes, predicted and measured   lay_out      rows, unit, letters and words of it
                lane_rows      a row a lane, on your own Axes            bar          what a lane does, with its label
                idle           the sign for idle in gaps of a lane       ticks        round numbers for an axis
 charts         log2_axis      1, 2, 4 … written at their places         beside       words beside a point
                bars           filled measured, outlined predicted       legend_pair  the legend of the two
                row_bars       lying bars with words at their ends
-schedules      draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
+schedule_table  draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
                draw_ranks     the rows of one run, on your own Axes     draw_refused   a table that can't run
                MAKERS, make   any schedule by its name
                held, facts, name_of, NAMES   words for them

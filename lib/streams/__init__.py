@@ -1,10 +1,10 @@
 """Copies that run beside the computing: a prefetcher, a pipeline over chunks, and a check for races."""
 
-from lib.pipeline.recording import device_span
-from lib.streams.pipeline import StreamPipeline
+from lib.runtime.recording import device_span
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
 from lib.streams.races import Operation, Race, find_races
+from lib.streams.stream_pipeline import StreamPipeline
 
 # fmt: off
 __all__ = [

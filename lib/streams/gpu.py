@@ -1,4 +1,4 @@
-"""What lib.streams asks of a GPU: a real one, by the functions of lib.pipeline.streams, or a PretendGPU."""
+"""What lib.streams asks of a GPU: a real one, by the functions of lib.runtime.device, or a PretendGPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib.pipeline.recording import device_span
-from lib.pipeline.streams import current_stream, new_stream, use_stream
+from lib.runtime.device import current_stream, new_stream, use_stream
+from lib.runtime.recording import device_span
 from lib.streams.pretend import PretendGPU
 
 

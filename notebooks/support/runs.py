@@ -21,7 +21,7 @@ from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
 from lib.measure import compare, measure
-from lib.pipeline.microbatch import gather, scatter
+from lib.runtime.microbatch import gather, scatter
 from lib.timeline import Recorder, Trace, Work, play
 from support.digits import Digits
 from support.recordings import measured_or_recorded, origin_of

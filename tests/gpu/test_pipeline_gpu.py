@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lib.pipeline import GPipe, Pipeline, streams
+from lib.pipeline import GPipe, Pipeline
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.streams import CPUStream, current_stream, get_device, is_cuda, new_stream, use_stream, wait_stream
+from lib.runtime import device as streams
+from lib.runtime.device import CPUStream, current_stream, get_device, is_cuda, new_stream, use_stream, wait_stream
 from lib.timeline import Recorder
 from tests.gpu.common import MODES, First, Last, Slow, assert_equal_gradients, memory_at_rest
 

@@ -39,7 +39,7 @@ assert torch.equal(state, torch.random.get_rng_state()), 'a seed was set'
 assert not torch.distributed.is_initialized()
 assert not torch.cuda.is_initialized()
 assert threading.active_count() == 1
-assert not lib.pipeline.random_state._libraries, 'registered with the dispatcher before anything ran'
+assert not lib.runtime.random_state._libraries, 'registered with the dispatcher before anything ran'
 print('fine')
 """
     assert fresh(code) == b"fine\n"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from lib.pipeline import GPipe, pop, skippable, stash
-from lib.pipeline.microbatch import gather, scatter
 from lib.pipeline.pipeline import clock_cycles
+from lib.runtime.microbatch import gather, scatter
 
 MODES = ["always", "except_last", "never"]
 

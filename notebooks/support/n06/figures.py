@@ -14,9 +14,9 @@ from lib._values import format_share, plural
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, switch, whole
+from lib.show.lanes import draw_timeline
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank, write
 from lib.show.style import INK, MUTED, PAPER, RED, describe, new_figure, styled, title
-from lib.show.timeline import draw_timeline
 from lib.timeline import Span, Trace
 from support.n06.runs import Comparison, against_first
 from support.training import Step, surviving

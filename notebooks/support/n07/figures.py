@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from lib._values import format_share, plural
-from lib.pipeline.microbatch import scatter
+from lib.runtime.microbatch import scatter
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import Cell, Mark, arrow, box, cell_axes, draw_cells, write
 from lib.show.style import (

@@ -15,7 +15,8 @@ from lib.schedules import Action
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
 from lib.show.explore import steps, whole
-from lib.show.schedules import draw_ranks, stuck
+from lib.show.lanes import bar, idle, lane_rows
+from lib.show.schedule_table import draw_ranks, stuck
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import (
     BLUE,
@@ -32,7 +33,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Trace, Work, play
 from support.n08.runs import Simulate, as_schedule, run_of
 from support.n08.solved import Ends, Orders

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from lib.pipeline.checkpoint import checkpoint, is_recomputing
-from lib.pipeline.microbatch import scatter
+from lib.runtime.microbatch import scatter
 from lib.saved import SavedTensors
 from support import built
 

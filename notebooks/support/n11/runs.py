@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lib.pipeline.checkpoint import is_recomputing
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import clock_cycles
-from lib.pipeline.recording import Place
+from lib.runtime.recording import Place
 from support.built import MyFork, MyJoin, fence
 from support.recordings import load, provenance
 

@@ -15,6 +15,7 @@ from lib._values import format_share
 from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
 from lib.show.explore import Control, choice, steps, whole
+from lib.show.lanes import bar, idle, lane_rows
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
@@ -30,7 +31,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import bar, idle, lane_rows
 from lib.timeline import Span, Trace
 
 Row = Mapping[str, Any]

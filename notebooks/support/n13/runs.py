@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.cuda._sanitizer import EventHandler
 
-from lib.pipeline.microbatch import TensorOrTensors
-from lib.streams.pipeline import StreamPipeline
+from lib.runtime.microbatch import TensorOrTensors
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
 from lib.streams.races import HOST, Operation, Region, happens_before, waits, without
+from lib.streams.stream_pipeline import StreamPipeline
 from lib.timeline import Span
 
 # ---- A list of operations: read, timed, and run in any order that it allows.

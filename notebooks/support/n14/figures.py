@@ -13,7 +13,8 @@ from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
 from lib.show.explore import steps, whole
-from lib.show.schedules import ANY_STAGES, NAMES, draw_schedules, held, legend, make, shade
+from lib.show.lanes import FONT, bar, idle, lane_rows
+from lib.show.schedule_table import ANY_STAGES, NAMES, draw_schedules, held, legend, make, shade
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
@@ -34,7 +35,6 @@ from lib.show.style import (
     styled,
     title,
 )
-from lib.show.timeline import FONT, bar, idle, lane_rows
 from lib.timeline import Trace
 from support.n14.solved import alternate, table
 

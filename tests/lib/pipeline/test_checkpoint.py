@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lib.pipeline.checkpoint import Checkpointing, checkpoint, is_checkpointing, is_recomputing
-from lib.pipeline.dependency import fork, join
-from lib.pipeline.microbatch import Batch
+from lib.runtime.dependency import fork, join
+from lib.runtime.microbatch import Batch
 from tests.lib.models import hooked
 from tests.lib.refusal import refuses
 

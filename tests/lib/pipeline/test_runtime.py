@@ -10,13 +10,13 @@ import weakref
 import pytest
 import torch
 
-from lib.pipeline import streams
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
-from lib.pipeline.microbatch import Batch
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, Workers, spawn_workers
+from lib.runtime import device as streams
+from lib.runtime.dependency import Fork, Join, fork, fork_batch, get_phony, join, join_batch
+from lib.runtime.device import CPUStream
+from lib.runtime.microbatch import Batch
 from tests.lib.models import Function, hooked
 from tests.lib.refusal import refuses
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lib.pipeline import GPipe, Namespace, pop, skip, skippable, stash
 from lib.pipeline.copy import Copy
-from lib.pipeline.microbatch import Batch
+from lib.runtime.microbatch import Batch
 from tests.lib.refusal import refuses
 
 every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
 import lib.show
-from lib.show import charts, sheet, style, timeline
+from lib.show import charts, lanes, sheet, style
 
 
 def pixels(figure):
@@ -53,22 +53,22 @@ def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_mac
 def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_first):
     figure, axes = style.new_figure(9, 2)
     if track_first:
-        timeline.lane_rows(axes, ["a"], 0, 2, track=True)
-    timeline.bar(axes, 0, 0, 1, style.ORANGE, "work")
+        lanes.lane_rows(axes, ["a"], 0, 2, track=True)
+    lanes.bar(axes, 0, 0, 1, style.ORANGE, "work")
     if not track_first:
-        timeline.lane_rows(axes, ["a"], 0, 2, track=True)
+        lanes.lane_rows(axes, ["a"], 0, 2, track=True)
     assert shows(figure, style.ORANGE) and shows(figure, style.TRACK)
 
 
 def test_lanes_have_their_names_idle_its_sign_a_box_text_and_a_strip_is_cells_side_by_side():
     _, axes = style.new_figure(9, 2)
-    timeline.lane_rows(axes, ["first", "second"], 1, 5)
+    lanes.lane_rows(axes, ["first", "second"], 1, 5)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     low, high = axes.get_ylim()
     assert low > high, "the first lane is on top"
     assert axes.get_xlim() == (1, 5)
     _, axes = style.new_figure(9, 2)
-    timeline.idle(axes, 0, [(0, 1), (2, 1)])
+    lanes.idle(axes, 0, [(0, 1), (2, 1)])
     (drawn,) = axes.collections
     assert len(drawn.get_paths()) == 2 and drawn.get_hatch() == style.IDLE["hatch"]
     assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from lib.pipeline import recording as spans
+from lib.runtime import recording as spans
 from lib.schedules.distributed import EngineStage
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor

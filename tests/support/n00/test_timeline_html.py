@@ -9,10 +9,11 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from lib.show.timeline import lay_out
+from tests.lib.show.test_timeline import DEGENERATE, LOTS, MEASURED, PREDICTED
+
+from lib.show.lanes import lay_out
 from lib.timeline import Span, Trace
 from support.n00.timeline_html import timeline_html
-from tests.lib.show.test_timeline import DEGENERATE, LOTS, MEASURED, PREDICTED
 
 
 class Page(HTMLParser):

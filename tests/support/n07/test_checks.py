@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.graph import saved_tensors_hooks
 
-from lib.pipeline.microbatch import Batch, gather, scatter
+from lib.runtime.microbatch import Batch, gather, scatter
 from support.n07 import checks as n07
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lib.pipeline import clock_cycles
-from lib.pipeline.streams import CPUStream
 from lib.pipeline.worker import Task, spawn_workers
+from lib.runtime.device import CPUStream
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from support.n09 import figures as n09

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lib.pipeline.microbatch import Batch, check, gather, scatter
+from lib.runtime.microbatch import Batch, check, gather, scatter
 from tests.lib.refusal import refuses
 
 

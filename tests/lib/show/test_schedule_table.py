@@ -7,7 +7,7 @@ from matplotlib.collections import PolyCollection
 
 from lib import schedules
 from lib.schedules import Schedule, gpipe, live_activations, model_parallel, one_f_one_b, simulate, waits_for
-from lib.show.schedules import MAKERS, draw_refused, draw_schedule, draw_schedules, held, make, stuck
+from lib.show.schedule_table import MAKERS, draw_refused, draw_schedule, draw_schedules, held, make, stuck
 from lib.show.sheet import drawn_cells
 from lib.show.style import RED, alt_text
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline.microbatch import Batch, Tensors
-from lib.pipeline.streams import default_stream, use_stream
+from lib.runtime.device import default_stream, use_stream
+from lib.runtime.microbatch import Batch, Tensors
 
 
 @cache

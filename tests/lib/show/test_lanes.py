@@ -11,8 +11,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from lib.show.lanes import draw_timeline, labels_for, lay_out, ticks
 from lib.show.style import PAPER, alt_text, color_of
-from lib.show.timeline import draw_timeline, labels_for, lay_out, ticks
 from lib.timeline import Span, Trace
 
 LANES = ("worker", "load", 0), ("model", "step", 1)  # lane, kind, start

@@ -23,9 +23,9 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from lib import timeline
-from lib.pipeline.microbatch import Batch, TensorOrTensors
-from lib.pipeline.streams import AbstractStream, as_cuda, get_device, is_cuda
-from lib.pipeline.thread_state import during, this_thread
+from lib.runtime.device import AbstractStream, as_cuda, get_device, is_cuda
+from lib.runtime.microbatch import Batch, TensorOrTensors
+from lib.runtime.thread_state import during, this_thread
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lib.pipeline import GPipe
-from lib.pipeline.random_state import _DRAWS, Seeds
+from lib.runtime.random_state import _DRAWS, Seeds
 
 CPU = ["cpu"] * 4
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from lib._values import integer
-from lib.pipeline.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
-from lib.pipeline.recording import device_span
-from lib.pipeline.streams import CPUStream
+from lib.runtime.device import CPUStream
+from lib.runtime.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
+from lib.runtime.recording import device_span
 from lib.streams.gpu import GPU, find_gpu, pinned
 
 

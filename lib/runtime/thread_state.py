@@ -70,9 +70,9 @@ class _ThisThread(threading.local):
     recomputing = False
     hidden: list[torch.Tensor] | None = None  # while recomputing: the phonies of skip tensors in portals
     statistics: dict[Any, Any] | None = None  # of the mini-batch that it works on: lib.pipeline.batchnorm
-    place: tuple[int, int] | None = None  # of what is being recorded: lib.pipeline.recording
+    place: tuple[int, int] | None = None  # of what is being recorded: lib.runtime.recording
     end_backward: Callable[[], None] | None = None
-    generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.pipeline.random_state
+    generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.runtime.random_state
     listening = False  # to operations that draw random numbers: likewise
     skip_tracker: Any = None  # lib.pipeline.skip
 

@@ -19,9 +19,9 @@ from lib.schedules.simulate import Idle as Wait
 from lib.schedules.table import Turn, needs, playable, validate
 from lib.show import style
 from lib.show.charts import row_bars
+from lib.show.lanes import FONT, LANE, idle, lane_rows, ticks
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import GREY, IDLE, INK, MUTED, PAPER, RED, color_of, ink_on, mixed
-from lib.show.timeline import FONT, LANE, idle, lane_rows, ticks
 from lib.timeline import Span, Trace
 
 NAMES = {maker.__name__: name for name, maker in MAKERS.items()}

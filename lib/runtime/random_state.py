@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.pipeline.thread_state import this_thread
+from lib.runtime.thread_state import this_thread
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_NAME))

@@ -29,6 +29,7 @@ def test_the_table_of_contents_names_what_is_there():
     for line in lib.show.__doc__.splitlines():
         if match := re.match(r"([a-z_]+)  +\S", line):
             module = match.group(1)
+            line = line.removeprefix(module)
         if module:
             names = re.findall(r"\b[a-z0-9]+_\w+", line)
             home = importlib.import_module(f"lib.show.{module}")

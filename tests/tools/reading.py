@@ -1,0 +1,241 @@
+"""What a machine can hold of "code is read to learn": rules on the text of one file, and who still breaks them.
+
+Each rule takes the text of a file and yields what it finds: the line, what stands there, and what to do about it.
+`python -m tests.tools.reading lib/pipeline tools/save.py` prints the findings in these folders and files;
+`python -m tests.tools.reading --shrink` takes off the list of those that still break a rule what keeps to it now.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from tools.project import ROOT
+
+#: Lines at most in a file: about one concept.
+FILE = 450
+#: Lines at most in a function, its docstring included: one screen.
+FUNCTION = 60
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
+Kind = type[ast.AST] | tuple[type[ast.AST], ...]
+
+
+@cache
+def nodes(text: str, kind: Kind) -> list[Any]:
+    """Return the nodes of a kind in a file's tree."""
+    return [node for node in _tree(text) if isinstance(node, kind)]
+
+
+@cache
+def _tree(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+def long_file(text: str) -> Iterator[str]:
+    """A file is one concept."""
+    lines = len(text.splitlines())
+    if lines > FILE:
+        yield f"{lines} lines: above {FILE} a file is more than one concept. Find the two, give each a file and a name"
+
+
+def long_function(text: str) -> Iterator[str]:
+    """A function fits a screen."""
+    for function in nodes(text, FUNCTIONS):
+        lines = function.end_lineno - function.lineno + 1
+        if lines > FUNCTION:
+            yield (
+                f"line {function.lineno}: {function.name} has {lines} lines, a screen has {FUNCTION}. "
+                "Give a part of it a name of its own"
+            )
+
+
+def unrelated_values(text: str) -> Iterator[str]:
+    """One assignment a line: a tuple is written out on both sides only where the same things change places."""
+    for assignment in nodes(text, ast.Assign):
+        written_out = [part for part in (*assignment.targets, assignment.value) if isinstance(part, WRITTEN_OUT)]
+        if assignment.value in written_out and len(written_out) > 1 and not _same_things(written_out):
+            yield (
+                f"line {assignment.lineno}: {_shortened(assignment)} assigns several values at once. "
+                "Write one assignment a line"
+            )
+
+
+WRITTEN_OUT = (ast.Tuple, ast.List)
+
+
+def _same_things(tuples: list[ast.Tuple | ast.List]) -> bool:
+    first, *others = (sorted(map(ast.unparse, each.elts)) for each in tuples)
+    return all(other == first for other in others)
+
+
+def nested_conditional(text: str) -> Iterator[str]:
+    """One decision an expression: `a if x else b` holds no second one."""
+    for outer in nodes(text, ast.IfExp):
+        decisions = [node for node in ast.walk(outer) if isinstance(node, ast.IfExp)]
+        if len(decisions) > 1:
+            yield (
+                f"line {outer.lineno}: {_shortened(outer)} decides twice in one expression. "
+                "Write if and elif, or give the inner decision a name"
+            )
+
+
+def formatting_off(text: str) -> Iterator[str]:
+    """The formatter lays out everything but tables of data: what a statement between such comments holds is literal."""
+    for first, last in _unformatted(text):
+        others = [part for part in _innermost(text, first, last) if not _is_table(part, first)]
+        if others:
+            yield (
+                f"line {first}: the formatter is switched off for {_shortened(others[0])}, which is no table of data "
+                "(a list, dict, set or tuple of literals). Take the comment away and run ruff format"
+            )
+
+
+def _unformatted(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last line of each stretch that a comment takes away from the formatter."""
+    if "# fmt:" not in text:
+        return
+    off = None
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        if re.match(r"# fmt: *skip\b", token.string):
+            yield line, line
+        elif re.match(r"# fmt: *off\b", token.string):
+            off = line
+        elif re.match(r"# fmt: *on\b", token.string) and off is not None:
+            yield off, line
+            off = None
+    if off is not None:
+        yield off, len(text.splitlines())
+
+
+def _innermost(text: str, first: int, last: int) -> Iterator[ast.stmt]:
+    """Yield the statements that touch these lines and hold no other statement that does."""
+
+    def touches(statement: ast.stmt) -> bool:
+        begin = min(part.lineno for part in (statement, *getattr(statement, "decorator_list", ())))
+        return begin <= last and first <= (statement.end_lineno or begin)
+
+    touched = {statement for statement in nodes(text, ast.stmt) if touches(statement)}
+    for statement in sorted(touched, key=lambda statement: statement.lineno):
+        inner = set(ast.walk(statement)) - {statement}
+        if not inner & touched:
+            yield statement
+
+
+def _is_table(statement: ast.stmt, line: int) -> bool:
+    """Say whether a statement assigns, returns, expects or is parametrized by literals and nothing else."""
+    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
+        table = statement.value
+    elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+        table = statement.test.comparators[-1]
+    elif isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        on_line = [d for d in statement.decorator_list if d.lineno <= line <= (d.end_lineno or d.lineno)]
+        table = on_line[0] if on_line else None
+    else:
+        table = None
+    return table is not None and _is_data(table) and any(isinstance(node, DISPLAYS) for node in ast.walk(table))
+
+
+#: Functions that, like a class, only put together what they are given.
+CONSTRUCTORS = {"dict", "set", "frozenset", "tuple", "list", "range", "partial", "param", "parametrize", "tensor"}
+
+
+def _is_data(node: ast.AST) -> bool:
+    if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
+        return True
+    if isinstance(node, (ast.UnaryOp, ast.BinOp)):
+        return all(isinstance(part, (ast.Constant, ast.UnaryOp, ast.BinOp)) for part in _parts(node))
+    if isinstance(node, (*DISPLAYS, ast.Starred, ast.Subscript)):
+        return all(map(_is_data, _parts(node)))
+    if isinstance(node, ast.Call):
+        name = ast.unparse(node.func).rpartition(".")[2]
+        constructs = name in CONSTRUCTORS or name[:1].isupper()
+        return constructs and all(_is_data(part) for part in (*node.args, *(k.value for k in node.keywords)))
+    return False
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    ignored = (ast.expr_context, ast.operator, ast.unaryop)
+    return (part for part in ast.iter_child_nodes(node) if not isinstance(part, ignored))
+
+
+def _shortened(node: ast.AST) -> str:
+    first, *more = ast.unparse(node).splitlines()
+    return f"`{first}`" if len(first) <= 80 and not more else f"`{first[:80]} …`"
+
+
+Rule = Callable[[str], Iterator[str]]
+RULES: dict[str, Rule] = {
+    "long file": long_file,
+    "long function": long_function,
+    "unrelated values": unrelated_values,
+    "nested conditional": nested_conditional,
+    "formatting off": formatting_off,
+}
+
+#: built.py has the cells of the solutions word for word, and a cell may do in one line what a module takes two for.
+WORD_FOR_WORD = {"unrelated values": "notebooks/support/built.py", "nested conditional": "notebooks/support/built.py"}
+
+
+@cache
+def files() -> tuple[str, ...]:
+    """Return the Python files of lib, tools and tests, of the rooms, and the scripts beside the notebooks."""
+    paths = [path for base in ("lib", "tools", "tests", "notebooks/support") for path in (ROOT / base).rglob("*.py")]
+    paths += (ROOT / "notebooks").glob("*.py")
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in paths))
+
+
+def findings(rule: str) -> dict[str, list[str]]:
+    """Return what a rule finds, by file."""
+    found = {}
+    for name in files():
+        said = list(RULES[rule]((ROOT / name).read_text(encoding="utf-8")))
+        if said and name != WORD_FOR_WORD.get(rule):
+            found[name] = said
+    return found
+
+
+#: The rule about names looks at several files; test_borders.py has it.
+TWO_HOMES = "two homes"
+KNOWN = ROOT / "tests/tools/known.txt"
+
+
+def known() -> dict[str, set[str]]:
+    """Return the files (and the names with two homes) that are known to break a rule, by rule."""
+    listed: dict[str, set[str]] = {rule: set() for rule in (*RULES, TWO_HOMES)}
+    for line in KNOWN.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            rule, _, what = line.partition(": ")
+            listed[rule].add(what)
+    return listed
+
+
+def shrink() -> None:
+    """Take off the list what keeps to the rules now."""
+    broken = {f"{rule}: {name}" for rule in RULES for name in findings(rule)}
+    lines = dict.fromkeys(KNOWN.read_text(encoding="utf-8").splitlines())
+    left = [line for line in lines if line in broken or line.startswith(("#", TWO_HOMES))]
+    KNOWN.write_text("\n".join(left) + "\n", encoding="utf-8")
+
+
+def main(under: list[str]) -> None:
+    """Print what the rules find in the files whose names begin so; --shrink: take off the list what is mended."""
+    if under == ["--shrink"]:
+        shrink()
+        return
+    for rule in RULES:
+        for name, said in findings(rule).items():
+            if not under or name.startswith(tuple(under)):
+                print(*(f"{name}: {sentence}" for sentence in said), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -3,10 +3,11 @@
 from lib.pipeline.balance import balance_by_size, balance_by_time, partition
 from lib.pipeline.batchnorm import DeferredBatchNorm, convert_deferred_batch_norm
 from lib.pipeline.checkpoint import is_checkpointing, is_recomputing
-from lib.pipeline.gpipe import GPipe, flatten_sequential
+from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import Pipeline, clock_cycles
 from lib.pipeline.skip import Namespace, pop, skippable, stash, verify_skippables
 from lib.runtime.microbatch import Batch, gather, scatter
+from lib.runtime.partitions import flatten_sequential
 
 # fmt: off
 __all__ = [

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NoReturn, cast
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from lib._values import integer
 from lib.measure import Device
@@ -20,77 +19,7 @@ from lib.pipeline.worker import Workers
 from lib.runtime import microbatch
 from lib.runtime.device import AbstractStream, new_stream
 from lib.runtime.microbatch import TensorOrTensors
-
-
-class BalanceError(ValueError):
-    """A balance that does not fit the module; the message ends with the way to one that does."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(
-            f"{problem}\n\nlib.pipeline.balance finds one:\n\n"
-            "    from lib.pipeline import balance_by_time\n"
-            "    balance = balance_by_time(partitions, module, sample)"
-        )
-
-
-def flatten_sequential(module: nn.Sequential) -> nn.Sequential:
-    """Return the layers of nested Sequentials in one Sequential, so that a partition may end between any two of them.
-
-    The layers are the same objects; "1.0" becomes "1_0". A Sequential with a forward or hooks of its own stays whole.
-    Raises TypeError for what is no nn.Sequential.
-    """
-    if not isinstance(module, nn.Sequential):
-        raise TypeError(f"module must be nn.Sequential to be flattened, not {type(module).__name__}")
-
-    def layers(sequential: nn.Sequential, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-        for name, child in sequential._modules.items():
-            plain = isinstance(child, nn.Sequential) and type(child).forward is nn.Sequential.forward
-            if plain and not (child._forward_hooks or child._forward_pre_hooks):
-                yield from layers(cast(nn.Sequential, child), f"{prefix}{name}_")
-            else:
-                yield prefix + name, child
-
-    return nn.Sequential(OrderedDict(layers(module, "")))
-
-
-def verify_module(module: nn.Sequential) -> None:
-    """Raise TypeError unless it is an nn.Sequential, ValueError for a layer, parameter or norm's buffer in it twice."""
-    if not isinstance(module, nn.Sequential):
-        raise TypeError(f"module must be nn.Sequential to be partitioned, not {type(module).__name__}")
-    children = list(module.children())  # each object once
-    norms = [[part for part in child.modules() if isinstance(part, _NormBase)] for child in children]
-    kinds: dict[str, list[set[Any]]] = {
-        "children": [{child} for child in module],
-        "parameters in distinct children": [set(child.parameters()) for child in children],
-        "buffers of batch norms in distinct children": [{x for norm in n for x in norm.buffers()} for n in norms],
-    }
-    for kind, members in kinds.items():
-        apart, together = sum(map(len, members)), len(set().union(*members))
-        if apart != together:
-            raise ValueError(f"module with duplicate {kind} is not supported: {apart}, {together} different")
-
-
-def split_module(
-    module: nn.Sequential, balance: Iterable[int], devices: Iterable[torch.device]
-) -> tuple[nn.ModuleList, list[int], list[torch.device]]:
-    """Return (partitions, balance, devices): partition j has balance[j] layers, on devices[j]; the rest is dropped.
-
-    Raises BalanceError if the numbers don't fit, IndexError if there are fewer devices than partitions.
-    """
-    balance, devices = [integer("a number of the balance", layers) for layers in balance], list(devices)
-    layers, total = iter(module.named_children()), sum(balance)
-    if len(module) != total:
-        raise BalanceError(
-            f"module and sum of balance have different length (module: {len(module)}, sum of balance: {total})"
-        )
-    if any(layers < 1 for layers in balance):
-        raise BalanceError(f"all balance numbers must be positive integer (balance: {balance})")
-    if len(balance) > len(devices):
-        numbers = f"(devices: {len(devices)}, partitions: {len(balance)})"
-        raise IndexError(f"too few devices to hold given partitions {numbers}; a device may be named again")
-    parts = [nn.Sequential(OrderedDict(next(layers) for _ in range(size))) for size in balance]
-    devices = devices[: len(balance)]
-    return nn.ModuleList(part.to(x) for part, x in zip(parts, devices, strict=True)), balance, devices
+from lib.runtime.partitions import BalanceError, split_module, verify_module
 
 
 class _Runtime:

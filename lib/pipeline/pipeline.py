@@ -14,11 +14,12 @@ from lib import timeline
 from lib.pipeline.checkpoint import Checkpointing, Guard, is_recomputing
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_skip_layout
-from lib.pipeline.worker import InQueue, OutQueue, Task, Workers, attempt, next_answer
+from lib.pipeline.worker import InQueue, OutQueue, Task, Workers, attempt
 from lib.runtime import recording
 from lib.runtime.dependency import fork_batch, get_phony, join, join_batch
 from lib.runtime.device import AbstractStream, current_stream, get_device, is_cuda
 from lib.runtime.microbatch import Batch, TensorOrTensors, check
+from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds
 from lib.runtime.recording import Place
 from lib.runtime.thread_state import during, only_here, this_thread

@@ -12,9 +12,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 
@@ -47,7 +47,6 @@ class Task:
                 self._finalize(batch)
 
 
-Answer = TypeVar("Answer")
 Result: TypeAlias = tuple[bool, Any]  # (True, (task, batch)), (False, exc_info), or at the end (False, None)
 InQueue: TypeAlias = "SimpleQueue[Task | None]"
 OutQueue: TypeAlias = "SimpleQueue[Result]"
@@ -74,15 +73,6 @@ def attempt(task: Task) -> Result:
         return True, (task, task.compute())
     except BaseException:
         return False, sys.exc_info()
-
-
-def next_answer(queue: SimpleQueue[Answer]) -> Answer:
-    """Return what comes next. A signal just before a thread sleeps on a lock doesn't wake it: so no sleep is long."""
-    while True:
-        try:
-            return queue.get(timeout=0.1)
-        except Empty:
-            continue
 
 
 class Workers:

@@ -41,8 +41,8 @@ from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
 from lib import schedules as tables
-from lib.pipeline.gpipe import BalanceError, verify_module
 from lib.runtime import device as streams
+from lib.runtime.partitions import BalanceError, verify_module
 from lib.runtime.recording import device_span
 from lib.schedules.simulate import KINDS
 from lib.schedules.table import Action, Op, Schedule, validate

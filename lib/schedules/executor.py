@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from lib.pipeline.worker import next_answer
 from lib.runtime import device as streams
 from lib.runtime.dependency import get_phony, join
 from lib.runtime.microbatch import Batch, TensorOrTensors, check, scatter
+from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds, listening
 from lib.runtime.recording import device_span, read
 from lib.runtime.thread_state import Modes

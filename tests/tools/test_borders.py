@@ -128,6 +128,28 @@ def test_folders_of_lib_go_round_in_no_circle():
             del folders[folder]
 
 
+def test_pipeline_schedules_and_streams_stand_on_runtime_and_do_not_import_each_other():
+    siblings = {"pipeline", "schedules", "streams"}
+    above_runtime = {*siblings, "data", "training", "show"}
+    for name in (name for name in modules() if name.startswith("lib.")):
+        home = name.split(".")[1]
+        targets = {full.split(".")[1] for full in imports(name) if full.startswith("lib.")}
+        if home == "runtime":
+            assert not targets & above_runtime, f"{name} imports {targets & above_runtime}; runtime is below them"
+        if home in siblings:
+            others = targets & (siblings - {home})
+            assert not others, f"{name} imports {others}; move what both need to lib.runtime"
+
+
+def test_no_file_name_stands_twice_in_lib():
+    homes = defaultdict(list)
+    for path in (ROOT / "lib").rglob("*.py"):
+        if path.name != "__init__.py":
+            homes[path.name].append(str(path.relative_to(ROOT)))
+    twice = [paths for paths in homes.values() if len(paths) > 1]
+    assert not twice, f"open one of these and you may be at the wrong door: {twice}"
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_code_is_laid_out_to_be_read(rule: str):
     found = findings(rule)

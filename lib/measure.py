@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lib._values import format_bytes, format_time, integer, plural, seconds_above_zero, table
+from lib.arguments import integer, seconds_above_zero
+from lib.text import format_bytes, format_time, plural, table
 
 Device: TypeAlias = torch.device | int | str
 

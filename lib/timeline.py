@@ -24,7 +24,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from lib._values import format_share, format_time, plural, table, unit_for, whole_or_not_at_all
+from lib.files import whole_or_not_at_all
+from lib.text import format_share, format_time, plural, table, unit_for
 
 Interval = tuple[float, float]
 

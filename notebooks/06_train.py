@@ -27,8 +27,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from lib._values import plural
 from lib.data import DistributedSampler, MetaFile, NaiveDataset, RankDataset, mini_epoch_loaders
+from lib.text import plural
 from lib.training.launch import leave, meet
 from lib.training.state import load_state, save_state
 from support.digits import decode_image, parse_row, write_digits

@@ -26,9 +26,9 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import cross_entropy
 
 from lib import schedules as makers
-from lib._values import plural
 from lib.data import MetaFile, RankDataset, mini_epoch_loaders
 from lib.schedules.distributed import DistributedPipeline
+from lib.text import plural
 from lib.timeline import Recorder
 from lib.training.launch import leave, meet
 from support.digits import decode_image, digit_of, parse_row, write_digits

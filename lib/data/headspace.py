@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 import torch
 
-from lib._values import format_time, integer, plural, seconds_above_zero, unit_for
+from lib.arguments import integer, seconds_above_zero
 from lib.measure import usable_cores
+from lib.text import format_time, plural, unit_for
 
 SLACK = 1.1  # a gain below this factor is within what two measurements of the same thing differ by
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import integer, rank_of
+from lib.arguments import integer, rank_of
 
 _WORD = 2**32  # mt19937 yields 0.._WORD - 1
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import integers
+from lib.arguments import integers
 from lib.data.meta_index import NEWLINE, Bytes, Stamp, open_index, read_into
 from lib.data.permutation import Ids
 

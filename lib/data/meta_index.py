@@ -34,8 +34,8 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import whole_or_not_at_all
 from lib.data.permutation import Ids
+from lib.files import whole_or_not_at_all
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Flags: TypeAlias = npt.NDArray[np.bool_]

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.data.meta import MetaFile, Packed
 
 MAX_HEAD = 8192  # bytes that a start line and its headers may take

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from lib._values import integer, integers
+from lib.arguments import integer, integers
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 IntArray: TypeAlias = npt.NDArray[np.integer[Any]]

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lib._values import integer, rank_of
+from lib.arguments import integer, rank_of
 from lib.data.meta import MetaFile, Packed
 from lib.data.meta_index import progress_bar
 from lib.data.permutation import Ids, Permutation

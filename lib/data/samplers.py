@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from lib._values import integer, rank_of
+from lib.arguments import integer, rank_of
 from lib.data.permutation import Ids, Permutation
 
 Order: TypeAlias = Literal["torch", "feistel"]

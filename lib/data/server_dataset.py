@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import Dataset
 
-from lib._values import integer, seconds_above_zero
+from lib.arguments import integer, seconds_above_zero
 from lib.data.meta_server import MAX_ANSWER, MAX_IDS, RefusedError, Wire, seconds_left
 
 MAX_BYTES = 6 * MAX_ANSWER + 4 * MAX_IDS  # of an answer: JSON of the rows that the server sends at most

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.measure import Device
 from lib.pipeline.skip import SkipTracker, use_skip_tracker
 from lib.runtime.microbatch import Batch, TensorOrTensors, scatter

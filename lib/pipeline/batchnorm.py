@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.pipeline.checkpoint import is_recomputing
 from lib.runtime.thread_state import during, this_thread
 

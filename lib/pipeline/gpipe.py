@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NoReturn, cast
 import torch
 from torch import nn
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.measure import Device
 from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
 from lib.pipeline.pipeline import Pipeline

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from lib._values import integer
+from lib.arguments import integer
 
 
 class BalanceError(ValueError):

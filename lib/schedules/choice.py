@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from inspect import signature
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import Costs, live_activations, simulate
 from lib.schedules.table import Schedule

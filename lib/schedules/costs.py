@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.runtime.microbatch import Batch, TensorOrTensors
 from lib.schedules.executor import Executor, LossFunction
 from lib.schedules.simulate import Costs

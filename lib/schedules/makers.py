@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import cast
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.schedules.table import Action, Op, Schedule, slotted
 
 

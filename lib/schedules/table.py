@@ -19,7 +19,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, cast
 
-from lib._values import integer, whole_or_not_at_all
+from lib.arguments import integer
+from lib.files import whole_or_not_at_all
 
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import PER_SECOND, format_share, format_time, plural, unit_for
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.sheet import write
 from lib.show.style import IDLE, INK, MUTED, PAPER, RECORDED, TRACK, color_of, ink_on, mixed
+from lib.text import PER_SECOND, format_share, format_time, plural, unit_for
 from lib.timeline import Span, Trace, union
 
 WIDTH, FONT = 9.0, 9.0  # inches, points

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import format_share, plural
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS, simulate
@@ -22,6 +21,7 @@ from lib.show.charts import row_bars
 from lib.show.lanes import FONT, LANE, idle, lane_rows, ticks
 from lib.show.sheet import Cell, arrow, cell_axes, draw_cell, label_row, write
 from lib.show.style import GREY, IDLE, INK, MUTED, PAPER, RED, color_of, ink_on, mixed
+from lib.text import format_share, plural
 from lib.timeline import Span, Trace
 
 NAMES = {maker.__name__: name for name, maker in MAKERS.items()}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.streams.gpu import GPU, find_gpu, pinned
 
 T = TypeVar("T")

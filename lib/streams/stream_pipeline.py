@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.runtime.device import CPUStream
 from lib.runtime.microbatch import Batch, Function, TensorOrTensors, check, gather, scatter
 from lib.runtime.recording import device_span

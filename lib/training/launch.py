@@ -40,7 +40,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from lib._values import integer, seconds_above_zero
+from lib.arguments import integer, seconds_above_zero
 from lib.measure import import_psutil
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from lib._values import whole_or_not_at_all
+from lib.files import whole_or_not_at_all
 
 FORMAT = 2
 

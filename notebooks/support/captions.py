@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from lib._values import integer
+from lib.arguments import integer
 
 # ---- Make a meta file of any size: image names and captions, 44 bytes a row on average, some GB a second.
 

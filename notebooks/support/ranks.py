@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.training.launch import LOOPBACK, signal_name
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds

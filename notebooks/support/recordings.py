@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lib._values import whole_or_not_at_all
+from lib.files import whole_or_not_at_all
 from lib.measure import machine_card
 from lib.timeline import Span, Trace
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler

@@ -32,10 +32,10 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.nn.functional import mse_loss
 
-from lib._values import table
 from lib.schedules import gpipe, one_f_one_b
 from lib.schedules.distributed import engine_for
 from lib.schedules.executor import Executor
+from lib.text import table
 from tests.bench.bench_pipelines import LAYERS, MICRO_BATCHES, data, stages
 from tests.bench.common import arguments
 

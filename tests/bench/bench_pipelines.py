@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
-from lib._values import table
 from lib.pipeline import GPipe, scatter
 from lib.schedules import gpipe, one_f_one_b, simulate, zero_bubble_h1
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor
+from lib.text import table
 from tests.bench.common import linears, peer, run_beside_a_peer
 
 MICRO_BATCHES, LAYERS = 8, 4

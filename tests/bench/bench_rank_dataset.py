@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
-from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.permutation import Permutation
 from lib.data.rank_dataset import NaiveDataset, RankDataset
+from lib.text import table
 from support.captions import write_captions
 from tests.bench.common import arguments, in_own_process, timed
 

@@ -19,8 +19,8 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import DistributedSampler as Torchs
 
 from lib import DistributedSampler
-from lib._values import table
 from lib.data.permutation import Permutation
+from lib.text import table
 from support import recordings
 from tests.bench.common import ROOT, arguments, in_own_process, timed
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lib._values import table
 from lib.data.meta import MetaFile
 from lib.data.server_dataset import ServerDataset
+from lib.text import table
 from tests.bench.common import ROOT, arguments
 
 ROWS, BATCH, ROUNDS, SECONDS = 1_000_000, 256, 3, 0.6

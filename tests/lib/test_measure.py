@@ -16,8 +16,8 @@ import psutil
 import pytest
 import torch
 
-from lib._values import format_bytes, format_share, format_time, plural, table
 from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, cuda_peak, machine_card, measure, memory
+from lib.text import format_bytes, format_share, format_time, plural, table
 from tests.lib.refusal import refuses
 
 # --- time ---------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib._values import plural
 from lib.show.explore import steps, whole
 from lib.show.lanes import BARS, draw_timeline, lay_out
 from lib.show.sheet import box, write
 from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, alt_text, describe, new_figure, styled
+from lib.text import plural
 from lib.timeline import Trace, Work, play
 
 # ---- One training step that several ranks share, in ticks, and what it costs when one of them is slow.

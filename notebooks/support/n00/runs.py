@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.timeline import Recorder, Trace
 
 PATIENCE = 60.0  # seconds for all processes to come up

@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from lib._values import PER_SECOND, format_time
 from lib.show.lanes import Layout, labels_for, lay_out, ticks
 from lib.show.style import GREY, GRID, INK, MUTED, PAPER, PINK, SKY, TRACK, ink_on, mixed
+from lib.text import PER_SECOND, format_time
 from lib.timeline import Span, Trace
 
 

@@ -9,7 +9,7 @@ from operator import add
 from typing import Any
 from unittest.mock import Mock
 
-from lib._values import plural
+from lib.text import plural
 from support.checks import Exercise, Guess, Verdict, cases
 from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path

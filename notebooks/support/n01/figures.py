@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from lib._values import plural
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, whole
 from lib.show.lanes import bar, idle, lane_rows
 from lib.show.sheet import arrow, box
 from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
+from lib.text import plural
 from lib.timeline import Trace
 from support.n01.runs import queue_depth, queue_held_up, simulate_loading, simulate_path
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.timeline import Recorder, Span, Trace, Work, play
 
 TRAINER = "trainer"

@@ -8,12 +8,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib._values import format_share
 from lib.data.samplers import RandomSampler, SequentialSampler
 from lib.show import sheet, style
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import Cell, cell_font, draw_cell, label_row, write
 from lib.show.style import INK, MUTED, PAPER, describe, styled, title
+from lib.text import format_share
 from support.n02 import runs
 from support.n02.runs import IndexDataset, Message, record_epoch
 

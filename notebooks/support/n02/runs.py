@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 from torch.utils.data._utils import worker as torch_worker
 
-from lib._values import integer
+from lib.arguments import integer
 
 # ---- Data that shows its order: a dataset whose item is its index, and a log of who asked whom for what.
 # The classes live in a module and not in a notebook cell, so that DataLoader workers can unpickle them.

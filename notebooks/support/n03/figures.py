@@ -12,13 +12,13 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib._values import plural
 from lib.data.samplers import DistributedSampler
 from lib.show import sheet, style
 from lib.show.charts import beside
 from lib.show.explore import switch, whole
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, arrow, draw_strip, inch_sheet, name_rank, note, write
 from lib.show.style import GREY, INK, MUTED, describe, headline, new_figure, rank_color, styled, title
+from lib.text import plural
 
 
 def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK) -> None:

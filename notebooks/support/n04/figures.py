@@ -14,7 +14,6 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib._values import plural
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
 from lib.show.explore import switch, whole
@@ -47,6 +46,7 @@ from lib.show.style import (
     styled,
     title,
 )
+from lib.text import plural
 
 # ---- How an epoch is cut into shards.
 

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from lib._values import format_bytes, format_share, plural
 from lib.data.permutation import Permutation
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import choice, whole
 from lib.show.sheet import Cell, arrow, box, cell_sheet, draw_cell, draw_cells, draw_legend, label_row, write
 from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, RED, describe, new_figure, pale, styled, title
+from lib.text import format_bytes, format_share, plural
 from support.captions import Way
 from support.n05.runs import Run
 

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lib._values import format_share, plural
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import steps, switch, whole
 from lib.show.lanes import draw_timeline
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank, write
 from lib.show.style import INK, MUTED, PAPER, RED, describe, new_figure, styled, title
+from lib.text import format_share, plural
 from lib.timeline import Span, Trace
 from support.n06.runs import Comparison, against_first
 from support.training import Step, surviving

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lib._values import plural
+from lib.text import plural
 from support.ranks import in_threads
 
 

@@ -12,7 +12,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from lib._values import format_share, plural
 from lib.runtime.microbatch import scatter
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import Cell, Mark, arrow, box, cell_axes, draw_cells, write
@@ -33,6 +32,7 @@ from lib.show.style import (
     styled,
     title,
 )
+from lib.text import format_share, plural
 
 # ---- Rows, cut into micro-batches.
 

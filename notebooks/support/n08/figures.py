@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lib._values import format_share, format_time, plural
 from lib.schedules import Action
 from lib.schedules.simulate import KINDS
 from lib.show.charts import beside, log2_axis, row_bars
@@ -33,6 +32,7 @@ from lib.show.style import (
     styled,
     title,
 )
+from lib.text import format_share, format_time, plural
 from lib.timeline import Trace, Work, play
 from support.n08.runs import Simulate, as_schedule, run_of
 from support.n08.solved import Ends, Orders

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch
 
-from lib._values import format_time, plural
 from lib.pipeline import clock_cycles
 from lib.show import style
 from lib.show.charts import beside, row_bars
@@ -19,6 +18,7 @@ from lib.show.explore import switch, whole
 from lib.show.lanes import bar
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
 from lib.show.style import INK, MUTED, PAPER, describe, new_figure, rank_color, styled, title
+from lib.text import format_time, plural
 from lib.timeline import Span, Trace, Work, play
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from lib._values import plural
 from lib.show import style
 from lib.show.charts import bars, beside
 from lib.show.explore import Control, choice, whole
+from lib.text import plural
 from support.n10.runs import MODES, Mode, Outcome, Step, checkpointed, measure, peak, predict, segments_of
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step.

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lib._values import plural
+from lib.text import plural
 from support.built import MyFork, MyJoin, depend, fence
 from support.checks import Exercise, Guess, Verdict, letter, untouched
 from support.n11 import runs

@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lib._values import format_share
 from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
 from lib.show.explore import Control, choice, steps, whole
@@ -31,6 +30,7 @@ from lib.show.style import (
     styled,
     title,
 )
+from lib.text import format_share
 from lib.timeline import Span, Trace
 
 Row = Mapping[str, Any]

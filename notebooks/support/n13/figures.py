@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lib._values import plural
 from lib.show import style
 from lib.show.charts import log2_axis
 from lib.show.explore import steps, whole
@@ -17,6 +16,7 @@ from lib.show.lanes import bar, lane_rows
 from lib.show.sheet import arrow, write
 from lib.show.style import BLUE, GREEN, GREY, INK, ORANGE, PAPER, RED, SKY, TRACK
 from lib.streams.races import HOST, Operation, Race, find_races, waits
+from lib.text import plural
 from lib.timeline import Span, Trace, overlap_share
 from support.n13.runs import damaged, earliest, outcomes, run_chunks
 from support.runs import LANES, predict_chunks

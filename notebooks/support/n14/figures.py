@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import format_share
 from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
@@ -35,6 +34,7 @@ from lib.show.style import (
     styled,
     title,
 )
+from lib.text import format_share
 from lib.timeline import Trace
 from support.n14.solved import alternate, table
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # what an answer may use
 
-from lib._values import plural
+from lib.text import plural
 from support.checks import Exercise, Guess, Verdict, cases, exact, letter
 from support.checks import use as use
 from support.n15.runs import Model, even_balance, every_plan, tower

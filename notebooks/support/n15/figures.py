@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib._values import plural
 from lib.show import style
 from lib.show.charts import beside
 from lib.show.explore import choice, steps, switch
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import BLUE, GREY, INK, ORANGE, PAPER, RED, describe, new_figure, styled
+from lib.text import plural
 from support.n15.runs import Machine, MemoryRule, even_balance, every_plan
 
 SIDE = 1.0  # inches left of the first column

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lib._values import integer
+from lib.arguments import integer
 from lib.schedules import Costs, Schedule, choose, simulate, table
 from lib.schedules.makers import MAKERS
 from lib.schedules.table import Action

@@ -26,7 +26,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from inspect import signature
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -40,19 +39,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
-from lib import schedules as tables
 from lib.runtime import device as streams
 from lib.runtime.partitions import BalanceError, verify_module
 from lib.runtime.recording import device_span
+from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS
 from lib.schedules.table import Action, Op, Schedule, validate
-
-# torch's public class for the tables of a maker; the two count as the same only if maker and table agree.
-CLASSES = {
-    "gpipe": "ScheduleGPipe", "one_f_one_b": "Schedule1F1B", "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS", "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble", "dualpipe_v": "ScheduleDualPipeV",
-}  # fmt: skip
 
 
 class EngineStage(pipelining.PipelineStage):
@@ -110,15 +102,18 @@ class EngineStage(pipelining.PipelineStage):
 
 def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
     """Return torch's schedule for a table: the public class that makes the same, else its runtime with this table."""
-    m, n, v = schedule.micro_batches, len(schedule.ranks), len(stages)
-    for maker, name in CLASSES.items():
-        if hasattr(pipelining, name):
-            engine, make = getattr(pipelining, name), getattr(tables, maker)
-            with suppress(ValueError):  # numbers that one of the two does not take
-                made = make(m, n, v) if "stages_per_rank" in signature(make).parameters else make(m, n)
-                if made.compact().ranks == schedule.compact().ranks:
-                    one = issubclass(engine, engines.PipelineScheduleSingle)
-                    return engine(stages[0] if one else stages, m, loss_fn)
+    m = schedule.micro_batches
+    n = len(schedule.ranks)
+    v = len(stages)
+    for maker in MAKERS.values():
+        if maker.torch_class is None or not hasattr(pipelining, maker.torch_class):
+            continue
+        engine = getattr(pipelining, maker.torch_class)
+        with suppress(ValueError):  # numbers that one of the two does not take
+            # a class counts as the same only if the table is the maker's, action for action
+            if maker.table(m, n, v).compact().ranks == schedule.compact().ranks:
+                one = issubclass(engine, engines.PipelineScheduleSingle)
+                return engine(stages[0] if one else stages, m, loss_fn)
     runtime: Any = engines._PipelineScheduleRuntime(stages, m, loss_fn)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         schedule.compact().to_csv(Path(folder) / "table.csv")

@@ -1,4 +1,4 @@
-"""The makers: eleven schedules as tables, from model parallelism to DualPipeV, each with its source.
+"""The makers: schedules as tables, from model parallelism to DualPipeV, each with its source; MAKERS lists them all.
 
 micro_batches: how many, m. partitions: how many ranks, n; with a stage each, or stages_per_rank, v, where a maker takes
 it. Every maker raises ValueError for a size below 1 and NotAnIntegerError for one that is no whole number.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import cast
 
@@ -353,9 +354,64 @@ def in_phases(a: int, b: int, phases: Sequence[tuple[int, str]]) -> list[Action]
     return order
 
 
-MAKERS: dict[str, Callable[..., Schedule]] = {
-    "model parallel": model_parallel, "GPipe": gpipe, "1F1B": one_f_one_b, "eager 1F1B": eager_one_f_one_b,
-    "interleaved 1F1B": interleaved_one_f_one_b, "looped BFS": looped_bfs, "zero bubble (ZB-H1)": zero_bubble_h1,
-    "interleaved zero bubble": interleaved_zero_bubble, "ZB-V": zbv, "DualPipeV": dualpipe_v, "PipeDream": pipedream,
-}  # fmt: skip
-"""Who makes a table, by what it is called in words and pictures."""
+# ---- what is known of each, once
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Say what the house knows of a schedule: `choose`, the pictures, the bridge to torch and the tests all ask here.
+
+    name: in words and pictures. make: the function above; it takes micro_batches and partitions. looped: it takes
+    stages_per_rank, too; one that is not looped always makes `stages_per_rank` of them. ahead: it takes `ahead`.
+    micro_batches_per_rank: how many it needs at least. flushes: the pipeline runs empty before weights are updated.
+    torch_class: the class in torch.distributed.pipelining that does the same orders, if there is one.
+    """
+
+    name: str
+    make: Callable[..., Schedule]
+    looped: bool = False
+    flushes: bool = True
+    torch_class: str | None = None
+    stages_per_rank: int = 1
+    micro_batches_per_rank: int = 0
+    ahead: bool = False
+
+    def table(self, micro_batches: int, partitions: int, stages_per_rank: int = 1) -> Schedule:
+        """Make the table; stages_per_rank counts where the maker is looped. Raises ValueError as `make` does."""
+        if self.looped:
+            return self.make(micro_batches, partitions, stages_per_rank)
+        return self.make(micro_batches, partitions)
+
+    def fewest(self, partitions: int) -> int:
+        """Return the least number of micro-batches that `make` takes for so many partitions."""
+        return max(1, self.micro_batches_per_rank * partitions)
+
+
+MAKERS = {
+    maker.name: maker
+    for maker in (
+        Maker("model parallel", model_parallel),
+        Maker("GPipe", gpipe, torch_class="ScheduleGPipe"),
+        Maker("1F1B", one_f_one_b, torch_class="Schedule1F1B"),
+        Maker("eager 1F1B", eager_one_f_one_b, torch_class="ScheduleInterleaved1F1B", ahead=True),
+        Maker("interleaved 1F1B", interleaved_one_f_one_b, looped=True, torch_class="ScheduleInterleaved1F1B"),
+        Maker("looped BFS", looped_bfs, looped=True, torch_class="ScheduleLoopedBFS"),
+        Maker("zero bubble (ZB-H1)", zero_bubble_h1, torch_class="ScheduleInterleavedZeroBubble"),
+        Maker(
+            "interleaved zero bubble",
+            interleaved_zero_bubble,
+            looped=True,
+            torch_class="ScheduleInterleavedZeroBubble",
+        ),
+        Maker("ZB-V", zbv, torch_class="ScheduleZBVZeroBubble", stages_per_rank=2),
+        Maker(
+            "DualPipeV",
+            dualpipe_v,
+            torch_class="ScheduleDualPipeV",
+            stages_per_rank=2,
+            micro_batches_per_rank=2,
+        ),
+        Maker("PipeDream", pipedream, flushes=False),
+    )
+}
+"""All makers, by name. A further one is a function above and an entry here."""

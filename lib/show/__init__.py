@@ -22,7 +22,7 @@ charts         log2_axis      1, 2, 4 … written at their places         beside
 schedule_table  draw_schedule, draw_schedules   runs of tables, bubbles hatched, activations held
                draw_ranks     the rows of one run, on your own Axes     draw_refused   a table that can't run
                MAKERS, make   any schedule by its name
-               held, facts, name_of, NAMES   words for them
+               held, facts, name_of   words for them
 explore        explore        sliders over a `draw_*`                   whole, steps, choice, switch   its controls
                frame, bundle  a live picture as HTML; an output
 """

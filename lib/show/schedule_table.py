@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from inspect import signature
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -24,13 +23,15 @@ from lib.show.style import GREY, IDLE, INK, MUTED, PAPER, RED, color_of, ink_on,
 from lib.text import format_share, plural
 from lib.timeline import Span, Trace
 
-NAMES = {maker.__name__: name for name, maker in MAKERS.items()}
 WORDS = {"F": "forward", "B": "backward", "I": "backward: input", "W": "backward: weights"}
 
 
 def name_of(schedule: Schedule) -> str:
     """Return what a schedule is called in pictures: its name, or the usual spelling of a maker's."""
-    return NAMES.get(schedule.name, schedule.name)
+    for maker in MAKERS.values():
+        if maker.make.__name__ == schedule.name:
+            return maker.name
+    return schedule.name
 
 
 def held(schedule: Schedule) -> list[float]:
@@ -215,24 +216,22 @@ def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
 # --- any maker, any size: what a maker does not take is changed, and said
 
 
-ANY_STAGES = tuple(name for name, maker in MAKERS.items() if "stages_per_rank" in signature(maker).parameters)
-
-
-def make(maker: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
+def make(name: str, micro_batches: int, partitions: int, stages: int = 1) -> tuple[Schedule, str]:
     """Return the schedule of that name, and what had to be changed for it (or nothing).
 
-    PipeDream never flushes: it is made over two batches, so that one can see what happens between them.
+    One that never flushes is made over two batches, so that one can see what happens between them.
     """
-    m, sizes, changed = micro_batches, [partitions], []
-    if maker == "PipeDream":
+    maker = MAKERS[name]
+    m = micro_batches
+    changed = []
+    if not maker.flushes:
         m = 2 * micro_batches
         changed.append("two batches, no flush")
-    if maker == "DualPipeV" and m < 2 * partitions:
-        m = 2 * partitions
-        changed.append(f"it takes m ≥ 2n, so m = {m}")
-    if maker in ANY_STAGES:
-        sizes.append(stages)
-    made = MAKERS[maker](m, *sizes)
-    if (always := made.stages // partitions) != stages:
+    if m < maker.fewest(partitions):
+        m = maker.fewest(partitions)
+        changed.append(f"it takes m ≥ {maker.micro_batches_per_rank}n, so m = {m}")
+    made = maker.table(m, partitions, stages)
+    always = made.stages // partitions
+    if always != stages:
         changed.append(f"always v = {always}")
-    return Schedule(maker, made.ranks), ", ".join(changed)
+    return Schedule(name, made.ranks), ", ".join(changed)

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from lib import schedules
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
+from lib.schedules.makers import MAKERS
 from tests.gpu.common import Slow, assert_equal_gradients
 
-MAKERS = [schedules.gpipe, schedules.one_f_one_b, schedules.eager_one_f_one_b, schedules.zero_bubble_h1, schedules.zbv]
 LONG = 20_000_000  # cycles
 
 
@@ -23,9 +23,9 @@ def places(ranks):
         yield ["cuda:0", "cuda:1"] * (ranks // 2)
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_gradients_are_those_of_the_plain_model_again_and_again(make):
-    schedule = make(6, 2)
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_gradients_are_those_of_the_plain_model_again_and_again(maker):
+    schedule = maker.table(6, 2, 2)
     stages = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()).double() for _ in range(schedule.stages)]
     plain = nn.Sequential(*copy.deepcopy(stages))
     x, target = torch.randn(2, 101, 64, dtype=torch.float64)

@@ -18,8 +18,8 @@ import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.functional import mse_loss
-from lib import schedules as tables
 from lib.schedules.distributed import DistributedPipeline
+from lib.schedules.makers import MAKERS
 from lib.timeline import Recorder
 from lib.training.launch import leave
 
@@ -33,8 +33,7 @@ build = lambda: nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(
 weights, (x, y) = build().state_dict(), torch.randn(2, 16 * replicas, 16)
 here, seen = slice(rank // partitions * 16, rank // partitions * 16 + 16), {}
 for name in sys.argv[3].split(","):
-    make = getattr(tables, name)
-    schedule = make(4, partitions, 2) if name == "looped_bfs" else make(4, partitions)
+    schedule = MAKERS[name].table(4, partitions, 2)
     whole, mine = build(), build()
     whole.load_state_dict(weights)
     mine.load_state_dict(weights)
@@ -69,8 +68,8 @@ def assert_equal_to_the_cpu(seen: list[dict[str, Any]]) -> None:
 
 
 def test_all_stages_on_one_gpu_are_the_plain_model(tmp_path: Path) -> None:
-    assert_equal_to_the_cpu(launch(tmp_path, ("looped_bfs", "zbv"), partitions=1, ranks=1))
-    spans = Recorder(tmp_path / "looped_bfs").trace()
+    assert_equal_to_the_cpu(launch(tmp_path, ("looped BFS", "ZB-V"), partitions=1, ranks=1))
+    spans = Recorder(tmp_path / "looped BFS").trace()
     assert len(spans) == 2 * len([*tables.looped_bfs(4, 1, 2)]) and all(span.duration > 0 for span in spans)
 
 
@@ -78,5 +77,5 @@ def test_all_stages_on_one_gpu_are_the_plain_model(tmp_path: Path) -> None:
 def test_pipelines_of_two_gpus_are_the_plain_model(tmp_path: Path, ranks: int) -> None:
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} CUDA GPUs, one for each rank")
-    makers = ("gpipe", "one_f_one_b", "looped_bfs", "zbv", "zero_bubble_h1")
+    makers = ("GPipe", "1F1B", "looped BFS", "ZB-V", "zero bubble (ZB-H1)")
     assert_equal_to_the_cpu(launch(tmp_path, makers, partitions=2, ranks=ranks))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from lib import schedules
 from lib.schedules.executor import Executor
+from lib.schedules.makers import MAKERS
 from tests.lib.schedules.random_tables import legal_table
 
 
@@ -58,16 +59,13 @@ def test_any_legal_table_equals_the_plain_model(schedule, kinds, more, seed, red
     check(schedule, kinds, schedule.micro_batches + more, seed, reduction)
 
 
-#: Made from m, n and a third: the stages of a rank, or how far ahead.
-BY_THREE = ("interleaved_one_f_one_b", "looped_bfs", "interleaved_zero_bubble", "eager_one_f_one_b")
-MAKERS = ("gpipe", "one_f_one_b", "model_parallel", "zero_bubble_h1", "zbv", "dualpipe_v", *BY_THREE)
-
-
 @st.composite
 def famous_tables(draw):
-    name, m, n, v = draw(st.tuples(st.sampled_from(MAKERS), st.integers(1, 8), st.integers(1, 4), st.integers(1, 2)))
-    m = m * n if name.startswith("interleaved") else m + 2 * n if name == "dualpipe_v" else m
-    return getattr(schedules, name)(m, n, *[v] * (name in BY_THREE))
+    maker, n, third = draw(st.tuples(st.sampled_from([*MAKERS.values()]), st.integers(1, 4), st.integers(1, 2)))
+    m = maker.fewest(n) + draw(st.integers(0, 11))
+    if maker.ahead:
+        return maker.make(m, n, ahead=third)
+    return maker.table(m, n, stages_per_rank=third)
 
 
 @settings(max_examples=40)

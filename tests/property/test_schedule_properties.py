@@ -10,29 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib import schedules as package
 from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
+from lib.schedules.makers import MAKERS, Maker
 from lib.schedules.table import slotted
 from tests.lib.refusal import refuses
 from tests.lib.schedules.random_tables import can_run, damaged, graph, inputs, legal_table
 
-ONE_STAGE = ("model_parallel", "gpipe", "one_f_one_b", "eager_one_f_one_b", "pipedream", "zero_bubble_h1")
-V_SHAPED = ("zbv", "dualpipe_v")
-LOOPED = ("interleaved_one_f_one_b", "looped_bfs", "interleaved_zero_bubble")
-
 
 @st.composite
-def sizes(draw: st.DrawFn) -> tuple[str, int, int, int]:
-    """Draw a maker's name, m, n and the number of stages a rank."""
-    name = draw(st.sampled_from((*ONE_STAGE, *V_SHAPED, *LOOPED)))
+def sizes(draw: st.DrawFn) -> tuple[Maker, int, int, int]:
+    """Draw a maker, m, n and the number of stages a rank."""
+    maker = draw(st.sampled_from([*MAKERS.values()]))
     n = draw(st.integers(1, 4))
-    m = draw(st.integers(2 * n if name == "dualpipe_v" else 1, 10))
-    return name, m, n, 2 if name in V_SHAPED else draw(st.integers(1, 3)) if name in LOOPED else 1
+    m = draw(st.integers(maker.fewest(n), 10))
+    v = draw(st.integers(1, 3)) if maker.looped else maker.stages_per_rank
+    return maker, m, n, v
 
 
-def made(name: str, m: int, n: int, v: int) -> Schedule:
-    maker = getattr(package, name)
-    return maker(m, n, v) if name in LOOPED else maker(m, n)
+def made(maker: Maker, m: int, n: int, v: int) -> Schedule:
+    return maker.table(m, n, v)
 
 
 schedules = sizes().map(lambda drawn: made(*drawn))
@@ -48,11 +44,13 @@ def swapped(schedule: Schedule, rank: int, a: int, b: int) -> Schedule:
 
 
 @given(sizes())
-def test_every_table_is_legal_and_complete_and_the_same_each_time(drawn: tuple[str, int, int, int]) -> None:
-    schedule, (_, m, n, v) = made(*drawn), drawn
+def test_every_table_is_legal_and_complete_and_the_same_each_time(drawn: tuple[Maker, int, int, int]) -> None:
+    maker, m, n, v = drawn
+    schedule = made(*drawn)
     assert len(schedule.ranks) == n
     validate(schedule, stages=n * v, micro_batches=m)
-    assert schedule == made(*drawn) and schedule.name == drawn[0]
+    assert schedule == made(*drawn)
+    assert schedule.name == maker.make.__name__
 
 
 @given(schedules)

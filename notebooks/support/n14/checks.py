@@ -165,10 +165,10 @@ check_forwards_ahead = Exercise(
 
 # ---- exercises 2 and 4: orders
 
-Maker: TypeAlias = Callable[..., list[list[Task]]]
+ReadersMaker: TypeAlias = Callable[..., list[list[Task]]]
 
 
-def _as_rows(answer: Maker) -> Callable[..., Any]:
+def _as_rows(answer: ReadersMaker) -> Callable[..., Any]:
     """Return the function with its orders as they stand in a table: a text for each rank."""
 
     def rows(**size: int) -> Any:

@@ -8,12 +8,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, one_f_one_b
+from lib.schedules import Action, Schedule, gpipe, interleaved_one_f_one_b, model_parallel, one_f_one_b
+from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import simulate
 from lib.show.charts import row_bars
 from lib.show.explore import steps, whole
 from lib.show.lanes import FONT, bar, idle, lane_rows
-from lib.show.schedule_table import ANY_STAGES, NAMES, draw_schedules, held, legend, make, shade
+from lib.show.schedule_table import draw_schedules, held, legend, make, name_of, shade
 from lib.show.sheet import write
 from lib.show.style import (
     BLUE,
@@ -68,9 +69,7 @@ def draw_messages(
     mine = with_warm_up("your warm-up", m, [forwards_ahead(j, n, 1, 2, message) for j in range(n)])
     tables = [gpipe(m, n), one_f_one_b(m, n), mine]
     ends = [simulate(each, communicate=message).makespan for each in tables]
-    told = " ticks, ".join(
-        f"{NAMES.get(t.name, t.name)} {end:g}" for t, end in zip(tables, ends, strict=True)
-    )
+    told = " ticks, ".join(f"{name_of(each)} {end:g}" for each, end in zip(tables, ends, strict=True))
     finding = f"A message of {message:g}: {told} ticks, holding {max(held(mine)):g}"
     return draw_schedules(tables, title=finding, communicate=message)
 
@@ -199,7 +198,6 @@ def draw_joined(schedules: Mapping[str, Schedule], micro_batches: int) -> Figure
 
 # ---- every schedule by time and memory
 
-ALL = tuple(name for name in NAMES.values() if name not in ("model parallel", "PipeDream"))
 COMMON = {
     "communicate": steps((0, 0.05, 0.1, 0.25, 0.5), 0.1, "a message, ticks"),
     "weight": steps((0.3, 0.4, 0.5, 0.6, 0.7), 0.5, "W's share of backward"),
@@ -212,12 +210,16 @@ TRADE_CONTROLS = {
 
 
 def all_schedules(micro_batches: int, partitions: int) -> dict[str, Schedule]:
-    """Return every schedule that flushes, by its name in pictures; those that take v have two stages a rank.
+    """Return every pipeline that flushes, by its name in pictures; those that take v have two stages a rank.
 
     DualPipeV is left out where micro-batches are too few for it.
     """
-    made = {name: make(name, micro_batches, partitions, 2 if name in ANY_STAGES else 1)[0] for name in ALL}
-    return {name: each for name, each in made.items() if each.micro_batches == micro_batches}
+    made = {}
+    for name, maker in MAKERS.items():
+        pipeline = maker.make is not model_parallel
+        if pipeline and maker.flushes and micro_batches >= maker.fewest(partitions):
+            made[name] = make(name, micro_batches, partitions, stages=2 if maker.looped else 1)[0]
+    return made
 
 
 def time_and_memory(

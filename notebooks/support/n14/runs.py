@@ -12,27 +12,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lib.schedules.makers import MAKERS, Maker
+
 # ---- The orders that torch.distributed.pipelining builds, without a process group: to be compared with ours.
 
-CLASSES = {
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B",
-    "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble",
-    "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV",
-}
-"""torch's class for each of our makers whose order torch keeps as a table."""
+
+def torch_keeps() -> list[Maker]:
+    """Return our makers of several stages a rank that torch has, too: of those it keeps the order as a table."""
+    several = [maker for maker in MAKERS.values() if maker.looped or maker.stages_per_rank > 1]
+    return [maker for maker in several if maker.torch_class is not None]
 
 
-def _torchs(maker: str, m: int, n: int, v: int, **options: Any) -> Any:
+def _torchs(maker: Maker, m: int, n: int, v: int, **options: Any) -> Any:
     """Make torch's schedule; its constructor asks the stages for three numbers only."""
     from torch.distributed.pipelining import schedules
 
     stage = SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None)
-    return getattr(schedules, CLASSES[maker])([stage] * v, m, **options)
+    return getattr(schedules, str(maker.torch_class))([stage] * v, m, **options)
 
 
-def torch_order(maker: str, micro_batches: int, partitions: int, stages_per_rank: int = 2) -> list[list[str]]:
+def torch_order(
+    maker: Maker, micro_batches: int, partitions: int, stages_per_rank: int = 2
+) -> list[list[str]]:
     """Return what torch does on each rank, as text, `0F0`; an overlapped pair as its forward and its backward.
 
     Raises ValueError where torch does, AttributeError if this torch has no such schedule.
@@ -55,7 +56,7 @@ def torch_rows(
     defer: with receives as late as torch can put them (an option since torch 2.13).
     """
     options = {"defer_pp_recv": True} if defer else {}
-    made = _torchs("interleaved_one_f_one_b", micro_batches, partitions, stages_per_rank, **options)
+    made = _torchs(MAKERS["interleaved 1F1B"], micro_batches, partitions, stages_per_rank, **options)
     found = []
     for rank in range(partitions):
         words = map(str, made.pipeline_order_with_comms[rank])

@@ -23,7 +23,6 @@ from torch import nn
 
 from lib.arguments import integer
 from lib.schedules import Costs, Schedule, choose, simulate, table
-from lib.schedules.makers import MAKERS
 from lib.schedules.table import Action
 from lib.timeline import Recorder, Trace
 from lib.training.launch import LOOPBACK, REPOSITORY
@@ -203,11 +202,10 @@ def _chosen(
         found = choose(costs, n, memory=most, communicate=message)
     except ValueError:
         return "", math.inf, 0.0, 0.0
-    maker, _, *more = found.name.split(", ")
-    longer = MAKERS[maker](4 * n, n, *(int(text.split(" = ")[1]) for text in more))
+    longer = found.maker.make(4 * n, n, **found.parameters)
     forward = n / longer.stages
     end = simulate(longer, forward, rounds * forward, forward, communicate=message).makespan
-    return maker, found.seconds, found.held, (end - found.seconds) / (2 * n)
+    return found.maker.name, found.seconds, found.held, (end - found.seconds) / (2 * n)
 
 
 def make_plan(

@@ -4,12 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import schedules as s
-from lib.schedules import Costs, choose, live_activations, simulate
+from lib.schedules import Costs, choose, live_activations, simulate, validate
+from lib.schedules.makers import MAKERS
 from tests.lib.refusal import refuses
-
-ONE = s.model_parallel, s.gpipe, s.one_f_one_b, s.zero_bubble_h1
-LOOPED = s.interleaved_one_f_one_b, s.looped_bfs, s.interleaved_zero_bubble
 
 
 def equal(units, weight=1.0):
@@ -17,13 +14,15 @@ def equal(units, weight=1.0):
 
 
 def every(m, n, units):
-    yield from (maker(m, n) for maker in ONE)
-    yield from (s.eager_one_f_one_b(m, n, ahead) for ahead in range(2, m + 2))
-    yield from (maker(m, n, v) for maker in LOOPED for v in range(2, units // n + 1) if units % (n * v) == 0)
-    if units % (2 * n) == 0:
-        yield s.zbv(m, n)
-        if m >= 2 * n:
-            yield s.dualpipe_v(m, n)
+    for maker in MAKERS.values():
+        if not maker.flushes:
+            continue
+        if maker.looped:
+            yield from (maker.make(m, n, v) for v in range(2, units // n + 1) if units % (n * v) == 0)
+        elif maker.ahead:
+            yield from (maker.make(m, n, ahead) for ahead in range(2, m + 2))
+        elif units % (n * maker.stages_per_rank) == 0 and m >= maker.fewest(n):
+            yield maker.make(m, n)
 
 
 @st.composite
@@ -54,9 +53,11 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
         return
     chosen = choose(costs, n, memory=memory, communicate=message)
     assert (chosen.seconds, chosen.held) == pytest.approx(min(best))
-    by_stage = chosen.schedule.stages
-    s.validate(chosen.schedule)
-    assert len(chosen.schedule.ranks) == n and len(costs[chosen.schedule.micro_batches].forward) % by_stage == 0
+    validate(chosen.schedule)
+    m = chosen.schedule.micro_batches
+    assert chosen.schedule == chosen.maker.make(m, n, **chosen.parameters), "so it can be made in another size"
+    assert len(chosen.schedule.ranks) == n
+    assert len(costs[m].forward) % chosen.schedule.stages == 0
 
 
 @pytest.mark.parametrize("units, weight, message, memory, name, seconds", [

@@ -17,29 +17,28 @@ import torch
 from lib import schedules as tables
 from lib.schedules import Schedule
 from lib.schedules.distributed import EngineStage
+from lib.schedules.makers import MAKERS
 from lib.timeline import Recorder, Trace
 from lib.training.launch import RankError, torchrun
 
 pytestmark = pytest.mark.ranks
 
-# What torch's engine is called for a table of ours. The last two are in none of its public classes.
-MAKERS = {"gpipe": "ScheduleGPipe", "one_f_one_b": "Schedule1F1B",
-    "interleaved_one_f_one_b": "ScheduleInterleaved1F1B", "looped_bfs": "ScheduleLoopedBFS",
-    "interleaved_zero_bubble": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble",
-    "dualpipe_v": "ScheduleDualPipeV", "zero_bubble_h1": "ScheduleInterleavedZeroBubble",
-    "eager_one_f_one_b": "ScheduleInterleaved1F1B", "model_parallel": "_PipelineScheduleRuntime",
-    "by hand": "_PipelineScheduleRuntime"}  # fmt: skip
+RUNTIME = "_PipelineScheduleRuntime"  # of torch: it does any table
+ENGINES = {name: maker.torch_class or RUNTIME for name, maker in MAKERS.items() if maker.flushes}
+ENGINES["by hand"] = RUNTIME
+
 TABLE = """
 from lib import schedules as tables
 from lib.schedules import Schedule
+from lib.schedules.makers import MAKERS
 
-def table(maker):
-    if maker == "by hand":  # the micro-batches in pairs; the second of a pair has the first loss
+def table(name):
+    if name == "by hand":  # the micro-batches in pairs; the second of a pair has the first loss
         return Schedule.from_text("pairs", '''
             0F0 0F1 0F2 0F3  0I0 0I1 0W1 0W0 0B3 0B2
             1F1 1F0 1B0 1B1  1F3 1F2 1B3 1B2''')
-    looped = maker.startswith(("interleaved", "looped"))
-    return getattr(tables, maker)(4, 2, *([2] if looped else []))
+    maker = MAKERS[name]
+    return maker.table(max(4, maker.fewest(2)), 2, 2)
 """
 
 RANKS = TABLE + """
@@ -109,8 +108,8 @@ def main():
             if part is not None:
                 dist.all_reduce(part, group=mesh["data"].get_group())
                 losses.append(abs(part.item() / replicas - loss.item()))
-            elif maker in ("zbv", "dualpipe_v") and rank % 2 == 0:
-                raise AssertionError("the last stage is on rank 0, and no loss")
+            elif schedule.rank_of[schedule.stages - 1] == rank % 2:
+                raise AssertionError("the last stage is on this rank, and no loss")
             gradients = {name: parameter.grad for name, parameter in whole.named_parameters()}
             found = [(p.grad - gradients[name]).abs().max().item()
                      for stage in pipeline.stages.values() for name, p in stage.named_parameters()]
@@ -132,7 +131,7 @@ def main():
         with_buffers[0].running_mean.fill_(rank)
         seen["other order"] = other_order(x, y)
         seen["broadcast"] = []
-        for maker in ("gpipe", "zero_bubble_h1"):
+        for maker in ("GPipe", "zero bubble (ZB-H1)"):
             first_stage = run(table(maker), with_buffers).stages.get(0)
             seen["broadcast"].append(first_stage[0].running_mean[0].item() if first_stage else None)
     (folder / f"seen{rank}.json").write_text(json.dumps(seen))
@@ -143,14 +142,14 @@ def main():
     if rank != dist.get_world_size() - 1:
         last[0] = nn.Linear(5, 5).double()
     print("fails at", time.time(), flush=True)
-    run(table("one_f_one_b"), last).step(x[here], y[here])
+    run(table("1F1B"), last).step(x[here], y[here])
     time.sleep(100)
 
 def other_order(x, y):
     # The mesh column by column: ranks 0 and 1 are the replicas of stage 0.
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
     whole = build()
-    pipeline = DistributedPipeline(build(), [5, 3], table("gpipe"), mse_loss, mesh=mesh)
+    pipeline = DistributedPipeline(build(), [5, 3], table("GPipe"), mse_loss, mesh=mesh)
     here = slice(pipeline.data_rank * 12, pipeline.data_rank * 12 + 12)
     pipeline.step(x[here], y[here])
     mse_loss(whole(x), y).backward()
@@ -161,7 +160,7 @@ def other_order(x, y):
 
 def refused(run, x, y):
     # Every rank is told the same, before a byte is sent.
-    gpipe, said = table("gpipe"), {}
+    gpipe, said = table("GPipe"), {}
     def ask(name, call):
         try:
             call()
@@ -185,7 +184,7 @@ def refused(run, x, y):
     ask("names", lambda: make(build(), [4, 4], gpipe, mesh=init_device_mesh("cpu", (2,), mesh_dim_names=("pp",))))
     ask("module", lambda: make(nn.Linear(5, 5), [4, 4], gpipe, mesh=mesh))
     frozen = nn.Sequential(nn.Tanh(), nn.Linear(5, 5)).double()
-    ask("frozen", lambda: make(frozen, [1, 1], table("zero_bubble_h1"), mesh=mesh))
+    ask("frozen", lambda: make(frozen, [1, 1], table("zero bubble (ZB-H1)"), mesh=mesh))
     def whole_backwards():
         make(frozen, [1, 1], gpipe, mesh=mesh).step(x, y)
         if dist.get_rank() == 1:
@@ -230,7 +229,7 @@ def norm(run, x, y):
     # Statistics after one step, against a plain loop over the micro-batches.
     whole = build()
     whole[6] = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)).double()
-    pipeline = run(table("gpipe"), copy.deepcopy(whole))
+    pipeline = run(table("GPipe"), copy.deepcopy(whole))
     for part in x.chunk(4):
         whole(part)
     pipeline.step(x, y)
@@ -264,13 +263,13 @@ def launch(folder: Path, ranks: int, makers: tuple[str, ...], how: str) -> Launc
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """A pipeline of two ranks. In the end a layer of rank 1 raises."""
-    return launch(tmp_path_factory.mktemp("two"), 2, tuple(MAKERS), "raise")
+    return launch(tmp_path_factory.mktemp("two"), 2, tuple(ENGINES), "raise")
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Two replicas of such a pipeline. In the end rank 3 is killed in mid-schedule."""
-    return launch(tmp_path_factory.mktemp("four"), 4, tuple(MAKERS)[:-1], "kill")
+    return launch(tmp_path_factory.mktemp("four"), 4, tuple(ENGINES)[:-1], "kill")
 
 
 def table(maker: str) -> Schedule:
@@ -283,7 +282,7 @@ def trace(run: Launch, maker: str) -> Trace:
     return Recorder(run.folder / maker).trace()
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", ENGINES)
 def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, maker: str) -> None:
     for seen in two.seen:
         assert seen[maker]["gradients"] < 1e-6 and seen[maker]["weights"] < 1e-6
@@ -291,15 +290,15 @@ def test_gradients_losses_and_weights_are_those_of_one_process(two: Launch, make
     assert sorted(len(seen[maker]["losses"]) for seen in two.seen) == [0, 3]  # the loss is where the last stage is
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize("maker", ENGINES)
 def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_in_its_order(two: Launch, maker: str):
-    assert {seen[maker]["engine"] for seen in two.seen} == {MAKERS[maker]}
+    assert {seen[maker]["engine"] for seen in two.seen} == {ENGINES[maker]}
     for rank in range(2):
         done = [span.label for span in trace(two, maker).only(lane=f"rank {rank}")]
         assert done == [str(action) for action in table(maker).actions(rank)]
 
 
-@pytest.mark.parametrize("maker", ["gpipe", "one_f_one_b", "interleaved_one_f_one_b", "zbv"])
+@pytest.mark.parametrize("maker", ["GPipe", "1F1B", "interleaved 1F1B", "ZB-V"])
 def test_measured_spans_have_the_lanes_labels_and_kinds_of_the_simulated_ones(two: Launch, maker: str) -> None:
     measured, predicted = trace(two, maker), tables.simulate(table(maker))
     assert sorted(measured.lanes) == sorted(predicted.lanes)
@@ -307,14 +306,14 @@ def test_measured_spans_have_the_lanes_labels_and_kinds_of_the_simulated_ones(tw
 
 
 def test_the_clock_is_one_for_all_ranks_and_layers_keep_their_names_of_the_whole_model(two: Launch):
-    ends = {span.label: span.end for span in trace(two, "gpipe")}
-    starts = {span.label: span.start for span in trace(two, "gpipe")}
+    ends = {span.label: span.end for span in trace(two, "GPipe")}
+    starts = {span.label: span.start for span in trace(two, "GPipe")}
     assert all(ends[f"0F{i}"] <= starts[f"1F{i}"] and ends[f"1B{i}"] <= starts[f"0B{i}"] for i in range(4))
-    looped = [seen["looped_bfs"] for seen in two.seen]
+    looped = [seen["looped BFS"] for seen in two.seen]
     assert [seen["stages"] for seen in looped] == [[0, 2], [1, 3]]
     assert looped[0]["names"] == ["0.weight", "0.bias", "2.weight", "2.bias"]  # stage 2, layer 5, has no parameters
     assert looped[1]["names"] == ["4.weight", "4.bias", "6.weight", "6.bias"]
-    assert [seen["zbv"]["stages"] for seen in two.seen] == [[0, 3], [1, 2]]
+    assert [seen["ZB-V"]["stages"] for seen in two.seen] == [[0, 3], [1, 2]]
 
 
 def test_batch_norm_counts_each_micro_batch_once_and_an_error_of_a_layer_is_the_runs_in_bounded_time(two: Launch):
@@ -386,7 +385,7 @@ def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool
     assert error.__notes__ == ["in 1W2: stage 1, weight of micro-batch 2"]
 
 
-@pytest.mark.parametrize("maker", [*MAKERS][:-1])
+@pytest.mark.parametrize("maker", [*ENGINES][:-1])
 def test_two_replicas_on_half_the_rows_each_are_one_process_on_all_rows(four: Launch, maker: str) -> None:
     """Also where the backward is split: there DDP alone would leave each replica with gradients of its own."""
     for rank, seen in enumerate(four.seen):
@@ -399,11 +398,11 @@ def test_replicas_do_one_table_the_mesh_may_be_turned_round_and_a_rank_that_is_k
     for rank, seen in enumerate(four.seen):
         assert seen["other order"]["place"] == [rank % 2, rank // 2] and seen["other order"]["gradients"] < 1e-6
     assert four.seen[2]["broadcast"] == [0.0, 0.0]
-    measured = trace(four, "one_f_one_b")
+    measured = trace(four, "1F1B")
     assert sorted(measured.lanes) == [f"rank {rank}" for rank in range(4)]
     for rank in range(2):
         lanes = [[s.label for s in measured.only(lane=f"rank {r}")] for r in (rank, rank + 2)]
-        assert lanes[0] == lanes[1] == [str(action) for action in table("one_f_one_b").actions(rank)]
+        assert lanes[0] == lanes[1] == [str(action) for action in table("1F1B").actions(rank)]
     told = [line for line in four.error.run.lines if line.startswith("[torchrun]")]
     assert (four.error.rank, four.error.exitcode) == (3, -signal.SIGKILL), "\n".join(told)
     assert four.seconds_to_end < 60

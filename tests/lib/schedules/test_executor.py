@@ -21,18 +21,13 @@ from lib import schedules
 from lib.schedules import Action, Costs, Schedule, ScheduleError
 from lib.schedules.costs import measure_costs
 from lib.schedules.executor import Executor, run
+from lib.schedules.makers import MAKERS
 from lib.schedules.split_backward import backward_input
 from lib.timeline import Trace
 from tests.lib.models import Function, hooked
 from tests.lib.refusal import refuses
 
-MAKERS = {"gpipe": schedules.gpipe, "1F1B": schedules.one_f_one_b, "eager 1F1B": schedules.eager_one_f_one_b,
-    "model parallel": schedules.model_parallel, "zero bubble": schedules.zero_bubble_h1,
-    "interleaved": lambda m, n: schedules.interleaved_one_f_one_b(m, n, 2),
-    "looped": lambda m, n: schedules.looped_bfs(m, n, 2),
-    "interleaved zero bubble": lambda m, n: schedules.interleaved_zero_bubble(m, n, 2), "zbv": schedules.zbv,
-    "dualpipe": schedules.dualpipe_v}  # fmt: skip
-every_schedule = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+every_schedule = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 split_or_not = pytest.mark.parametrize("make", [schedules.one_f_one_b, schedules.zero_bubble_h1])
 
 
@@ -71,8 +66,8 @@ def rank_threads():
 
 
 @every_schedule
-def test_every_rank_does_its_actions_in_order_and_each_has_its_span(make):
-    schedule = make(8, 2)
+def test_every_rank_does_its_actions_in_order_and_each_has_its_span(maker):
+    schedule = maker.table(8, 2, 2)
     _, trace = run(schedule, mlp(schedule.stages), *data(8), F.mse_loss)
     predicted = schedules.simulate(schedule)
     assert trace.lanes == predicted.lanes == ("rank 0", "rank 1") and trace.start == 0
@@ -200,9 +195,9 @@ def test_dropout_of_a_seeded_run_is_the_same_in_any_order_and_each_micro_batch_h
     assert len(set(seen)) == len(seen) == 6
 
 
-@pytest.mark.parametrize("name", ["gpipe", "1F1B", "zero bubble"])
-def test_the_tensors_that_autograd_saves_are_as_many_as_counted(name):
-    schedule = MAKERS[name](6, 3)
+@pytest.mark.parametrize("make", [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1])
+def test_the_tensors_that_autograd_saves_are_as_many_as_counted(make):
+    schedule = make(6, 3)
     alive, peaks = [weakref.WeakSet() for _ in range(3)], [0] * 3
 
     def save(x, rank):
@@ -368,8 +363,8 @@ def test_an_error_keeps_its_object_and_names_the_action_and_the_next_run_knows_n
 
 
 @every_schedule
-def test_nothing_hangs_when_a_backward_fails(make):
-    schedule = make(8, 2)
+def test_nothing_hangs_when_a_backward_fails(maker):
+    schedule = maker.table(8, 2, 2)
     stages = mlp(schedule.stages)
     stages[1].append(Function(lambda x: hooked(x, lambda _: 1 / 0)))
     with pytest.raises(ZeroDivisionError) as caught:

@@ -7,36 +7,60 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from lib.schedules import dualpipe_v, eager_one_f_one_b, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, makers
-from lib.schedules.makers import looped_bfs, model_parallel, one_f_one_b, pipedream, round_size, zbv, zero_bubble_h1
-from lib.schedules.simulate import live_activations, simulate
+from lib import schedules as package
+from lib.schedules import (
+    dualpipe_v,
+    eager_one_f_one_b,
+    gpipe,
+    interleaved_one_f_one_b,
+    interleaved_zero_bubble,
+    live_activations,
+    looped_bfs,
+    makers,
+    one_f_one_b,
+    simulate,
+    zbv,
+    zero_bubble_h1,
+)
+from lib.schedules.makers import MAKERS, round_size
 from lib.schedules.table import Schedule, ScheduleError, slotted, validate
 from tests.lib.refusal import refuses
 
-LOOPED = [interleaved_one_f_one_b, looped_bfs, interleaved_zero_bubble]
-V_SHAPED, PLAIN = [zbv, dualpipe_v], [gpipe, one_f_one_b, zero_bubble_h1]
-TORCH = {interleaved_one_f_one_b: "ScheduleInterleaved1F1B", looped_bfs: "ScheduleLoopedBFS",
-    interleaved_zero_bubble: "ScheduleInterleavedZeroBubble", zbv: "ScheduleZBVZeroBubble",
-    dualpipe_v: "ScheduleDualPipeV"}  # fmt: skip
 SIZES = list(product(range(1, 12), range(1, 6)))  # m, n
+EVERY = list(MAKERS.values())
+LOOPED = [maker for maker in EVERY if maker.looped]
+
+
+def keeps_a_table(torch_class):
+    """torch's classes for one stage a rank have no table; of one that this torch has not, nobody knows."""
+    found = getattr(torch_schedules, torch_class, torch_schedules.PipelineScheduleMulti)
+    return issubclass(found, torch_schedules.PipelineScheduleMulti)
+
+
+TABLED = [maker for maker in EVERY if maker.torch_class is not None and keeps_a_table(maker.torch_class)]
+
+
+def of(some):
+    return pytest.mark.parametrize("maker", some, ids=lambda maker: maker.name)
 
 
 def arguments(maker):
-    if maker in LOOPED:
-        return [(m, n, v) for m, n in SIZES for v in (1, 2, 3)]
-    return [(m, n) for m, n in SIZES if maker is not dualpipe_v or m >= 2 * n]
+    counts = (1, 2, 3) if maker.looped else (maker.stages_per_rank,)
+    return [(m, n, v) for m, n in SIZES if m >= maker.fewest(n) for v in counts]
 
 
-def torch_orders(maker, m, n, v=2):
+def torch_orders(maker, m, n, v):
     """What torch does on each rank. It builds its table from three numbers of its stages and needs no process group."""
-    schedule = getattr(torch_schedules, TORCH[maker], None)
+    schedule = getattr(torch_schedules, maker.torch_class, None)
     if schedule is None:
-        pytest.skip(f"this torch has no {TORCH[maker]}")
+        pytest.skip(f"this torch has no {maker.torch_class}")
     stages = [SimpleNamespace(group_rank=0, group_size=n, num_stages=n * v, submod=None) for _ in range(v)]
     table = schedule(stages, m).pipeline_order
     # an overlapped pair holds its forward and its backward as sub_actions
-    return [[str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
-        for rank in range(n)]  # fmt: skip
+    return [
+        [str(one) for action in table[rank] if action for one in getattr(action, "sub_actions", 0) or [action]]
+        for rank in range(n)
+    ]
 
 
 def idle(schedule, forward=1, backward=2, weight=1):
@@ -51,33 +75,52 @@ def gaps(schedule):
     return [trace.only(lane=lane).makespan - trace.busy(lane) for lane in trace.lanes]
 
 
-@pytest.mark.parametrize("maker", TORCH)
+def test_what_is_known_of_a_maker_is_so():
+    for maker in EVERY:
+        for m, n, v in arguments(maker):
+            table = maker.table(m, n, v)
+            assert (len(table.ranks), table.stages, table.micro_batches) == (n, n * v, m), maker.name
+        assert getattr(package, maker.make.__name__) is maker.make, "lib.schedules has it, too"
+        n = 4
+        if maker.fewest(n) > 1:
+            refuses(ValueError, f"at least {maker.fewest(n)}, not", maker.make, maker.fewest(n) - 1, n)
+    assert list(MAKERS) == [maker.name for maker in EVERY]
+
+
+@of(TABLED)
 def test_orders_are_those_of_torch_wherever_it_takes_the_sizes(maker):
     taken = 0
-    for sizes in arguments(maker):
+    for m, n, v in arguments(maker):
         try:
-            expected = torch_orders(maker, *sizes)
+            expected = torch_orders(maker, m, n, v)
         except ValueError:
             continue
-        schedule = maker(*sizes)
-        assert [list(map(str, schedule.actions(rank))) for rank in range(sizes[1])] == expected, sizes
+        table = maker.table(m, n, v)
+        assert [list(map(str, table.actions(rank))) for rank in range(n)] == expected, (m, n, v)
         taken += 1
     assert taken > 0.8 * len(arguments(maker))
 
 
-@pytest.mark.parametrize("maker", [interleaved_one_f_one_b, interleaved_zero_bubble])
-def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(maker):
+@pytest.mark.parametrize("name", ["interleaved 1F1B", "interleaved zero bubble"])
+def test_where_torch_refuses_uneven_rounds_ours_still_make_a_legal_table(name):
+    maker = MAKERS[name]
     refuses(ValueError, "multiple of the number of rounds", torch_orders, maker, 7, 3, 2)
-    validate(maker(7, 3, 2), stages=6, micro_batches=7)
+    validate(maker.make(7, 3, 2), stages=6, micro_batches=7)
 
 
-def test_ranks_take_stages_in_turn_or_in_a_v_and_orders_that_wait_for_each_other_have_no_slots():
-    for maker in LOOPED:
-        assert maker(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
-    for maker in V_SHAPED:
-        assert maker(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
-    with pytest.raises(ScheduleError, match="0B0 needs 0F0, which the same rank does only later"):
-        slotted(Schedule.from_text("crossed", "0B0 0F0\n1F0 1B0"))
+@of([maker for maker in EVERY if maker.looped])
+def test_ranks_take_stages_in_turn(maker):
+    assert maker.make(2, 3, 2).rank_of == {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 2}
+
+
+@pytest.mark.parametrize("make", [zbv, dualpipe_v])
+def test_ranks_take_stages_in_a_v(make):
+    assert make(6, 3).rank_of == {0: 0, 1: 1, 2: 2, 3: 2, 4: 1, 5: 0}
+
+
+def test_orders_that_wait_for_each_other_have_no_slots():
+    crossed = Schedule.from_text("crossed", "0B0 0F0\n1F0 1B0")
+    refuses(ScheduleError, "0B0 needs 0F0, which the same rank does only later", slotted, crossed)
 
 
 def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
@@ -93,14 +136,16 @@ def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
     validate(interleaved_one_f_one_b(m, n, v))
 
 
-@pytest.mark.parametrize("maker", [*TORCH, *PLAIN, model_parallel, eager_one_f_one_b, pipedream])
+@of(EVERY)
 def test_sizes_below_one_are_refused_by_name(maker):
-    more = (2,) if maker in LOOPED else ()
-    refuses(ValueError, "micro_batches must be at least 1, not 0", maker, 0, 2, *more)
-    refuses(ValueError, "partitions must be at least 1, not -1", maker, 4, -1, *more)
-    refuses(TypeError, "micro_batches must be an integer", maker, 4.5, 2, *more)
-    if more:
-        refuses(ValueError, "stages_per_rank must be at least 1, not 0", maker, 4, 2, 0)
+    refuses(ValueError, "micro_batches must be at least 1, not 0", maker.table, 0, 2, 2)
+    refuses(ValueError, "partitions must be at least 1, not -1", maker.table, 4, -1, 2)
+    refuses(TypeError, "micro_batches must be an integer", maker.table, 4.5, 2, 2)
+
+
+@of(LOOPED)
+def test_a_number_of_stages_below_one_is_refused_by_name(maker):
+    refuses(ValueError, "stages_per_rank must be at least 1, not 0", maker.make, 4, 2, 0)
 
 
 def test_eager_1f1b_holds_what_it_says_and_lies_between_1f1b_and_gpipes_warm_up():
@@ -135,27 +180,30 @@ def test_ahead_1_plus_2c_over_f_plus_b_is_enough_and_less_is_not(forward, backwa
     assert simulate(eager_one_f_one_b(40, 4, enough - 1), **costs).makespan > least + 1e-6
 
 
-@pytest.mark.parametrize("maker", [interleaved_one_f_one_b, looped_bfs])
-def test_v_stages_a_rank_make_the_bubble_v_times_smaller(maker):
-    for m, n, v in arguments(maker):
-        even = maker is looped_bfs or m % round_size(m, n) == 0
+LOOPED_SIZES = [(m, n, v) for m, n in SIZES for v in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("make", [interleaved_one_f_one_b, looped_bfs])
+def test_v_stages_a_rank_make_the_bubble_v_times_smaller(make):
+    for m, n, v in LOOPED_SIZES:
+        even = make is looped_bfs or m % round_size(m, n) == 0
         if m >= n and even:
             for forward, backward in ((1, 2), (2, 1), (1, 1)):
-                bubble = simulate(maker(m, n, v), forward, backward).bubble
+                bubble = simulate(make(m, n, v), forward, backward).bubble
                 assert bubble == pytest.approx(makers.bubble_share(m, n, v))
         elif even:
             # too few micro-batches: each further stage of a rank waits for the first to come round
-            assert idle(maker(m, n, v)) == 3 * (n - 1) + 3 * (v - 1) * (n - m)
+            assert idle(make(m, n, v)) == 3 * (n - 1) + 3 * (v - 1) * (n - m)
 
 
 def test_uneven_rounds_cost_time_interleaving_holds_more_and_with_zero_bubble_idles_as_zb_h1():
     assert round_size(10, 4) == 5 and idle(interleaved_one_f_one_b(10, 4, 2)) == 9
     assert round_size(7, 2) == 3 and idle(interleaved_one_f_one_b(7, 2, 2)) == 3 + 2
-    for m, n, v in arguments(looped_bfs):
+    for m, n, v in LOOPED_SIZES:
         ahead = [(v - 1) * round_size(m, n) + 2 * (n - 1 - j) + 1 for j in range(n)]
         assert live_activations(interleaved_one_f_one_b(m, n, v)) == [min(m * v, peak) for peak in ahead]
         assert live_activations(looped_bfs(m, n, v)) == [m * v] * n
-    for m, n, v in arguments(interleaved_zero_bubble):
+    for m, n, v in LOOPED_SIZES:
         table = interleaved_zero_bubble(m, n, v)
         if v == 1:
             assert table.ranks == zero_bubble_h1(m, n).ranks
@@ -210,7 +258,7 @@ def test_zbv_never_pauses_once_the_v_is_full_and_with_fewer_micro_batches_is_tha
 
 def test_dualpipe_v_idles_as_zbv_holds_one_more_and_splits_a_backward_only_at_the_start_and_the_end():
     refuses(ValueError, "with 4 partitions at least 8, not 7; .* zbv", dualpipe_v, 7, 4)
-    for m, n in arguments(dualpipe_v):
+    for m, n, _ in arguments(MAKERS["DualPipeV"]):
         table = dualpipe_v(m, n)
         assert idle(table) == n - 1 and live_activations(table) == [2 * n + 1] * n
     for j in range(3):

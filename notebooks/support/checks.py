@@ -2,6 +2,7 @@
 
 Verdict        what a check says; a cell that ends in a check shows it as a coloured line
 Guess          a prediction of a notebook with its truth; `guess` comments on one and never fails
+Tried          what tests tell a Guess: a right value, a wrong one, and what its notebook knows
 Exercise       an exercise of a notebook: its reference, its cases, and famous wrong answers, each known by a sentence
 use            the reader's answer where it is right, otherwise ours, and which: what the cells below run on
 check_value    compares a number or a word with the answer
@@ -108,6 +109,15 @@ def _as_it_is(answer: Any) -> Any:
     return answer
 
 
+@dataclass(frozen=True)
+class Tried:
+    """How a Guess is tried in tests. known: what the notebook passes beside the guess, in the same order."""
+
+    right: Any
+    wrong: Any
+    known: tuple[Any, ...] = ()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess:
     """A prediction that a notebook asks for. Call it with the guess, and with what the notebook knows, if `truth` asks.
@@ -117,6 +127,7 @@ class Guess:
     read   makes guesses equal that mean the same: "b " and "B"
     said   what to say of a famous wrong guess, by its text: {"3": "why"}
     unit and tolerance: as in `guess`
+    tried  with what tests ask it; every guess of a room has it
     """
 
     what: str | Callable[..., str]
@@ -125,6 +136,7 @@ class Guess:
     tolerance: float = 0.0
     read: Callable[[Any], Any] = _as_it_is
     said: Mapping[str, str] = field(default_factory=dict)
+    tried: Tried | None = None
 
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
         """Comment on a guess; never fails because of it."""
@@ -134,14 +146,16 @@ class Guess:
         return guess(mine, truth, what=what, unit=self.unit, tolerance=self.tolerance, why=why)
 
 
-def exact(what: str, truth: Callable[..., float], unit: str = "", **said: str) -> Guess:
+def exact(
+    what: str, truth: Callable[..., float], unit: str = "", *, tried: Tried | None = None, **said: str
+) -> Guess:
     """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
 
     def read(number: Any) -> Any:
         return f"{number:g}" if isinstance(number, (int, float)) else number
 
     whys = {text[1:]: why for text, why in said.items()}
-    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read, said=whys)
+    return Guess(what, lambda *known: f"{truth(*known):g}", unit, read=read, said=whys, tried=tried)
 
 
 def letter(my_guess: object) -> object:

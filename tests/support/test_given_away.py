@@ -14,20 +14,14 @@ from importlib import import_module
 
 import pytest
 
-from support import checks as base
 from support.checks import Exercise, check_value
+from tests.rooms import EXERCISES
 from tools.hygiene import joined
 from tools.project import notebooks
 
 PATIENCE = 5.0  # seconds for one trial: the slowest right answer takes half of one
 
 NUMBERS = {path.name[:2]: path for path in notebooks() if path.parent.name == "notebooks"}
-EXERCISES = {
-    f"n{number}.{name}": value
-    for number in NUMBERS
-    for name, value in vars(import_module(f"support.n{number}.checks")).items()
-    if name.startswith("check_") and not hasattr(base, name)
-}
 
 
 class TookTooLong(BaseException):

@@ -159,7 +159,8 @@ def _things(thing: Any, seen: set[int] | None = None) -> Iterator[Any]:
     elif isinstance(thing, types.CodeType):
         inside = thing.co_consts
     elif isinstance(thing, Guess):
-        inside = [*vars(thing).values(), vars(type(thing)).get("__call__")]
+        fields = [value for name, value in vars(thing).items() if name != "tried"]  # what tests ask says nothing
+        inside = [*fields, vars(type(thing)).get("__call__")]
     for each in inside:
         yield from _things(each, seen)
 

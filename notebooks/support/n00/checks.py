@@ -14,14 +14,16 @@ from torch.nn import functional as F
 
 from lib.timeline import Span, Trace
 from support.built import my_step
-from support.checks import Exercise, Guess, cases
+from support.checks import Exercise, Guess, Tried, cases
 from support.checks import use as use
 from support.n00.figures import shared_step
 
 # ---- predictions
 
 
-def _exact(what: str, truth: Callable[..., float], said: Mapping[float, str], unit: str = "") -> Guess:
+def _exact(
+    what: str, truth: Callable[..., float], said: Mapping[float, str], *, unit: str = "", tried: Tried
+) -> Guess:
     """Make a guess that is right or not, since famous wrong answers lie near the truth; said: what of which of them."""
 
     def read(number: Any) -> Any:
@@ -32,7 +34,7 @@ def _exact(what: str, truth: Callable[..., float], said: Mapping[float, str], un
             return number
         return f"{number:g} ({said[number]})" if number in said else f"{number:g}"
 
-    return Guess(what, lambda *known, **named: f"{truth(*known, **named):g}", unit, read=read)
+    return Guess(what, lambda *known, **named: f"{truth(*known, **named):g}", unit, read=read, tried=tried)
 
 
 guess_weight = _exact(
@@ -45,6 +47,7 @@ guess_weight = _exact(
         3: "three times as much as rank 1, yes, but the two factors must add up to 1",
         0.25: "that is the factor of rank 1",
     },
+    tried=Tried(right=0.75, wrong=0.5, known=((6, 2),)),
 )
 """Unequal shares: a gradient that is a mean over more rows weighs more."""
 guess_slow_rank = _exact(
@@ -59,6 +62,7 @@ guess_slow_rank = _exact(
         10: "twice everything; but loading, the mean and the step take as long as before",
     },
     unit="ticks",
+    tried=Tried(right=8, wrong=5, known=(4, 2)),
 )
 """All wait for the slowest."""
 guess_python_speedup = _exact(
@@ -66,6 +70,7 @@ guess_python_speedup = _exact(
     lambda: 1.0,
     {2: "that is what threads get while they multiply in torch"},
     unit="×",
+    tried=Tried(right=1, wrong=2),
 )
 """Threads that run Python: the interpreter's lock lets one of them run at a time."""
 

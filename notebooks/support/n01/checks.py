@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 from lib.text import plural
-from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import Exercise, Guess, Tried, Verdict, cases
 from support.checks import use as use
 from support.n01.runs import simulate_loading, simulate_path
 from support.n01.solved import load_in_order, predict_epoch, send_home, work
@@ -49,12 +49,26 @@ SLIPS = {
 }
 _PATH = dict(load=6, pin=1, transfer=2, step=4)
 _two, _eight = (simulate_loading(16, 20, 12, 2, prefetch).makespan for prefetch in (2, 8))
-guess_pipeline = _Told("the time of 6 batches as a pipeline", lambda: simulate_path(6, _PATH).makespan, "ms")
-guess_deeper_queue = Guess(
-    "the gain of prefetch_factor 8 over 2 with even batches", lambda: _two / _eight, "×"
+guess_pipeline = _Told(
+    "the time of 6 batches as a pipeline",
+    lambda: simulate_path(6, _PATH).makespan,
+    "ms",
+    tried=Tried(right=43, wrong=78),
 )
-guess_places = Guess("the smallest prefetch_factor that hides the slow batch", _enough_places)
-guess_who_gains = _Told(GAINS, lambda: "slow" if _gain(4, 20) > _gain(24, 0) else "heavy")
+guess_deeper_queue = Guess(
+    "the gain of prefetch_factor 8 over 2 with even batches",
+    lambda: _two / _eight,
+    "×",
+    tried=Tried(right=1, wrong=4),
+)
+guess_places = Guess(
+    "the smallest prefetch_factor that hides the slow batch", _enough_places, tried=Tried(right=3, wrong=2)
+)
+guess_who_gains = _Told(
+    GAINS,
+    lambda: "slow" if _gain(4, 20) > _gain(24, 0) else "heavy",
+    tried=Tried(right="slow", wrong="heavy"),
+)
 
 
 def _but(thing: Any, *changes: tuple[str, str]) -> Any:

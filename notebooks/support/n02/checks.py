@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, islice, product
 from operator import length_hint
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lib.data.samplers import RandomSampler
-from support.checks import Exercise, Guess, Verdict, cases
+from support.checks import Exercise, Guess, Tried, Verdict, cases
 from support.checks import use as use
 from support.n02.runs import IndexDataset, as_worker, pooled_batches, record_epoch, sentence_lengths
 
@@ -63,24 +63,42 @@ def _alike(guess: Any, truth: Any) -> bool:
     return str(guess).strip().isdigit()
 
 
-def _shaped(guess: Guess, shape: str = "A whole number") -> Callable[..., Verdict]:
-    """Comment on a guess, but where it has another shape than the truth, say only which is asked for."""
+@dataclass(frozen=True, eq=False, repr=False)
+class _Shaped(Guess):
+    """A guess of which, where it has another shape than the truth, only the shape that is asked for is said."""
 
-    def comment(my_guess: object, *known: Any) -> Verdict:
-        if my_guess is None or my_guess is ... or _alike(guess.read(my_guess), guess.truth(*known)):
-            return guess(my_guess, *known)
-        return Verdict("note", f"{shape}, please, not {my_guess!r}. No guess? Read on for the reason.")
+    shape: str = "A whole number"
 
-    return comment
+    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
+        if my_guess is None or my_guess is ... or _alike(self.read(my_guess), self.truth(*known, **named)):
+            return super().__call__(my_guess, *known, **named)
+        return Verdict("note", f"{self.shape}, please, not {my_guess!r}. No guess? Read on for the reason.")
 
 
-guess_asker = Guess("who asks the Dataset for its length", _asker)
-_THREE = "loads in [the main process, worker 0's copy, worker 1's copy]"
-guess_loads = _shaped(Guess(_THREE, _loads, read=_listed), "Three whole numbers")
-_TEN = "indices handed out when the first batch comes"
-guess_handed_out = _shaped(Guess(_TEN, _handed_out, read=lambda g: str(g) if isinstance(g, int) else g))
-guess_streamed = _shaped(Guess("items in an epoch", _streamed))
-guess_table = _shaped(Guess("different rows of 4", _rows, read=_listed), "Four pairs [[new, persistent], …]")
+guess_asker = Guess(
+    "who asks the Dataset for its length", _asker, tried=Tried(right="Sampler", wrong="DataLoader")
+)
+guess_loads = _Shaped(
+    "loads in [the main process, worker 0's copy, worker 1's copy]",
+    _loads,
+    read=_listed,
+    shape="Three whole numbers",
+    tried=Tried(right=(0, 6, 4), wrong=[10, 6, 4]),
+)
+guess_handed_out = _Shaped(
+    "indices handed out when the first batch comes",
+    _handed_out,
+    read=lambda said: str(said) if isinstance(said, int) else said,
+    tried=Tried(right=10, wrong=12),
+)
+guess_streamed = _Shaped("items in an epoch", _streamed, tried=Tried(right=20, wrong=10))
+guess_table = _Shaped(
+    "different rows of 4",
+    _rows,
+    read=_listed,
+    shape="Four pairs [[new, persistent], …]",
+    tried=Tried(right=[(1, 2)], wrong=[(2, 1)], known=({"a": (1, 2)},)),
+)
 
 
 # ---- how the classes of the exercises are tried, and wrong ones made

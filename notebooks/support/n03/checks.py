@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
-from support.checks import Exercise, Guess, Verdict, untouched
+from support.checks import Exercise, Guess, Tried, Verdict, untouched
 from support.checks import use as use
 
 # ---- predictions: each truth is computed, from the samplers themselves or from what the notebook has measured
@@ -47,14 +47,38 @@ guess_last_of_eight = Guess(
     "what rank 7 gets of 3 samples on 8 ranks",
     lambda: list(TorchSampler(range(3), 8, 7, shuffle=False)),  # type: ignore[arg-type]
     read=_numbers,
+    tried=Tried(right=[1], wrong=[7]),
 )
 guess_orders = Guess(
-    "the number of different orders", lambda: len({s + e for s in range(6) for e in range(6)})
+    "the number of different orders",
+    lambda: len({s + e for s in range(6) for e in range(6)}),
+    tried=Tried(right=11, wrong=36),
 )
-guess_harmed = Guess("the networks that lose by it", _harmed, read=_networks)
+guess_harmed = Guess(
+    "the networks that lose by it",
+    _harmed,
+    read=_networks,
+    tried=Tried(
+        right="b",
+        wrong="AB",
+        known=(
+            {
+                "A, told": {"test loss": [0.3, 0.31]},
+                "A, forgotten": {"test loss": [0.31, 0.3]},
+                "B, told": {"test loss": [0.3, 0.31]},
+                "B, forgotten": {"test loss": [0.4, 0.42]},
+            },
+        ),
+    ),
+)
+# a per cent more or less: 37, the limit of ever more ranks, is another answer
 guess_missed_percent = Guess(
-    "the share of samples without a holder, in per cent", lambda: 100 * (7 / 8) ** 8, unit="%", tolerance=0.029
-)  # fmt: skip  # a per cent more or less: 37, the limit of ever more ranks, is another answer
+    "the share of samples without a holder, in per cent",
+    lambda: 100 * (7 / 8) ** 8,
+    unit="%",
+    tolerance=0.029,
+    tried=Tried(right=34.4, wrong=0),
+)
 
 
 def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:

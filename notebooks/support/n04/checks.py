@@ -12,7 +12,7 @@ import numpy as np
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
 from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
-from support.checks import Exercise, Guess, cases
+from support.checks import Exercise, Guess, Tried, cases
 from support.checks import use as use
 from support.n04.figures import CHANCE, lag_surprise
 
@@ -37,17 +37,28 @@ def _fewest_rounds(size: int = 4096) -> int:
     raise AssertionError
 
 
-guess_page_reads = Guess("the page reads of 8 ranks", _page_reads)
+guess_page_reads = Guess("the page reads of 8 ranks", _page_reads, tried=Tried(right=229, wrong=29))
 """Section 1: pages that 8 ranks read by stride."""
 guess_last_shard = Guess(
     "the last rank's shard",
     lambda: list(DistributedSequentialSampler(10, 3, 2)),
     read=lambda mine: list(mine) if isinstance(mine, (tuple, range)) else mine,
+    tried=Tried(right=(8, 9, 0, 1), wrong=range(4)),
 )
 """Section 2: the samples of the last of 3 ranks over 10 samples."""
-guess_rest = Guess("what each of the 3 ranks still gets", lambda: (36 - 3 * 4 * 2) // 3, unit="samples")
+guess_rest = Guess(
+    "what each of the 3 ranks still gets",
+    lambda: (36 - 3 * 4 * 2) // 3,
+    unit="samples",
+    tried=Tried(right=4, wrong=12),
+)
 """Section 3: samples for each of 3 ranks after 3 steps of 4 ranks and 2 samples."""
-guess_rounds = Guess("the first number of rounds without a pattern", _fewest_rounds, unit="rounds")
+guess_rounds = Guess(
+    "the first number of rounds without a pattern",
+    _fewest_rounds,
+    unit="rounds",
+    tried=Tried(right=5, wrong=1),
+)
 """Section 4: the fewest rounds that leave no pattern at any lag."""
 
 

@@ -12,24 +12,28 @@ import torch
 from torch import nn
 
 from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
-from support.checks import Exercise, Guess, Verdict, letter
+from support.checks import Exercise, Guess, Tried, Verdict, letter
 from support.checks import use as use
 from support.n06 import trials
 from support.ranks import source_of
 
 # ---- predictions
 
-guess_lone = Guess("the weight of a row of rank 1, by one of rank 0", lambda: 24 / 8)
+guess_lone = Guess(
+    "the weight of a row of rank 1, by one of rank 0", lambda: 24 / 8, tried=Tried(right=3, wrong=1)
+)
 """Section 2: what a row of the short share weighs, by one of the long share."""
-guess_adam = Guess("how many times as long Adam's step becomes", lambda: 1)
+guess_adam = Guess("how many times as long Adam's step becomes", lambda: 1, tried=Tried(right=1, wrong=8))
 """Section 2: what the sum in place of the mean, on 8 ranks, makes of a step of Adam."""
-guess_ring = Guess("what each rank sends", lambda: 2 * 7 / 8, unit="GB")
+guess_ring = Guess("what each rank sends", lambda: 2 * 7 / 8, unit="GB", tried=Tried(right=1.75, wrong=8))
 """Section 3: GB that each of 8 ranks sends to add up a gradient of 1 GB."""
-guess_first_bucket = Guess("what is over of backward", lambda: 100 * 2 / 8, unit="%")
+guess_first_bucket = Guess(
+    "what is over of backward", lambda: 100 * 2 / 8, unit="%", tried=Tried(right=25, wrong=100)
+)
 """Section 4: per cent of backward that is over when the first of four buckets of 8 equal layers is full."""
-guess_flipped = Guess("what torch.load does", lambda: "B", read=letter)
+guess_flipped = Guess("what torch.load does", lambda: "B", read=letter, tried=Tried(right="b", wrong="A"))
 """Section 7: what it does with a file of weights in which one bit is wrong."""
-guess_hang = Guess("what rank 0 does", lambda: "B", read=letter)
+guess_hang = Guess("what rank 0 does", lambda: "B", read=letter, tried=Tried(right="b", wrong="A"))
 """Of "Break it": what rank 0 does when rank 1 has no batch left."""
 
 

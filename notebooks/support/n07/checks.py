@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from support import built
-from support.checks import Exercise, Guess, cases
+from support.checks import Exercise, Guess, Tried, cases
 from support.n07 import solved
 from support.n07.figures import numbered, zip_of_chunks
 from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved, judged
@@ -49,19 +49,31 @@ guess_chunks = Guess(
     "the number of parts that chunk(4) makes of 5 rows",
     lambda: len(torch.arange(5).chunk(4)),
     read=_named({4: "4, which is what was asked for"}),
+    tried=Tried(right=3, wrong=4),
 )
 """Section 1: how many parts torch.chunk makes of 5 rows if 4 are asked for."""
-guess_lost = Guess("the number of rows of x that are lost", _lost)
+guess_lost = Guess("the number of rows of x that are lost", _lost, tried=Tried(right=2, wrong=0))
 """Section 1: rows of x that zip loses, x of 8 rows, y of 5, 4 chunks."""
 guess_way = Guess(
-    "the part of the way that running_mean goes", _way, unit="%", tolerance=0.03, read=_per_cent
+    "the part of the way that running_mean goes",
+    _way,
+    unit="%",
+    tolerance=0.03,
+    read=_per_cent,
+    tried=Tried(right=57, wrong=80),
 )
 """Of BatchNorm: per cent of the way that running_mean goes in 8 updates of momentum 0.1."""
 guess_peak = Guess(
-    "the peak", lambda: 1, "× that of the whole batch", read=_named({0.125: "0.125, as with one at a time"})
+    "the peak",
+    lambda: 1,
+    "× that of the whole batch",
+    read=_named({0.125: "0.125, as with one at a time"}),
+    tried=Tried(right=1, wrong=0.125),
 )
 """Of memory: the peak with all 8 forwards first, as a multiple of the whole batch's."""
-guess_world = Guess("the length of the gradient", lambda: 0.5, unit="× the right one")
+guess_world = Guess(
+    "the length of the gradient", lambda: 0.5, unit="× the right one", tried=Tried(right=0.5, wrong=1)
+)
 """Of DDP: what the mean over two ranks makes of sums that were divided by the count of all ranks."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
-from support.checks import Exercise, Guess, Verdict, cases, exact
+from support.checks import Exercise, Guess, Tried, Verdict, cases, exact
 from support.checks import use as use
 from support.n08.solved import Orders, best_m, clock_cycles, gpipe, live_activations, one_f_one_b, simulate
 from support.ranks import source_of
@@ -35,21 +35,47 @@ def _orders(*rows: str) -> Orders:
 
 SMALL = _orders("F0 F1 B0 B1", "F0 B0 F1 B1")
 
-guess_model_parallel = exact("the speed-up of model parallelism", lambda n: 1 + 0 * n)
+guess_model_parallel = exact(
+    "the speed-up of model parallelism", lambda n: 1 + 0 * n, tried=Tried(right=1, wrong=3, known=(3,))
+)
 """Section 1: the speed of model parallelism, one batch, against one device."""
-guess_idle = Guess("the idle share", _idle, unit="%", tolerance=0.03, read=_percent)
+guess_idle = Guess(
+    "the idle share",
+    _idle,
+    unit="%",
+    tolerance=0.03,
+    read=_percent,
+    tried=Tried(right=43, wrong=75, known=(4, 4)),
+)
 """Section 2: the idle share in per cent, counted in the clock table."""
 guess_waits = exact(
-    "what rank 0 waits", lambda: simulate(SMALL, {"F": [1, 1], "B": [2, 2]})["B", 1, 0] - 6, "ticks"
+    "what rank 0 waits",
+    lambda: simulate(SMALL, {"F": [1, 1], "B": [2, 2]})["B", 1, 0] - 6,
+    "ticks",
+    tried=Tried(right=3, wrong=2),
 )
 """Section 3: how long rank 0 of two waits before it has ended its 6 ticks of work."""
-guess_unequal = exact("the time of the forward pass", lambda t, m: sum(t) + (m - 1) * max(t), "ticks")
+guess_unequal = exact(
+    "the time of the forward pass",
+    lambda t, m: sum(t) + (m - 1) * max(t),
+    "ticks",
+    tried=Tried(right=16, wrong=18, known=([3, 1, 3], 4)),
+)
 """Section 4: the forward pass of unequal partitions by the data-flow law."""
 _LONGER, _LESS = "too few under way: the step gets longer", "that would do, but fewer are enough"
 guess_held = exact(
-    "what rank 0 has to hold", lambda m, n: max(live_activations(one_f_one_b(m, n))), "activations",
-    _1=_LONGER, _2=_LONGER, _3=_LONGER, _5=_LESS, _6=_LESS, _7=_LESS, _8=_LESS,
-)  # fmt: skip
+    "what rank 0 has to hold",
+    lambda m, n: max(live_activations(one_f_one_b(m, n))),
+    "activations",
+    _1=_LONGER,
+    _2=_LONGER,
+    _3=_LONGER,
+    _5=_LESS,
+    _6=_LESS,
+    _7=_LESS,
+    _8=_LESS,
+    tried=Tried(right=4, wrong=8, known=(8, 4)),
+)
 """Section 5: the most activations of rank 0 in 1F1B, for m = 8 and n = 4."""
 
 

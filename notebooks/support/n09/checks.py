@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 
 from lib.pipeline import clock_cycles
-from support.checks import Exercise, Guess, Verdict, letter
+from support.checks import Exercise, Guess, Tried, Verdict, letter
 from support.n09.figures import simulate_streams
 
 PATIENCE = 1.5  # seconds until a thread that has nothing to wait for counts as stuck
@@ -610,17 +610,38 @@ def _right_though_late() -> list[int]:
     return [i for i, value in enumerate(values) if value == (i, 0, 1)]
 
 
-guess_size = Guess("the first size that gains 1.2 here", _first_that_gains)
+guess_size = Guess(
+    "the first size that gains 1.2 here",
+    _first_that_gains,
+    tried=Tried(right=64, wrong=512, known=({8: 0.8, 64: 1.3, 512: 1.9},)),
+)
 guess_streams = Guess(
-    "the end in ticks", lambda: f"{simulate_streams(2, kernel=3, launch=1).end:g}", read=_exactly
+    "the end in ticks",
+    lambda: f"{simulate_streams(2, kernel=3, launch=1).end:g}",
+    read=_exactly,
+    tried=Tried(right=17, wrong=13),
 )
-guess_grad = Guess("whether gradients are on in the new thread", _grad_in_a_new_thread, read=letter)
+guess_grad = Guess(
+    "whether gradients are on in the new thread",
+    _grad_in_a_new_thread,
+    read=letter,
+    tried=Tried(right="yes", wrong="no"),
+)
 guess_clocks = Guess(
-    "the time in ticks, clock by clock", lambda m, ticks: f"{makespan(m, ticks):g}", read=_exactly
+    "the time in ticks, clock by clock",
+    lambda m, ticks: f"{makespan(m, ticks):g}",
+    read=_exactly,
+    tried=Tried(right=16, wrong=15, known=(4, [3, 1, 2])),
 )
-guess_backward = Guess("the number of threads that ran backward", _threads_of_backward, read=_exactly)
+guess_backward = Guess(
+    "the number of threads that ran backward",
+    _threads_of_backward,
+    read=_exactly,
+    tried=Tried(right=1, wrong=2),
+)
 guess_late = Guess(
     "the micro-batches that come out right",
     _right_though_late,
     read=lambda my_guess: sorted(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
+    tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
 )

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from support import built
 from support.built import MyCheckpoint, my_checkpoint
-from support.checks import Exercise, Guess, cases
+from support.checks import Exercise, Guess, Tried, cases
 from support.checks import use as use
 from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, judged
 from support.n10.runs import peak, predict
@@ -19,39 +19,61 @@ from support.ranks import source_of
 # ---- predictions
 
 
-def _exact(what: str, truth: Callable[[], float], unit: str = "", **said: str) -> Guess:
+def _exact(what: str, truth: Callable[[], float], unit: str = "", *, tried: Tried, **said: str) -> Guess:
     """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
 
     def read(number: Any) -> Any:
         text = f"{number:.3g}" if isinstance(number, (int, float)) else str(number).strip()
         return f"{text} ({said[key]})" if (key := "_" + text.replace(".", "_")) in said else text
 
-    return Guess(what, lambda: f"{truth():.3g}", unit, read=lambda said: None if said is None else read(said))
+    def read_if_given(said: Any) -> Any:
+        return None if said is None else read(said)
+
+    return Guess(what, lambda: f"{truth():.3g}", unit, read=read_if_given, tried=tried)
 
 
 guess_one_segment = _exact(  # of 16 layers
-    "the peak with one segment", lambda: peak(predict(16, 1)), "tensors", _1="what is kept after forward",
-    _9="forward forgets all, but the recompute brings all back", _16="x0 to x16 are 17",
-)  # fmt: skip
+    "the peak with one segment",
+    lambda: peak(predict(16, 1)),
+    "tensors",
+    _1="what is kept after forward",
+    _9="forward forgets all, but the recompute brings all back",
+    _16="x0 to x16 are 17",
+    tried=Tried(right=17, wrong=9),
+)
 guess_least = _exact(  # over all numbers of segments
-    "the least peak of 64 layers", lambda: min(peak(predict(64, s)) for s in range(1, 65)), "tensors",
-    _8="that is the best number of segments", _9="that is one segment's inside alone",
-    _17="then the input of the segment at work is counted twice", _33="about half of 65: more segments hold less",
-)  # fmt: skip
+    "the least peak of 64 layers",
+    lambda: min(peak(predict(64, s)) for s in range(1, 65)),
+    "tensors",
+    _8="that is the best number of segments",
+    _9="that is one segment's inside alone",
+    _17="then the input of the segment at work is counted twice",
+    _33="about half of 65: more segments hold less",
+    tried=Tried(right=16, wrong=64),
+)
 guess_flops = _exact(
-    "the FLOPs with a checkpoint", lambda: round((1 + 1 + 2) / (1 + 2), 2), "× those without",
-    _2="backward is not run twice", _1_25="a quarter is the share of the new total",
+    "the FLOPs with a checkpoint",
+    lambda: round((1 + 1 + 2) / (1 + 2), 2),
+    "× those without",
+    _2="backward is not run twice",
+    _1_25="a quarter is the share of the new total",
     _1_5="that would be a backward as cheap as forward",
-)  # fmt: skip
+    tried=Tried(right=4 / 3, wrong=1.25),
+)
 guess_fewer = _exact(  # in one segment
     "what 'always' saves over 'except_last'",
-    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")), "tensors",
+    lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
+    "tensors",
     _16="after forward only: the recompute brings the last one's inside back",
-)  # fmt: skip
+    tried=Tried(right=0, wrong=3),
+)
 guess_momentum = _exact(
-    "the momentum that acts", lambda: 1 - 0.9**2, _0_2="the second update also shrinks what the first has added",
+    "the momentum that acts",
+    lambda: 1 - 0.9**2,
+    _0_2="the second update also shrinks what the first has added",
     _0_1="the second update goes on from where the first has stopped",
-)  # fmt: skip
+    tried=Tried(right=0.19, wrong=0.2),
+)
 
 
 # ---- what the exercises have in common

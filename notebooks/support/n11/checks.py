@@ -16,11 +16,10 @@ from torch import Tensor
 
 from lib.text import plural
 from support.built import MyFork, MyJoin, depend, fence
-from support.checks import Exercise, Guess, Verdict, letter, untouched
+from support.checks import Exercise, Guess, Tried, Verdict, letter, untouched
 from support.n11 import runs
 from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
-# fmt: off
 # ---- predictions
 
 SLIPS: dict[object, str] = {
@@ -43,15 +42,31 @@ def _pair(said: Any) -> Any:
     return tuple(said) if isinstance(said, list) else said
 
 
-guess_first = _Told("the chain that goes backward first", lambda: "A", read=letter)
-guess_ticks = _Told("the end of the partition's backward in ticks", lambda copy, again, back: max(copy, again) + back)
-guess_alive = Guess("the most insides alive in partitions 0 and 1",
-                    lambda: tuple(runs.peaks(runs.order_of(8, 2, False))), read=_pair)
-guess_changes = Guess("the number of gradient entries that change", lambda: 0)
+guess_first = _Told(
+    "the chain that goes backward first", lambda: "A", read=letter, tried=Tried(right="a", wrong="b")
+)
+guess_ticks = _Told(
+    "the end of the partition's backward in ticks",
+    lambda copy, again, back: max(copy, again) + back,
+    tried=Tried(right=9, wrong=12, known=(4, 3, 5)),
+)
+guess_alive = Guess(
+    "the most insides alive in partitions 0 and 1",
+    lambda: tuple(runs.peaks(runs.order_of(8, 2, False))),
+    read=_pair,
+    tried=Tried(right=(2, 8), wrong=(8, 8)),
+)
+guess_changes = Guess("the number of gradient entries that change", lambda: 0, tried=Tried(right=0, wrong=4))
 MISSING = (2, 1)
-guess_missing = Guess("the pair (i, j) whose tie was forgotten", lambda: MISSING, read=_pair)
+guess_missing = Guess(
+    "the pair (i, j) whose tie was forgotten",
+    lambda: MISSING,
+    read=_pair,
+    tried=Tried(right=(2, 1), wrong=(1, 1)),
+)
 
 
+# fmt: off
 def forgetful_order() -> list[str]:
     """Return the order of a pipeline of 4 micro-batches in 2 partitions in which one tie was forgotten."""
     ran = fenced(4, 2, changed("i > 0", f"i > 0 and (i, j) != {MISSING}", depend, fence)[1])[0]

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from support import built
-from support.checks import Exercise, Guess, Verdict
+from support.checks import Exercise, Guess, Tried, Verdict
 from support.n12.figures import forward_gain
 from support.n12.solved import MiniGPipe, flatten_sequential
 
@@ -33,19 +33,26 @@ PATIENCE = 8.0  # seconds until a task that waits for its neighbours, or a whole
 
 # ---- predictions
 
-guess_once = Guess("the tasks that are computed only once", lambda: 4 * 8 - 4 * (8 - 1), unit="tasks")
+guess_once = Guess(
+    "the tasks that are computed only once",
+    lambda: 4 * 8 - 4 * (8 - 1),
+    unit="tasks",
+    tried=Tried(right=4, wrong=1),
+)
 """Section 5: of a step with 4 partitions, 8 micro-batches, except_last."""
 guess_step = Guess(
     "the gain of a step",
     lambda: round(100 * (3 / (1 / forward_gain([1.0, 1.0], 8) + 2) - 1)),
     unit="%",
     read=lambda said: f"{said} (in per cent, please)" if isinstance(said, float) and 0 < said < 3 else said,
+    tried=Tried(right=17, wrong=78),
 )
 """Section 8: by how many per cent a step is faster whose backward takes two forwards and gains nothing."""
 guess_counted = Guess(
     "num_batches_tracked after one step",
     lambda: 4 + 3,
     read=lambda said: "8 (that is `always`: here the last is not computed again)" if said == 8 else said,
+    tried=Tried(right=7, wrong=1),
 )
 """Section 11: what a BatchNorm counts in one step, 4 micro-batches, except_last."""
 

@@ -13,40 +13,72 @@ import torch
 
 from lib.streams.pretend import PretendEvent, PretendGPU, PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
-from support.checks import Exercise, Guess, Verdict, cases, exact
+from support.checks import Exercise, Guess, Tried, Verdict, cases, exact
 from support.n13.runs import ModelGPU, damaged, earliest, ordered, outcomes, run_prefetcher, run_way
 from support.runs import best_chunks
 
 # ---- predictions
 
 
-# fmt: off
+def _end_of_f2() -> float:
+    ran = earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F"))
+    return max(span.end for span in ran.values())
+
+
 def _chunks_why(number: object) -> object:
     if not isinstance(number, (int, float)) or 5 < number < 24:
         return number
-    return f"{number:g} ({'as if an operation were free' if number > 5 else 'too much sticks out at the ends'})"
+    why = "as if an operation were free" if number > 5 else "too much sticks out at the ends"
+    return f"{number:g} ({why})"
 
 
 guess_wait_stream = exact(
-    "the end of F2 behind wait_stream", unit="ticks", truth=lambda:
-    max(span.end for span in earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F")).values()),
-    _11="if each kernel waited for its own copy only", _9="the kernels alone, as if none waited",
-    _13="so F0 would wait for two copies: it waits for all three", _6="the end of C2, when F0 may start")
+    "the end of F2 behind wait_stream",
+    _end_of_f2,
+    "ticks",
+    _11="if each kernel waited for its own copy only",
+    _9="the kernels alone, as if none waited",
+    _13="so F0 would wait for two copies: it waits for all three",
+    _6="the end of C2, when F0 may start",
+    tried=Tried(right=15, wrong=11),
+)
 guess_timed = exact(
-    "what the host's clock shows", lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)), unit="ms",
-    _6="the three kernels alone; synchronize waits for all", _5="the earlier kernel alone",
-    _0="what the launches take, without synchronize")
+    "what the host's clock shows",
+    lambda: ask_time(_by_the_host(True))(5.0, (2.0, 2.0, 2.0)),
+    unit="ms",
+    _6="the three kernels alone; synchronize waits for all",
+    _5="the earlier kernel alone",
+    _0="what the launches take, without synchronize",
+    tried=Tried(right=11, wrong=6),
+)
 guess_step = exact(
-    "a step with copies ahead", lambda copy=3, compute=6: max(copy, compute), unit="ticks",
-    _9="copy and step one after the other, as in one stream", _11="one after the other, nothing overlaps",
-    _3="the copy alone; the step is slower")
-guess_chunks = Guess("the fastest number of chunks", lambda: best_chunks(75, 100, 75, 1), "chunks", 0.1, _chunks_why)
+    "a step with copies ahead",
+    lambda copy=3, compute=6: max(copy, compute),
+    unit="ticks",
+    _9="copy and step one after the other, as in one stream",
+    _11="one after the other, nothing overlaps",
+    _3="the copy alone; the step is slower",
+    tried=Tried(right=6, wrong=9),
+)
+guess_chunks = Guess(
+    "the fastest number of chunks",
+    lambda: best_chunks(75, 100, 75, 1),
+    "chunks",
+    0.1,
+    _chunks_why,
+    tried=Tried(right=12, wrong=52),
+)
 guess_spoiled = exact(
     "the chunk whose result may be wrong",
     lambda: next(i for got in outcomes(damaged(4), 4) for i in range(4) if got[i] != str(i)),
-    _2="its data are right: F2 still waits for C2", _1="it lies in the other block", _3="it lies in the other block")
+    _2="its data are right: F2 still waits for C2",
+    _1="it lies in the other block",
+    _3="it lies in the other block",
+    tried=Tried(right=0, wrong=2),
+)
 
 
+# fmt: off
 # ---- exercise 1: one step of the vector clocks
 
 Step: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]

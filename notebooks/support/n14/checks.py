@@ -1,11 +1,10 @@
-"""Predictions and exercises of notebook 14, schedules."""
+"""Exercises of notebook 14, schedules; its predictions stand in guesses.py."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from math import ceil
 from typing import Any, TypeAlias
@@ -14,78 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
-from lib.schedules.simulate import simulate
-from support.checks import Exercise, Guess, Verdict, cases, exact
+from lib.schedules import Schedule
+from support.checks import Exercise, Verdict, cases
 from support.checks import use as use
-from support.n14.figures import with_warm_up
+from support.n14.guesses import guess_ahead as guess_ahead
+from support.n14.guesses import guess_interleaved as guess_interleaved
+from support.n14.guesses import guess_next_step as guess_next_step
+from support.n14.guesses import guess_zero_bubble as guess_zero_bubble
+from support.n14.guesses import in_a_row as in_a_row
 from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1  # noqa: F401
 from support.ranks import source_of
-
-# ---- predictions
-
-
-def _percent(number: Any) -> Any:
-    """Read 15.8, 0.158 and "16 %" as 16: whole per cent. 14 and 13.5 are half of 1F1B's, and not it."""
-    with suppress(ValueError, AttributeError):
-        number = float(number.strip(" %"))
-    if not isinstance(number, (int, float)):
-        return number
-    return f"{100 * number if 0 < number < 1 else number:.0f}"
-
-
-def in_a_row(schedule: Schedule, steps: int) -> Schedule:
-    """Return so many steps one after another: a rank begins the next as soon as it has done its part of the last."""
-    m = schedule.micro_batches
-    rows = (schedule.actions(rank) for rank in range(len(schedule.ranks)))
-    again = [
-        [a._replace(micro_batch=a.micro_batch + step * m) for step in range(steps) for a in row]
-        for row in rows
-    ]
-    return Schedule(schedule.name, again)
-
-
-def _ahead(m: int, n: int, message: float) -> int:
-    """Return the fewest forwards of rank 0 with which a step is as short as GPipe's; the other ranks do as ours."""
-    others = [forwards_ahead(j, n, 1, 2, message) for j in range(1, n)]
-    least = simulate(gpipe(m, n), communicate=message).makespan + 1e-9
-
-    def ticks(first: int) -> float:
-        return simulate(with_warm_up("", m, [first, *others]), communicate=message).makespan
-
-    return next(first for first in range(others[0], m + 1) if ticks(first) <= least)
-
-
-def _one_more(m: int, n: int) -> float:
-    """Return the share in per cent that a rank idles in one more step of ZB-V, when no rank waits between steps."""
-    ends = [simulate(in_a_row(zbv(m, n), steps), 0.5, 1).makespan for steps in (2, 3)]
-    return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
-
-
-guess_ahead = exact(
-    "what rank 0 does before its first backward", _ahead, "forwards",
-    _4="that is 1F1B, which takes 118 ticks",
-    _5="you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
-    _8="that works, and fewer are enough", _32="that is GPipe: it works, and holds all 32",
-)  # fmt: skip
-"""Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
-guess_interleaved = Guess(
-    "the idle share", lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}", unit="%", read=_percent,
-    said=dict.fromkeys(("13", "14"), "that is half of 27: the idle time is halved, but the step gets shorter, too")
-    | {"27": "that is 1F1B's", "19": "that is the idle time by the work; the share is of the whole step"},
-)  # fmt: skip
-"""Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
-guess_zero_bubble = exact(
-    "the idle time of a rank", lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m, "ticks",
-    _0="the name promises it; not yet", _9="that is 1F1B's",
-    _6="that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
-)  # fmt: skip
-"""Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
-guess_next_step = exact(
-    "the idle share of a further step", _one_more, "%",
-    **dict.fromkeys(("_6", "_5.9", "_5.88"), "so it is, if every rank waits for all others"),
-)  # fmt: skip
-"""Section 6: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""
 
 
 def _but(thing: Any, *changes: tuple[str, str]) -> Any:

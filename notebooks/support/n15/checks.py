@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # what an answer may use
 
 from lib.text import plural
-from support.checks import Exercise, Guess, Verdict, cases, exact, letter
+from support.checks import Exercise, Guess, Tried, Verdict, cases, exact, letter
 from support.checks import use as use
 from support.n15.runs import Model, even_balance, every_plan, tower
 from support.n15.solved import average, memory_of_rank, pipeline_step
@@ -30,29 +30,69 @@ def _one_digit(number: Any) -> Any:
 
 
 guess_data_rank = exact(
-    "the replica of rank 5", lambda: 5 // 4, _5="its number among all ranks", _2="that is with pipelines of 2",
+    "the replica of rank 5",
+    lambda: 5 // 4,
+    _5="its number among all ranks",
+    _2="that is with pipelines of 2",
     _0="that one has ranks 0 to 3",
-)  # fmt: skip
+    tried=Tried(right=1, wrong=5),
+)
 guess_rows = exact(
-    "a micro-batch", lambda: 320 // 2 // 4, "rows", _80="that is with one replica", _160="that is a replica's share",
-    _20="a replica's rows are not cut by stages", _320="those are all replicas' rows",
-)  # fmt: skip
-guess_unaveraged = Guess("what happens", lambda: "C", read=letter, said={
-    "A": "each pipeline is complete in itself", "B": "nobody waits for what does not come"})  # fmt: skip
+    "a micro-batch",
+    lambda: 320 // 2 // 4,
+    "rows",
+    _80="that is with one replica",
+    _160="that is a replica's share",
+    _20="a replica's rows are not cut by stages",
+    _320="those are all replicas' rows",
+    tried=Tried(right=40, wrong=80),
+)
+guess_unaveraged = Guess(
+    "what happens",
+    lambda: "C",
+    read=letter,
+    said={"A": "each pipeline is complete in itself", "B": "nobody waits for what does not come"},
+    tried=Tried(right="c", wrong="A"),
+)
 guess_bubble = exact(
-    "the bubble", lambda: 100 * 1 / 5, "%", _25="that is idle by ideal time, (n − 1) / m", _0="the pipe must fill",
-)  # fmt: skip
+    "the bubble",
+    lambda: 100 * 1 / 5,
+    "%",
+    _25="that is idle by ideal time, (n − 1) / m",
+    _0="the pipe must fill",
+    tried=Tried(right=20, wrong=25),
+)
 guess_activations = exact(
-    "the activations of rank 0", lambda: (16 * 32 / 16) / (8 * 32 / 8), "times as many",
-    **{"_0.5": "half the layers, of twice as many micro-batches", "_2": "twice the micro-batches, of half the layers"},
-)  # fmt: skip
+    "the activations of rank 0",
+    lambda: (16 * 32 / 16) / (8 * 32 / 8),
+    "times as many",
+    **{
+        "_0.5": "half the layers, of twice as many micro-batches",
+        "_2": "twice the micro-batches, of half the layers",
+    },
+    tried=Tried(right=1, wrong=0.5),
+)
 guess_partitions = exact(
-    "the fastest number of stages", _fastest, "stages", _1="its all-reduce is hardly hidden",
-    _16="its bubble is too large", _8="as fast as 4, but not asked for", _2="half of the all-reduce of 1 is left",
-)  # fmt: skip
-guess_loss = Guess("the loss after 24 steps, about", lambda: _one_digit(math.log(10)), read=_one_digit, said={
-    "2.7": "that of the first weights, which training does lower", "0.0": "nothing can be told from a stranger's image",
-    **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'")})  # fmt: skip
+    "the fastest number of stages",
+    _fastest,
+    "stages",
+    _1="its all-reduce is hardly hidden",
+    _16="its bubble is too large",
+    _8="as fast as 4, but not asked for",
+    _2="half of the all-reduce of 1 is left",
+    tried=Tried(right=4, wrong=1),
+)
+guess_loss = Guess(
+    "the loss after 24 steps, about",
+    lambda: _one_digit(math.log(10)),
+    read=_one_digit,
+    said={
+        "2.7": "that of the first weights, which training does lower",
+        "0.0": "nothing can be told from a stranger's image",
+        **dict.fromkeys(("0.4", "0.5"), "as if the pairs fitted: the digits are other images'"),
+    },
+    tried=Tried(right=2.3, wrong=0.0),
+)
 
 
 # ---- what the exercises have in common

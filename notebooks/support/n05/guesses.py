@@ -1,0 +1,61 @@
+"""Predictions of notebook 05, 400 million rows on a small machine."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+from support.captions import ROW_BYTES, list_row_bytes, predict
+from support.checks import Guess, Tried, Verdict
+
+UNITS = {"MB": (1e6, 1e3, 1e-3), "%": (0.01,), "hours": (3600, 60)}  # how many of other units each of them is
+
+
+class _Measure(Guess):
+    """A guess at a quantity, which may be right in another unit."""
+
+    def __call__(self, my_guess: Any, *known: Any, **named: Any) -> Verdict:
+        truth = self.truth(*known, **named)
+        for factor in UNITS[self.unit] if isinstance(my_guess, (int, float)) else ():
+            if math.isclose(my_guess, truth * factor, rel_tol=max(0.06, self.tolerance)):
+                told = f"You said {my_guess:,g}, which is right in another unit; the question asks for {self.unit}"
+                return Verdict("note", f"{told}: {self.what} = {truth} {self.unit}.")
+        return super().__call__(my_guess, *known, **named)
+
+
+def _naive_megabytes(rows: int, **machine: int) -> int:
+    return round(predict("naive", rows=rows, row_bytes=ROW_BYTES, **machine).total / 1e6)
+
+
+def _copied_percent(rows: int) -> int:
+    each = list_row_bytes(ROW_BYTES) - 8  # a list's own places stay shared
+    return round(100 - 100 * float((15 / 16) ** (4096 / each)))
+
+
+guess_list_megabytes = _Measure(
+    "the size of the list", _naive_megabytes, "MB", 0.1, tried=Tried(right=104, wrong=44, known=(1_000_000,))
+)
+guess_peak_megabytes = _Measure(
+    "the peak",
+    partial(_naive_megabytes, world_size=2, workers=2),
+    "MB",
+    0.1,
+    tried=Tried(right=624, wrong=208, known=(1_000_000,)),
+)
+guess_copied_percent = _Measure(
+    "the share copied", _copied_percent, "%", 0.05, tried=Tried(right=94, wrong=6, known=(500_000,))
+)
+guess_cold_hours = _Measure(
+    "an epoch's reading",
+    lambda: round(400e6 / 16_000 / 3600, 1),
+    "hours",
+    0.15,
+    tried=Tried(right=6.9, wrong=0.02),
+)
+guess_received = Guess(
+    "the epoch that the workers deal",
+    lambda: 0,
+    read=lambda said: said.lower().removeprefix("epoch") if isinstance(said, str) else said,
+    tried=Tried(right=0, wrong=2),
+)

@@ -19,14 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lib.arguments import integers
-from lib.data.meta_index import NEWLINE, Bytes, Stamp, open_index, read_into
+from lib.data.meta_index import Stamp, open_index
+from lib.data.meta_text import FEW, Bytes, copy_row, copy_rows
 from lib.data.permutation import Ids
 
 CHUNK = 1 << 15  # rows at a time: what is computed for them stays in the cache
-WINDOW = 1 << 21  # bytes of text that are read at a time where wanted rows are close to each other
-FAR = 1 << 15  # bytes between two of them, on average, from which each is read by itself
-FEW = 8  # rows that are not worth an array, each is read by itself
-RETURN = ord("\r")
 Offsets: TypeAlias = npt.NDArray[np.uint32] | npt.NDArray[np.int64]
 Places: TypeAlias = npt.NDArray[np.uint32] | None
 Told: TypeAlias = Callable[[int], object]
@@ -41,9 +38,13 @@ class Packed:
     """
 
     def __init__(self, data: Bytes, offsets: Offsets, places: Places = None, stamp: str = "") -> None:
-        self.data, self.offsets, self.places, self.stamp = data, offsets, places, stamp
+        self.data = data
+        self.offsets = offsets
+        self.places = places
+        self.stamp = stamp
         # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
-        self._data, self._offsets = data.data, offsets.data
+        self._data = data.data
+        self._offsets = offsets.data
         self._places: Sequence[int] | memoryview = range(len(offsets) - 1) if places is None else places.data
 
     def __len__(self) -> int:
@@ -63,7 +64,8 @@ class Packed:
         index = integers("indices", indices)
         try:
             place = index if self.places is None else self.places[index]
-            begin, end = self.offsets[:-1][place].tolist(), self.offsets[1:][place].tolist()
+            begin = self.offsets[:-1][place].tolist()
+            end = self.offsets[1:][place].tolist()
         except IndexError as error:
             raise IndexError(f"{error}: there are {len(self)} items") from None
         allow(sum(end) - sum(begin))
@@ -73,7 +75,8 @@ class Packed:
     @property
     def nbytes(self) -> int:
         """All bytes held."""
-        return self.data.nbytes + self.offsets.nbytes + (0 if self.places is None else self.places.nbytes)
+        of_places = 0 if self.places is None else self.places.nbytes
+        return self.data.nbytes + self.offsets.nbytes + of_places
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Packed, (self.data, self.offsets, self.places, self.stamp)
@@ -121,10 +124,13 @@ class MetaFile:
         ids: a list, an integer array or a CPU tensor. allow: called with how many bytes of text will be read next, as
         the index says; may raise to stop this. Raises IndexError outside 0..len - 1, also for a negative one.
         """
-        if type(ids) is list and len(ids) <= FEW and all(type(i) is int and 0 <= i < len(self) for i in ids):
+        if type(ids) is list and len(ids) <= FEW and self._are_rows(ids):
             return self._few(ids, allow)
         packed = self.packed(ids, allow)
         return packed.rows(np.arange(len(packed)))
+
+    def _are_rows(self, ids: list[int]) -> bool:
+        return all(type(i) is int and 0 <= i < len(self) for i in ids)
 
     def _few(self, ids: list[int], allow: Told) -> list[str]:
         """Return rows one by one, which spares the arrays that pay for many."""
@@ -147,10 +153,8 @@ class MetaFile:
         array = integers("ids", ids)
         if array.ndim != 1:
             raise TypeError(f"ids must be a sequence of integers, not {ids!r}; one row is rows([i])[0]")
-        low, high = (int(array.min()), int(array.max())) if array.size else (0, -1)
-        if low < 0 or high >= len(self):
-            there = f"0..{len(self) - 1}" if len(self) else "none"
-            raise IndexError(f"row {low if low < 0 else high} is out of range: {self.path} has {there}")
+        if array.size:
+            self._check_range(int(array.min()), int(array.max()))
         blocks = (array[start : start + CHUNK] for start in range(0, len(array), CHUNK))
         return self.pack(len(array), blocks, allow=allow)
 
@@ -164,18 +168,23 @@ class MetaFile:
         """
         ids, places = _sorted_with_places(count, blocks, wide=len(self) >= 2**32)
         offsets: Offsets = np.zeros(count + 1, np.uint32)
-        data, filled = np.empty(0, np.uint8), 0
+        data = np.empty(0, np.uint8)
+        filled = 0
         self._check_unchanged()
         try:
             for start in range(0, count, CHUNK):
                 begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
-                room = filled + int((end - begin).sum())
-                allow(room - filled)
-                if not start:  # a guess, by the average row: what is too much is never touched, so it takes no memory
-                    data = np.empty(max(room, int(count * (self._status[0] / len(self) + 1)) + 4096), np.uint8)
+                more = int((end - begin).sum())
+                allow(more)
+                room = filled + more
+                if start == 0:  # a guess, by the average row: what is too much is never touched, so it takes no memory
+                    average = self._status[0] / len(self)
+                    guess = int(count * (average + 1)) + 4096
+                    data = np.empty(max(room, guess), np.uint8)
                 elif room > len(data):
                     data.resize(room + room // 8, refcheck=False)
-                ends = filled + np.cumsum(copy_rows(self._file, begin, end, self._index.gaps, data[filled:]))
+                lengths = copy_rows(self._file, begin, end, self._index.gaps, data[filled:])
+                ends = filled + np.cumsum(lengths)
                 filled = int(ends[-1])
                 if filled >= 2**32:  # known only now: the ids may name a long row many times
                     offsets = offsets.astype(np.int64, copy=False)
@@ -187,6 +196,12 @@ class MetaFile:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
         return Packed(data, offsets, places, self.stamp)
+
+    def _check_range(self, low: int, high: int) -> None:
+        if low < 0 or high >= len(self):
+            wrong = low if low < 0 else high
+            there = f"0..{len(self) - 1}" if len(self) else "none"
+            raise IndexError(f"row {wrong} is out of range: {self.path} has {there}")
 
     def _check_unchanged(self) -> None:
         if not self._close.alive:
@@ -210,8 +225,10 @@ class MetaFile:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        places = [os.path.abspath(place) for place in (self.path, self.index_path)]
-        return {"path": places[0], "index": places[1], "status": self._status}
+        # absolute: who opens it again may work in another folder
+        path = os.path.abspath(self.path)
+        index = os.path.abspath(self.index_path)
+        return {"path": path, "index": index, "status": self._status}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["path"], state["index"])  # type: ignore[misc]
@@ -230,7 +247,8 @@ def _sorted_with_places(count: int, blocks: Iterable[Ids], wide: bool) -> tuple[
     An id and its item go through the sort as one number, id · 2^bits + item: one fast sort, and no argsort.
     """
     bits = max(1, (count - 1).bit_length())
-    keys, filled = np.empty(count, np.uint64), 0
+    keys = np.empty(count, np.uint64)
+    filled = 0
     for block in blocks:
         part = keys[filled : filled + len(block)]
         part[:] = block
@@ -243,78 +261,10 @@ def _sorted_with_places(count: int, blocks: Iterable[Ids], wide: bool) -> tuple[
     ids = np.empty(count, np.int64 if wide else np.uint32)
     places = None if in_order else np.empty(count, np.uint32)
     for start in range(0, count, CHUNK):
-        part = keys[start : start + CHUNK]  # and apart again: the upper bits are the id, the lower ones its item
+        # and apart again: the upper bits are the id, the lower ones its item
+        part = keys[start : start + CHUNK]
         ids[start : start + CHUNK] = part >> np.uint64(bits)
         if places is not None:
             items = part & np.uint64(2**bits - 1)
             places[items] = np.arange(start, start + len(part), dtype=np.uint32)
     return ids, places
-
-
-# ---- copying the text of rows
-
-
-def copy_rows(file: int, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
-    """Copy rows one after another to `out` and return their lengths; `out` has room for the sum of end - begin.
-
-    begin, end: where each row's line begins and where its newline is, sorted. gaps: the end may lie some lines too
-    far. A carriage return before the newline is left out. Raises EOFError where the file is too short or has no row.
-    """
-    lengths, filled, view = np.empty(len(begin), np.int64), 0, out.data
-    buffer = np.empty(min(WINDOW, int(end[-1] - begin[0])), np.uint8)
-    a = 0
-    while a < len(begin):
-        low = int(begin[a])
-        b = max(a + 1, int(end.searchsorted(low + WINDOW)))  # one that is longer than a window comes alone
-        span = int(end[b - 1]) - low
-        if b - a < FEW or span > FAR * (b - a):
-            for k in range(a, b):
-                length = copy_row(file, int(begin[k]), int(end[k]), gaps, view[filled:])
-                lengths[k], filled = length, filled + length
-        else:
-            if read_into(file, buffer[:span].data, low) < span:
-                raise EOFError
-            lengths[a:b] = _copy_lines(buffer[:span], begin[a:b] - low, end[a:b] - low, gaps, out[filled:])
-            filled += int(lengths[a:b].sum())
-        a = b
-    return lengths
-
-
-def copy_row(file: int, begin: int, end: int, gaps: bool, out: memoryview) -> int:
-    """Copy one row to `out`, which has room for end - begin bytes; return its length. Raises EOFError as copy_rows."""
-    length = end - begin
-    row = out[:length]
-    if read_into(file, row, begin) < length:
-        raise EOFError
-    if gaps:
-        length = len(row.tobytes().partition(b"\n")[0])
-    length -= row[length - 1] == RETURN
-    if length < 1:
-        raise EOFError
-    return length
-
-
-def _copy_lines(window: Bytes, begin: Ids, end: Ids, gaps: bool, out: Bytes) -> Ids:
-    """Copy rows that lie in a window of the text, without a loop over them; return their lengths."""
-    if gaps:
-        newlines = np.append(np.flatnonzero(window == NEWLINE), len(window))
-        end = newlines[np.searchsorted(newlines, begin)]
-    lengths: Ids = end - begin - (window[end - 1] == RETURN)
-    if (lengths < 1).any():
-        raise EOFError
-    to = lengths.cumsum() - lengths
-    # As memcpy does: whatever has 2^c bytes or more, but less than 2^(c + 1), is its first and its last 2^c bytes,
-    # which may overlap. So for each c two copies of equal pieces move thousands of unequal rows.
-    classes = np.frexp(lengths.astype(np.float64))[1] - 1
-    for c in np.bincount(classes).nonzero()[0].tolist():
-        rows = (classes == c).nonzero()[0]
-        source, target = _pieces(window, 1 << c), _pieces(out, 1 << c)
-        first, there, rest = begin[rows], to[rows], lengths[rows] - (1 << c)
-        target[there] = source[first]
-        target[there + rest] = source[first + rest]
-    return lengths
-
-
-def _pieces(buffer: Bytes, size: int) -> npt.NDArray[np.void]:
-    """View a buffer as all its pieces of `size` bytes: piece k begins at byte k."""
-    return np.ndarray(len(buffer) - size + 1, f"V{size}", buffer, strides=(1,))

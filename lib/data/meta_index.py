@@ -12,9 +12,6 @@ more, 4 or 8. A line that is no row is counted to the row before it.
 Whoever reads a record looks at its remainder. It finds every change within two neighbouring bytes, all but 6 in 10^8 of
 the others, and records that have changed places. A CRC finds no more, but one a record, from Python, would take longer
 than all else. Remainders of thousands of records are one product of integers, and that of one is Python's own `%`.
-
-A line ends with a newline byte and with nothing else. It is no row if it begins with `#` or has no byte but blanks; a
-byte order mark at the head of the text is skipped.
 """
 
 from __future__ import annotations
@@ -23,31 +20,35 @@ import contextlib
 import os
 import stat
 import struct
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from lib.data.meta_text import NEWLINE, read_into, row_starts
 from lib.data.permutation import Ids
+from lib.data.progress import progress_bar
 from lib.files import whole_or_not_at_all
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Flags: TypeAlias = npt.NDArray[np.bool_]
-
 GROUP = 64  # rows a record
-MAGIC, VERSION = b"\x89rows\r\n\x1a", 3
+MAGIC = b"\x89rows\r\n\x1a"
+VERSION = 3
 HEADER = struct.Struct("<8s4I3qI12x")
+CHECKED = 48  # bytes of the header that its checksum is of: all that come before the checksum
 EDGES = {2: "<u2", 4: "<u4", 8: "<i8"}  # by width; 8 is signed: an int64 and a uint64 have no common integer type
+PAIRS = {2: "<HH", 4: "<II", 8: "<qq"}  # by width: the edges before and after a row
 RECORDS = {
     width: np.dtype([("start", "<i8"), ("edges", edge, GROUP + 1), ("check", "<u4")], align=True)
     for width, edge in EDGES.items()
 }
+START = 2**64 - 1  # mask of a record's first field, in the record as one number
+
+# The check, see remainders(). A record is one number, of words of 32 bits; each word counts by its own power of 2^32.
 PRIME = 16_025_969  # the largest for which 134 words of 32 bits, each times a remainder, add up to less than 2^63
 WORDS = {width: record.itemsize // 4 for width, record in RECORDS.items()}
 POWERS = {  # what a bit in each word of 32 bits adds to the remainder of the record
@@ -55,57 +56,11 @@ POWERS = {  # what a bit in each word of 32 bits adds to the remainder of the re
 }
 CHECK = {2: 35, 4: 67, 8: 132}  # which word of a record holds its check
 UNIT = {width: pow(2, -32 * word, PRIME) for width, word in CHECK.items()}  # in the check, it adds 1 to the remainder
-START = 2**64 - 1  # mask of a record's first field, in the record as one number
-NEAR = 8192  # records that are read at a time
-BLOCK = 1 << 20  # bytes of text that are scanned at a time: with what is made of them they stay in the cache
+
+SWEEP = 8192  # records that are read at a time where wanted ones are near each other
+FAR = 64  # records between two wanted ones, on average, from which each is read by itself
 WAIT_SECONDS = 60.0  # for another process that is building; after that this one builds too
 LEFTOVER_SECONDS = 600.0  # an unfinished file that nobody has written to for so long has lost its process
-BAR_DELAY = 1.0  # seconds of work before a progress bar appears
-
-NEWLINE, HASH = b"\n#"
-BOM = b"\xef\xbb\xbf"
-BLANK: Flags = np.isin(np.arange(256), list(b" \t\v\f\r"))
-
-_position = threading.Lock()
-
-
-def read_into(file: int, view: memoryview, offset: int) -> int:
-    """Fill `view` from a place in an open file and return how many bytes there were.
-
-    The file's own position is not used: threads and forked workers share it.
-    """
-    done = got = _read_once(file, view, offset)
-    while got and done < len(view):  # a signal, or more than 2 GB
-        got = _read_once(file, view[done:], offset + done)
-        done += got
-    return done
-
-
-def _read_once(file: int, view: memoryview, offset: int) -> int:
-    if hasattr(os, "preadv"):
-        return os.preadv(file, [view], offset)
-    with _position:  # Windows; and there is no fork there
-        os.lseek(file, offset, os.SEEK_SET)
-        got = os.read(file, min(len(view), BLOCK))
-    view[: len(got)] = got
-    return len(got)
-
-
-@contextlib.contextmanager
-def progress_bar(label: str, total: int, unit: str, *, show: bool = True) -> Iterator[Callable[[int], object]]:
-    """Yield what notes that so much more is done; after a second a bar is on stderr, if there is tqdm."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda amount: None
-        return
-
-    class Bar(tqdm):  # type: ignore[misc, unused-ignore]
-        monitor_interval = 0  # no thread of its own, which would still be there when workers are forked
-
-    hide = not show or os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
-    with Bar(total=total, desc=label, unit=unit, unit_scale=True, delay=BAR_DELAY, leave=False, disable=hide) as bar:
-        yield bar.update
 
 
 # ---- looking rows up
@@ -123,9 +78,11 @@ class Stamp:
     def of(cls, file: int) -> Stamp:
         """Take the stamp of an open file."""
         status = os.fstat(file)
-        buffer, sample = np.empty(4096, np.uint8), 0
-        for place in (0, status.st_size // 2, max(0, status.st_size - 4096)):
-            sample = zlib.crc32(buffer[: read_into(file, buffer.data, place)].data, sample)
+        buffer = np.empty(4096, np.uint8)
+        sample = 0
+        for place in (0, status.st_size // 2, max(0, status.st_size - len(buffer))):
+            count = read_into(file, buffer.data, place)
+            sample = zlib.crc32(buffer[:count].data, sample)
         return cls(status.st_size, status.st_mtime_ns, sample)
 
 
@@ -133,35 +90,32 @@ class Index:
     """An open index: how many `rows` there are, and where. gaps: lines that are no rows lie between them."""
 
     def __init__(self, file: int, path: Path, rows: int, width: int, gaps: bool) -> None:
-        self.file, self.path, self.rows, self.width, self.gaps = file, path, rows, width, gaps
+        self.file = file
+        self.path = path
+        self.rows = rows
+        self.width = width
+        self.gaps = gaps
         self.record = RECORDS[width]
-        self._edges = struct.Struct({2: "<HH", 4: "<II", 8: "<qq"}[width])  # before and after a row
+        self._pair = struct.Struct(PAIRS[width])
 
     def bounds(self, ids: Ids) -> tuple[Ids, Ids]:
         """Return where each row begins, and where its newline is. ids: sorted, in range, not empty.
 
-        One read where the rows are near each other, one read a record where they are not.
+        Only the records in which these rows lie are checked, however many others are read on the way to them.
         """
         groups = ids // GROUP
         places = ids - GROUP * groups
-        if int(groups[-1] - groups[0]) >= 64 * len(ids):  # far apart: only the records that are wanted
-            wanted, at = np.unique(groups, return_inverse=True)
-            records, size = np.empty(len(wanted), self.record), self.record.itemsize
-            raw = records.view(np.uint8).data
-            for k, group in enumerate(wanted.tolist()):
-                self._read(raw[k * size : (k + 1) * size], group)
-            return self._decode(records, wanted, at, places)
-        # near each other: all records between them, in sweeps that need little memory
-        begin, end, a = np.empty_like(ids), np.empty_like(ids), 0
-        while a < len(ids):
-            first = int(groups[a])
-            b = int(groups.searchsorted(first + NEAR))
-            records = np.empty(int(groups[b - 1]) - first + 1, self.record)
-            self._read(records.view(np.uint8).data, first)
-            numbers = np.arange(first, first + len(records))
-            begin[a:b], end[a:b] = self._decode(records, numbers, groups[a:b] - first, places[a:b])
-            a = b
-        return begin, end
+        is_new = np.append(True, groups[1:] != groups[:-1])
+        wanted = groups[is_new]
+        records = self._records(wanted)
+        if remainders(records, self.width, wanted).any():
+            raise self.damaged()
+        record_of = is_new.cumsum() - 1  # for each row, which of the wanted records it lies in
+        starts = records["start"][record_of]
+        # one index into all edges is twice as fast as two, records["edges"][record_of, places]
+        edges = records.view(EDGES[self.width])
+        edge = record_of * (self.record.itemsize // self.width) + 8 // self.width + places
+        return starts + edges[edge], starts + edges[edge + 1] - 1
 
     def bounds_of(self, row: int) -> tuple[int, int]:
         """Return what `bounds` does for one row, without an array: for a few rows that is many times as fast."""
@@ -171,20 +125,33 @@ class Index:
         number = int.from_bytes(record, "little")
         if (number - group - 1) % PRIME:
             raise self.damaged()
-        start, (edge, next_edge) = number & START, self._edges.unpack_from(record, 8 + place * self.width)
+        start = number & START
+        edge, next_edge = self._pair.unpack_from(record, 8 + place * self.width)
         return start + edge, start + next_edge - 1
 
     def damaged(self) -> ValueError:
         """Return the error to raise where what the index says cannot be."""
         return _refusal(self.path, "is damaged")
 
-    def _decode(self, records: npt.NDArray[np.void], numbers: Ids, at: Ids, places: Ids) -> tuple[Ids, Ids]:
-        if remainders(records, self.width, numbers).any():
-            raise self.damaged()
-        # one index into all edges is twice as fast as two, records["edges"][at, places]
-        edge = at * (self.record.itemsize // self.width) + 8 // self.width + places
-        starts, edges = records["start"][at], records.view(EDGES[self.width])
-        return starts + edges[edge], starts + edges[edge + 1] - 1
+    def _records(self, wanted: Ids) -> npt.NDArray[np.void]:
+        """Read records, given their numbers, sorted: where they are near each other all between them, in sweeps."""
+        size = self.record.itemsize
+        # As bytes: numpy would copy a structured record without the padding in it, which its check counts.
+        records = np.empty(len(wanted), f"V{size}")
+        if int(wanted[-1] - wanted[0]) >= FAR * len(wanted):
+            raw = records.view(np.uint8).data
+            for k, number in enumerate(wanted.tolist()):
+                self._read(raw[k * size : (k + 1) * size], number)
+            return records.view(self.record)
+        start = 0
+        while start < len(wanted):
+            first = int(wanted[start])
+            stop = int(wanted.searchsorted(first + SWEEP))
+            sweep = np.empty(int(wanted[stop - 1]) - first + 1, f"V{size}")
+            self._read(sweep.view(np.uint8).data, first)
+            records[start:stop] = sweep[wanted[start:stop] - first]
+            start = stop
+        return records.view(self.record)
 
     def _read(self, records: memoryview, first: int) -> None:
         if read_into(self.file, records, HEADER.size + first * self.record.itemsize) < len(records):
@@ -194,7 +161,9 @@ class Index:
 def remainders(records: npt.NDArray[np.void], width: int, numbers: Ids) -> Ids:
     """Return what is left of each record minus its number minus 1 when it is divided by PRIME: 0 if all is well."""
     words = records.view("<u4").reshape(-1, WORDS[width])
-    left: Ids = (np.einsum("ij,j->i", words, POWERS[width]) - numbers - 1) % PRIME  # as @, in two thirds of its time
+    # as words @ POWERS[width], in two thirds of its time
+    sums = np.einsum("ij,j->i", words, POWERS[width])
+    left: Ids = (sums - numbers - 1) % PRIME
     return left
 
 
@@ -250,14 +219,17 @@ def _checked(file: int, path: Path, stamp: Stamp) -> Index | None:
     _, version, width, gaps, sample, size, modified, rows, checksum = HEADER.unpack(header)
     if version != VERSION:
         return None
-    if zlib.crc32(header[:48]) != checksum:
+    if zlib.crc32(header[:CHECKED]) != checksum:
         raise _refusal(path, "is damaged")
     if Stamp(size, modified, sample) != stamp:
         return None
     index = Index(file, path, rows, width, bool(gaps))
-    there, need = os.fstat(file).st_size, HEADER.size + -(-rows // GROUP) * index.record.itemsize
-    if there != need:
-        raise _refusal(path, "is cut short" if there < need else "is damaged")
+    size = os.fstat(file).st_size
+    needed = HEADER.size + -(-rows // GROUP) * index.record.itemsize
+    if size < needed:
+        raise _refusal(path, "is cut short")
+    if size > needed:
+        raise index.damaged()
     return index
 
 
@@ -314,11 +286,13 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
     file.seek(0)
     file.truncate()
     file.write(bytes(HEADER.size))
-    rows, gaps = 0, False
+    rows = 0
+    gaps = False
     waiting = np.empty(0, np.int64)  # starts of rows that are not in a record yet
     with progress_bar(f"index of {name.name}", stamp.size, "B") as progress:
         for scanned, starts, gap in row_starts(text, stamp.size):
-            rows, gaps = rows + len(starts), gaps or gap
+            rows += len(starts)
+            gaps = gaps or gap
             waiting = np.concatenate([waiting, starts])
             whole = max(0, len(waiting) - 1) // GROUP * GROUP  # the row after a record must be known
             if not _write_records(file, waiting[: whole + 1], width):
@@ -333,7 +307,7 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
     if len(waiting) and not _write_records(file, np.append(waiting, np.full(missing, end)), width):
         return False
     fields = (MAGIC, VERSION, width, int(gaps), stamp.sample, stamp.size, stamp.modified, rows)
-    checksum = zlib.crc32(HEADER.pack(*fields, 0)[:48])
+    checksum = zlib.crc32(HEADER.pack(*fields, 0)[:CHECKED])
     file.seek(0)
     file.write(HEADER.pack(*fields, checksum))
     return True
@@ -341,65 +315,15 @@ def _write(text: int, name: Path, file: BinaryIO, width: int, stamp: Stamp) -> b
 
 def _write_records(file: BinaryIO, starts: Ids, width: int) -> bool:
     """Write the records of whole groups of rows, given where these begin and where the row after them does."""
-    firsts, nexts = starts[:-1:GROUP], starts[1:].reshape(-1, GROUP)
+    firsts = starts[:-1:GROUP]
+    nexts = starts[1:].reshape(-1, GROUP)  # for each row of a record, where the row after it begins
     if (nexts[:, -1] - firsts).max(initial=0) > np.iinfo(EDGES[width]).max:
         return False
     records = np.zeros(len(firsts), RECORDS[width])
     records["start"] = firsts
     np.subtract(nexts, firsts[:, None], out=records["edges"][:, 1:], casting="unsafe")
     first = (file.tell() - HEADER.size) // records.dtype.itemsize
-    records["check"] = -remainders(records, width, np.arange(first, first + len(records))) * UNIT[width] % PRIME
+    left = remainders(records, width, np.arange(first, first + len(records)))  # with a check of 0, as it is until now
+    records["check"] = -left * UNIT[width] % PRIME
     file.write(records.view(np.uint8).data)
     return True
-
-
-# ---- which lines of a text are rows
-
-
-def row_starts(file: int, size: int) -> Iterator[tuple[int, Ids, bool]]:
-    """Yield block by block: bytes scanned, where the rows that begin there begin, whether other lines follow a row.
-
-    Raises EOFError for a text that is shorter than `size`.
-    """
-    buffer, newlines = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.bool_)
-    first = len(BOM) if read_into(file, buffer[:3].data, 0) == 3 and buffer[:3].tobytes() == BOM else 0
-    buffer[0] = NEWLINE  # buffer[k] is the byte before the line that may begin at offset + k
-    seen = False
-    for offset in range(first, size, BLOCK):
-        count = min(BLOCK, size - offset)
-        if read_into(file, buffer[1 : count + 1].data, offset) < count:
-            raise EOFError
-        text = buffer[1 : count + 1]
-        np.equal(buffer[:count], NEWLINE, out=newlines[:count])
-        starts, gap = np.flatnonzero(newlines[:count]), False
-        if (text[starts] <= HASH).any():  # as a header's first byte is, and all blanks are
-            is_row = _are_rows(file, offset, text, starts)
-            gap = not is_row[np.logical_or.accumulate(is_row) | seen].all()
-            starts = starts[is_row]
-        seen = seen or len(starts) > 0
-        starts += offset
-        yield count, starts, gap
-        buffer[0] = buffer[count]
-
-
-def _are_rows(file: int, offset: int, text: Bytes, starts: Ids) -> Flags:
-    """Tell which of the lines that begin in a block of text, at `starts`, are rows. offset: where the block is."""
-    heads = text[starts]
-    is_row: Flags = heads != HASH
-    unclear = np.flatnonzero(BLANK[heads] | (heads == NEWLINE))
-    if len(unclear):  # a row, if what comes first after the blanks is no newline
-        stops = np.flatnonzero(~BLANK[text])
-        first = np.append(text[stops], np.uint8(_after_blanks(file, offset + len(text))))
-        is_row[unclear] = first[np.searchsorted(stops, starts[unclear])] != NEWLINE
-    return is_row
-
-
-def _after_blanks(file: int, offset: int) -> int:
-    """Return the first byte from a place on that is no blank; a newline if there is none."""
-    buffer = np.empty(4096, np.uint8)
-    while count := read_into(file, buffer.data, offset):
-        solid = buffer[:count][~BLANK[buffer[:count]]]
-        if len(solid):
-            return int(solid[0])
-        offset += count
-    return NEWLINE

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from lib.arguments import integer, rank_of
 from lib.data.meta import MetaFile, Packed
-from lib.data.meta_index import progress_bar
 from lib.data.permutation import Ids, Permutation
+from lib.data.progress import progress_bar
 from lib.data.samplers import Order, check_state, deal, shuffled
 from lib.measure import return_freed
 

@@ -8,7 +8,7 @@ from unittest import mock
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lib.data import meta, meta_index
+from lib.data import meta, meta_index, meta_text
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset
 from tests.lib.refusal import refuses
@@ -39,8 +39,9 @@ def test_rows_are_the_lines_that_are_neither_headers_nor_blank(content, block, w
     rows = oracle(content)
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.multiple(meta, CHUNK=chunk, WINDOW=window, FAR=far, FEW=2),
-        mock.patch.multiple(meta_index, BLOCK=block, NEAR=2),
+        mock.patch.multiple(meta, CHUNK=chunk, FEW=2),
+        mock.patch.multiple(meta_text, BLOCK=block, WINDOW=window, FAR=far, FEW=2),
+        mock.patch.object(meta_index, "SWEEP", 2),
     ):
         path = Path(folder) / "meta.txt"
         path.write_bytes(content)
@@ -67,13 +68,13 @@ def test_a_shorter_index_is_never_accepted(content, keep):
 @given(
     damage=st.dictionaries(st.floats(0, 1, exclude_max=True), st.integers(1, 255), min_size=1, max_size=39),
     width=st.sampled_from([2, 4, 8]),
-    near=st.sampled_from([1, 8192]),
+    sweep=st.sampled_from([1, 8192]),
 )
-def test_a_damaged_index_gives_the_right_rows_or_an_error_that_names_it(damage, width, near):
+def test_a_damaged_index_gives_the_right_rows_or_an_error_that_names_it(damage, width, sweep):
     rows = [f"row {i} " + "x" * (i % 7) for i in range(300)]
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.multiple(meta_index, RECORDS={width: meta_index.RECORDS[width]}, NEAR=near),
+        mock.patch.multiple(meta_index, RECORDS={width: meta_index.RECORDS[width]}, SWEEP=sweep),
     ):
         path = Path(folder) / "meta.txt"
         path.write_text("\n".join(rows))

@@ -13,7 +13,7 @@ REPO ?=
 REF ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test run save site bench lint stamp readme environment environment-test
+.PHONY: help lab test prove run save site bench lint stamp readme environment environment-test
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -35,6 +35,10 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 test: environment-test ## run everything (10 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
 	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)))."
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
+
+prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, full sizes (20 minutes)
+	@echo "Running what make test leaves out or tries small, in its full size (20 minutes)."
+	@$(PY) -m tools.test --prove
 
 run: environment ## run every notebook, save nothing, report seconds (5 minutes; one: NB=03; RECORD=1 for README)
 	@echo "Running the notebooks without saving them (up to 1 minute each)."

@@ -3,6 +3,7 @@
     make test            everything
     make test NB=03      one notebook: its room, its hygiene, every cell of it and its solution, its widgets
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
+    make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
 Two cores share everything: three processes, since many a test waits for a rank or a browser. So whatever is compared
 must hold on a busy machine too; what a notebook only measures is shown, not compared.
@@ -30,10 +31,18 @@ FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
 #: Files in the order given: few tests may take long, and who starts last is waited for alone.
 BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]
+#: Strictly: every stored output is compared. A cell that takes two minutes hangs.
+COMPARE = [
+    "--nbval",
+    "--nbval-current-env",
+    "--nbval-cell-timeout=120",
+    "--nbval-sanitize-with=tests/notebooks/sanitize.cfg",
+]
 #: The folder whose sitecustomize.py every Python process of the suite runs first.
 QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
-RUN = ("save", "export")  # these tests of tools run notebooks
+#: These tests of tools run notebooks.
+RUN = ("save", "export")
 
 
 @dataclass
@@ -45,38 +54,60 @@ class Step:
     minutes: float
 
 
-def steps(names: list[str] | None = None, fast: bool = False) -> list[Step]:
-    """Return the steps in order, for everything, for the notebooks that are named, or for what is fast."""
-    folders = [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
-    if fast:
-        fast_ones = [
-            "tests/lib",
-            "tests/property",
-            "tests/tools",
-            *(f"--ignore=tests/tools/test_{name}.py" for name in RUN),
-        ]
-        return [Step("units and properties", [*fast_ones, *BOTH_CORES, "-m", "not ranks"], 10)]
-    chosen = find(names) if names else notebooks()
-    first = Step("units, properties, hygiene", [*folders, *BOTH_CORES], 30)
-    widgets = ["tests/browser", "-n", "3", "--dist", "worksteal"]
-    if names:
-        numbers = sorted({path.name[:2] for path in chosen})
-        rooms = [path for number in numbers if (ROOT / (path := f"tests/support/n{number}")).exists()]
-        generic = ["tests/notebooks", "tests/support/test_exercises.py", "tests/support/test_explorers.py"]
-        asked = " or ".join(f"n{number} or {number}_" for number in numbers)
-        first = Step("room", [*rooms, *BOTH_CORES], 10)
-        obeys = Step("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10)
-        widgets = ["tests/browser/test_widgets.py", "-k", " or ".join(f"{number}_" for number in numbers)]
-    planned = [first, obeys] if names else [first]
-    if not names and list((ROOT / "tests" / "bench").glob("test_*.py")):
-        planned.append(Step("paired benchmarks", ["tests/bench"], 10))
-    seconds = json.loads((ROOT / "notebooks" / "recorded" / "seconds.json").read_text(encoding="utf-8"))["seconds"]
-    chosen.sort(key=lambda path: 0 if path.parent.name == "solutions" else -seconds.get(path.name, 0))
-    cells = [path.relative_to(ROOT).as_posix() for path in chosen]
-    compare = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
-    compare += ["--nbval-sanitize-with=tests/notebooks/sanitize.cfg"]
-    planned.append(Step("cells of notebooks", [*cells, *compare, *BOTH_CORES, *ONE_KERNEL], 40))
-    return [*planned, Step("widgets in a browser", widgets, 40)]
+def units() -> list[str]:
+    """Return the folders whose tests need neither a stored notebook's cells nor a browser."""
+    return [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
+
+
+def cells(paths: list[Path]) -> Step:
+    """Return the step that runs notebooks and compares each cell; who takes longest starts first, solutions last."""
+    recorded = ROOT / "notebooks" / "recorded" / "seconds.json"
+    seconds = json.loads(recorded.read_text(encoding="utf-8"))["seconds"]
+
+    def late(path: Path) -> float:
+        if path.parent.name == "solutions":
+            return 0
+        return -float(seconds.get(path.name, 0))
+
+    names = [path.relative_to(ROOT).as_posix() for path in sorted(paths, key=late)]
+    return Step("cells of notebooks", [*names, *COMPARE, *BOTH_CORES, *ONE_KERNEL], 40)
+
+
+def everything() -> list[Step]:
+    """Return the steps of `make test`."""
+    return [
+        Step("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
+        cells(notebooks()),
+        Step("widgets in a browser", ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
+    ]
+
+
+def fast() -> list[Step]:
+    """Return the step of `make test FAST=1`."""
+    folders = ["tests/lib", "tests/property", "tests/tools"]
+    slow = [f"--ignore=tests/tools/test_{name}.py" for name in RUN]
+    return [Step("units and properties", [*folders, *slow, *BOTH_CORES, "-m", "not ranks"], 10)]
+
+
+def prove() -> list[Step]:
+    """Return the step of `make prove`."""
+    return [Step("full sizes", [*units(), *BOTH_CORES, "--prove"], 60)]
+
+
+def about(names: list[str]) -> list[Step]:
+    """Return the steps of `make test NB=…`."""
+    chosen = find(names)
+    numbers = sorted({path.name[:2] for path in chosen})
+    rooms = [room for number in numbers if (ROOT / (room := f"tests/support/n{number}")).exists()]
+    generic = ["tests/notebooks", "tests/support/test_exercises.py", "tests/support/test_explorers.py"]
+    asked = " or ".join(f"n{number} or {number}_" for number in numbers)
+    widgets = " or ".join(f"{number}_" for number in numbers)
+    return [
+        Step("room", [*rooms, *BOTH_CORES], 10),
+        Step("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10),
+        cells(chosen),
+        Step("widgets in a browser", ["tests/browser/test_widgets.py", "-k", widgets], 40),
+    ]
 
 
 def run(step: Step, report: Path) -> int:
@@ -131,29 +162,51 @@ def get_browser() -> None:
             subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], timeout=600)
 
 
+def planned(options: argparse.Namespace) -> list[Step]:
+    """Return the steps that are asked for."""
+    if options.fast:
+        return fast()
+    if options.prove:
+        return prove()
+    if options.names:
+        return about(options.names)
+    return everything()
+
+
+def ended(code: int) -> str:
+    """Return what a line of the summary says of an exit code: nothing where the counts say it."""
+    if code == 124:
+        return " (out of time)"
+    return f" (pytest ended with {code})" if code > 1 else ""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run every step, whatever the others did; return 1 when anything failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NB", help="a number, a stem or a path; else everything")
     parser.add_argument("--fast", action="store_true", help="no notebook, no browser, no real ranks")
+    parser.add_argument("--prove", action="store_true", help="what is larger than the suite needs, in its full size")
     options = parser.parse_args(arguments)
-    rows, sums, codes, reports = [], [0, 0, 0], [], []
+    rows: list[str] = []
+    sums = [0, 0, 0]
+    codes: list[int] = []
+    reports: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="idt-test-") as folder:
-        for number, step in enumerate(steps(options.names, options.fast)):
-            start, report = time.monotonic(), Path(folder, f"{number}.xml")
+        for number, step in enumerate(planned(options)):
+            start = time.monotonic()
+            report = Path(folder, f"{number}.xml")
             reports.append(report)
             if step.name == "widgets in a browser":
                 get_browser()
             code = run(step, report)
+            codes.append(code)
             passed, failed, skipped = counts(report)
             if code and not failed:  # collection failed, nothing ran, or time was up
                 failed = 1
-            codes.append(code)
             sums = [a + b for a, b in zip(sums, (passed, failed, skipped), strict=True)]
-            end = " (out of time)" if code == 124 else f" (pytest ended with {code})" if code > 1 else ""
             seconds = time.monotonic() - start
             rows.append(
-                f"{step.name:<32} {passed:6} passed {failed:4} failed {skipped:4} skipped {seconds:6.0f} s{end}"
+                f"{step.name:<32} {passed:6} passed {failed:4} failed {skipped:4} skipped {seconds:6.0f} s{ended(code)}"
             )
         print(f"\nthe {SLOWEST} slowest tests:\n" + "\n".join(slowest(reports)))
     print("\n" + "\n".join(rows))

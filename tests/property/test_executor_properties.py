@@ -12,6 +12,7 @@ from lib import schedules
 from lib.schedules.executor import Executor
 from lib.schedules.makers import MAKERS
 from tests.lib.schedules.random_tables import legal_table
+from tests.sizes import size
 
 
 def layer(kind, generator):
@@ -53,7 +54,7 @@ more_rows, seeds, reductions = st.integers(0, 9), st.integers(0, 2**16), st.samp
 legal_tables = st.builds(legal_table, st.randoms(use_true_random=False), st.integers(1, 3))
 
 
-@settings(max_examples=40)
+@settings(max_examples=size(suite=40, prove=400))
 @given(legal_tables, KINDS, more_rows, seeds, reductions)
 def test_any_legal_table_equals_the_plain_model(schedule, kinds, more, seed, reduction):
     check(schedule, kinds, schedule.micro_batches + more, seed, reduction)
@@ -68,7 +69,7 @@ def famous_tables(draw):
     return maker.table(m, n, stages_per_rank=third)
 
 
-@settings(max_examples=40)
+@settings(max_examples=size(suite=40, prove=400))
 @given(famous_tables(), KINDS, more_rows, seeds, reductions)
 def test_every_maker_equals_the_plain_model(schedule, kinds, more, seed, reduction):
     check(schedule, kinds, schedule.micro_batches + more, seed, reduction)

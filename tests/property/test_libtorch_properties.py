@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSampler
+from tests.sizes import size
 
 KINDS = st.sampled_from([DistributedRandomSampler, DistributedSequentialSampler])
 SIZES, WORLDS, EPOCHS = st.integers(0, 200), st.integers(1, 12), st.integers(0, 2**64 - 1)
@@ -16,7 +17,7 @@ def in_epoch(kind, size, world, rank, duplicates, epoch):
     return sampler
 
 
-@settings(max_examples=150)
+@settings(max_examples=size(suite=150, prove=1_500))
 @given(KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
 def test_together_the_ranks_deal_every_position_once(kind, size, world, duplicates, epoch):
     ranks = [list(in_epoch(kind, size, world, rank, duplicates, epoch)) for rank in range(world)]
@@ -25,7 +26,7 @@ def test_together_the_ranks_deal_every_position_once(kind, size, world, duplicat
     assert sorted(sum(ranks, [])) == sorted(position % size for position in range(local * world))
 
 
-@settings(max_examples=150)
+@settings(max_examples=size(suite=150, prove=1_500))
 @given(st.data(), KINDS, SIZES, WORLDS, st.booleans(), EPOCHS)
 def test_batches_of_any_sizes_and_restarts_between_them_give_the_pass(data, kind, size, world, duplicates, epoch):
     rank = data.draw(st.integers(0, world - 1))

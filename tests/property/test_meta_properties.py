@@ -12,6 +12,7 @@ from lib.data import meta, meta_index, meta_text
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import NaiveDataset
 from tests.lib.refusal import refuses
+from tests.sizes import size
 
 
 def oracle(content: bytes) -> list[str]:
@@ -64,7 +65,7 @@ def test_a_shorter_index_is_never_accepted(content, keep):
         refuses(ValueError, "cut short", MetaFile, path)
 
 
-@settings(max_examples=200)
+@settings(max_examples=size(suite=200, prove=2_000))
 @given(
     damage=st.dictionaries(st.floats(0, 1, exclude_max=True), st.integers(1, 255), min_size=1, max_size=39),
     width=st.sampled_from([2, 4, 8]),

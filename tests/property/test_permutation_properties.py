@@ -5,12 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.data.permutation import Permutation
+from tests.sizes import size
 
 KEYS = st.integers(0, 2**80)
 ROUNDS = st.integers(1, 16)
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(suite=60, prove=600))
 @given(n=st.integers(1, 5000), seed=KEYS, epoch=KEYS, rounds=ROUNDS)
 def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, epoch: int, rounds: int) -> None:
     p = Permutation(n, seed, epoch, rounds)
@@ -18,7 +19,7 @@ def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, ep
     assert sorted(ids.tolist()) == list(range(n)) and (p.inverse(ids) == np.arange(n)).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(suite=60, prove=600))
 @given(st.data(), st.integers(1, 2**48), KEYS, ROUNDS)
 def test_ints_arrays_and_inverses_agree_at_any_position(data: st.DataObject, n: int, seed: int, rounds: int) -> None:
     p = Permutation(n, seed, rounds=rounds)

@@ -10,6 +10,7 @@ from torch import nn
 
 from lib.pipeline import DeferredBatchNorm, GPipe, Namespace, partition, pop, skippable, stash
 from lib.pipeline.batchnorm import mini_batch
+from tests.sizes import size
 
 cuts = st.lists(st.integers(0, 50), min_size=1, max_size=9).flatmap(
     lambda costs: st.tuples(st.just(costs), st.integers(1, len(costs)))
@@ -75,7 +76,7 @@ def block(stashes, pops, namespace):
 
 
 @given(st.data(), st.sampled_from(["always", "except_last", "never"]), st.integers(1, 4), st.integers(1, 7))
-@settings(max_examples=60)
+@settings(max_examples=size(suite=60, prove=600))
 def test_any_skips_in_any_balance_equal_the_plain_model(data, checkpoint, chunks, rows):
     layers = data.draw(st.integers(2, 5), label="layers")
     ends = st.lists(st.integers(0, layers - 1), min_size=2, max_size=2, unique=True).map(sorted)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from lib.streams.races import HOST, Operation, Region, find_races
 from support.n13.runs import orders
+from tests.sizes import size
 
 bytes_ = st.builds(lambda b, at, size: Region(b, at, at + size), *map(st.sampled_from, ("AB", range(3), range(3))))
 regions = st.lists(bytes_, max_size=2).map(tuple)
@@ -60,7 +61,7 @@ def conflict(a, b):
     return any(x.meets(y) for x, y in pairs + [(x, y) for x in a.reads for y in b.writes])
 
 
-@settings(max_examples=500)
+@settings(max_examples=size(suite=500, prove=5_000))
 @given(programs)
 def test_two_launches_race_exactly_if_some_run_has_both_in_progress(program):
     together = at_the_same_time(program)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lib.data.meta import Packed
 from lib.data.rank_dataset import RankDataset
 from lib.data.samplers import DistributedSampler
+from tests.sizes import size
 
 
 class Numbers:
@@ -122,7 +123,7 @@ def test_a_state_at_the_start_of_a_mini_epoch_resumes_with_it(size, world_size, 
         assert again.first_mini_epoch == mini_epoch
 
 
-@settings(max_examples=200)
+@settings(max_examples=size(suite=200, prove=2_000))
 @given(
     size=st.integers(1, 60),
     world_size=worlds,

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch.utils.data.distributed import DistributedSampler as TorchDistributedSampler
 
 from lib.data import DistributedSampler
+from tests.sizes import size
 
 sizes, worlds, seeds = st.integers(0, 300), st.integers(1, 20), st.integers(0, 2**31)
 orders = st.sampled_from(["torch", "feistel"])
@@ -39,7 +40,7 @@ def test_without_padding_every_index_comes_once_and_shares_differ_by_one(size, w
 modes = st.sampled_from(["pad", "drop", "exact"])
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(suite=60, prove=600))
 @given(st.integers(1, 200), worlds, worlds, seeds, orders, flags, modes, st.data())
 def test_interrupted_anywhere_nothing_comes_twice_or_is_lost(size, before, after, seed, order, shuffle, mode, data):
     arguments = dict(shuffle=shuffle, seed=seed, order=order)

@@ -54,7 +54,7 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
     ("codes", "expected"), [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)], ids=["ok", "failed", "none", "hung"]
 )
 def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expected):
-    monkeypatch.setattr(suite, "steps", lambda *_: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
+    monkeypatch.setattr(suite, "everything", lambda: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
     answers = iter(codes)
     monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
     assert suite.main([]) == expected
@@ -67,7 +67,7 @@ def test_a_step_that_hangs_is_ended(tmp_path: Path) -> None:
 
 
 def test_every_suite_and_every_notebook_is_in_a_step() -> None:
-    arguments = {argument for step in suite.steps() for argument in step.arguments}
+    arguments = {argument for step in suite.everything() for argument in step.arguments}
     suites = {path.relative_to(suite.ROOT).parts[:2] for path in (suite.ROOT / "tests").rglob("test_*.py")}
     assert {"/".join(parts) for parts in suites} <= arguments
     assert {path.relative_to(suite.ROOT).as_posix() for path in suite.notebooks()} <= arguments
@@ -87,16 +87,55 @@ def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd
     assert "there are: bench_bad bench_good" in capfd.readouterr().err
 
 
-def test_one_notebook_is_its_room_hygiene_cells_and_widgets_and_fast_leaves_out_whatever_takes_long() -> None:
-    room, generic, *cells, widgets = suite.steps(["03"])
-    assert room.arguments[0] == "tests/support/n03" and widgets.arguments == ["tests/browser/test_widgets.py", "-k",
-        "03_"]  # fmt: skip
-    assert "tests/notebooks" in generic.arguments and generic.arguments[-1] == "n03 or 03_"
-    files = [argument for step in cells for argument in step.arguments if argument.endswith(".ipynb")]
+def test_one_notebook_is_its_room_hygiene_cells_and_widgets() -> None:
+    room, generic, cells, widgets = suite.about(["03"])
+    assert room.arguments[0] == "tests/support/n03"
+    assert "tests/notebooks" in generic.arguments
+    assert generic.arguments[-2:] == ["-k", "n03 or 03_"]
+    files = [argument for argument in cells.arguments if argument.endswith(".ipynb")]
     assert files == ["notebooks/03_distributed_sampler.ipynb", "notebooks/solutions/03_distributed_sampler.ipynb"]
-    (step,) = suite.steps(fast=True)
-    assert step.arguments[-2:] == ["-m", "not ranks"] and "tests/property" in step.arguments
-    assert not {"tests/notebooks", "tests/browser"} & set(step.arguments)
+    assert widgets.arguments == ["tests/browser/test_widgets.py", "-k", "03_"]
+
+
+def test_fast_leaves_out_whatever_takes_long() -> None:
+    (step,) = suite.fast()
+    assert step.arguments[-2:] == ["-m", "not ranks"]
+    assert "tests/property" in step.arguments
+    assert not {"tests/notebooks", "tests/browser", "--prove"} & set(step.arguments)
+
+
+SIZES = """
+import pytest
+from tests.sizes import size
+
+@pytest.mark.parametrize("n", range(size(suite=1, prove=3)))
+def test_sized(n): pass
+
+@pytest.mark.prove
+def test_large(): pass
+"""
+
+
+@pytest.mark.parametrize(("option", "expected"), [([], (1, 0)), (["--prove"], (4, 0))], ids=["the suite", "make prove"])
+def test_a_test_has_a_size_for_the_suite_and_one_for_prove(tmp_path: Path, option, expected) -> None:
+    (tmp_path / "test_sized.py").write_text(SIZES)
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"--junitxml={report}", *option, str(tmp_path)]
+    done = subprocess.run([*command, "--import-mode=importlib"], cwd=suite.ROOT, capture_output=True, text=True)
+    assert suite.counts(report)[:2] == expected, done.stdout
+
+
+def test_prove_leaves_out_what_the_suite_has_run_at_the_same_size(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_it(): pass")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--prove", str(tmp_path)]
+    done = subprocess.run(command, cwd=suite.ROOT, capture_output=True, text=True)
+    assert "1 deselected" in done.stdout
+
+
+def test_prove_asks_for_full_sizes_of_all_units() -> None:
+    (step,) = suite.prove()
+    assert "--prove" in step.arguments
+    assert set(suite.units()) <= set(step.arguments)
 
 
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:

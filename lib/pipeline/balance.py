@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from lib.arguments import integer
 from lib.measure import Device
 from lib.pipeline.skip import SkipTracker, use_skip_tracker
+from lib.runtime.device import accelerators, has_streams, synchronize
 from lib.runtime.microbatch import Batch, TensorOrTensors, scatter
 from lib.saved import LiveTensors
 
@@ -121,14 +122,13 @@ def _sandbox(device: torch.device) -> Iterator[Callable[[Batch], Batch]]:
     def cut(x: Tensor) -> Tensor:
         return x.detach().to(device).requires_grad_(x.requires_grad).clone()
 
-    rng = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    rng = torch.random.fork_rng([device] if has_streams(device) else [], device_type=device.type)
     with rng, torch.inference_mode(False), torch.enable_grad(), use_skip_tracker(tracker):
         yield alone
 
 
 def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter()
 
 
@@ -142,8 +142,8 @@ def balance_by_time(
     """Return the balance with the least time in the slowest partition: forward and backward of `sample`, measured.
 
     Every layer is measured again until `timeout` seconds have passed; the median counts. device: where to measure, by
-    default the current CUDA device if there is one, else the CPU. Copies of the layers run, one at a time and in
-    training mode: the module stays as it is. Raises ValueError if a parameter has a gradient already.
+    default the current GPU if there is one, else the CPU. Copies of the layers run, one at a time and in training mode:
+    the module stays as it is. Raises ValueError if a parameter has a gradient already.
     """
     return partition(profile_times(module, sample, timeout, _device(device)), partitions)
 
@@ -162,6 +162,7 @@ def balance_by_size(
 
 
 def _device(device: Device | None) -> torch.device:
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(device)
+    if device is not None:
+        return torch.device(device)
+    found = accelerators()
+    return torch.device(found[0].type if found else "cpu")

@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from lib.runtime.dependency import fork_batch, get_phony, join_batch
+from lib.runtime.device import default_generator, has_streams
 from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors, check
 from lib.runtime.thread_state import Modes, during, this_thread
 
@@ -123,8 +124,8 @@ class Checkpointing:
         # a phony as first input, so that backward comes here even if no tensor of the batch requires grad
         self.phony: Tensor | None = get_phony(device, requires_grad=True) if phony is None else phony
         self.generators = [] if guard else [torch.default_generator]
-        if device.type == "cuda":
-            self.generators.append(torch.cuda.default_generators[device.index])
+        if has_streams(device):
+            self.generators.append(default_generator(device))
         self.rng_states: dict[Generator, Tensor] = {}
         # of the second forward: outputs, inputs, and the phonies of the skip tensors that it hid
         self.recomputed: tuple[Tensors, Tensors, list[Tensor]] | None = None

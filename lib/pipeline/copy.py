@@ -12,23 +12,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lib.runtime import device as streams
 from lib.runtime import recording
-from lib.runtime.device import AbstractStream
+from lib.runtime.device import (
+    AbstractStream,
+    current_stream,
+    get_device,
+    on_accelerator,
+    record_stream,
+    use_stream,
+    wait_stream,
+)
 from lib.runtime.microbatch import Tensors
 
 
 def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:
-    if not streams.is_cuda(source) and not streams.is_cuda(target):
+    if not on_accelerator(source) and not on_accelerator(target):
         return tensors
-    device = streams.get_device(target)
-    user = streams.current_stream(device)
-    with streams.use_stream(source), streams.use_stream(target):
+    device = get_device(target)
+    user = current_stream(device)
+    with use_stream(source), use_stream(target):
         moved: list[Any] = [None if x is None else x.to(device) for x in tensors]
     for x, y in zip(tensors, moved, strict=True):
         if x is not None:
-            streams.record_stream(x, source)  # which reads it, and did not allocate it
-            streams.record_stream(y, user)  # as y was allocated on the copy stream
+            record_stream(x, source)  # which reads it, and did not allocate it
+            record_stream(y, user)  # as y was allocated on the copy stream
     return moved
 
 
@@ -65,12 +72,12 @@ class Wait(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, prev_stream: AbstractStream, next_stream: AbstractStream, *input: Tensor) -> Tensors:
         """Return aliases of the inputs."""
-        streams.wait_stream(next_stream, prev_stream)
+        wait_stream(next_stream, prev_stream)
         return _pass_on(ctx, (prev_stream, next_stream), input, input)
 
     @staticmethod
     def backward(ctx: Any, *grad_input: Tensor | None) -> tuple[Tensor | None, ...]:
         """Hand the gradients on once the other stream is done."""
         prev_stream, next_stream = ctx.way
-        streams.wait_stream(prev_stream, next_stream)
+        wait_stream(prev_stream, next_stream)
         return None, None, *grad_input

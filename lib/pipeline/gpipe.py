@@ -17,7 +17,7 @@ from lib.pipeline.pipeline import Pipeline
 from lib.pipeline.skip import inspect_skip_layout, verify_skippables
 from lib.pipeline.worker import Workers
 from lib.runtime import microbatch
-from lib.runtime.device import AbstractStream, new_stream
+from lib.runtime.device import AbstractStream, accelerators, new_stream
 from lib.runtime.microbatch import TensorOrTensors
 from lib.runtime.partitions import BalanceError, split_module, verify_module
 
@@ -47,8 +47,8 @@ class GPipe(nn.Module):
         output = model(input.to(model.devices[0]))
         loss = loss_function(output, target.to(model.devices[-1]))
 
-    balance: the number of layers of each partition. devices: one for each partition; by default the CUDA devices, or
-    the CPU for all where there is none. chunks: micro-batches a mini-batch. checkpoint: which of them keep only the
+    balance: the number of layers of each partition. devices: one for each partition; by default the GPUs, or the CPU
+    for all where there is none. chunks: micro-batches a mini-batch. checkpoint: which of them keep only the
     inputs of the partitions and are computed again in backward: "always" all, "except_last" all but the last (for which
     it would save nothing), "never" none; in eval mode none. deferred_batch_norm: see lib.pipeline.batchnorm. chunks=1
     with checkpoint="never" is plain model parallelism.
@@ -90,7 +90,7 @@ class GPipe(nn.Module):
             module = convert_deferred_batch_norm(module, self.chunks)
         balance = list(balance)
         if devices is None:
-            devices = range(torch.cuda.device_count()) or ["cpu"] * len(balance)
+            devices = accelerators() or ["cpu"] * len(balance)
         parts = split_module(module, balance, [torch.device(device) for device in devices])
         self.partitions, self.balance, self.devices = parts
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))

@@ -17,7 +17,7 @@ from lib.pipeline.skip import SkipLayout, SkipTrackerThroughPortals, inspect_ski
 from lib.pipeline.worker import InQueue, OutQueue, Task, Workers, attempt
 from lib.runtime import recording
 from lib.runtime.dependency import fork_batch, get_phony, join, join_batch
-from lib.runtime.device import AbstractStream, current_stream, get_device, is_cuda
+from lib.runtime.device import AbstractStream, current_stream, get_device, on_accelerator
 from lib.runtime.microbatch import Batch, TensorOrTensors, check
 from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds
@@ -36,7 +36,7 @@ def clock_cycles(m: int, n: int) -> Iterator[list[tuple[int, int]]]:
 
 def _apply(function: type[Copy | Wait], batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
     # Between CPU partitions there is nothing to copy and to wait for: Copy and Wait are there only when one is looking.
-    if is_cuda(prev_stream) or is_cuda(next_stream) or timeline.current is not None:
+    if on_accelerator(prev_stream) or on_accelerator(next_stream) or timeline.current is not None:
         batch[:] = function.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
 
 
@@ -150,7 +150,7 @@ class Pipeline:
             if in_queues:
                 in_queues[j].put(tasks[-1])
         # The last one first: this thread sleeps until all are done, and takes no turn at the interpreter from a worker.
-        # Partitions on one CUDA device share a queue, which answers in the order in which it was asked.
+        # Partitions on one GPU share a queue, which answers in the order in which it was asked.
         order: Clock = clock
         if out_queues:
             order = sorted(clock, key=lambda pair: out_queues.index(out_queues[pair[1]]), reverse=True)

@@ -2,9 +2,9 @@
 
     scheduler ── task ─> in_queue ─> worker: task.compute() ─> out_queue ── (ok, payload) ─> scheduler: task.finalize()
 
-Launches of CUDA kernels and operations on a CPU release the interpreter's lock, so several workers really overlap. All
-partitions on a CUDA device share one: what runs there runs in one order. On a CPU each has its own, with as many
-threads an operation as torch.set_num_threads gives the caller (partitions × threads should not exceed the cores).
+Launches of GPU kernels and operations on a CPU release the interpreter's lock, so several workers really overlap. All
+partitions on a GPU share one: what runs there runs in one order. On a CPU each has its own, with as many threads an
+operation as torch.set_num_threads gives the caller (partitions × threads should not exceed the cores).
 """
 
 from __future__ import annotations

@@ -1,13 +1,22 @@
-"""Streams of a CPU and of CUDA under one set of names, so that the pipeline need not ask which it has.
+"""The one file in which lib speaks to devices: a CPU and any accelerator under one set of names.
 
-A CUDA stream is a queue of the device: what is put into one runs in order, two may overlap. A CPU runs each operation
-when it is called: its stream `CPUStream` is a placeholder, and there is nothing to wait for.
+A stream is a queue of a device: what is put into one runs in order, two may overlap. A CPU runs each operation when it
+is called: its stream `CPUStream` is a placeholder, and there is nothing to wait for.
+
+torch keeps what an accelerator can do in a module of its own, torch.cuda or torch.xpu, and a backend from outside of
+torch brings another one. `torch.get_device_module(device)` finds it, and `device` is always that of a tensor or of an
+argument. torch.accelerator would save that look-up, but it knows only one kind of accelerator in a process, and there
+may be two: a simulated one beside CUDA.
+
+What a module must have to be of use here, with the meaning that it has in torch.cuda: Stream, Event, stream,
+current_stream, synchronize, device, device_count, current_device, default_generators. One without streams is treated
+like a CPU: torch.mps has a single queue, in which nothing overlaps.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -23,66 +32,146 @@ class CPUStreamType:
 
 
 CPUStream = CPUStreamType()
-AbstractStream: TypeAlias = torch.cuda.Stream | CPUStreamType
+AbstractStream: TypeAlias = torch.Stream | CPUStreamType  # torch.cuda.Stream is a torch.Stream, as are all others
 
 
-def is_cuda(stream: AbstractStream) -> bool:
-    """Return whether this is a CUDA stream."""
+def has_streams(device: torch.device) -> bool:
+    """Return whether work for this device is put into streams."""
+    # torch.cpu has a class of that name as well, but there is nothing in its streams
+    return device.type != "cpu" and hasattr(getattr(torch, device.type, None), "Stream")
+
+
+def on_accelerator(stream: AbstractStream) -> TypeGuard[torch.Stream]:
+    """Return whether this is a real stream: any but the CPUStream."""
     return stream is not CPUStream
 
 
-def as_cuda(stream: AbstractStream) -> torch.cuda.Stream:
-    """Return the stream typed as a CUDA stream; it must be one."""
-    return cast(torch.cuda.Stream, stream)
+def _module(device: torch.device) -> Any:
+    return torch.get_device_module(device)
+
+
+# ---- streams
 
 
 def new_stream(device: torch.device) -> AbstractStream:
-    """Return a new stream of a CUDA device; for any other device the CPUStream."""
-    return torch.cuda.Stream(device) if device.type == "cuda" else CPUStream  # type: ignore[no-untyped-call]
+    """Return a new stream of an accelerator; for a CPU the CPUStream."""
+    if not has_streams(device):
+        return CPUStream
+    stream: torch.Stream = _module(device).Stream(device)
+    return stream
 
 
 def current_stream(device: torch.device) -> AbstractStream:
     """Return the stream that this thread uses on `device` now."""
-    return torch.cuda.current_stream(device) if device.type == "cuda" else CPUStream
+    if not has_streams(device):
+        return CPUStream
+    stream: torch.Stream = _module(device).current_stream(device)
+    return stream
 
 
 def default_stream(device: torch.device) -> AbstractStream:
     """Return the stream that a device starts with."""
-    return torch.cuda.default_stream(device) if device.type == "cuda" else CPUStream
-
-
-def use_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make `device` the current CUDA device within a `with`; nothing happens for a CPU."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if not has_streams(device):
+        return CPUStream
+    module = _module(device)
+    if hasattr(module, "default_stream"):
+        stream: torch.Stream = module.default_stream(device)
+        return stream
+    here = module.current_stream(device)  # torch.xpu has no such function; number 0 is what every thread begins with
+    return torch.Stream(stream_id=0, device_index=here.device_index, device_type=here.device_type)
 
 
 def use_stream(stream: AbstractStream) -> AbstractContextManager[object]:
     """Make `stream` the current one of its device within a `with`; nothing happens for the CPUStream."""
-    return torch.cuda.stream(as_cuda(stream)) if is_cuda(stream) else nullcontext()
-
-
-def get_device(stream: AbstractStream) -> torch.device:
-    """Return the device that the stream belongs to."""
-    return as_cuda(stream).device if is_cuda(stream) else torch.device("cpu")
-
-
-def with_index(device: torch.device) -> torch.device:
-    """Return the device with its number: "cuda" is one of several, and of one only."""
-    return get_device(current_stream(device)) if device.type == "cuda" else device
+    if not on_accelerator(stream):
+        return nullcontext()
+    # not `with stream:` itself: before torch 2.12 that can't be nested (pytorch#176560)
+    switch: AbstractContextManager[object] = _module(stream.device).stream(stream)
+    return switch
 
 
 def wait_stream(source: AbstractStream, target: AbstractStream) -> None:
     """Let `source` wait until `target` has done what is queued in it now.
 
-    Between CUDA streams the devices wait, not the caller; a CPU as `source` really blocks, one as `target` is done.
+    Between streams of accelerators the devices wait, not the caller; a CPU as `source` really blocks, one as `target`
+    is done.
     """
-    if is_cuda(target) and is_cuda(source):
-        as_cuda(source).wait_stream(as_cuda(target))
-    elif is_cuda(target):
-        as_cuda(target).synchronize()
+    if not on_accelerator(target):
+        return
+    if on_accelerator(source):
+        source.wait_stream(target)
+    else:
+        target.synchronize()
 
 
 def record_stream(tensor: Tensor, stream: AbstractStream) -> None:
     """Tell the allocator that another stream than the tensor's own uses it, so that its memory waits for `stream`."""
-    if is_cuda(stream) and tensor.is_cuda:
-        tensor.record_stream(as_cuda(stream))
+    if on_accelerator(stream) and not tensor.is_cpu:
+        tensor.record_stream(stream)
+
+
+def timed_event(stream: torch.Stream) -> torch.Event:
+    """Put an event into the stream; it notes when the device comes to it."""
+    event: torch.Event = _module(stream.device).Event(enable_timing=True)
+    event.record(stream)
+    return event
+
+
+# ---- devices
+
+
+def get_device(stream: AbstractStream) -> torch.device:
+    """Return the device that the stream belongs to."""
+    return stream.device if on_accelerator(stream) else torch.device("cpu")
+
+
+def with_index(device: torch.device) -> torch.device:
+    """Return the device with its number: "cuda" is one of several, and of one only."""
+    return get_device(current_stream(device)) if has_streams(device) else device
+
+
+def use_device(device: torch.device) -> AbstractContextManager[object]:
+    """Make `device` the current one of its kind within a `with`; nothing happens for a CPU."""
+    if not has_streams(device):
+        return nullcontext()
+    switch: AbstractContextManager[object] = _module(device).device(device)
+    return switch
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given; a CPU has."""
+    if has_streams(device):
+        _module(device).synchronize(device)
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """Return the generator from which a device draws where nobody names another: all threads share it."""
+    if not has_streams(device):
+        return torch.default_generator
+    generator: torch.Generator = _module(device).default_generators[with_index(device).index]
+    return generator
+
+
+def accelerators() -> list[torch.device]:
+    """Return the accelerators to compute on where nobody names a device, all of one kind; empty without any.
+
+    CUDA's come first: torch.accelerator alone would hide them once a process has loaded a simulated device.
+    """
+    kinds = [torch.device("cuda")]
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is not None:
+        kinds.append(found)
+    for kind in filter(has_streams, kinds):
+        if count := _module(kind).device_count():
+            return [torch.device(kind.type, k) for k in range(count)]
+    return []
+
+
+# ---- torchgpipe's names, from when CUDA was the only accelerator
+
+is_cuda = on_accelerator
+
+
+def as_cuda(stream: AbstractStream) -> torch.Stream:
+    """Return the stream typed as that of an accelerator; it must be one."""
+    return cast(torch.Stream, stream)

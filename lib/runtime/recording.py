@@ -1,14 +1,15 @@
 """What a run records of itself: spans of devices, and of a pipeline's micro-batches in their partitions.
 
     with Recorder() as recorder:
-        with device_span(torch.cuda.current_stream(), "compute", "step 0", "compute"):
-            other_model(x)                # returns long before the GPU is done
+        with device_span(current_stream(x.device), "compute", "step 0", "compute"):
+            other_model(x)                # returns long before a GPU is done
         model(x).mean().backward()        # a GPipe records itself
     recorder.trace()                      # seconds on the recorder's clock
 
 A pipeline's lane is the partition, the label the operation and the micro-batch: "B2" in lane "partition 1" is B21 for
-short. On a CPU a span is the time of the call. On CUDA it lies between two events of a stream, which are read when the
-recorder ends: the run itself is never waited for. Without a recorder, a span costs one look at a global variable.
+short. On a CPU a span is the time of the call. On an accelerator it lies between two events of a stream, which are read
+when the recorder ends: the run itself is never waited for. Without a recorder, a span costs one look at a global
+variable.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch.autograd.graph import register_multi_grad_hook
 
 from lib import timeline
-from lib.runtime.device import AbstractStream, as_cuda, get_device, is_cuda
+from lib.runtime.device import AbstractStream, current_stream, on_accelerator, synchronize, timed_event, use_device
 from lib.runtime.microbatch import Batch, TensorOrTensors
 from lib.runtime.thread_state import during, this_thread
 
@@ -35,8 +36,8 @@ class _Marked(NamedTuple):
     label: str
     kind: str
     device: torch.device
-    start: Any
-    end: Any
+    start: torch.Event
+    end: torch.Event
 
 
 _unread: WeakKeyDictionary[timeline.Recorder, list[_Marked]] = WeakKeyDictionary()
@@ -53,34 +54,30 @@ def device_span(
     recorder = timeline.current if recorder is None else recorder
     if recorder is None:
         return _NOTHING
-    return _between_events(recorder, stream, lane, label, kind) if is_cuda(stream) else recorder.span(lane, label, kind)
+    if not on_accelerator(stream):
+        return recorder.span(lane, label, kind)
+    return _between_events(recorder, stream, lane, label, kind)
 
 
 @contextmanager
 def _between_events(
-    recorder: timeline.Recorder, stream: AbstractStream, lane: str, label: str, kind: str
+    recorder: timeline.Recorder, stream: torch.Stream, lane: str, label: str, kind: str
 ) -> Iterator[None]:
-    start = _event(stream)
+    start = timed_event(stream)
     try:
         yield
     finally:
         marks = _unread.setdefault(recorder, [])
         if not marks and recorder is timeline.current:
             recorder.on_exit(lambda: read(recorder))
-        marks.append(_Marked(lane, label, kind, get_device(stream), start, _event(stream)))
-
-
-def _event(stream: AbstractStream) -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record(as_cuda(stream))
-    return event
+        marks.append(_Marked(lane, label, kind, stream.device, start, timed_event(stream)))
 
 
 def read(recorder: timeline.Recorder) -> None:
     """Wait for the devices and add the spans whose events they have passed to the recorder."""
     marks = _unread.pop(recorder, [])
     for device in dict.fromkeys(mark.device for mark in marks):
-        torch.cuda.synchronize(device)
+        synchronize(device)
         meets, seconds = _meeting(recorder, device)
         for mark in marks:
             if mark.device == device:
@@ -89,18 +86,19 @@ def read(recorder: timeline.Recorder) -> None:
                 recorder.add(mark.lane, mark.label, start, max(start, end), mark.kind)
 
 
-def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[Any, float]:
+def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[torch.Event, float]:
     """Return an event and the second at which it happened, where the device's clock meets the recorder's.
 
     The host hears of an event some microseconds late; of several it takes the one that it asked for and heard of
     within the shortest time, and the middle of that time.
     """
     tries = []
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream(device)
+    stream = current_stream(device)
+    assert on_accelerator(stream)
+    with use_device(device):
         for _ in range(8):
             asked = recorder.now()
-            event = _event(stream)
+            event = timed_event(stream)
             event.synchronize()
             heard = recorder.now()
             tries.append((heard - asked, (asked + heard) / 2, event))

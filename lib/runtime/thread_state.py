@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._device import DeviceContext
 
-_TYPES = ("cpu", "cuda")
+
+def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
+    """Return the kinds of device for which this thread casts now, and to what."""
+    if not torch._C._is_any_autocast_enabled():  # nearly always, and this is asked for every task
+        return ()
+    kinds = filter(torch.is_autocast_enabled, torch._C._autocast_supported_devices())
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
 
 
 class Modes(NamedTuple):
@@ -23,14 +29,13 @@ class Modes(NamedTuple):
     grad: bool
     inference: bool
     threads: int
-    autocast: tuple[torch.dtype | None, ...]  # by device type; None where it is off
+    autocast: tuple[tuple[str, torch.dtype], ...]  # the kinds of device for which it is on, and the dtype
 
     @classmethod
     def current(cls) -> Modes:
         """Return the modes of the calling thread."""
-        autocast = [torch.get_autocast_dtype(x) if torch.is_autocast_enabled(x) else None for x in _TYPES]
         inference = torch.is_inference_mode_enabled()
-        return cls(torch.is_grad_enabled(), inference, torch.get_num_threads(), tuple(autocast))
+        return cls(torch.is_grad_enabled(), inference, torch.get_num_threads(), _autocast())
 
     def use(self) -> AbstractContextManager[Any]:
         """Compute in these modes within a `with`.
@@ -47,9 +52,10 @@ class Modes(NamedTuple):
     def _switch(self) -> Iterator[None]:
         torch.set_num_threads(self.threads)  # stays: the number of a new thread is a default, nobody's choice
         with ExitStack() as stack:
-            for device_type, dtype in zip(_TYPES, self.autocast, strict=True):
-                on = dtype is not None
-                stack.enter_context(torch.autocast(device_type, dtype=dtype, enabled=on, cache_enabled=False))
+            wanted = dict(self.autocast)
+            for kind in wanted.keys() | dict(_autocast()).keys():
+                autocast = torch.autocast(kind, dtype=wanted.get(kind), enabled=kind in wanted, cache_enabled=False)
+                stack.enter_context(autocast)
             stack.enter_context(torch.inference_mode(self.inference))
             stack.enter_context(torch.set_grad_enabled(self.grad))
             yield

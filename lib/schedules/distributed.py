@@ -39,7 +39,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules as engines
 from torch.nn.parallel import DistributedDataParallel
 
-from lib.runtime import device as streams
+from lib.runtime.device import current_stream, with_index
 from lib.runtime.partitions import BalanceError, verify_module
 from lib.runtime.recording import device_span
 from lib.schedules.makers import MAKERS
@@ -88,7 +88,7 @@ class EngineStage(pipelining.PipelineStage):
         # So on a GPU two events of that stream bound the action: a clock of the host would count that wait as work.
         action = Action(op, self.stage_index, self.order[micro_batch])
         try:
-            with device_span(streams.current_stream(self.device), self.lane, str(action), KINDS[op]):
+            with device_span(current_stream(self.device), self.lane, str(action), KINDS[op]):
                 yield
         except Exception as error:
             # the engine raises a RuntimeError about the layer's error; in W it does not
@@ -139,7 +139,7 @@ class DistributedPipeline:
     stage. mesh: dimension "pipeline", as long as the table has ranks, and if wanted "data", in either order.
     Every replica gives equally many rows, and loss_fn(output, target) is a mean over rows: then gradients are those of
     `module` on all rows together. Call zero_grad before each step: the engine scales what is there. device: of this
-    rank; the current CUDA device, or the CPU, as the mesh says.
+    rank; by default the current device of the mesh's kind.
 
     `stages`: this rank's, by number; their layers keep their names, so `state_dict()` is this rank's part of module's.
     `data_rank`, `replicas`: what a sampler is given as rank and world size. `first`, `last`: whether inputs and
@@ -187,8 +187,7 @@ class DistributedPipeline:
         self.data_rank = mesh.get_local_rank("data") if "data" in names else 0
         self.replicas = mesh["data"].size() if "data" in names else 1
         self._group = mesh["data"].get_group() if self.replicas > 1 else None
-        gpu = mesh.device_type == "cuda"
-        self.device = torch.device(device or (f"cuda:{torch.cuda.current_device()}" if gpu else "cpu"))
+        self.device = with_index(torch.device(mesh.device_type)) if device is None else torch.device(device)
         mine, last = sorted(j for j, r in schedule.rank_of.items() if r == self.pipeline_rank), schedule.stages - 1
         self.stages = {j: module[ends[j] : ends[j + 1]].to(self.device) for j in mine}
         self.first, self.last = 0 in mine, last in mine

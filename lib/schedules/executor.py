@@ -1,13 +1,13 @@
 """Run any schedule: a thread for each rank does its actions in order; queues hand over what a stage makes.
 
-    rank 0   0F0  0F1   .   0B0  0F2  0B1        each rank: a thread, and on CUDA a stream
+    rank 0   0F0  0F1   .   0B0  0F2  0B1        each rank: a thread, and on a GPU a stream
               │    ▲         ▲ gradient          in between: a queue for each activation and each gradient
               │ activation   │
     rank 1    .   1F0  1B0 ──┘ 1F1  1B1          an action begins when what it needs is there
 
 What a stage gets is cut off from the graph of the stage before (see Stage), so that every backward is a call of its own
-in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. On
-CUDA it has one thread for each device: ranks that share a GPU launch their backwards one after the other, into streams
+in the thread of its rank. On a CPU autograd works in the thread that calls it: stages overlap in both directions. For
+GPUs it has one thread for each device: ranks that share a GPU launch their backwards one after the other, into streams
 of their own. The ranks' threads live as long as a run; to start them takes some 0.1 ms. They share the GIL, but send
 nothing: a step costs fewer CPU seconds than torch.distributed.pipelining's on processes, half as many in a tiny model,
 a tenth less in a larger one (tests/bench/bench_engine.py). A legal schedule can't hang, others are refused first.
@@ -26,8 +26,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from lib.runtime import device as streams
 from lib.runtime.dependency import get_phony, join
+from lib.runtime.device import (
+    current_stream,
+    default_generator,
+    has_streams,
+    new_stream,
+    on_accelerator,
+    record_stream,
+    use_device,
+    use_stream,
+    wait_stream,
+    with_index,
+)
 from lib.runtime.microbatch import Batch, TensorOrTensors, check, scatter
 from lib.runtime.queues import next_answer
 from lib.runtime.random_state import Seeds, listening
@@ -121,7 +132,7 @@ class Stage:
 # ---- the ranks of one run
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
-Queue: TypeAlias = "SimpleQueue[tuple[Parcel, Any] | None]"  # with the CUDA event after which the parcel is ready
+Queue: TypeAlias = "SimpleQueue[tuple[Parcel, Any] | None]"  # with the event after which the parcel is ready
 
 
 class _StoppedError(Exception):
@@ -167,7 +178,7 @@ class Ranks:
             self.queues["F", 0, i].put((Parcel.of(batch), _event(batch[0].device)))
             self.queues["B", n - 1, i].put((Parcel([]), None))  # the loss waits for nobody's gradient
         for device, stream in zip(self.devices, self.streams, strict=True):
-            streams.wait_stream(stream, streams.current_stream(device))  # inputs may still be on their way
+            wait_stream(stream, current_stream(device))  # inputs may still be on their way
         threads = [Thread(target=self.rank, args=(r,), name=f"rank {r}", daemon=True) for r in ranks]
         error: BaseException | None = None
         try:
@@ -183,7 +194,7 @@ class Ranks:
                 if thread.ident is not None:
                     thread.join()
         for device, stream in zip(self.devices, self.streams, strict=True):
-            streams.wait_stream(streams.current_stream(device), stream)
+            wait_stream(current_stream(device), stream)
         self.back_to_inputs(batches)
         read(self.recorder)
         losses = [self.made["F", n, i].tensors[0] for i in range(len(batches))]
@@ -198,10 +209,10 @@ class Ranks:
     def rank(self, rank: int) -> None:
         """Be the thread of a rank."""
         # Backward of what autocast did is not autocast again; autograd looks at this thread's mode.
-        modes = self.modes._replace(autocast=tuple(None for _ in self.modes.autocast))
+        modes = self.modes._replace(autocast=())
         try:
-            use_device, use_stream = streams.use_device(self.devices[rank]), streams.use_stream(self.streams[rank])
-            with use_device, use_stream, modes.use(), listening():
+            device, stream = use_device(self.devices[rank]), use_stream(self.streams[rank])
+            with device, stream, modes.use(), listening():
                 for action in self.schedule.actions(rank):
                     try:
                         self.act(rank, action)
@@ -236,24 +247,27 @@ class Ranks:
                 self.made[needed_by] = made
 
     def receive(self, op: str, s: int, i: int, device: torch.device) -> Parcel:
-        """Take what this action waits for, to its device; on CUDA its stream waits, not the thread."""
+        """Take what this action waits for, to its device; on a GPU its stream waits, not the thread."""
         item = None if self.stopped else self.queues[op, s, i].get()
         if item is None:
             raise _StoppedError
         parcel, ready = item
         if ready is not None:
-            stream = streams.current_stream(device)
-            streams.as_cuda(stream).wait_event(ready) if streams.is_cuda(stream) else ready.synchronize()
+            stream = current_stream(device)
+            if on_accelerator(stream):
+                stream.wait_event(ready)
+            else:
+                ready.synchronize()
         return parcel._replace(tensors=[x if x is None else _move(x, device) for x in parcel.tensors])
 
     @contextmanager
     def own_random_numbers(self, i: int, s: int, device: torch.device) -> Iterator[None]:
         """Let this thread draw the numbers of (micro-batch, stage)."""
         with self.seeds.own(i, s):
-            if device.type != "cuda":
+            if not has_streams(device):
                 yield
                 return
-            generator = torch.cuda.default_generators[device.index]
+            generator = default_generator(device)
             with self.generators[device]:  # the ranks on a GPU share its generator: one launches at a time
                 before = generator.get_state()
                 generator.manual_seed(self.seeds[i, s])
@@ -275,15 +289,15 @@ class Ranks:
 
 
 def _event(device: torch.device) -> Any:
-    """Mark what is queued now on this thread's stream of a CUDA device; None for a CPU."""
-    return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+    """Mark what is queued now on this thread's stream of a GPU; None for a CPU."""
+    stream = current_stream(device)
+    return stream.record_event() if on_accelerator(stream) else None
 
 
 def _move(x: Tensor, device: torch.device) -> Tensor:
     """Return x for use on the current stream of `device`; its memory isn't given away before."""
-    if x.is_cuda:  # of another device: this stream of it is where the copy runs
-        x.record_stream(torch.cuda.current_stream(x.device))
-    return x.to(device, non_blocking=device.type == "cuda")
+    record_stream(x, current_stream(x.device))  # of another device: this stream of it is where the copy runs
+    return x.to(device, non_blocking=has_streams(device))
 
 
 # ---- the executor
@@ -321,10 +335,10 @@ class Executor:
                 if owner != rank:
                     raise ValueError(f"parameter {name!r} of stage {s} is on ranks {owner} and {rank}: share none")
         wanted = [self._home(r) for r in range(ranks)] if devices is None else map(torch.device, devices)
-        self.devices = [streams.with_index(device) for device in wanted]
+        self.devices = [with_index(device) for device in wanted]
         for s, stage in enumerate(self.stages):
             stage.to(self.devices[schedule.rank_of[s]])
-        self.streams = [streams.new_stream(device) for device in self.devices]
+        self.streams = [new_stream(device) for device in self.devices]
         self.live, self.recorder = [0] * ranks, Recorder()  # one for all runs: it makes a folder
 
     def _home(self, rank: int) -> torch.device:

@@ -1,5 +1,6 @@
 """What a recorder sees of a run, the order of backward, and what that order is for: memory."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -11,7 +12,10 @@ import torch
 from torch import nn
 
 from lib.pipeline import GPipe, Pipeline
+from lib.runtime.recording import device_span
+from lib.schedules.distributed import EngineStage
 from lib.timeline import Recorder
+from tests.lib.accelerators import FakeAccelerator
 from tests.lib.models import Function, hooked
 
 CPU = ["cpu"] * 4
@@ -199,3 +203,49 @@ def test_a_layer_goes_backward_within_the_span_of_its_partition(checkpoint, wher
     if checkpoint != "never":  # there autograd may leave a partition and come back
         for span, one in zip(spans, told, strict=True):
             assert span.start <= one.start <= span.end
+
+
+# --- on an accelerator, between two events of a stream
+def test_spans_are_read_at_the_end_and_lie_on_the_recorders_clock(monkeypatch):
+    gpu = FakeAccelerator(monkeypatch)
+    recorder = Recorder()
+    with recorder:
+        for label, seconds in (("F0", 3.0), ("F1", 2.0)):
+            with device_span(gpu.stream, "compute", label, "compute"):
+                gpu.work(seconds)
+            gpu.host += 0.5
+        assert gpu.waited == 0, "nothing waits while it runs"
+        assert len(recorder.trace()) == 0
+    found = {span.label: (span.start, span.end) for span in recorder.trace(from_zero=False)}
+    assert found["F0"] == pytest.approx((10.0, 13.0), abs=1e-3)
+    assert found["F1"] == pytest.approx((13.0, 15.0), abs=1e-3)
+
+
+def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
+    gpu = FakeAccelerator(monkeypatch)
+    recorder = Recorder()
+    stage = EngineStage.__new__(EngineStage)
+    stage.device = gpu.device
+    stage.stage_index = 1
+    stage.lane = "rank 1"
+    with recorder:
+        gpu.work(5.0)  # NCCL's wait() returns at once; the stream waits for the message
+        with stage._doing("F", 0):
+            gpu.work(2.0)
+        assert gpu.waited == 0
+    (span,) = recorder.trace(from_zero=False)
+    assert (span.lane, span.label, span.kind) == ("rank 1", "1F0", "forward")
+    assert (span.start, span.end) == pytest.approx((15.0, 17.0), abs=1e-3)
+
+
+def test_a_span_of_work_that_raises_is_kept_and_without_a_recorder_no_event_is_made(monkeypatch):
+    gpu = FakeAccelerator(monkeypatch)
+    recorder = Recorder()
+    with contextlib.suppress(ZeroDivisionError), recorder, device_span(gpu.stream, "compute", "F0", "compute"):
+        gpu.work(1.0)
+        raise ZeroDivisionError
+    assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])
+    made = gpu.events
+    with device_span(gpu.stream, "compute", "F0", "compute"):
+        pass
+    assert gpu.events == made

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import inspect
 import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from functools import partial
@@ -13,8 +12,6 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from lib.runtime import recording as spans
-from lib.schedules.distributed import EngineStage
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, waits, without
@@ -432,90 +429,3 @@ def test_seconds_that_are_none_are_told(seconds):
         predict_chunks(2, seconds, 1, 1)
     with pytest.raises(ValueError, match="number of seconds"):
         predict_prefetch(2, 1, seconds)
-
-
-class FakeDevice:
-    """A device whose stream does its work later than it is launched; its clock started 100 s before the host's.
-
-    It is called as torch.cuda may be: arguments that torch's signatures don't take are an error.
-    """
-
-    def __init__(self, monkeypatch):
-        self.host, self.stream, self.waited = 10.0, 10.0, 0
-        device = self
-
-        def stands_in(name, fake):
-            signature = inspect.signature(getattr(torch.cuda, name))
-
-            def held_to_it(*args, **kwargs):
-                signature.bind(*args, **kwargs)
-                return fake(*args, **kwargs)
-
-            monkeypatch.setattr(torch.cuda, name, held_to_it)
-
-        class Event:
-            def __init__(self, enable_timing):
-                assert enable_timing
-
-            def record(self, stream):
-                self.at = max(device.host, device.stream)
-
-            def synchronize(self):
-                device.waited += 1
-                device.host = max(device.host, self.at) + 1e-6
-
-            def elapsed_time(self, later):
-                return 1e3 * ((later.at + 100) - (self.at + 100))
-
-        def synchronize(device_):
-            device.waited += 1
-            device.host = max(device.host, device.stream)
-
-        monkeypatch.setattr(spans, "get_device", lambda stream: torch.device("cuda", 0))
-        stands_in("Event", Event)
-        stands_in("synchronize", synchronize)
-        stands_in("device", lambda device_: contextlib.nullcontext())
-        stands_in("current_stream", lambda device_: object())
-        monkeypatch.setattr(Recorder, "now", staticmethod(lambda: device.host))
-
-    def work(self, seconds):
-        self.stream = max(self.host, self.stream) + seconds
-
-
-def test_spans_are_read_at_the_end_and_lie_on_the_recorders_clock(monkeypatch):
-    gpu, stream = FakeDevice(monkeypatch), object()
-    recorder = Recorder()
-    with recorder:
-        for label, seconds in (("F0", 3.0), ("F1", 2.0)):
-            with spans.device_span(stream, "compute", label, "compute"):
-                gpu.work(seconds)
-            gpu.host += 0.5
-        assert gpu.waited == 0, "nothing waits while it runs"
-        assert len(recorder.trace()) == 0
-    found = {span.label: (span.start, span.end) for span in recorder.trace(from_zero=False)}
-    assert found["F0"] == pytest.approx((10.0, 13.0), abs=1e-3)
-    assert found["F1"] == pytest.approx((13.0, 15.0), abs=1e-3)
-
-
-def test_an_action_of_torchs_engine_begins_when_its_stream_has_the_message_and_nothing_waits_for_its_end(monkeypatch):
-    gpu, stage, recorder = FakeDevice(monkeypatch), EngineStage.__new__(EngineStage), Recorder()
-    stage.device, stage.stage_index, stage.lane = torch.device("cuda", 0), 1, "rank 1"
-    with recorder:
-        gpu.stream += 5.0  # NCCL's wait() returns at once; the stream waits for the message
-        with stage._doing("F", 0):
-            gpu.work(2.0)
-        assert gpu.waited == 0
-    (span,) = recorder.trace(from_zero=False)
-    assert (span.lane, span.label, span.kind) == ("rank 1", "1F0", "forward")
-    assert (span.start, span.end) == pytest.approx((15.0, 17.0), abs=1e-3)
-
-
-def test_a_span_of_work_that_raises_is_kept_and_without_a_recorder_no_event_is_made(monkeypatch):
-    gpu, recorder = FakeDevice(monkeypatch), Recorder()
-    with contextlib.suppress(ZeroDivisionError), recorder, spans.device_span(object(), "compute", "F0", "compute"):
-        gpu.work(1.0)
-        raise ZeroDivisionError
-    assert [span.duration for span in recorder.trace()] == pytest.approx([1.0])
-    monkeypatch.setattr(torch.cuda, "Event", None)
-    with spans.device_span(object(), "compute", "F0", "compute"):
-        pass

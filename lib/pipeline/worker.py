@@ -10,7 +10,7 @@ operation as torch.set_num_threads gives the caller (partitions × threads shoul
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
@@ -27,13 +27,16 @@ from lib.runtime.thread_state import Modes
 class Task:
     """Say how a partition computes a micro-batch: `compute` in a worker, then `finalize` in the scheduler's thread.
 
-    Both run on `stream`, compute also in the modes (grad, inference, autocast) of the thread that made the task.
+    Both run on `stream`; compute also in the modes (grad, inference, autocast) of the thread that made the task.
     """
 
     def __init__(
         self, stream: AbstractStream, *, compute: Callable[[], Batch], finalize: Callable[[Batch], None] | None
     ) -> None:
-        self.stream, self.modes, self._compute, self._finalize = stream, Modes.current(), compute, finalize
+        self.stream = stream
+        self.modes = Modes.current()
+        self._compute = compute
+        self._finalize = finalize
 
     def compute(self) -> Batch:
         """Return what the partition makes of the micro-batch."""
@@ -47,7 +50,8 @@ class Task:
                 self._finalize(batch)
 
 
-Result: TypeAlias = tuple[bool, Any]  # (True, (task, batch)), (False, exc_info), or at the end (False, None)
+Result: TypeAlias = tuple[bool, Any]
+"""A worker's answer: (True, (task, batch)); (False, exc_info) if the task has raised; at the end (False, None)."""
 InQueue: TypeAlias = "SimpleQueue[Task | None]"
 OutQueue: TypeAlias = "SimpleQueue[Result]"
 
@@ -75,20 +79,40 @@ def attempt(task: Task) -> Result:
         return False, sys.exc_info()
 
 
+def error_of(result: Result) -> BaseException:
+    """Return what a task has raised; RuntimeError if its worker has ended instead of answering."""
+    _, exc_info = result
+    if exc_info is None:
+        return RuntimeError("a worker has ended")
+    error: BaseException = exc_info[1]
+    return error
+
+
 class Workers:
     """Hold running workers for these devices: in_queues[j] and out_queues[j] belong to partition j."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
-        keys = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]
-        queues: dict[object, tuple[InQueue, OutQueue]] = {key: (SimpleQueue(), SimpleQueue()) for key in keys}
-        self.in_queues, self.out_queues = [queues[key][0] for key in keys], [queues[key][1] for key in keys]
+        keys: list[object] = [j if device.type == "cpu" else with_index(device) for j, device in enumerate(devices)]
+        self._first = [keys.index(key) for key in keys]  # by partition: the first one that has the same worker
+        in_queues: dict[int, InQueue] = {j: SimpleQueue() for j in self._first}
+        out_queues: dict[int, OutQueue] = {j: SimpleQueue() for j in self._first}
+        self.in_queues = [in_queues[j] for j in self._first]
+        self.out_queues = [out_queues[j] for j in self._first]
         self.threads = [
-            Thread(target=worker, args=(*queues[key], devices[j]), name=f"partition {j}", daemon=True)
-            for j, key in enumerate(keys)
-            if j == keys.index(key)
+            Thread(target=worker, args=(in_queues[j], out_queues[j], devices[j]), name=f"partition {j}", daemon=True)
+            for j in in_queues
         ]
         for thread in self.threads:
             thread.start()
+
+    def last_first(self, partitions: Iterable[int]) -> list[int]:
+        """Return in which order to wait for the answers of these partitions, which are given in rising order.
+
+        The last worker first: it was asked last, and when it is ready the others mostly are. So the thread that waits
+        sleeps once, and takes no turn at the interpreter from a worker that is still at work. Partitions that share a
+        worker keep their order (sorted does that), since a queue answers in the order in which it was asked.
+        """
+        return sorted(partitions, key=self._first.__getitem__, reverse=True)
 
     @property
     def alive(self) -> bool:

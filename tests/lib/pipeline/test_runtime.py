@@ -185,8 +185,8 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
 
         return torch.nn.Sequential(Function(layer))
 
-    workers = Workers([CPU])
-    workers.in_queues, workers.out_queues = workers.in_queues * 2, workers.out_queues * 2
+    one = FakeDevice()
+    workers = Workers([one, one])
     batches = [Batch(torch.tensor([[float(i)]])) for i in range(2)]
     partitions = [fails("first", of=1), fails("second", of=0)]  # in clock 1
     try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -55,18 +55,25 @@ def restore_rng_states(states: dict[Generator, Tensor]) -> Iterator[None]:
 class Guard:
     """Keep the input of a function for its recomputation, and look whether modules are still as they were in forward.
 
-    writes: whether the function changes in place what it gets. It then gets copies; its first call, on copies, tells.
+    writes: whether the function changes in place what it gets, None if that is not known yet. While it may, it gets
+    copies; its first call, on copies, tells.
     """
 
     def __init__(self, modules: Iterable[nn.Module] = (), writes: bool | None = None) -> None:
-        self.writes, self.training = writes, [(part, part.training) for part in modules]
-        found = [(part, name, p) for part, _ in self.training for name, p in part._parameters.items() if p is not None]
-        # the storage as well: `p.data = new` changes nothing else
-        self.parameters = [(*x, x[2]._version, x[2].untyped_storage()) for x in found if not is_lazy(x[2])]
+        self.writes = writes
+        self.training = [(module, module.training) for module in modules]
+        self.parameters: list[_Parameter] = []
+        for module, _ in self.training:
+            for name, parameter in module._parameters.items():
+                if parameter is not None and not is_lazy(parameter):
+                    version = parameter._version
+                    self.parameters.append(_Parameter(module, name, parameter, version, parameter.untyped_storage()))
 
     def lend(self, batch: Batch) -> Batch:
         """Return what to call the function with."""
-        return batch if self.writes is False else Batch(tree_map(Tensor.clone, batch.value))
+        if self.writes is False:
+            return batch
+        return Batch(tree_map(Tensor.clone, batch.value))
 
     def call(self, function: Function, batch: Batch) -> Batch:
         """Return function(batch); what it hands on as it came is the batch's, not a copy. Raises TypeError for none."""
@@ -82,22 +89,45 @@ class Guard:
             )
         if lent is not batch:
             self.writes = self.writes or any(written)
-            originals = {id(x): y for x, y, new in zip(lent, batch, written, strict=True) if not new}
-            output[:] = tuple(originals.get(id(y), y) for y in output)
+            self._give_back(output, lent, batch, written)
         return output
+
+    def _give_back(self, output: Batch, lent: Batch, batch: Batch, written: list[bool]) -> None:
+        # Where the function hands on a copy as it came, the original takes its place: that one stands in the graph.
+        # A copy that was written holds a value of its own.
+        original = {id(x): y for x, y, new in zip(lent, batch, written, strict=True) if not new}
+        output[:] = tuple(original.get(id(y), y) for y in output)
 
     def check(self) -> None:
         """Raise RuntimeError if a module was switched between train and eval, or a parameter replaced or changed."""
-        changed = [f"{type(part).__name__}.training" for part, training in self.training if part.training != training]
-        for part, name, p, version, memory in self.parameters:
-            same = p._version == version and p.untyped_storage()._cdata == memory._cdata
-            if not same or getattr(part, name, None) is not p:
-                changed.append(f"{type(part).__name__}.{name}")
-        if changed:
+        switched = [module for module, training in self.training if module.training != training]
+        changed = [parameter for parameter in self.parameters if parameter.has_changed()]
+        names = [f"{type(module).__name__}.training" for module in switched]
+        names += [f"{type(parameter.module).__name__}.{parameter.name}" for parameter in changed]
+        if names:
             raise RuntimeError(
-                f"{', '.join(changed)} changed between forward and backward: the recomputation would not be what ran; "
+                f"{', '.join(names)} changed between forward and backward: the recomputation would not be what ran; "
                 "change it before forward or after backward, or use checkpoint='never'"
             )
+
+
+class _Parameter(NamedTuple):
+    """A parameter as it was in forward."""
+
+    module: nn.Module
+    name: str
+    parameter: Tensor
+    version: int
+    storage: torch.UntypedStorage
+
+    def has_changed(self) -> bool:
+        if getattr(self.module, self.name, None) is not self.parameter:
+            return True  # replaced, also for the time of a torch.func.functional_call
+        if self.parameter._version != self.version:
+            return True  # written, as an optimizer does
+        # `parameter.data = new` changes neither the object nor its version, only its memory
+        same_memory: bool = self.parameter.untyped_storage()._cdata == self.storage._cdata
+        return not same_memory
 
 
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
@@ -119,20 +149,30 @@ class Checkpointing:
     def __init__(
         self, function: Function, batch: Batch, *, guard: Guard | None = None, phony: Tensor | None = None
     ) -> None:
-        device, self.guard = batch[0].device, guard or Guard(writes=False)
-        self.function, self.batch, self.atomic, self.modes = function, batch, batch.atomic, Modes.current()
-        # a phony as first input, so that backward comes here even if no tensor of the batch requires grad
-        self.phony: Tensor | None = get_phony(device, requires_grad=True) if phony is None else phony
-        self.generators = [] if guard else [torch.default_generator]
+        device = batch[0].device
+        self.function = function
+        self.batch = batch
+        self.atomic = batch.atomic
+        self.modes = Modes.current()
+        self.generators: list[Generator] = []
+        if guard is None:
+            guard = Guard(writes=False)
+            self.generators.append(torch.default_generator)
+        self.guard = guard
         if has_streams(device):
             self.generators.append(default_generator(device))
         self.rng_states: dict[Generator, Tensor] = {}
-        # of the second forward: outputs, inputs, and the phonies of the skip tensors that it hid
-        self.recomputed: tuple[Tensors, Tensors, list[Tensor]] | None = None
+        # Checkpoint takes a phony as its first input, so that backward comes there even if no tensor of the batch
+        # requires grad.
+        if phony is None:
+            phony = get_phony(device, requires_grad=True)
+        self.phony: Tensor | None = phony
+        self.recomputed: _Recomputed | None = None
 
     def checkpoint(self) -> Batch:
         """Compute without graph and return the output, which requires grad (its floating-point tensors)."""
-        phony, self.phony = self.phony, None
+        phony = self.phony
+        self.phony = None  # the graph keeps this object: it would keep what the phony was forked from
         return Batch(Checkpoint.apply(phony, self, *self.batch))  # type: ignore[no-untyped-call]
 
     def recompute(self, batch: Batch) -> None:
@@ -144,6 +184,14 @@ class Checkpointing:
         self.batch = Batch(())  # autograd keeps the input from now on, and lets it go after backward
 
 
+class _Recomputed(NamedTuple):
+    """What Recompute leaves for Checkpoint: the second forward, with its graph."""
+
+    input: Tensors
+    output: Tensors
+    hidden: list[Tensor]  # the phonies of the skip tensors that it hid in portals
+
+
 class Checkpoint(torch.autograd.Function):
     """Forward: compute without graph. Backward: go through the graph that Recompute has made."""
 
@@ -152,7 +200,7 @@ class Checkpoint(torch.autograd.Function):
         """Return the output. Of its tensors, those that can't have a gradient, and inputs without one, stay without."""
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
-        checkpointing.rng_states = {x: x.get_state() for x in checkpointing.generators}
+        checkpointing.rng_states = {generator: generator.get_state() for generator in checkpointing.generators}
         with during(checkpointing=True):  # an autograd function's forward is without grad mode
             batch = Batch(input[0] if checkpointing.atomic else input)
             output = checkpointing.guard.call(checkpointing.function, batch)
@@ -167,10 +215,12 @@ class Checkpoint(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True does not reach into a checkpoint: use checkpoint='never'")
         assert checkpointing.recomputed is not None, "Recompute precedes Checkpoint"
-        (output, input, hidden), checkpointing.recomputed = checkpointing.recomputed, None
+        input, output, hidden = checkpointing.recomputed
+        checkpointing.recomputed = None  # its memory is free as soon as backward is through it
         pairs = zip(output, grads, strict=True)
         wanted = [(y, grad) for y, grad in pairs if grad is not None and y.requires_grad]
-        # the gradient of a skip tensor may wait inside though no output has one: who popped it may ignore its input
+        # The gradient of a skip tensor may wait inside though no output has one: a layer that popped it may have
+        # ignored its own input. Backward reaches it by its phony.
         wanted += [(phony, torch.zeros_like(phony)) for phony in hidden]
         if wanted:
             torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
@@ -194,9 +244,13 @@ class Recompute(torch.autograd.Function):
         checkpointing: Checkpointing = ctx.checkpointing
         checkpointing.guard.check()
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
-        again, hidden = restore_rng_states(checkpointing.rng_states), list[Tensor]()
-        with checkpointing.modes.use(), again, during(recomputing=True, hidden=hidden):
+        hidden: list[Tensor] = []
+        with (
+            checkpointing.modes.use(),
+            restore_rng_states(checkpointing.rng_states),
+            during(recomputing=True, hidden=hidden),
+        ):
             batch = Batch(input[0] if checkpointing.atomic else input)
             output = checkpointing.guard.lend(batch).call(checkpointing.function)
-        checkpointing.recomputed = tuple(output), input, hidden
+        checkpointing.recomputed = _Recomputed(input, tuple(output), hidden)
         return (None,) * (2 + len(input))

@@ -34,8 +34,8 @@ def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream
         moved: list[Any] = [None if x is None else x.to(device) for x in tensors]
     for x, y in zip(tensors, moved, strict=True):
         if x is not None:
-            record_stream(x, source)  # which reads it, and did not allocate it
-            record_stream(y, user)  # as y was allocated on the copy stream
+            record_stream(x, source)  # x was allocated on its own compute stream, and is read on this one
+            record_stream(y, user)  # y is allocated on the copy stream, and used on the current one
     return moved
 
 
@@ -43,10 +43,12 @@ def _pass_on(
     ctx: Any, way: tuple[AbstractStream, AbstractStream], input: Sequence[Tensor], output: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     ctx.set_materialize_grads(False)
-    ctx.way, ctx.place = way, recording.here()
+    ctx.way = way
+    ctx.place = recording.here()
     aliases = tuple(y.detach() for y in output)
-    # else a mask or an index that travels with a tensor that requires grad would seem to require it as well
-    ctx.mark_non_differentiable(*(y for x, y in zip(input, aliases, strict=True) if not x.requires_grad))
+    # Without this a mask or an index that travels with a tensor that requires grad would seem to require it as well.
+    without = [y for x, y in zip(input, aliases, strict=True) if not x.requires_grad]
+    ctx.mark_non_differentiable(*without)
     return aliases
 
 

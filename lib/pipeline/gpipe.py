@@ -33,11 +33,18 @@ class _Runtime:
         return _Runtime, ()
 
     def workers(self, devices: list[torch.device]) -> Workers:
+        """Take workers that nobody else has; put them back into `idle` afterwards."""
         while self.idle:
             workers = self.idle.pop()  # atomic: a forward in another thread, or inside a layer, takes others
             if workers.alive:
                 return workers
         return Workers(devices)
+
+    def streams(self, devices: list[torch.device], count: int) -> list[list[AbstractStream]]:
+        """Return a stream for each micro-batch on each device, the same ones in every forward."""
+        if not self.copy_streams or len(self.copy_streams[0]) < count:
+            self.copy_streams = [[new_stream(device) for _ in range(count)] for device in devices]
+        return self.copy_streams
 
 
 class GPipe(nn.Module):
@@ -73,14 +80,21 @@ class GPipe(nn.Module):
     _pipeline: ClassVar[type[Pipeline]] = Pipeline
 
     def __init__(
-        self, module: nn.Sequential, balance: Iterable[int] | None = None, *, devices: Iterable[Device] | None = None,
-        chunks: float = 1, checkpoint: str = "except_last", deferred_batch_norm: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        module: nn.Sequential,
+        balance: Iterable[int] | None = None,
+        *,
+        devices: Iterable[Device] | None = None,
+        chunks: float = 1,
+        checkpoint: str = "except_last",
+        deferred_batch_norm: bool = False,
+    ) -> None:
         super().__init__()
         if balance is None:
             raise BalanceError("balance is required")
-        whole = int(chunks) if isinstance(chunks, float) and chunks.is_integer() else chunks
-        self.chunks = integer("number of chunks", whole, at_least=1)
+        if isinstance(chunks, float) and chunks.is_integer():
+            chunks = int(chunks)  # 8.0, as batch_size / rows gives it
+        self.chunks = integer("number of chunks", chunks, at_least=1)
         self.checkpoint = str(checkpoint)
         if self.checkpoint not in ("always", "except_last", "never"):
             raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never': {checkpoint!r}")
@@ -91,8 +105,8 @@ class GPipe(nn.Module):
         balance = list(balance)
         if devices is None:
             devices = accelerators() or ["cpu"] * len(balance)
-        parts = split_module(module, balance, [torch.device(device) for device in devices])
-        self.partitions, self.balance, self.devices = parts
+        found = [torch.device(device) for device in devices]
+        self.partitions, self.balance, self.devices = split_module(module, balance, found)
         self._skip_layout = inspect_skip_layout(cast(Iterable[nn.Sequential], self.partitions))
         self._runtime = _Runtime()
 
@@ -107,14 +121,17 @@ class GPipe(nn.Module):
 
     def to_sequential(self) -> nn.Sequential:
         """Return the layers in a plain nn.Sequential, each where it is: for saving, or for eval on one device."""
-        return nn.Sequential(OrderedDict(x for part in self.partitions for x in part.named_children()))
+        layers = [named for partition in self.partitions for named in partition.named_children()]
+        return nn.Sequential(OrderedDict(layers))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        homes = {name: j for j, part in enumerate(self.partitions) for name, _ in part.named_children()}
+        # In a state dict of the plain module a layer's key is "2.weight"; ours is "partitions.1.2.weight".
+        partition_of = {name: j for j, part in enumerate(self.partitions) for name, _ in part.named_children()}
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            name = key[len(prefix) :].partition(".")[0]
-            if name in homes:
-                state_dict[f"{prefix}partitions.{homes[name]}.{key[len(prefix) :]}"] = state_dict.pop(key)
+            inner = key.removeprefix(prefix)
+            layer = inner.partition(".")[0]
+            if layer in partition_of:
+                state_dict[f"{prefix}partitions.{partition_of[layer]}.{inner}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def cuda(self, device: Device | None = None) -> NoReturn:
@@ -125,8 +142,9 @@ class GPipe(nn.Module):
 
     def to(self, *args: Any, **kwargs: Any) -> GPipe:
         """Change the dtype; raises TypeError for a device, or a tensor that stands for one."""
-        device_like = (torch.device, int, str, torch.Tensor)
-        if {"device", "tensor", "other"} & kwargs.keys() or (args and isinstance(args[0], device_like)):
+        by_name = not {"device", "tensor", "other"}.isdisjoint(kwargs)
+        by_place = len(args) > 0 and isinstance(args[0], (torch.device, int, str, torch.Tensor))
+        if by_name or by_place:
             self.cuda()
         return super().to(*args, **kwargs)
 
@@ -139,11 +157,10 @@ class GPipe(nn.Module):
         stop = {"always": len(batches), "except_last": len(batches) - 1, "never": 0}[self.checkpoint]
         if not (self.training and torch.is_grad_enabled()):
             stop = 0
-        runtime, partitions = self._runtime, cast(list[nn.Sequential], self.partitions)
-        # a stream for each micro-batch on each device, kept for the next forward
-        if not runtime.copy_streams or len(runtime.copy_streams[0]) < len(batches):
-            runtime.copy_streams = [[new_stream(device) for _ in batches] for device in self.devices]
-        pipeline = self._pipeline(batches, partitions, self.devices, runtime.copy_streams, self._skip_layout, stop)
+        partitions = cast(list[nn.Sequential], self.partitions)
+        runtime = self._runtime
+        copy_streams = runtime.streams(self.devices, len(batches))
+        pipeline = self._pipeline(batches, partitions, self.devices, copy_streams, self._skip_layout, stop)
         workers = runtime.workers(self.devices)
         with mini_batch(self.partitions):
             pipeline.run(workers)
@@ -151,6 +168,7 @@ class GPipe(nn.Module):
         return microbatch.gather(batches)
 
 
-# torch.compile leaves the whole scheduler alone: threads are no part of a graph
+# torch.compile leaves forward and all that it calls alone: a graph has no place for threads and queues.
 _frame = torch._C._dynamo.eval_frame
-_frame.set_code_exec_strategy(GPipe.forward.__code__, _frame._FrameExecStrategy(*[_frame._FrameAction.SKIP] * 2))
+_skip = _frame._FrameAction.SKIP
+_frame.set_code_exec_strategy(GPipe.forward.__code__, _frame._FrameExecStrategy(_skip, _skip))

@@ -49,13 +49,20 @@ class MachineCard:
     def __str__(self) -> str:
         cores = f"{self.cores_usable} of {self.cores_logical} logical cores usable"
         cpu = [self.cpu, cores]
-        cpu += [f"{self.cores_physical} physical"] if self.cores_physical else []
-        cpu += [format_bytes(self.memory)] if self.memory else []
-        gpu = [self.gpu, format_bytes(self.gpu_memory or 0)] if self.gpu else ["none"]
-        gpu += [f"driver {self.driver}"] if self.gpu and self.driver else []
-        gpu += [f"CUDA {self.cuda}"] if self.gpu and self.cuda else []
+        if self.cores_physical:
+            cpu.append(f"{self.cores_physical} physical")
+        if self.memory:
+            cpu.append(format_bytes(self.memory))
+        gpu = ["none"]
+        if self.gpu:
+            gpu = [self.gpu, format_bytes(self.gpu_memory or 0)]
+            if self.driver:
+                gpu.append(f"driver {self.driver}")
+            if self.cuda:
+                gpu.append(f"CUDA {self.cuda}")
         software = [self.torch, f"{plural(self.threads, 'thread')} an operator", f"Python {self.python}", self.system]
-        return "\n".join(f"{name:<6} {', '.join(v)}" for name, v in (("cpu", cpu), ("gpu", gpu), ("torch", software)))
+        rows = {"cpu": cpu, "gpu": gpu, "torch": software}
+        return "\n".join(f"{name:<6} {', '.join(said)}" for name, said in rows.items())
 
 
 def machine_card() -> MachineCard:
@@ -132,17 +139,22 @@ class Memory:
     uss: int | None = 0
 
     def __add__(self, other: Memory) -> Memory:
-        pss = None if self.pss is None or other.pss is None else self.pss + other.pss
-        uss = None if self.uss is None or other.uss is None else self.uss + other.uss
-        return Memory(self.rss + other.rss, pss, uss)
+        return Memory(self.rss + other.rss, _sum(self.pss, other.pss), _sum(self.uss, other.uss))
 
     def __sub__(self, other: Memory) -> Memory:
-        pss, uss = (None if size is None else -size for size in (other.pss, other.uss))
-        return self + Memory(-other.rss, pss, uss)
+        return Memory(self.rss - other.rss, _sum(self.pss, other.pss, -1), _sum(self.uss, other.uss, -1))
 
     def __str__(self) -> str:
-        parts = (("PSS", self.pss), ("USS", self.uss), ("RSS", self.rss))
-        return ", ".join(f"{name} {'unknown' if size is None else format_bytes(size)}" for name, size in parts)
+        parts = {"PSS": self.pss, "USS": self.uss, "RSS": self.rss}
+        written = {name: "unknown" if size is None else format_bytes(size) for name, size in parts.items()}
+        return ", ".join(f"{name} {size}" for name, size in written.items())
+
+
+def _sum(one: int | None, other: int | None, sign: int = 1) -> int | None:
+    """Add, or with sign -1 subtract; what is unknown in one of them is unknown in the sum."""
+    if one is None or other is None:
+        return None
+    return one + sign * other
 
 
 def memory(pid: int | None = None, *, children: bool = True) -> Memory:
@@ -183,7 +195,8 @@ class MemoryWatch:
 
     def __init__(self, interval: float = 0.01, children: bool = True) -> None:
         import_psutil("measuring memory")
-        self.interval, self.children = seconds_above_zero("interval", interval), children
+        self.interval = seconds_above_zero("interval", interval)
+        self.children = children
         self.samples: list[tuple[float, Memory]] = []
         self._done = threading.Event()
 

@@ -15,6 +15,7 @@ nobody counts, so every operation's outputs are noted as torch dispatches it, an
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -64,16 +65,20 @@ class SavedTensors:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor: Tensor) -> Tensor | _Box:
-        address, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        address = tensor.data_ptr()
+        size = tensor.numel() * tensor.element_size()
         if not size or address in self._ignored:
-            return tensor
+            return tensor  # the graph holds it as it would without us
         self._boxes[address] = self._boxes.get(address, 0) + 1
-        if self._boxes[address] == 1:
-            self.count, self.bytes = self.count + 1, self.bytes + size
-            self.peak, self.peak_bytes = max(self.peak, self.count), max(self.peak_bytes, self.bytes)
+        if self._boxes[address] == 1:  # no other box holds it
+            self.count += 1
+            self.bytes += size
+            self.peak = max(self.peak, self.count)
+            self.peak_bytes = max(self.peak_bytes, self.bytes)
             self.history.append(self.bytes)
-        box = _Box(tensor.detach())  # an output that knew its graph would keep it alive, and that the box
-        # the box is the last to go: while it lives, no other tensor can have this address
+        # Detached: an output that knew its graph would keep the graph alive, and the graph the box.
+        box = _Box(tensor.detach())
+        # The box is the last to go: while it lives, no other tensor can have this address.
         weakref.finalize(box, self._drop, address, size).atexit = False
         return box
 
@@ -84,7 +89,8 @@ class SavedTensors:
         self._boxes[address] -= 1
         if not self._boxes[address]:
             del self._boxes[address]
-            self.count, self.bytes = self.count - 1, self.bytes - size
+            self.count -= 1
+            self.bytes -= size
             self.history.append(self.bytes)
 
 
@@ -103,6 +109,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation and note what it returns."""
         result = func(*args, **(kwargs or {}))
+        # by the address of the storage's own object: views and outputs in place share it with what went in
         known = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
         for x in tree_leaves(result):
             if isinstance(x, Tensor):
@@ -111,7 +118,9 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, x: Tensor, known: set[int]) -> None:
         storage = x.untyped_storage()
-        key, size = storage._cdata, -(-storage.nbytes() // self.block) * self.block
+        key = storage._cdata
+        blocks = math.ceil(storage.nbytes() / self.block)
+        size = blocks * self.block
         if key in self._sizes or key in known or not size:  # in place, a view, or nothing
             return
         self._sizes[key] = size

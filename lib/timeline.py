@@ -81,7 +81,8 @@ def _both(a: list[Interval], b: list[Interval]) -> Iterator[Interval]:
     """Yield the times that lie in both unions; whichever interval ends first is done with."""
     i = j = 0
     while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        start = max(a[i][0], b[j][0])
+        end = min(a[i][1], b[j][1])
         if start < end:
             yield start, end
         if a[i][1] < b[j][1]:
@@ -104,7 +105,8 @@ class Trace(Sequence[Span]):
     def __init__(self, spans: Iterable[Span] = (), lanes: Iterable[str] = ()) -> None:
         if isinstance(lanes, str):
             raise TypeError(f"lanes is a sequence of names, not the one string {lanes!r}")
-        named, ordered = tuple(lanes), tuple(sorted(spans, key=lambda span: span.start))
+        named = tuple(lanes)
+        ordered = tuple(sorted(spans, key=lambda span: span.start))
         if len(set(named)) < len(named):
             raise ValueError(f"lanes must differ: {', '.join(named)}")
         object.__setattr__(self, "spans", ordered)
@@ -115,7 +117,9 @@ class Trace(Sequence[Span]):
     @overload
     def __getitem__(self, index: slice) -> Trace: ...
     def __getitem__(self, index: int | slice) -> Span | Trace:
-        return Trace(self.spans[index], self.lanes) if isinstance(index, slice) else self.spans[index]
+        if isinstance(index, slice):  # a trace of some spans keeps all lanes: who does nothing in it is idle
+            return Trace(self.spans[index], self.lanes)
+        return self.spans[index]
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -139,7 +143,10 @@ class Trace(Sequence[Span]):
     def bubble(self) -> float:
         """Idle share of all lanes between the first start and the last end: 0.0 to 1.0, and 0.0 for an empty trace."""
         area = self.makespan * len(self.lanes)
-        return max(0.0, 1 - math.fsum(map(self.busy, self.lanes)) / area) if area else 0.0
+        if not area:
+            return 0.0
+        busy = math.fsum(map(self.busy, self.lanes))
+        return max(0.0, 1 - busy / area)  # rounding could leave a full trace just below 0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -159,13 +166,14 @@ class Trace(Sequence[Span]):
         return _length(_both(union(self.only(kind=kind_a)), union(self.only(kind=kind_b))))
 
     def only(self, *, kind: str | Collection[str] | None = None, lane: str | Collection[str] | None = None) -> Trace:
-        """Return the spans of some kinds (all lanes stay: what remains is idle there) or of some lanes.
+        """Return the spans of some kinds, or of some lanes. With kinds all lanes stay: what is left out is idle there.
 
         Raises KeyError for a lane that the trace does not have.
         """
-        kinds = self.kinds if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
-        lanes = self.lanes if lane is None else (lane,) if isinstance(lane, str) else tuple(lane)
-        if unknown := [name for name in lanes if name not in self.lanes]:
+        kinds = _names(kind, self.kinds)
+        lanes = _names(lane, self.lanes)
+        unknown = [name for name in lanes if name not in self.lanes]
+        if unknown:
             raise KeyError(f"no lane {unknown[0]!r} in this trace; its lanes are {', '.join(self.lanes) or 'none'}")
         return Trace((span for span in self.spans if span.kind in kinds and span.lane in lanes), lanes)
 
@@ -202,9 +210,12 @@ class Trace(Sequence[Span]):
 
     def to_text(self, unit: str | None = None) -> str:
         """Return the headline and a row per lane: spans, busy time, idle share. `unit="clock"` for a model's ticks."""
-        rows, unit = [("lane", "spans", "busy", "idle")], unit or unit_for(self.makespan)
+        if not unit:
+            unit = unit_for(self.makespan)
+        rows = [("lane", "spans", "busy", "idle")]
         for lane in self.lanes:
-            busy, count = self.busy(lane), len(self.only(lane=lane))
+            busy = self.busy(lane)
+            count = len(self.only(lane=lane))
             idle = max(0.0, 1 - busy / self.makespan) if self.makespan else 0.0
             rows.append((lane, str(count), format_time(busy, unit), format_share(idle)))
         return f"{self.headline(unit)}\n{table(rows)}"
@@ -217,7 +228,7 @@ class Trace(Sequence[Span]):
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as Chrome trace JSON, which ui.perfetto.dev and chrome://tracing open.
 
-        Times go in whole nanoseconds, so spans that touch still touch. The file appears whole or not at all.
+        Times go in whole nanoseconds. The file appears whole or not at all.
         Raises FileNotFoundError if the folder does not exist.
         """
         path = Path(path)
@@ -225,11 +236,15 @@ class Trace(Sequence[Span]):
             raise FileNotFoundError(f"the folder of {str(path)!r} does not exist: make it first")
         rows = {lane: {"pid": 0, "tid": row} for row, lane in enumerate(self.lanes)}
         events: list[dict[str, Any]] = []
-        for lane, row in rows.items():  # ph "M" is metadata: what a row is called, and where it stands
+        # ph "M" is metadata: what a row is called, and where it stands
+        for lane, row in rows.items():
             events.append({"name": "thread_name", "ph": "M", **row, "args": {"name": lane}})
             events.append({"name": "thread_sort_index", "ph": "M", **row, "args": {"sort_index": row["tid"]}})
-        for span in self.spans:  # ph "X" is a complete event, in microseconds
-            start, end = round(span.start * 1e9), round(span.end * 1e9)
+        # ph "X" is a complete event; its times are in microseconds
+        for span in self.spans:
+            # both ends are rounded, not start and duration: so spans that touch still touch
+            start = round(span.start * 1e9)
+            end = round(span.end * 1e9)
             times = {"ts": start / 1e3, "dur": (end - start) / 1e3}
             events.append({"name": span.label, "cat": span.kind, "ph": "X", **rows[span.lane], **times})
         with whole_or_not_at_all(path) as file:
@@ -240,17 +255,30 @@ class Trace(Sequence[Span]):
         """Read the complete events (ph "X") of a Chrome trace: ours, or one that torch.profiler exported."""
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
-        names = (event for event in events if event.get("ph") == "M" and event.get("name") == "thread_name")
-        lanes = {(event.get("pid"), event.get("tid")): str(event["args"]["name"]) for event in names}
+        lanes: dict[tuple[Any, Any], str] = {}
+        for event in events:
+            if event.get("ph") == "M" and event.get("name") == "thread_name":
+                lanes[event.get("pid"), event.get("tid")] = str(event["args"]["name"])
         spans = []
         for event in events:
-            if event.get("ph") == "X":
-                row = event.get("pid"), event.get("tid")
-                lane = lanes.get(row, f"{row[0]} / {row[1]}")
-                start = round(event["ts"] * 1e3)
-                end = start + round(event.get("dur", 0) * 1e3)
-                spans.append(Span(lane, str(event["name"]), start / 1e9, end / 1e9, event.get("cat", "compute")))
+            if event.get("ph") != "X":
+                continue
+            process = event.get("pid")
+            thread = event.get("tid")
+            lane = lanes.get((process, thread), f"{process} / {thread}")
+            start = round(event["ts"] * 1e3)  # whole nanoseconds, as to_chrome writes them
+            end = start + round(event.get("dur", 0) * 1e3)
+            spans.append(Span(lane, str(event["name"]), start / 1e9, end / 1e9, event.get("cat", "compute")))
         return cls(spans, dict.fromkeys(lanes.values()))
+
+
+def _names(chosen: str | Collection[str] | None, every: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names that a caller means by None (every one), by one name, or by several."""
+    if chosen is None:
+        return every
+    if isinstance(chosen, str):
+        return (chosen,)
+    return tuple(chosen)
 
 
 def overlap_share(trace: Trace, kind_a: str = "copy", kind_b: str = "compute") -> float:
@@ -291,13 +319,19 @@ def play(tasks: Iterable[Work], lanes: Iterable[str] = ()) -> Trace:
     for task in tasks:
         if task.label in ended:
             raise ValueError(f"two tasks are labelled {task.label!r}: a label is what others wait for")
-        if missing := [label for label in task.after if label not in ended]:
+        missing = [label for label in task.after if label not in ended]
+        if missing:
             raise ValueError(f"{task.label!r} needs {missing[0]!r}, which does not stand before it")
         start = free.get(task.lane, 0.0)
-        for needed in (ended[label] for label in task.after):
-            start = max(start, needed.end + (task.message if needed.lane != task.lane else 0.0))
+        for label in task.after:
+            needed = ended[label]
+            there = needed.end
+            if needed.lane != task.lane:
+                there += task.message
+            start = max(start, there)
         span = Span(task.lane, task.label, start, start + task.seconds, task.kind)
-        ended[task.label], free[task.lane] = span, span.end
+        ended[task.label] = span
+        free[task.lane] = span.end
     return Trace(ended.values(), lanes)
 
 
@@ -331,7 +365,6 @@ class Recorder:
     """Seconds on the clock of all spans: monotonic, the same for every process of a Linux, macOS or Windows system."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        # append is atomic: there is no lock that a fork could copy while it is held
         self._spans: list[Span] = []
         self._files: dict[int, FileIO] = {}  # by process: a forked child must not write to its parent's file
         self._outside: list[Recorder | None] = []
@@ -362,12 +395,14 @@ class Recorder:
 
     def add(self, lane: str, label: str, start: float, end: float, kind: str = "compute") -> None:
         """Record one span, with times from `now()`. Raises what Span raises."""
-        span, process = Span(lane, label, start, end, kind), os.getpid()
+        span = Span(lane, label, start, end, kind)
+        process = os.getpid()
         if process == self._owner:
-            self._spans.append(span)
+            self._spans.append(span)  # atomic: there is no lock that a fork could copy while it is held
         else:
             line = json.dumps((span.lane, span.label, span.start, span.end, span.kind))
-            (self._files.get(process) or self._open(process)).write(line.encode() + b"\n")
+            file = self._files.get(process) or self._open(process)
+            file.write(line.encode() + b"\n")
 
     def _open(self, process: int) -> FileIO:
         # unbuffered, so that a line is one write; a random part in the name, since a process number can come again

@@ -25,9 +25,14 @@ def beside(axes: Axes, at: tuple[float, float], text: str, offset: tuple[float, 
 
 
 def bars(
-    axes: Axes, predicted: Sequence[float], measured: Sequence[float] | None, color: str, *, across: bool = False,
+    axes: Axes,
+    predicted: Sequence[float],
+    measured: Sequence[float] | None,
+    color: str,
+    *,
+    across: bool = False,
     write: Callable[[float], str] = "{:.0f}".format,
-) -> None:  # fmt: skip
+) -> None:
     """Draw measured bars filled inside the outlines of predicted ones, with the number at the end of each.
 
     measured: None where there is nothing but a prediction. across: the bars lie, the first on top.
@@ -37,14 +42,18 @@ def bars(
     places = range(len(predicted))
     if measured is not None:
         draw(places, measured, color=color, label="measured", **{thick: 0.5})
-    edge = color if measured is None else INK  # within a longer measured bar it must still be seen
+    # an outline in its own colour would not be seen within a longer measured bar
+    edge = color if measured is None else INK
     outline: Any = {"facecolor": "none", "edgecolor": edge, "linewidth": 1.6, "zorder": 3, thick: 0.7}
     draw(places, predicted, label="predicted", **outline)
     for place, expected in enumerate(predicted):
         found = expected if measured is None else measured[place]
-        end, text = max(expected, found), write(found)
-        at, offset, align = ((end, place), (5, 0), "left") if across else ((place, end), (0, 7), "center")
-        beside(axes, at, text, offset, ha=align, color=INK)
+        end = max(expected, found)
+        text = write(found)
+        if across:
+            beside(axes, (end, place), text, (5, 0), ha="left", color=INK)
+        else:
+            beside(axes, (place, end), text, (0, 7), ha="center", color=INK)
     if across:
         axes.invert_yaxis()
 
@@ -52,7 +61,9 @@ def bars(
 def legend_pair(measured: bool, color: str = MUTED) -> list[Patch]:
     """Return the legend's entries: an outline is predicted, and (if anything was `measured`) filled is measured."""
     entries = [Patch(facecolor=PAPER, edgecolor=color, linewidth=1.6, label="predicted")]
-    return [*entries, Patch(facecolor=color, label="measured")] if measured else entries
+    if measured:
+        entries.append(Patch(facecolor=color, label="measured"))
+    return entries
 
 
 def row_bars(

@@ -39,9 +39,13 @@ class Control:
 
     def stops(self, count: int) -> tuple[Any, ...]:
         """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start."""
-        last, start = len(self.options) - 1, self.options.index(self.value)
-        places = {round(k * last / (count - 1)) for k in range(count)} if count <= last else {*range(last + 1)}
-        if start not in places and (inner := places - {0, last}):  # the nearest stop gives its place to the start
+        last = len(self.options) - 1
+        start = self.options.index(self.value)
+        if count > last:
+            return self.options
+        places = {round(k * last / (count - 1)) for k in range(count)}
+        inner = places - {0, last}
+        if start not in places and inner:  # the nearest stop gives its place to the start
             places.remove(min(inner, key=lambda place: abs(place - start)))
         return tuple(self.options[place] for place in sorted(places | {start}))
 
@@ -85,7 +89,8 @@ class Explorer:
     """
 
     def __init__(self, draw: Callable[..., Figure], controls: Mapping[str, Control]) -> None:
-        self.draw, self.controls = draw, dict(controls)
+        self.draw = draw
+        self.controls = dict(controls)
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
 
@@ -97,7 +102,8 @@ class Explorer:
         counts = {name: len(control.options) for name, control in self.controls.items()}
         while math.prod(counts.values()) > limit and max(counts.values()) > 3:
             sliders = [name for name, count in counts.items() if count > 3 and isinstance(self.controls[name], Slider)]
-            counts[max(sliders or counts, key=counts.__getitem__)] -= 1
+            longest = max(sliders or counts, key=counts.__getitem__)
+            counts[longest] -= 1
         return {name: control.stops(counts[name]) for name, control in self.controls.items()}
 
     def update(self, **values: Any) -> Figure:
@@ -117,10 +123,12 @@ class Explorer:
         def changed(name: str, change: Mapping[str, Any]) -> None:
             try:
                 self.values[name] = change["new"]
-                if (settings := repr(self.values)) not in frames:
+                settings = repr(self.values)
+                if settings not in frames:
                     self.update()
                     if len(frames) == KEPT:
-                        frames.pop(next(iter(frames)))
+                        oldest = next(iter(frames))
+                        frames.pop(oldest)
                     frames[settings] = frame(self.figure)
                 shown.value = frames[settings]
             except Exception as error:
@@ -144,13 +152,15 @@ def frame(figure: Figure) -> str:
     """Return a figure as HTML for a live notebook: an `<img>` with its alt text."""
     picture = base64.b64encode(png(figure, colors=None)).decode()  # all colours are faster, and nothing stores them
     look = f"width:{shown_size(figure)[0]}px;max-width:100%;background:white"
-    words, source = html.escape(alt_text(figure)), f"data:image/png;base64,{picture}"
+    words = html.escape(alt_text(figure))
+    source = f"data:image/png;base64,{picture}"
     return f'<img class="idt-frame" alt="{words}" src="{source}" style="{look}">'
 
 
 def bundle(figure: Figure, widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a figure with its live widget as one output of a cell: the still picture and its alt text beside it."""
-    alt, (width, height) = alt_text(figure), shown_size(figure)
+    alt = alt_text(figure)
+    width, height = shown_size(figure)
     view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
     data: dict[str, Any] = {WIDGET_VIEW: view, "text/plain": alt}
     if "google.colab" not in sys.modules:  # Colab might prefer the still picture to the live one
@@ -163,7 +173,8 @@ def _make_widget(control: Control) -> Any:
 
     if isinstance(control, Switch):
         return ipywidgets.Checkbox(control.value, description=control.label, indent=False)
-    options, slides = control.options, isinstance(control, Slider)
+    options = control.options
+    slides = isinstance(control, Slider)
     layout = ipywidgets.Layout(width="340px" if slides else None, margin="2px 24px 2px 0")
     look = {"description": control.label, "style": {"description_width": "initial"}, "layout": layout}
     if not slides:

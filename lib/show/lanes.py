@@ -20,7 +20,8 @@ from lib.show.style import IDLE, INK, MUTED, PAPER, RECORDED, TRACK, color_of, i
 from lib.text import PER_SECOND, format_share, format_time, plural, unit_for
 from lib.timeline import Span, Trace, union
 
-WIDTH, FONT = 9.0, 9.0  # inches, points
+WIDTH = 9.0  # inches
+FONT = 9.0  # points
 LANE = (-0.42, 0.84)  # bottom and height of a lane around its row's number; the axis points down
 BARS = {"predicted": (-0.39, 0.35), "measured": (0.0, 0.39)}  # when both are drawn; one alone takes the lane
 
@@ -37,9 +38,18 @@ def lane_rows(axes: Axes, names: Sequence[str], start: float, end: float, *, tra
 
 
 def bar(
-    axes: Axes, row: float, start: float, width: float, color: str, text: str = "", *, size: float = FONT,
-    height: float = LANE[1], ink: str | None = None, **look: Any,
-) -> None:  # fmt: skip
+    axes: Axes,
+    row: float,
+    start: float,
+    width: float,
+    color: str,
+    text: str = "",
+    *,
+    size: float = FONT,
+    height: float = LANE[1],
+    ink: str | None = None,
+    **look: Any,
+) -> None:
     """Draw what a lane does from `start` on, with a text in the middle; `look`: edgecolor, hatch … of the bar."""
     look = {"facecolor": color, "edgecolor": PAPER, "linewidth": 0.7, **look}
     axes.broken_barh([(start, width)], (row - height / 2, height), **look)
@@ -56,9 +66,15 @@ def idle(axes: Axes, row: float, gaps: Sequence[tuple[float, float]], *, height:
 @style.styled
 @matplotlib.rc_context({"text.parse_math": False})  # a label is a name, also with dollar signs in it
 def draw_timeline(
-    measured: Trace | None = None, predicted: Trace | None = None, *, title: str | None = None, unit: str | None = None,
-    recorded: str | None = None, lanes: Sequence[str] | None = None, bubbles: bool = False,
-) -> Figure:  # fmt: skip
+    measured: Trace | None = None,
+    predicted: Trace | None = None,
+    *,
+    title: str | None = None,
+    unit: str | None = None,
+    recorded: str | None = None,
+    lanes: Sequence[str] | None = None,
+    bubbles: bool = False,
+) -> Figure:
     """Draw one trace, or what was predicted (outlines) above what was measured (filled), lane by lane.
 
     title: the finding; by default makespan and idle share. unit: of the time axis, chosen to fit; "clock" for a
@@ -67,47 +83,60 @@ def draw_timeline(
     Raises ValueError when there is nothing to draw, KeyError for a lane that neither trace has.
     """
     layout = lay_out(measured, predicted, lanes, unit)
-    count, both = max(1, len(layout.rows)), len(layout.traces) > 1
+    count = max(1, len(layout.rows))
+    both = len(layout.traces) > 1
     row_height = min(max(9 / count, 0.2), 0.7 if both else 0.46)  # inches; nine of them make a tall figure
     figure, axes = style.new_figure(WIDTH, 1.6 + row_height * count + 0.35 * bool(recorded))
 
-    names = 6.6 * max(map(len, layout.rows), default=0)
-    points = (72 * WIDTH - names - 90) / (layout.end - layout.start)  # about how wide one unit of time comes out
-    margin = 0.004 * (layout.end - layout.start)
     for row, lane in enumerate(layout.rows):
         for name, trace in layout.traces.items():
-            offset, tall = BARS[name] if both else (LANE[0] + 0.03, LANE[1] - 0.06)
+            bottom, tall = BARS[name] if both else (LANE[0] + 0.03, LANE[1] - 0.06)
+            middle = row + bottom + tall / 2
             if bubbles:
                 gaps = _gaps(trace, lane, layout.per_second)
-                idle(axes, row + offset + tall / 2, gaps, height=tall if both else LANE[1])
-            spans, place = trace.only(lane=lane).spans, (row + offset, tall)
-            _draw_bars(axes, layout, spans, place, name, points)
-            share, middle = f"{layout.busy_share(lane, name)} busy", (1.0, row + offset + tall / 2)
-            beside(axes, middle, share, xycoords=("axes fraction", "data"), fontsize=FONT + 0.5, color=MUTED)
+                idle(axes, middle, gaps, height=tall if both else LANE[1])
+            spans = trace.only(lane=lane).spans
+            _draw_bars(axes, layout, spans, (row + bottom, tall), name)
+            _write_share(axes, layout, lane, name, middle)
             if tall * row_height * 72 > FONT + 1:
-                _write_labels(axes, layout, spans, row + offset + tall / 2, name, points)
+                _write_labels(axes, layout, spans, middle, name)
 
     lane_rows(axes, layout.rows, layout.start, layout.end, track=True)
+    _draw_time_axis(axes, layout)
+    lines = _draw_legend(axes, layout, bubbles)
+    with matplotlib.rc_context({"axes.titlepad": 12.0 + 18 * lines}):  # the legend stands between title and lanes
+        style.title(axes, title or layout.finding)
+    words = [layout.words]
+    if title:
+        words.insert(0, f"{title.rstrip('.')}.")
+    if recorded:
+        look: Any = {"xycoords": "axes fraction", "va": "top", "fontsize": FONT + 0.5, "bbox": RECORDED}
+        beside(axes, (0, 0), f"Recorded on another machine: {recorded}", (4, -46), **look)
+        words.append(f"Recorded: {recorded}.")
+    return style.describe(figure, " ".join(words))
+
+
+def _write_share(axes: Axes, layout: Layout, lane: str, name: str, middle: float) -> None:
+    """Write beside a lane's right end how much of the makespan it is busy."""
+    share = f"{layout.busy_share(lane, name)} busy"
+    beside(axes, (1.0, middle), share, xycoords=("axes fraction", "data"), fontsize=FONT + 0.5, color=MUTED)
+
+
+def _draw_time_axis(axes: Axes, layout: Layout) -> None:
+    margin = 0.004 * (layout.end - layout.start)
     axes.set_xlim(layout.start - margin, layout.end + margin)
     marks = ticks(layout.start, layout.end, whole=layout.unit not in PER_SECOND)
     axes.set_xticks([value for value, _ in marks], [text for _, text in marks])
     axes.set_xlabel(layout.axis_label)
-    lines = _draw_legend(axes, layout, bubbles)
-    with matplotlib.rc_context({"axes.titlepad": 12.0 + 18 * lines}):  # the legend stands between title and lanes
-        style.title(axes, title or layout.finding)
-    if recorded:
-        look: Any = {"xycoords": "axes fraction", "va": "top", "fontsize": FONT + 0.5, "bbox": RECORDED}
-        beside(axes, (0, 0), f"Recorded on another machine: {recorded}", (4, -46), **look)
-    said = (title and title.rstrip(".") + ".", layout.words, recorded and f"Recorded: {recorded}.")
-    return style.describe(figure, " ".join(part for part in said if part))
 
 
-def _draw_bars(
-    axes: Axes, layout: Layout, spans: Sequence[Span], place: tuple[float, float], name: str, points: float
-) -> None:
+def _draw_bars(axes: Axes, layout: Layout, spans: Sequence[Span], place: tuple[float, float], name: str) -> None:
     """Draw the spans of one lane: all of a kind at once, since a trace may hold thousands."""
+    points = layout.points
+    colors = layout.colors
     for kind in dict.fromkeys(span.kind for span in spans):
-        chosen, color = [span for span in spans if span.kind == kind], layout.colors[kind]
+        chosen = [span for span in spans if span.kind == kind]
+        color = colors[kind]
         extents = [(span.start * layout.per_second, span.duration * layout.per_second) for span in chosen]
         wide = [width * points > 4 for _, width in extents]
         if name == "predicted":
@@ -119,14 +148,18 @@ def _draw_bars(
             axes.broken_barh(extents, place, facecolors=color, edgecolors=edges, linewidths=0.7)
 
 
-def _write_labels(axes: Axes, layout: Layout, spans: Sequence[Span], middle: float, name: str, points: float) -> None:
+def _write_labels(axes: Axes, layout: Layout, spans: Sequence[Span], middle: float, name: str) -> None:
     """Write the longest label that fits into each span, or none."""
+    points = layout.points
+    letters = layout.letters
+    colors = layout.colors
     for span in spans:
         room = span.duration * layout.per_second * points - 3
-        fitting = (text for text in labels_for(span, layout.letters[span.kind]) if len(text) * FONT * 0.66 <= room)
-        if text := next(fitting, ""):
+        fitting = (text for text in labels_for(span, letters[span.kind]) if len(text) * FONT * 0.66 <= room)
+        text = next(fitting, "")
+        if text:
             center = (span.start + span.end) / 2 * layout.per_second
-            ink = INK if name == "predicted" else ink_on(layout.colors[span.kind])
+            ink = INK if name == "predicted" else ink_on(colors[span.kind])
             write(axes, center, middle, text, size=FONT, color=ink, va="center_baseline", clip_on=True)
 
 
@@ -184,9 +217,17 @@ class Layout:
         return end if end > self.start else self.start + 1.0
 
     @property
+    def points(self) -> float:
+        """About how many points wide one unit of time comes out, beside the names of the rows."""
+        names = 6.6 * max(map(len, self.rows), default=0)
+        return (72 * WIDTH - names - 90) / (self.end - self.start)
+
+    @property
     def axis_label(self) -> str:
         """The name of the time axis, with its unit."""
-        return f"time ({self.unit})" if self.unit in PER_SECOND else f"time ({self.unit} ticks)".replace("tick ", "")
+        if self.unit in PER_SECOND:
+            return f"time ({self.unit})"
+        return "time (ticks)" if self.unit == "tick" else f"time ({self.unit} ticks)"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -201,7 +242,9 @@ class Layout:
     def busy_share(self, lane: str, name: str) -> str:
         """Say which share of its trace's makespan a lane is busy."""
         trace = self.traces[name]
-        return format_share(trace.busy(lane) / trace.makespan if trace.makespan else 0.0)
+        if not trace.makespan:
+            return format_share(0.0)
+        return format_share(trace.busy(lane) / trace.makespan)
 
     @property
     def finding(self) -> str:
@@ -254,16 +297,20 @@ def lay_out(measured: Trace | None, predicted: Trace | None, lanes: Iterable[str
         raise ValueError("there is nothing to draw: give a measured trace, a predicted one, or both")
     known = tuple(dict.fromkeys(lane for trace in given.values() for lane in trace.lanes))
     rows = known if lanes is None else tuple(lanes)
-    if unknown := [lane for lane in rows if lane not in known]:
+    unknown = [lane for lane in rows if lane not in known]
+    if unknown:
         raise KeyError(f"no lane {unknown[0]!r} in what is drawn; its lanes are {', '.join(known) or 'none'}")
-    traces = {name: Trace((s for s in trace if s.lane in rows), rows) for name, trace in given.items()}
-    return Layout(rows, traces, unit or unit_for(max(trace.makespan for trace in traces.values())))
+    traces = {name: Trace((span for span in trace if span.lane in rows), rows) for name, trace in given.items()}
+    if not unit:
+        unit = unit_for(max(trace.makespan for trace in traces.values()))
+    return Layout(rows, traces, unit)
 
 
 def labels_for(span: Span, letter: str) -> tuple[str, str, str]:
     """Return what may be written into a span, longest first: ("load 3", "L3", "L")."""
     number = re.search(r"\d{1,6}$", span.label)
-    return span.label, letter + (number.group() if number else ""), letter
+    short = f"{letter}{number.group()}" if number else letter
+    return span.label, short, letter
 
 
 def ticks(start: float, end: float, whole: bool = False, at_most: int = 10) -> list[tuple[float, str]]:
@@ -271,7 +318,10 @@ def ticks(start: float, end: float, whole: bool = False, at_most: int = 10) -> l
     rough = (end - start) / at_most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999999)
-    step = max(step, 1.0) if whole else step
-    first, last = math.ceil(start / step - 1e-9), math.floor(end / step + 1e-9)
+    if whole:
+        step = max(step, 1.0)
+    # the hair's breadths let a start or an end that lies on a mark, but for rounding, have it
+    first = math.ceil(start / step - 1e-9)
+    last = math.floor(end / step + 1e-9)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return [(k * step, f"{k * step:.{digits}f}") for k in range(first, last + 1)]

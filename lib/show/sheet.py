@@ -24,8 +24,10 @@ from matplotlib.patheffects import withStroke
 
 from lib.show.style import GREY, HATCH, INK, MUTED, PAPER, ink_on, new_figure, pale, rank_color
 
-WIDTH, EDGE, LEFT = 9.0, 0.06, 1.35
-"""Inches: the width of a sheet, where titles and names of rows begin, and where cells begin."""
+# Inches: the width of a sheet, where titles and names of rows begin, and where cells begin.
+WIDTH = 9.0
+EDGE = 0.06
+LEFT = 1.35
 
 Mark: TypeAlias = Literal["plain", "padding", "dropped", "faded"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
@@ -47,7 +49,9 @@ class Cell:
     @property
     def hue(self) -> str | None:
         """The colour, or None for a white cell."""
-        return self.color or (None if self.rank is None else rank_color(self.rank))
+        if self.color:
+            return self.color
+        return None if self.rank is None else rank_color(self.rank)
 
 
 class CellPatch(FancyBboxPatch):
@@ -94,39 +98,80 @@ def write(axes: Axes, x: float, y: float, text: str, *, size: float = 10, color:
 
 
 def box(
-    axes: Axes, x: float, y: float, width: float, height: float, text: str = "", *, face: str = PAPER,
-    edge: str = GREY, line: float = 1.4, radius: float = 0.08, size: float = 10, ink: str | None = None,
-    zorder: float = 2, writing: Mapping[str, Any] | None = None, **look: Any,
-) -> FancyBboxPatch:  # fmt: skip
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    text: str = "",
+    *,
+    face: str = PAPER,
+    edge: str = GREY,
+    line: float = 1.4,
+    radius: float = 0.08,
+    size: float = 10,
+    ink: str | None = None,
+    zorder: float = 2,
+    writing: Mapping[str, Any] | None = None,
+    **look: Any,
+) -> FancyBboxPatch:
     """Draw a rounded box around a text, its centre at (x, y); return it, for arrows between boxes.
 
     line: width of the edge, in points. ink: colour of the text, by default what can be read on `face`. writing: more
     about the text, as `write` takes it; further keywords (hatch, linestyle …) are the box's.
     """
     shape = FancyBboxPatch(
-        (x - width / 2, y - height / 2), width, height, boxstyle=f"round,pad=0,rounding_size={radius}",
-        facecolor=face, edgecolor=edge, linewidth=line, zorder=zorder, **look,
-    )  # fmt: skip
+        (x - width / 2, y - height / 2),
+        width,
+        height,
+        boxstyle=f"round,pad=0,rounding_size={radius}",
+        facecolor=face,
+        edgecolor=edge,
+        linewidth=line,
+        zorder=zorder,
+        **look,
+    )
     axes.add_patch(shape)
     if text:
-        color = ink or (INK if face == "none" else ink_on(face))
-        write(axes, x, y, text, size=size, color=color, **{"zorder": zorder + 1, **(writing or {})})
+        if not ink:
+            ink = INK if face == "none" else ink_on(face)
+        above = {"zorder": zorder + 1, **(writing or {})}
+        write(axes, x, y, text, size=size, color=ink, **above)
     return shape
 
 
 def arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], *, color: str = INK, width: float = 1.6,
-    head: float = 13, bend: float = 0.0, style: str = "-|>", gap: float | tuple[float, float] = 0.0, **look: Any,
-) -> FancyArrowPatch:  # fmt: skip
+    axes: Axes,
+    start: tuple[float, float],
+    end: tuple[float, float],
+    *,
+    color: str = INK,
+    width: float = 1.6,
+    head: float = 13,
+    bend: float = 0.0,
+    style: str = "-|>",
+    gap: float | tuple[float, float] = 0.0,
+    **look: Any,
+) -> FancyArrowPatch:
     """Draw an arrow; bend: of the line, 0 is straight. gap: points left free at both ends, or at (start, end).
 
     width and head in points. Further keywords (linestyle, alpha, zorder, patchA …) are the patch's.
     """
-    before, after = gap if isinstance(gap, tuple) else (gap, gap)
+    if not isinstance(gap, tuple):
+        gap = (gap, gap)
+    before, after = gap
     patch = FancyArrowPatch(
-        start, end, arrowstyle=style, connectionstyle=f"arc3,rad={bend}", mutation_scale=head, color=color,
-        linewidth=width, shrinkA=before, shrinkB=after, **look,
-    )  # fmt: skip
+        start,
+        end,
+        arrowstyle=style,
+        connectionstyle=f"arc3,rad={bend}",
+        mutation_scale=head,
+        color=color,
+        linewidth=width,
+        shrinkA=before,
+        shrinkB=after,
+        **look,
+    )
     axes.add_patch(patch)
     return patch
 
@@ -155,35 +200,60 @@ def cell_font(axes: Axes, largest: float = 12) -> float:
     """Return the size of type, 9 points at least, that fits two digits into one cell of these axes."""
     figure = axes.get_figure()
     inches = figure.get_size_inches() if isinstance(figure, Figure) else (9.0, 3.0)
-    (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
+    x0, x1 = axes.get_xlim()
+    y0, y1 = axes.get_ylim()
     points = 72 * min(inches[0] / abs(x1 - x0), inches[1] / abs(y1 - y0))
     return max(9.0, min(largest, 0.42 * points))
 
 
 def draw_cell(axes: Axes, x: float, y: float, cell: Cell, *, size: float = 0.88, font: float = 12) -> CellPatch:
     """Draw one cell with its centre at (x, y); `size` is the side of the square, `font` in points."""
-    hue, plain, dropped = cell.hue, cell.mark == "plain", cell.mark == "dropped"
-    face = PAPER
-    if hue and not dropped:
-        face = hue if plain else pale(hue, 0.15 if cell.mark == "faded" else 0.22)
-    edge: Any = {"edgecolor": GREY, "linestyle": (0, (2, 1.5))} if dropped else {"edgecolor": hue or MUTED}
+    hue = cell.hue
+    dropped = cell.mark == "dropped"
     patch = CellPatch(
-        (x - size / 2, y - size / 2), size, size, boxstyle=f"round,pad=0,rounding_size={0.18 * size}",
-        facecolor=face, linewidth=1.2, hatch=HATCH["padding"] if cell.mark == "padding" else None, zorder=2, **edge,
-    )  # fmt: skip
-    patch.cell, patch.at = cell, (x, y)
+        (x - size / 2, y - size / 2),
+        size,
+        size,
+        boxstyle=f"round,pad=0,rounding_size={0.18 * size}",
+        facecolor=_face(cell),
+        edgecolor=GREY if dropped else hue or MUTED,
+        linestyle=(0, (2, 1.5)) if dropped else "solid",
+        linewidth=1.2,
+        hatch=HATCH["padding"] if cell.mark == "padding" else None,
+        zorder=2,
+    )
+    patch.cell = cell
+    patch.at = (x, y)
     axes.add_patch(patch)
     if dropped:
         arms = np.array([-0.4, 0.4]) * size
         for sign in (1, -1):
             axes.plot(x + arms, y + sign * arms, color=GREY, linewidth=1.2, zorder=2.5)
     if cell.index != "":
-        look: Any = {"va": "center_baseline", "zorder": 3, "fontweight": "bold" if hue and plain else "normal"}
+        bold = hue and cell.mark == "plain"
+        look: Any = {"va": "center_baseline", "zorder": 3, "fontweight": "bold" if bold else "normal"}
         if cell.mark in ("padding", "dropped"):  # the text stays readable on the hatch, and the hatch visible
             look["path_effects"] = [withStroke(linewidth=2.6, foreground=PAPER)]
-        ink = MUTED if dropped else ink_on(face) if plain else INK
-        write(axes, x, y, str(cell.index), size=font, color=ink, **look)
+        write(axes, x, y, str(cell.index), size=font, color=_ink(cell), **look)
     return patch
+
+
+def _face(cell: Cell) -> str:
+    """Return the colour that fills a cell: the whole hue is for those that are plainly somebody's."""
+    if not cell.hue or cell.mark == "dropped":
+        return PAPER
+    if cell.mark == "plain":
+        return cell.hue
+    return pale(cell.hue, 0.15 if cell.mark == "faded" else 0.22)
+
+
+def _ink(cell: Cell) -> str:
+    """Return the colour of what is written in a cell."""
+    if cell.mark == "dropped":
+        return MUTED
+    if cell.mark == "plain":
+        return ink_on(_face(cell))
+    return INK
 
 
 def draw_strip(axes: Axes, x: float, y: float, cells: Iterable[Cell], side: float = 0.34) -> None:
@@ -194,13 +264,23 @@ def draw_strip(axes: Axes, x: float, y: float, cells: Iterable[Cell], side: floa
 
 
 def draw_cells(
-    axes: Axes, cells: Iterable[Cell], *, x: float = 0, y: float = 0, columns: int | None = None, size: float = 0.88,
+    axes: Axes,
+    cells: Iterable[Cell],
+    *,
+    x: float = 0,
+    y: float = 0,
+    columns: int | None = None,
+    size: float = 0.88,
     font: float | None = None,
-) -> list[CellPatch]:  # fmt: skip
+) -> list[CellPatch]:
     """Draw cells side by side from (x, y) on; with `columns` a new row begins after so many."""
-    font = cell_font(axes) if font is None else font
-    places = ((cell, divmod(number, columns) if columns else (0, number)) for number, cell in enumerate(cells))
-    return [draw_cell(axes, x + column, y + row, cell, size=size, font=font) for cell, (row, column) in places]
+    if font is None:
+        font = cell_font(axes)
+    drawn = []
+    for number, cell in enumerate(cells):
+        row, column = divmod(number, columns) if columns else (0, number)
+        drawn.append(draw_cell(axes, x + column, y + row, cell, size=size, font=font))
+    return drawn
 
 
 def draw_legend(

@@ -21,15 +21,37 @@ from PIL import Image
 
 Arguments = ParamSpec("Arguments")
 
-INK, MUTED, GRID, PAPER = "#22272e", "#5b6470", "#e3e6ea", "#ffffff"
-BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
-PINK, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#9aa3ad"
+INK = "#22272e"
+MUTED = "#5b6470"
+GRID = "#e3e6ea"
+PAPER = "#ffffff"
+BLUE = "#0072b2"
+ORANGE = "#e69f00"
+GREEN = "#009e73"
+RED = "#d55e00"
+PINK = "#cc79a7"
+SKY = "#56b4e9"
+YELLOW = "#f0e442"
+GREY = "#9aa3ad"
 
 PALETTE: dict[str, str] = {
-    "compute": BLUE, "forward": BLUE, "backward": GREEN, "input": PINK, "weight": YELLOW, "recompute": PINK,
-    "copy": ORANGE, "load": ORANGE, "read": YELLOW, "pin": PINK, "transfer": SKY, "step": BLUE, "wait": GREY,
-    "idle": PAPER, "fault": RED, "recorded": PINK,
-}  # fmt: skip
+    "compute": BLUE,
+    "forward": BLUE,
+    "backward": GREEN,
+    "input": PINK,
+    "weight": YELLOW,
+    "recompute": PINK,
+    "copy": ORANGE,
+    "load": ORANGE,
+    "read": YELLOW,
+    "pin": PINK,
+    "transfer": SKY,
+    "step": BLUE,
+    "wait": GREY,
+    "idle": PAPER,
+    "fault": RED,
+    "recorded": PINK,
+}
 """Colour of each kind of span; the same kind has the same colour in every notebook."""
 
 RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
@@ -37,7 +59,8 @@ RANKS = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY)
 
 HATCH: dict[str, str] = {"padding": "////", "bubble": "....", "dropped": "xxxx", "wait": "\\\\\\\\"}
 
-TRACK, DOTS = "#f1f3f6", "#aab3bd"
+TRACK = "#f1f3f6"
+DOTS = "#aab3bd"
 IDLE: Any = {"facecolor": TRACK, "edgecolor": DOTS, "hatch": HATCH["bubble"], "linewidth": 0}
 """A lane that does nothing, and the dots on it; together the sign for idle, in pictures and in legends."""
 
@@ -45,16 +68,36 @@ RECORDED: Any = {"boxstyle": "round,pad=0.4", "facecolor": PINK + "2b", "edgecol
 """The frame of a text that says on which other machine something was recorded."""
 
 STYLE: Any = {  # matplotlib types its settings by name, and the names differ between its versions
-    "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 13, "axes.titleweight": "bold",
-    "axes.titlelocation": "left", "axes.titlepad": 12, "axes.labelsize": 11, "axes.labelcolor": MUTED,
-    "axes.edgecolor": GREY, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
-    "axes.grid": False, "grid.color": GRID, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
-    "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.frameon": False, "legend.fontsize": 10,
-    "hatch.linewidth": 0.8, "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 13,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 12,
+    "axes.labelsize": 11,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "grid.color": GRID,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "hatch.linewidth": 0.8,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "savefig.facecolor": PAPER,
     "lines.linewidth": 2.0,
-}  # fmt: skip
+}
 
-DOTS_PER_INCH, SHOWN_PER_INCH = 150, 96
+DOTS_PER_INCH = 150
+SHOWN_PER_INCH = 96
 
 COLORS = 64
 """So many colours a stored picture has; flat fills and the soft edges of letters need no more."""
@@ -94,14 +137,24 @@ def rank_color(rank: int) -> str:
 
 def ink_on(color: str) -> str:
     """Return black or white, whichever can be read on `color` (relative luminance as WCAG defines it)."""
-    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
-    return INK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.30 else PAPER
+    red, green, blue = (_linear(channel / 255) for channel in _channels(color))
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return INK if luminance > 0.30 else PAPER
+
+
+def _channels(color: str) -> tuple[int, int, int]:
+    """Return red, green and blue of "#rrggbb", 0 to 255."""
+    return int(color[1:3], 16), int(color[3:5], 16), int(color[5:7], 16)
+
+
+def _linear(channel: float) -> float:
+    """Return how much light a channel gives (the inverse of sRGB's curve), both 0 to 1."""
+    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
 def mixed(color: str, other: str, share: float) -> str:
     """Return `color` with a share of another in it; both as "#rrggbb"."""
-    pairs = ((int(color[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    pairs = zip(_channels(color), _channels(other), strict=True)
     return "#" + "".join(f"{round(mine + (its - mine) * share):02x}" for mine, its in pairs)
 
 
@@ -127,8 +180,10 @@ def headline(figure: Figure, finding: str) -> None:
 
 def source_note(figure: Figure, source: str, *, recorded: bool = False) -> None:
     """Write below a figure where its numbers come from; in the frame of what was `recorded` on another machine."""
-    look: Any = {"x": 0.02, "bbox": RECORDED} if recorded else {"x": 0.01, "color": MUTED}
-    figure.supxlabel(source, ha="left", fontsize=9.5, **look)
+    if recorded:
+        figure.supxlabel(source, x=0.02, ha="left", fontsize=9.5, bbox=RECORDED)
+    else:
+        figure.supxlabel(source, x=0.01, ha="left", fontsize=9.5, color=MUTED)
 
 
 def describe(figure: Figure, text: str) -> Figure:
@@ -143,11 +198,11 @@ def alt_text(figure: Figure) -> str:
     text = str(figure.get_label())
     if text:
         return text
-    parts = [
-        ", ".join(part for part in (a.get_title("left") or a.get_title(), a.get_xlabel(), a.get_ylabel()) if part)
-        for a in figure.axes
-    ]
-    return "Figure: " + ("; ".join(part for part in parts if part) or "no description")
+    described = []
+    for axes in figure.axes:
+        words = (axes.get_title("left") or axes.get_title(), axes.get_xlabel(), axes.get_ylabel())
+        described.append(", ".join(word for word in words if word))
+    return "Figure: " + ("; ".join(words for words in described if words) or "no description")
 
 
 def png(figure: Figure, colors: int | None = COLORS) -> bytes:
@@ -155,13 +210,14 @@ def png(figure: Figure, colors: int | None = COLORS) -> bytes:
 
     colors: None keeps all of them and is faster, for a picture that is not stored.
     """
-    full, few = io.BytesIO(), io.BytesIO()
+    full = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         pillow = {"compress_level": 1 if colors is None else 0}
         figure.savefig(full, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=pillow)
     if colors is None:
         return full.getvalue()
     picture = Image.open(full).convert("RGB")  # opaque: the paper is part of every figure
+    few = io.BytesIO()
     _reduced(picture, colors).save(few, format="png", optimize=True, dpi=(DOTS_PER_INCH, DOTS_PER_INCH))
     return few.getvalue()
 
@@ -169,18 +225,25 @@ def png(figure: Figure, colors: int | None = COLORS) -> bytes:
 def _reduced(picture: Image.Image, colors: int) -> Image.Image:
     # The fills keep their colours, or light grey would turn light blue; the soft edges of letters and lines share the
     # rest, which Pillow chooses by maximum coverage: its way with the smallest worst difference.
-    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    method = Image.Quantize.MAXCOVERAGE
+    dither = Image.Dither.NONE
     counted: list[Any] = picture.getcolors(picture.width * picture.height) or []
     often = [color for _, color in sorted(counted, reverse=True)]
+    fills = often[: 3 * colors // 8]
     rest = picture.quantize(colors, method=method, dither=dither).getpalette() or []
+    edges = list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
     chosen: list[tuple[int, ...]] = []
-    for color in often[: 3 * colors // 8] + list(zip(rest[::3], rest[1::3], rest[2::3], strict=True)):
+    for color in fills + edges:
         # Pillow looks a colour up to within 4 steps: a neighbour so close would take the fill's place.
-        if all(max(abs(a - b) for a, b in zip(color, other, strict=True)) > 8 for other in chosen):
+        if all(_distance(color, other) > 8 for other in chosen):
             chosen.append(color)
     palette = Image.new("P", (1, 1))
     palette.putpalette([channel for color in chosen[:colors] for channel in color])
     return picture.quantize(palette=palette, dither=dither)
+
+
+def _distance(color: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return max(abs(mine - its) for mine, its in zip(color, other, strict=True))
 
 
 def shown_size(figure: Figure) -> tuple[int, int]:

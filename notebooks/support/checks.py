@@ -18,8 +18,12 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from support.kit.mistakes import Mistake
+from support.kit.portable import lacking
+from support.kit.raised import told_of
 
 Status = Literal["open", "right", "wrong", "note"]
 SIGN: dict[Status, str] = {"open": "○", "right": "✓", "wrong": "✗", "note": "→"}
@@ -118,6 +122,11 @@ class Tried:
     known: tuple[Any, ...] = ()
 
 
+def _is_missing(answer: Any) -> bool:
+    """Say whether a stub's value still stands in place of an answer."""
+    return answer is None or answer is ...
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Guess:
     """A prediction that a notebook asks for. Call it with the guess, and with what the notebook knows, if `truth` asks.
@@ -176,7 +185,7 @@ class Exercise:
     what       names what is compared
     reference  a right answer: a function, a class, a value; a tuple of them if `answers` is more than 1
     cases      arguments by name in which functions are compared, or a function that makes them; none: it is a value
-    mistakes   a sentence: the famous wrong answer of which it is said
+    mistakes   a sentence: the famous wrong answer of which it is said, or a Mistake that names others it contains
     view       turns an answer into the function of a case whose results are compared, so that they can be read
     name       what is "not attempted yet", where that is not `what`
     methods    that the reader fills in, where the answer is a class
@@ -199,21 +208,73 @@ class Exercise:
     tolerance: float = 0.0
     judge: Callable[[Exercise, Any], Verdict] | None = None
     answers: int = 1
+    famous: tuple[Mistake, ...] = field(init=False)
+    """The mistakes once more, each with its sentence and the sentences of those that it contains."""
+
+    def __post_init__(self) -> None:
+        """Read the table of mistakes: afterwards `mistakes` has plain answers. Raises ValueError for an unknown one."""
+        famous = [
+            replace(given if isinstance(given, Mistake) else Mistake(given), sentence=sentence)
+            for sentence, given in self.mistakes.items()
+        ]
+        for mistake in famous:
+            unknown = set(mistake.contains) - self.mistakes.keys()
+            if unknown:
+                raise ValueError(
+                    f"{self.what}: {mistake.sentence!r} contains {unknown}, which is no mistake here"
+                )
+        object.__setattr__(self, "famous", tuple(famous))
+        object.__setattr__(self, "mistakes", {mistake.sentence: mistake.answer for mistake in famous})
 
     def __call__(self, *answers: Any) -> Verdict:
         """Say what an answer is worth: open if a part of it is still a stub, otherwise right or wrong."""
         if len(answers) != self.answers:
             raise TypeError(f"{self.what}: {self.answers} answer(s) expected, not {len(answers)}")
-        if any(answer is None or answer is ... for answer in answers):
+        for answer in answers:
+            for method in self.methods:
+                if not (_is_missing(answer) or hasattr(answer, method)):
+                    return self.wrong(f"{getattr(answer, '__name__', answer)} has no {method}.")
+        parts = self.parts(*answers)
+        stubs = [name for name, part in parts.items() if _is_missing(part) or untouched(part)]
+        if len(stubs) == len(parts):
             return not_attempted(self.name or self.what)
-        for name in self.methods:
-            if lacking := next((answer for answer in answers if not hasattr(answer, name)), None):
-                return self.wrong(f"{getattr(lacking, '__name__', lacking)} has no {name}.")
-        parts = [getattr(answer, name) for answer in answers for name in self.methods] or answers
-        if any(untouched(part) for part in parts):
-            return not_attempted(self.name or self.what)
+        if stubs:
+            return Verdict("open", f"{self.name or self.what}: still the stub: {', '.join(stubs)}.")
         answer = answers if self.answers > 1 else answers[0]
         return self.judge(self, answer) if self.judge else self.compare(answer)
+
+    def parts(self, *answers: Any) -> dict[str, Any]:
+        """Return what the reader fills in, by name: each answer, each method of a class."""
+        references = self.reference if self.answers > 1 else (self.reference,)
+        words = (self.name or self.what).split(" and ")
+        parts: dict[str, Any] = {}
+        for number, (answer, reference) in enumerate(zip(answers, references, strict=True)):
+            named_by_what = words[number] if len(words) == self.answers else f"answer {number + 1}"
+            name = getattr(answer, "__name__", getattr(reference, "__name__", named_by_what))
+            if not self.methods:
+                parts[name] = answer
+            for method in self.methods:
+                inside = method if self.answers == 1 else f"{name}.{method}"
+                parts[inside] = None if _is_missing(answer) else getattr(answer, method)
+        return parts
+
+    def all_cases(self) -> list[Mapping[str, Any]]:
+        """Return the cases as data."""
+        return list(self.cases() if callable(self.cases) else self.cases)
+
+    def needs(self) -> dict[str, set[str]]:
+        """Return what a page's Python lacks, torch above all, to make the cases, the answers, and to judge."""
+        return {
+            "cases": lacking(self.cases, *([] if self.judge else self.all_cases())),
+            "reference": lacking(self.reference),
+            "mistakes": lacking(*self.mistakes.values()),
+            "judge": lacking(self.view, self.fault, self.judge),
+        }
+
+    @property
+    def portable(self) -> bool:
+        """Say whether a page can check it: cases, reference, mistakes and judging need no torch and no threads."""
+        return not any(self.needs().values())
 
     def right(self, said: str) -> Verdict:
         """Return a judge's verdict that an answer is right."""
@@ -295,7 +356,7 @@ def check_function(
         where = ", ".join(f"{name} = {_short(value)}" for name, value in case.items())
         got, error = _called(answer, case, expected)
         if error is not None:
-            return Verdict("wrong", f"{what}: for {where} your code raised {type(error).__name__}: {error}")
+            return Verdict("wrong", f"{what}: for {where} {told_of(error)}")
         suspects = {
             why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)
         }

@@ -10,21 +10,19 @@ source_of, write_module   the text of what a cell defines: a new process can't i
 
 from __future__ import annotations
 
-import ast
-import linecache
 import multiprocessing
 import os
 import pickle
 import signal
 import tempfile
 import textwrap
-import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -37,16 +35,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib.arguments import integer
 from lib.training.launch import LOOPBACK, signal_name
+from support.kit.source import source_of as source_of
+from support.kit.threads import Aside, StuckError, Waits
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
 AFTER = 3.0  # seconds that the others may take when a real rank has failed
 
 
-class StuckError(RuntimeError):
-    """The ranks would wait for ever; the message says who waits for what."""
-
-
-class World:
+class World(Waits):
     """What imitated ranks share: messages on their way, collectives begun, who waits, and counts for a check.
 
     sent: values that each rank has sent. posted: (from, to) of each message. events: (rank, what) in the order in which
@@ -55,43 +51,26 @@ class World:
     """
 
     def __init__(self, size: int) -> None:
+        super().__init__(everybody=lambda: self.size - len(self._ended))
         self.size = integer("world_size", size, at_least=1)
-        self.changed = threading.Condition()
         self.messages: dict[tuple[int, int], deque[Message]] = {}
         self.calls: list[dict[int, tuple[str, Any, Tensor]]] = []
         self.sent: Counter[int] = Counter()
         self.posted: list[tuple[int, int]] = []
         self.events: list[tuple[int, str]] = []
         self.unwaited: dict[int, list[str]] = {rank: [] for rank in range(size)}
-        self._waiting: dict[int, tuple[str, Callable[[], bool]]] = {}
         self._ended: set[int] = set()
-        self._stuck = ""
-
-    def wait(self, rank: int, what: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready`; raises StuckError as soon as no rank can go on any more. Called with the lock held."""
-        self._waiting[rank] = what, ready
-        self._look()
-        self.changed.wait_for(lambda: ready() or bool(self._stuck))
-        del self._waiting[rank]
-        if not ready():
-            raise StuckError(self._stuck)
 
     def end(self, rank: int) -> None:
         """Note that a rank has returned, or raised."""
         with self.changed:
             self._ended.add(rank)
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
-        waits = sorted(self._waiting.items())
-        if (
-            waits
-            and len(waits) + len(self._ended) == self.size
-            and not any(ready() for _, (_, ready) in waits)
-        ):
-            told = [f"rank {rank} waits in {what}" for rank, (what, _) in waits]
-            self._stuck = ", ".join(told + [f"rank {rank} has ended" for rank in sorted(self._ended)])
-        self.changed.notify_all()
+    def told(self) -> str:
+        """Say what each rank waits for, and which have ended."""
+        waiting = [f"rank {rank} waits in {self.waiting[rank][0]}" for rank in sorted(self.waiting)]
+        return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
 
 
 class Message:
@@ -256,41 +235,26 @@ def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[An
 
     Raises what a rank raised, its own errors before the StuckError of those that waited for it; TimeoutError.
     """
-    world, results = World(world_size), [None] * world_size
-    errors: dict[int, Exception] = {}
+    world = World(world_size)
 
-    def live(rank: int) -> None:
+    def live(rank: int) -> Any:
         try:
-            results[rank] = function(Imitation(world, rank))
-        except Exception as error:
-            errors[rank] = error
+            return function(Imitation(world, rank))
         finally:
             world.end(rank)
 
-    threads = [threading.Thread(target=live, args=(rank,), daemon=True) for rank in range(world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    if any(thread.is_alive() for thread in threads):
+    with Aside(*(partial(live, rank) for rank in range(world_size))) as aside:
+        over = aside.over(PATIENCE)
+        world.close()
+    if not over:
         raise TimeoutError(f"the ranks were not done after {PATIENCE:g} s")
+    errors = [run.error for run in aside.runs if run.error is not None]
     if errors:
-        raise min(errors.values(), key=lambda error: isinstance(error, StuckError))
-    return results, world
+        raise min(errors, key=lambda error: isinstance(error, StuckError))
+    return [run.result for run in aside.runs], world
 
 
 # ---- real ranks
-
-
-def source_of(thing: Any) -> str:
-    """Return the text of a function or class, of a cell or a module. Raises ValueError if there is none to be found."""
-    parts = (getattr(part, "__func__", part) for part in (thing, *vars(thing).values()))
-    codes = (part.__code__ for part in parts if hasattr(part, "__code__"))
-    text = "".join(linecache.getlines(next((code.co_filename for code in codes), "")))
-    for node in ast.parse(text).body:
-        if getattr(node, "name", "") == thing.__name__:
-            return ast.get_source_segment(text, node) or ""
-    raise ValueError(f"no text of {thing.__name__}: define it in a cell of its own")
 
 
 def write_module(path: str | os.PathLike[str], *things: Any) -> None:

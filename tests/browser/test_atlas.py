@@ -12,7 +12,7 @@ import pytest
 
 from lib.show.explore import Explorer, choice, explore, steps, switch
 from lib.show.style import alt_text, describe, new_figure
-from tests.support.test_exercises import GUESSES, ROOMS
+from tests.rooms import GUESSES, ROOMS
 from tools.site import atlas, guesses
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ def read(text: str, kind: str) -> Any:
 def test_a_page_comments_on_a_guess_as_the_check_does(tmp_path: Path, offline: Page) -> None:
     offline.goto(write(tmp_path / "page.html"))
     for name in ASKED:
-        (room, function), (right, wrong, *known) = name.split("."), GUESSES[name]
-        check = getattr(ROOMS[room], function)
+        function = name.partition(".")[2]
+        check = GUESSES[name]
+        right, wrong, known = check.tried.right, check.tried.wrong, check.tried.known
         with guesses.one_truth(check, known, {}):
             data = {"name": function, **guesses.exported(check, *known)}
             texts = typed(data, right, wrong)

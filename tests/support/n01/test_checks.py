@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebook 01; what all have in common is in test_exercises."""
+"""What is particular about the checks of notebook 01; what all have in common is in test_detectors."""
 
 import multiprocessing
 import multiprocessing.dummy as threads

@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebook 03; what all exercises have in common is in test_exercises."""
+"""What is particular about the checks of notebook 03; what all exercises have in common is in test_detectors."""
 
 import pytest
 import torch

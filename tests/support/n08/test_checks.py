@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebook 08; what all exercises have in common is in test_exercises."""
+"""What is particular about the checks of notebook 08; what all exercises have in common is in test_detectors."""
 
 import itertools
 

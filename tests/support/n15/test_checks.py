@@ -1,4 +1,4 @@
-"""What is particular about the checks of notebook 15; what all exercises have in common is in test_exercises."""
+"""What is particular about the checks of notebook 15; what all exercises have in common is in test_detectors."""
 
 import torch
 from torch.nn import functional as F

@@ -1,0 +1,65 @@
+"""A guess that is right or not: near the truth lie the famous wrong answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+from support.checks import Guess
+
+
+def read_number(my_guess: object, unit: str = "") -> object:
+    """Read a number as it was meant: 0.75, "0.75", "3/4", "75 %", and "8 ticks" where the unit is ticks.
+
+    Where the unit is per cent, "43 %" is 43, and a share, 0.43, too. What is no number stays as it is.
+    """
+    if isinstance(my_guess, bool):
+        return my_guess
+    value: object = my_guess
+    if isinstance(my_guess, str):
+        text = my_guess.strip().removesuffix(unit).replace(" ", "")
+        share = text.endswith("%")
+        with suppress(ValueError, ZeroDivisionError):
+            value = float(Fraction(text.removesuffix("%")))
+            if share:
+                value /= 100
+    elif isinstance(my_guess, Fraction):
+        value = float(my_guess)
+    if unit == "%" and isinstance(value, float) and 0 < value < 1:
+        return 100 * value
+    return value
+
+
+def exact_number(
+    what: str,
+    truth: Callable[..., float],
+    unit: str = "",
+    said: Mapping[float, str] | None = None,
+    *,
+    digits: int = 6,
+    **more: Any,
+) -> Guess:
+    """Make a guess that is right or not. said: what to say of which famous wrong number.
+
+    digits: significant ones that count. more: other fields of a Guess.
+    """
+
+    def text(value: float) -> str:
+        return f"{value:.{digits}g}"
+
+    def read(my_guess: object) -> object:
+        value = read_number(my_guess, unit)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return value
+        return text(value)
+
+    return Guess(
+        what,
+        lambda *known, **named: text(truth(*known, **named)),
+        unit,
+        read=read,
+        said={text(wrong): why for wrong, why in (said or {}).items()},
+        **more,
+    )

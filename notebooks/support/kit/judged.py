@@ -1,0 +1,55 @@
+"""One judge for all exercises whose answers must be tried out, since results alone don't say what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from support.checks import Exercise, Verdict
+from support.kit.raised import known_by, told_of
+
+Trial: TypeAlias = Callable[[Any], str]
+"""Says what is wrong with an answer in one or two sentences, "" if nothing."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a trial of an answer came to: the sentence, and by what it is recognised in another answer."""
+
+    said: str
+    known_by: str
+
+
+def judged(
+    fault: Trial, praise: str, *, around: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Callable[[Exercise, Any], Verdict]:
+    """Make a judge of what says a fault. It always catches: an exception is told with its case and place.
+
+    A famous mistake is recognised by its fault, which is that of the answer; how a mistake fares is tried once, and
+    only behind a wrong answer. around: in what each trial runs, as `torch.random.fork_rng`.
+    """
+    of_mistakes: dict[str, _Seen] = {}
+
+    def tried(answer: Any) -> _Seen:
+        with around():
+            try:
+                said = fault(answer)
+            except (Exception, SystemExit) as error:
+                return _Seen(told_of(error), known_by(error))
+            return _Seen(said, said)
+
+    def judge(exercise: Exercise, answer: Any) -> Verdict:
+        seen = tried(answer)
+        if not seen.said:
+            return exercise.right(praise)
+        for sentence, mistake in exercise.mistakes.items():
+            if sentence not in of_mistakes:
+                of_mistakes[sentence] = tried(mistake)
+            if of_mistakes[sentence].known_by == seen.known_by:
+                already_there = sentence in seen.said
+                return exercise.wrong(seen.said if already_there else f"{seen.said} {sentence}")
+        return exercise.wrong(seen.said)
+
+    return judge

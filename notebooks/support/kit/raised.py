@@ -1,0 +1,94 @@
+"""What a check says of an exception: in which case it was raised, what it is, and where in the reader's own code.
+
+in_case   a context manager: whatever is raised inside is told with the case
+told_of   the sentence about an exception
+Finding   raised by a trial of ours, deep inside the reader's call: its text is what the check says
+"""
+
+from __future__ import annotations
+
+import linecache
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+_LIB = find_spec("lib")
+#: Files below these folders are not the reader's: ours, Python's own, installed packages.
+NOT_THE_READERS = (
+    str(Path(__file__).resolve().parents[1]),
+    *(_LIB.submodule_search_locations or () if _LIB else ()),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+LONGEST = 300  # characters of an exception's own text that are quoted
+
+
+class Finding(Exception):
+    """What a trial has found out about an answer, raised inside the reader's call. Its text is a whole sentence."""
+
+
+class InCaseError(Exception):
+    """An exception of the reader's code, with the case in which it was raised."""
+
+    def __init__(self, case: str, error: BaseException) -> None:
+        super().__init__(case)
+        self.case = case
+        self.error = error
+
+
+@contextmanager
+def in_case(case: str) -> Iterator[None]:
+    """Note of whatever is raised inside in which case it was; the innermost case counts."""
+    try:
+        yield
+    except (Finding, InCaseError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise InCaseError(case, error) from error
+
+
+def named(error: BaseException) -> str:
+    """Return type and first line of an exception, as "KeyError: 3"; no colon if it says nothing."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    said = lines[0] if len(lines[0]) <= LONGEST else lines[0][: LONGEST - 1] + "…"
+    return f"{type(error).__name__}: {said}"
+
+
+def place(error: BaseException) -> str:
+    """Return the last line of the reader's code that an exception or its cause went through, "" if there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_the_readers(frame.filename):
+            line = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            quoted = f": `{line}`" if line else ""
+            return f"in {frame.name}, line {frame.lineno}{quoted}"
+    return place(error.__cause__) if error.__cause__ is not None else ""
+
+
+def told_of(error: BaseException) -> str:
+    """Return what a check says of an exception: the reader's own, or ours over what the reader's code has given."""
+    if isinstance(error, Finding):
+        return str(error)
+    if isinstance(error, InCaseError):
+        return f"{error.case}: {told_of(error.error)}"
+    where = place(error)
+    said = named(error)
+    if where:
+        return f"your code raised {said} ({where})."
+    return f"what your code gives can't be used here: {said.removesuffix('.')}."
+
+
+def known_by(error: BaseException) -> str:
+    """Return by what an exception is recognised: case and text, whatever the line."""
+    if isinstance(error, InCaseError):
+        return f"{error.case}: {known_by(error.error)}"
+    return named(error)
+
+
+def _is_the_readers(filename: str) -> bool:
+    if filename.startswith("<frozen"):
+        return False
+    return not filename.startswith(NOT_THE_READERS)

@@ -1,0 +1,180 @@
+"""No sentence is false of the answer that gets it: every detector of every exercise on every answer that we know.
+
+A detector is a mistake of an exercise, known by what it does. The verdict says the sentence of the first that fits, so
+two that can't be told apart show here: the later one gets the earlier one's sentence.
+"""
+
+import re
+
+import pytest
+
+from tests.rooms import EXERCISES, ROOMS
+from tests.support.exercises import as_tuple, ask, be_patient, parts_of_each, written_with
+from tests.support.known_faults import KNOWN
+
+PATIENCE = 0.6
+
+#: A missing `return` is told by what came of the None, in all others as "returned None"
+NONE_TOLD_OTHERWISE = {
+    "n00.check_step",
+    *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
+    *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
+    *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
+    *("n12.check_mini", "n13.check_prefetch", "n13.check_streamed"),
+    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
+    *("n15.check_pipeline_step", "n15.check_average"),
+}
+
+
+def stub(*arguments, **named): ...
+
+
+def gives_none(*arguments, **named):
+    list(arguments)
+
+
+def gives_a_number(*arguments, **named):
+    return 42 + len(arguments) * 0
+
+
+def gives_a_word(*arguments, **named):
+    return "forty-two" + "" * len(arguments)
+
+
+def gives_an_empty_list(*arguments, **named):
+    return list(arguments[:0])
+
+
+def raises_a_bare_number(*arguments, **named):
+    raise KeyError(7)
+
+
+#: Answers that no detector knows.
+ODD = {
+    "gives None": gives_none,
+    "raises a bare number": raises_a_bare_number,
+    "gives a number": gives_a_number,
+    "gives a word": gives_a_word,
+    "gives an empty list": gives_an_empty_list,
+}
+ODD_IN_THE_SUITE = ("gives None", "raises a bare number")
+FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, as_tuple(exercise)))]
+
+
+def mistakes():
+    """Yield every mistake of every exercise; where a trial starts ranks, the suite takes each third."""
+    for name, exercise in EXERCISES.items():
+        starts_ranks = "multiprocessing" in exercise.needs()["judge"]
+        for number, mistake in enumerate(exercise.famous):
+            only_to_prove = starts_ranks and number % 3 > 0
+            marks = [pytest.mark.prove] if only_to_prove else []
+            yield pytest.param(name, mistake, id=f"{name}-{mistake.sentence}", marks=marks)
+
+
+def odd_answers():
+    for odd in ODD:
+        marks = [] if odd in ODD_IN_THE_SUITE else [pytest.mark.prove]
+        yield pytest.param(odd, marks=marks)
+
+
+IN_PARTS = [name for name in EXERCISES if sum(map(len, parts_of_each(EXERCISES[name]))) > 1]
+
+
+def is_bare(exercise, message):
+    """Say whether a verdict is a number and no more: no case, no word of the exercise."""
+    said = message.removeprefix(exercise.what)
+    words = re.findall(r"[A-Za-z]{2,}", re.sub(r"\b(is|not|expected|got|your code raised|\w+Error)\b", "", said))
+    return not words
+
+
+def faults(name, mistake, message):
+    """Return what is false or bare in what a famous mistake is told."""
+    exercise = EXERCISES[name]
+    others = [
+        other.sentence for other in exercise.famous if other.sentence not in (mistake.sentence, *mistake.contains)
+    ]
+    rest = message.replace(mistake.sentence, "")
+    found = [f"it is told of another: {sentence}" for sentence in others if sentence in rest]
+    if mistake.sentence not in message:
+        found.append("it is not told its own sentence")
+    if is_bare(exercise, message):
+        found.append("it is told a bare number")
+    return found
+
+
+def odd_faults(name, odd, message):
+    """Return what is false or bare in what an answer is told that no detector knows."""
+    found = []
+    is_class = bool(EXERCISES[name].methods)  # there another method, or Python itself, may well raise
+    if not odd.startswith("raises") and not is_class and "your code raised" in message:
+        found.append("it has raised nothing")
+    if odd == "gives None" and ("returned None" in message) == (name in NONE_TOLD_OTHERWISE):
+        found.append("a missing `return` is told otherwise than we know")
+    if odd.startswith("raises") and not re.search("KeyError:? 7", message):
+        found.append("it is not told its error")
+    if odd.startswith("raises") and "line" not in message:
+        found.append("it is told a bare number, and not where")
+    if is_bare(EXERCISES[name], message):
+        found.append("it is told a bare number")
+    return found
+
+
+def judge(name, answer, message, found):
+    """Hold that nothing is false, or that it still is where we know of it."""
+    known = [told for exercise, whose, told in KNOWN if (exercise, whose) == (name, answer)]
+    if known:
+        assert found, f"{name} tells “{answer}” nothing false any more: take it out of KNOWN"
+        assert known[0] in message
+    else:
+        assert not found, f"{found}: {message}"
+
+
+def test_known_faults_are_of_answers_that_there_are():
+    answers = {(name, mistake.sentence) for name, exercise in EXERCISES.items() for mistake in exercise.famous}
+    answers |= {(name, odd) for name in FUNCTIONS for odd in ODD}
+    assert {(name, answer) for name, answer, _ in KNOWN} <= answers
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_solution_is_right_and_the_stub_not_attempted(name, monkeypatch):
+    be_patient(monkeypatch, 10.0)
+    exercise = EXERCISES[name]
+    verdict = ask(exercise, exercise.reference)
+    assert verdict.status == "right", verdict
+    verdict = exercise(*written_with(exercise, stub))
+    assert verdict.status == "open"
+    assert "Not attempted yet" in verdict.message
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_half_a_stub_is_told_by_name_what_is_missing(name, monkeypatch):
+    exercise = EXERCISES[name]
+    parts = [part for each in parts_of_each(exercise) for part in each]
+    for missing in parts:
+        verdict = exercise(*written_with(exercise, stub, only=[missing]))
+        assert verdict.status == "open"
+        assert verdict.message.endswith(f"still the stub: {missing}.")
+
+
+@pytest.mark.parametrize("name, mistake", mistakes())
+def test_a_famous_mistake_is_told_its_own_sentence_and_no_other(name, mistake, monkeypatch):
+    be_patient(monkeypatch, PATIENCE)
+    verdict = ask(EXERCISES[name], mistake.answer)
+    assert verdict.status == "wrong"
+    judge(name, mistake.sentence, verdict.message, faults(name, mistake, verdict.message))
+
+
+@pytest.mark.parametrize("odd", odd_answers())
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_answer_that_nobody_knows_gets_a_case_of_the_exercise(name, odd, monkeypatch):
+    be_patient(monkeypatch, PATIENCE)
+    exercise = EXERCISES[name]
+    verdict = exercise(*written_with(exercise, ODD[odd]))
+    assert verdict.status == "wrong"
+    judge(name, odd, verdict.message, odd_faults(name, odd, verdict.message))
+
+
+def test_exercises_that_a_page_could_check_need_no_torch():
+    portable = {name for name, exercise in EXERCISES.items() if exercise.portable}
+    assert len(portable) >= 22
+    assert len(ROOMS) > 1

@@ -18,9 +18,15 @@ from lib.schedules.table import Action, Op, Schedule
 
 
 def measure_costs(
-    schedule: Schedule, stages: Sequence[nn.Module], inputs: TensorOrTensors | list[TensorOrTensors], targets: Any,
-    loss_fn: LossFunction, *, devices: Sequence[torch.device | str] | None = None, repeats: int = 5,
-) -> Costs:  # fmt: skip
+    schedule: Schedule,
+    stages: Sequence[nn.Module],
+    inputs: TensorOrTensors | list[TensorOrTensors],
+    targets: Any,
+    loss_fn: LossFunction,
+    *,
+    devices: Sequence[torch.device | str] | None = None,
+    repeats: int = 5,
+) -> Costs:
     """Run the first micro-batch through all stages, one action at a time; return the medians. Arguments as for `run`.
 
     On a device nothing else runs meanwhile: what ranks take from each other (caches, memory bandwidth) is in no cost.
@@ -29,30 +35,38 @@ def measure_costs(
     """
     executor = Executor(schedule, stages, devices=devices)
     runs = integer("repeats", repeats, at_least=1) + 1  # the first warms up
-    first, target = Batch(executor.cut("inputs", inputs)[0]), executor.cut("targets", targets)[0]
+    first = Batch(executor.cut("inputs", inputs)[0])
     first[:] = tuple(x.detach().requires_grad_(x.requires_grad) for x in first)  # off the caller's graph
+    target = executor.cut("targets", targets)[0]
+
     split = any(action.op == "I" for _, action in schedule)
-    every = range(schedule.stages)
-    backward: tuple[Op, ...] = ("I", "W") if split else ("B",)
-    order = []  # of all actions, whatever rank they are on
+    halves: tuple[Op, ...] = ("I", "W")
+    backward: tuple[Op, ...] = halves if split else ("B",)
+    forth = range(schedule.stages)
+    order: list[Action] = []  # of all actions, whatever rank they are on
     for i in range(runs):
-        order += [Action("F", s, i) for s in every]
-        order += [Action(op, s, i) for s in reversed(every) for op in backward]
-    home = [executor.devices[schedule.rank_of[s]] for s in every]
-    homes = list(dict.fromkeys(home))  # a rank for each device, so that its actions run one by one
-    alone = Schedule("costs", [[a for a in order if home[a.stage] == device] for device in homes])
+        order += [Action("F", s, i) for s in forth]
+        order += [Action(op, s, i) for s in reversed(forth) for op in backward]
+
+    # A table with a rank for each device, so that its actions run one by one.
+    home = [executor.devices[schedule.rank_of[s]] for s in forth]
+    homes = list(dict.fromkeys(home))
+    rows = [[action for action in order if home[action.stage] == device] for device in homes]
+    alone = Executor(Schedule("costs", rows), stages, devices=homes)
     with _unchanged(stages):
-        _, trace = Executor(alone, stages, devices=homes).run([first.value] * runs, [target] * runs, loss_fn)
+        _, trace = alone.run([first.value] * runs, [target] * runs, loss_fn)
 
     seconds = {span.label: span.duration for span in trace}
 
     def median(op: Op) -> list[float]:
-        return [statistics.median(seconds[str(Action(op, s, i))] for i in range(1, runs)) for s in every]
+        labels = ([str(Action(op, s, i)) for i in range(1, runs)] for s in forth)
+        return [statistics.median(seconds[label] for label in each) for each in labels]
 
     if not split:
         return Costs(median("F"), median("B"), None)
     weight = median("W")
-    return Costs(median("F"), [i + w for i, w in zip(median("I"), weight, strict=True)], weight)
+    whole = [i + w for i, w in zip(median("I"), weight, strict=True)]
+    return Costs(median("F"), whole, weight)
 
 
 @contextmanager

@@ -27,8 +27,10 @@ from lib.schedules.table import Action, Op, Schedule, slotted
 
 def sizes(micro_batches: object, partitions: object, stages_per_rank: object = 1) -> tuple[int, int, int]:
     """Return the sizes of a schedule as integers, m, n and v; raises ValueError for one that is below 1."""
-    m, n = integer("micro_batches", micro_batches, at_least=1), integer("partitions", partitions, at_least=1)
-    return m, n, integer("stages_per_rank", stages_per_rank, at_least=1)
+    m = integer("micro_batches", micro_batches, at_least=1)
+    n = integer("partitions", partitions, at_least=1)
+    v = integer("stages_per_rank", stages_per_rank, at_least=1)
+    return m, n, v
 
 
 def bubble_share(micro_batches: int, partitions: int, stages_per_rank: int = 1) -> float:
@@ -85,7 +87,8 @@ def eager_one_f_one_b(micro_batches: int, partitions: int, ahead: int = 2) -> Sc
     Source: Zhuang et al. 2023, "On optimizing the communication of model parallelism" (there eager-1F1B); the deeper of
     two warm-ups of Fan et al. 2021, "DAPPLE: A pipelined data parallel approach for training large models".
     """
-    (m, n, _), ahead = sizes(micro_batches, partitions), integer("ahead", ahead, at_least=1)
+    m, n, _ = sizes(micro_batches, partitions)
+    ahead = integer("ahead", ahead, at_least=1)
     return slotted(Schedule("eager_one_f_one_b", looped(m, n, 1, backward="B", hop=ahead)))
 
 
@@ -162,8 +165,9 @@ def looped_bfs(micro_batches: int, partitions: int, stages_per_rank: int) -> Sch
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
     orders = []
     for rank in range(n):
-        work = [(stage, i) for stage in range(rank, n * v, n) for i in range(m)]
-        orders.append([Action("F", *item) for item in work] + [Action("B", *item) for item in reversed(work)])
+        forwards = [Action("F", stage, i) for stage in range(rank, n * v, n) for i in range(m)]
+        backwards = [action._replace(op="B") for action in reversed(forwards)]
+        orders.append(forwards + backwards)
     return slotted(Schedule("looped_bfs", orders))
 
 
@@ -180,7 +184,8 @@ def looped(m: int, n: int, v: int, backward: Op, hop: int) -> list[list[Action]]
     orders = []
     for rank in range(n):
         stages = range(rank, n * v, n)
-        forwards, backwards = in_rounds("F", stages, m, size), in_rounds(backward, stages[::-1], m, size)
+        forwards = in_rounds("F", stages, m, size)
+        backwards = in_rounds(backward, stages[::-1], m, size)
         order = alternate(forwards, backwards, warm_up=(v - 1) * size + hop * (n - 1 - rank))
         orders.append([action for action in order if action.micro_batch < m])
     return orders
@@ -204,7 +209,8 @@ def alternate(forwards: list[Action], backwards: list[Action], warm_up: int) -> 
     """Return `warm_up` forwards, then a forward and a backward in turn, then the backwards that are left."""
     order = forwards[:warm_up]
     for k, backward in enumerate(backwards, start=warm_up):
-        order += [*forwards[k : k + 1], backward]
+        order += forwards[k : k + 1]  # none, once they are used up
+        order.append(backward)
     return order
 
 
@@ -239,8 +245,9 @@ def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank
     Source: torch; ideas as for `zero_bubble_h1` and `interleaved_one_f_one_b`.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
-    orders = enumerate(looped(m, n, v, backward="I", hop=1))
-    return slotted(Schedule("interleaved_zero_bubble", [weights_behind(order, at_most=j) for j, order in orders]))
+    without_w = looped(m, n, v, backward="I", hop=1)
+    orders = [weights_behind(order, at_most=j) for j, order in enumerate(without_w)]
+    return slotted(Schedule("interleaved_zero_bubble", orders))
 
 
 def weights_behind(order: list[Action], at_most: int) -> list[Action]:
@@ -316,8 +323,9 @@ def dualpipe_v(micro_batches: int, partitions: int) -> Schedule:
         )
     orders = []
     for j in range(n):
-        # b and a in turn, j + 1 times: the first half whole, the second without their weights
-        drain = [("B" if k <= j else "I") + way for k, way in enumerate("ba" * (j + 1))]
+        drain = []  # b and a in turn, j + 1 times: the first half whole, the second without their weights
+        for k, way in enumerate("ba" * (j + 1)):
+            drain.append(f"B{way}" if k <= j else f"I{way}")
         phases = [
             (2 * (n - 1 - j), "Fa"),  # until micro-batch 0 is nearly back from the point of the V
             (j + 1, "Fa Fb"),  # until its gradient is here
@@ -336,11 +344,12 @@ def in_phases(a: int, b: int, phases: Sequence[tuple[int, str]]) -> list[Action]
     """Return the order that (times, steps) describe for a rank with stages a and b; see above."""
     stage_of = {"a": a, "b": b}
     count: Counter[tuple[bool, int]] = Counter()  # (is it a forward, stage): how many there have been
-    owed: list[Action] = []
+    owed: list[Action] = []  # the W of each I
     order = []
     for times, steps in phases:
         for step in steps.split() * times:
-            op, way = cast(Op, step[0]), step[1:]
+            op = cast(Op, step[0])
+            way = step[1:]
             if op == "W":
                 action = next(w for w in owed if not way or w.stage == stage_of[way])
                 owed.remove(action)

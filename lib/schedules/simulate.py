@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from lib.schedules.table import Action, Schedule, in_order
+from lib.schedules.table import Action, Op, Schedule, in_order
 from lib.timeline import Trace, Work, play
 
 Cost: TypeAlias = float | Iterable[float]
+HELD = {"F": 1, "B": -1, "I": 0, "W": -1}  # by how many activations an action changes what its rank holds
 KINDS = {"F": "forward", "B": "backward", "I": "input", "W": "weight"}
 
 
@@ -49,12 +50,16 @@ def simulate(
     Raises ScheduleError for a table that can't run (it need not be complete), ValueError for a cost that is negative,
     not finite, or not one a stage.
     """
-    cost, message = _cost(schedule, forward, backward, weight), _number("communicate", communicate)
-    tasks = (  # in an order that can run, each with what it needs
-        Work(f"rank {rank}", str(action), cost(action), [str(need) for need in needed], KINDS[action.op], message)
-        for rank, _, action, needed in in_order(schedule)
-    )
-    return play(tasks, [f"rank {rank}" for rank in range(len(schedule.ranks))])
+    seconds = _seconds(schedule, forward, backward, weight)
+    message = _number("communicate", communicate)
+
+    def tasks() -> Iterator[Work]:
+        for rank, _, action, needed in in_order(schedule):
+            takes = seconds[action.op][action.stage]
+            after = [str(need) for need in needed]
+            yield Work(f"rank {rank}", str(action), takes, after, KINDS[action.op], message)
+
+    return play(tasks(), [f"rank {rank}" for rank in range(len(schedule.ranks))])
 
 
 def waits_for(
@@ -68,9 +73,12 @@ def waits_for(
     for rank, _, action, needed in in_order(schedule):
         span = spans[str(action)]
         if span.start > free[rank]:
-            waits.append(Idle(rank, free[rank], span.start, action, needed[-1]))  # an F of its own stands before it
+            # a backward needs its own F, too, but that stands before it: what is late is the last that it needs
+            waits.append(Idle(rank, free[rank], span.start, action, needed[-1]))
         free[rank] = span.end
-    waits += [Idle(rank, end, trace.end, None, None) for rank, end in enumerate(free) if end < trace.end]
+    for rank, end in enumerate(free):
+        if end < trace.end:
+            waits.append(Idle(rank, end, trace.end, None, None))
     return sorted(waits, key=lambda wait: (wait.rank, wait.start))
 
 
@@ -84,20 +92,22 @@ def live_activations(schedule: Schedule) -> list[int]:
     for rank in range(len(schedule.ranks)):
         live = peak = 0
         for action in schedule.actions(rank):
-            live += {"F": 1, "I": 0}.get(action.op, -1)
+            live += HELD[action.op]
             peak = max(peak, live)
         peaks.append(peak)
     return peaks
 
 
-def _cost(schedule: Schedule, forward: Cost, backward: Cost, weight: Cost | None) -> Callable[[Action], float]:
-    f, b = (_per_stage(schedule, *pair) for pair in (("forward", forward), ("backward", backward)))
-    w = [cost / 2 for cost in b] if weight is None else _per_stage(schedule, "weight", weight)
+def _seconds(schedule: Schedule, forward: Cost, backward: Cost, weight: Cost | None) -> dict[Op, list[float]]:
+    """Return what each op costs, stage by stage."""
+    f = _per_stage(schedule, "forward", forward)
+    b = _per_stage(schedule, "backward", backward)
+    w = [whole / 2 for whole in b] if weight is None else _per_stage(schedule, "weight", weight)
     for stage, (part, whole) in enumerate(zip(w, b, strict=True)):
         if part > whole:
             raise ValueError(f"weight is a part of backward, but at stage {stage} it is {part} of {whole}")
-    table = {"F": f, "B": b, "W": w, "I": [whole - part for part, whole in zip(w, b, strict=True)]}
-    return lambda action: table[action.op][action.stage]
+    rest = [whole - part for part, whole in zip(w, b, strict=True)]
+    return {"F": f, "B": b, "I": rest, "W": w}
 
 
 def _per_stage(schedule: Schedule, name: str, cost: Cost) -> list[float]:

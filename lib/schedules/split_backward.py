@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 Grads: TypeAlias = Sequence[Tensor | None]
+Arriving: TypeAlias = list[tuple[Tensor, Any]]  # tensors, each with its gradient
 Arrived: TypeAlias = dict[Node, tuple[Tensor | None, ...]]
 Branches: TypeAlias = dict[Node, set[Node]]  # the weights (AccumulateGrad) that each node's branches lead to
 
@@ -40,17 +41,22 @@ def backward_input(
     Hooks of torch's `register_post_accumulate_grad_hook` are not called. W keeps the graph alive; call it once.
     """
     wanted = [x for x in inputs if x.requires_grad]
-    pairs = list(zip(outputs, grads, strict=True))
-    on_trunk, branches = trunk([y.grad_fn for y, _ in pairs if y.grad_fn is not None], wanted)
-    upper = [(y, g) for y, g in pairs if y.grad_fn in on_trunk or any(y is x for x in wanted)]
-    aside = [(y, g) for y, g in pairs if not any(y is z for z, _ in upper)]  # leads to weights only
+    on_trunk, branches = trunk([y.grad_fn for y in outputs if y.grad_fn is not None], wanted)
+    upper: Arriving = []  # outputs that lead to an input, or are one
+    aside: Arriving = []  # outputs that lead to weights only
+    for y, g in zip(outputs, grads, strict=True):
+        if y.grad_fn in on_trunk or any(y is x for x in wanted):
+            upper.append((y, g))
+        else:
+            aside.append((y, g))
     arrived: Arrived = {}
     found: Sequence[Tensor | None] = [None] * len(wanted)
     if upper:
         ends, arriving = zip(*upper, strict=True)
         with ExitStack() as hooks:
             for node in branches:
-                hooks.callback(node.register_prehook(partial(arrived.__setitem__, node)).remove)
+                note = partial(arrived.__setitem__, node)
+                hooks.callback(node.register_prehook(note).remove)
             found = torch.autograd.grad(ends, wanted, arriving, retain_graph=True, allow_unused=True)
     by_input = {id(x): g for x, g in zip(wanted, found, strict=True)}
     # `upper` goes along: a node of a custom Function lives only as long as a tensor that it has led to
@@ -96,9 +102,11 @@ def _inputs_first(roots: Iterable[Node]) -> list[Node]:
     return order
 
 
-def _backward_weight(branches: Branches, arrived: Arrived, aside: list[tuple[Tensor, Any]], _alive: object) -> None:
+def _backward_weight(branches: Branches, arrived: Arrived, aside: Arriving, _alive: object) -> None:
+    """Do W: what leads to weights only, then the branches from what has arrived at them."""
     if aside:
-        torch.autograd.backward([y for y, _ in aside], [g for _, g in aside], retain_graph=bool(arrived))
+        ends, grads = zip(*aside, strict=True)
+        torch.autograd.backward(ends, grads, retain_graph=bool(arrived))
     used = Counter(weight for node in arrived for weight in branches[node])
     together = [node for node in arrived if any(used[weight] > 1 for weight in branches[node])]
     for node in arrived:
@@ -114,6 +122,7 @@ def _backward_weight(branches: Branches, arrived: Arrived, aside: list[tuple[Ten
 
 
 def _walk_branches(nodes: list[Node], branches: Branches, arrived: Arrived, *, retain_graph: bool) -> None:
+    """Add to `.grad` of the weights what the branches of these nodes give, in one call."""
     starts = [(GradientEdge(node, k), g) for node in nodes for k, g in enumerate(arrived[node]) if g is not None]
     if not starts:
         return

@@ -13,7 +13,7 @@ import io
 import os
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -24,6 +24,11 @@ from lib.files import whole_or_not_at_all
 
 Op: TypeAlias = Literal["F", "B", "I", "W"]
 OPS: tuple[Op, ...] = ("F", "B", "I", "W")
+# What is done to a micro-batch at a stage: a backward is whole, or in two halves.
+WHOLE: tuple[Op, ...] = ("F", "B")
+SPLIT: tuple[Op, ...] = ("F", "I", "W")
+# So these would do work again that has been done.
+TWINS: dict[Op, tuple[Op, ...]] = {"F": (), "B": ("I", "W"), "I": ("B",), "W": ("B",)}
 _FORM = re.compile(r"([0-9]+)([FBIW])([0-9]+)")
 # What torch's tables hold besides: two actions done as one, and what it does between actions.
 _TOGETHER = re.compile(r"\((.*)\)OVERLAP_F_B")
@@ -71,9 +76,12 @@ def _read(cell: str) -> list[Action | None]:
     cell = cell.strip()
     if cell in ("", ".", "-", "None"):
         return [None]
-    if found := _TOGETHER.fullmatch(cell):
-        return [Action.parse(part) for part in found[1].split(";")]
-    return [] if _NO_WORK.fullmatch(cell) else [Action.parse(cell)]
+    together = _TOGETHER.fullmatch(cell)
+    if together is not None:
+        return [Action.parse(part) for part in together[1].split(";")]
+    if _NO_WORK.fullmatch(cell):
+        return []
+    return [Action.parse(cell)]
 
 
 Row: TypeAlias = tuple[Action | None, ...]
@@ -99,10 +107,15 @@ class Schedule:
             for cell in row:
                 if cell is not None and not isinstance(cell, Action):
                     raise TypeError(f"rank {r} of schedule {name!r} holds {cell!r}, neither an Action nor None")
-        # one form for every table, whoever made or read it: it ends with the last slot in which anything is done
-        slots = max((k + 1 for row in rows for k, cell in enumerate(row) if cell is not None), default=0)
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "ranks", tuple((row + (None,) * (slots - len(row)))[:slots] for row in rows))
+        # One form for every table, whoever made or read it: it ends with the last slot in which anything is done.
+        done_in = [slot for row in rows for slot, cell in enumerate(row) if cell is not None]
+        slots = max(done_in, default=-1) + 1
+        ranks = []
+        for row in rows:
+            idle = (None,) * (slots - len(row))  # none, if the row is too long
+            ranks.append((row + idle)[:slots])
+        object.__setattr__(self, "name", name)  # the dataclass is frozen
+        object.__setattr__(self, "ranks", tuple(ranks))
 
     def actions(self, rank: int) -> list[Action]:
         """Return the actions of one rank in order, without the idle slots."""
@@ -144,32 +157,39 @@ class Schedule:
         cells = [[str(cell) if cell else "." for cell in row] for row in self.ranks]
         width = max((len(cell) for row in cells for cell in row), default=1)
         head = len(f"rank {len(cells) - 1}")
-        return "\n".join(
-            f"{f'rank {rank}':<{head}}  {' '.join(f'{cell:>{width}}' for cell in row)}".rstrip()
-            for rank, row in enumerate(cells)
-        )
+        lines = []
+        for rank, row in enumerate(cells):
+            begin = f"rank {rank}".ljust(head)
+            actions = " ".join(cell.rjust(width) for cell in row)
+            lines.append(f"{begin}  {actions}".rstrip())
+        return "\n".join(lines)
 
     __str__ = to_text
 
     @classmethod
     def from_text(cls, name: str, text: str) -> Schedule:
         """Read what `to_text` wrote; the words `rank 0` may be left out. Raises ValueError for an unknown cell."""
-        lines = [re.sub(r"^\s*rank\s+[0-9]+:?(\s|$)", "", line) for line in text.splitlines() if line.strip()]
-        return cls(name, [[cell for word in line.split() for cell in _read(word)] for line in lines])
+        rows = []
+        for line in text.splitlines():
+            if line.strip():
+                words = re.sub(r"^\s*rank\s+[0-9]+:?(\s|$)", "", line).split()
+                rows.append([cell for word in words for cell in _read(word)])
+        return cls(name, rows)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the table as torch writes it: a row a rank, an empty cell for an idle slot.
 
         path: where to write it as well; the file appears whole or not at all.
         """
+        rows = [[str(cell or "") for cell in row] for row in self.ranks]
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows(
-            [str(cell or "") for cell in row] or [""] for row in self.ranks
-        )
+        # a table without slots still has its ranks: one empty cell each, for a row of none would be a blank line
+        csv.writer(lines, lineterminator="\n").writerows(row or [""] for row in rows)
+        text = lines.getvalue()
         if path is not None:
             with whole_or_not_at_all(path) as file:
-                file.write_text(lines.getvalue(), encoding="utf-8", newline="")
-        return lines.getvalue()
+                file.write_text(text, encoding="utf-8", newline="")
+        return text
 
     @classmethod
     def from_csv(cls, name: str, path: str | os.PathLike[str]) -> Schedule:
@@ -187,7 +207,7 @@ class Schedule:
                         cells += _read(cell)
                     except ValueError as error:
                         raise ValueError(f"row {r}, column {c} of {os.fspath(path)}: {error}") from None
-                if row:
+                if row:  # not a blank line
                     rows.append(cells)
         return cls(name, rows)
 
@@ -205,16 +225,23 @@ class ScheduleError(ValueError):
     """A table that can't run. `rank`, `slot` and `action` say where; they are None if something is missing."""
 
     def __init__(self, reason: str, place: RankSlot | None = None, action: Action | None = None) -> None:
-        self.reason, self.action = reason, action
-        self.rank: int | None = None if place is None else place[0]
-        self.slot: int | None = None if place is None else place[1]
-        super().__init__(reason if place is None else f"rank {self.rank}, slot {self.slot}: {reason}")
+        self.reason = reason
+        self.action = action
+        self.rank: int | None = None
+        self.slot: int | None = None
+        told = reason
+        if place is not None:
+            self.rank, self.slot = place
+            told = f"rank {self.rank}, slot {self.slot}: {reason}"
+        super().__init__(told)
 
 
 def needs(action: Action, stages: int, actions: Container[Action]) -> list[Action]:
     """Return what `action` has to wait for, in a schedule of `stages` stages that consists of `actions`."""
     if action.op == "F":
-        return [action._replace(stage=action.stage - 1)] if action.stage else []
+        if action.stage == 0:
+            return []
+        return [action._replace(stage=action.stage - 1)]
     if action.op == "W":
         return [action._replace(op="I")]
     needed = [action._replace(op="F")]
@@ -248,10 +275,15 @@ def validate(
     n = schedule.stages if stages is None else integer("stages", stages, at_least=1)
     m = schedule.micro_batches if micro_batches is None else integer("micro_batches", micro_batches, at_least=1)
     found = {turn.action for turn in in_order(schedule, n, m)}
-    if complete and (missing := _missing(found, n, m)):
-        more = f" and {len(missing) - 5} more" if missing[5:] else ""
-        raise ScheduleError(f"schedule {schedule.name!r} lacks {', '.join(map(str, missing[:5]))}{more}")
-    if complete and not found:
+    if not complete:
+        return
+    missing = _missing(found, n, m)
+    if missing:
+        told = ", ".join(str(action) for action in missing[:5])
+        if len(missing) > 5:
+            told += f" and {len(missing) - 5} more"
+        raise ScheduleError(f"schedule {schedule.name!r} lacks {told}")
+    if not found:
         raise ScheduleError(f"schedule {schedule.name!r} has no actions")
 
 
@@ -283,36 +315,51 @@ def playable(rows: Sequence[deque[Turn]]) -> Iterator[Turn]:
 
 def _checked(schedule: Schedule, stages: int | None, micro_batches: int | None) -> list[Turn]:
     """Return the turns slot by slot, without the order among ranks; refuse what is wrong in any order."""
-    stages = schedule.stages if stages is None else stages
-    micro_batches = schedule.micro_batches if micro_batches is None else micro_batches
+    n = schedule.stages if stages is None else stages
+    m = schedule.micro_batches if micro_batches is None else micro_batches
     places: dict[Action, RankSlot] = {}
-    home: dict[int, int] = {}
-    columns = enumerate(zip(*schedule.ranks, strict=True))  # slot by slot, so that what comes first is found first
-    for place, action in [((r, slot), a) for slot, column in columns for r, a in enumerate(column) if a is not None]:
-        op, stage, i = action
-        rank = home.setdefault(stage, place[0])
-        others: tuple[Op, ...] = () if op == "F" else ("I", "W") if op == "B" else ("B",)
-        twin = next((twin for other in others if (twin := action._replace(op=other)) in places), None)
-        if stage >= stages:
-            reason = f"is at stage {stage}, but the stages are 0..{stages - 1}"
-        elif i >= micro_batches:
-            reason = f"is of micro-batch {i}, but the micro-batches are 0..{micro_batches - 1}"
-        elif place[0] != rank:
-            reason = f"is at stage {stage}, which rank {rank} has; a stage stays on one rank"
-        elif action in places:
-            reason = f"has been done already, in slot {places[action][1]}"
-        elif twin is not None:
-            reason = f"does again what {twin} did; a backward is either B, or I and W"
-        else:
-            places[action] = place
-            continue
-        raise ScheduleError(f"{action} {reason}", place, action)
-    turns = [Turn(*place, action, needs(action, stages, places)) for action, place in places.items()]
+    homes: dict[int, int] = {}
+    for place, action in _slot_by_slot(schedule):
+        reason = _wrong(action, place, n, m, homes, places)
+        if reason is not None:
+            raise ScheduleError(f"{action} {reason}", place, action)
+        places[action] = place
+    turns = [Turn(*place, action, needs(action, n, places)) for action, place in places.items()]
     for turn in turns:
-        if absent := [need for need in turn.needs if need not in places]:
-            reason = f"{turn.action} needs {absent[0]}, which stands nowhere in the table"
-            raise ScheduleError(reason, turn[:2], turn.action)
+        for need in turn.needs:
+            if need not in places:
+                reason = f"{turn.action} needs {need}, which stands nowhere in the table"
+                raise ScheduleError(reason, turn[:2], turn.action)
     return turns
+
+
+def _slot_by_slot(schedule: Schedule) -> Iterator[tuple[RankSlot, Action]]:
+    """Yield where each action stands, so that of several faults the one that comes first is found first."""
+    for slot, column in enumerate(zip(*schedule.ranks, strict=True)):
+        for rank, action in enumerate(column):
+            if action is not None:
+                yield (rank, slot), action
+
+
+def _wrong(
+    action: Action, place: RankSlot, n: int, m: int, homes: dict[int, int], places: Mapping[Action, RankSlot]
+) -> str | None:
+    """Say what is wrong with an action, after those in `places`; None if nothing is. homes: the rank of each stage."""
+    op, stage, i = action
+    if stage >= n:
+        return f"is at stage {stage}, but the stages are 0..{n - 1}"
+    if i >= m:
+        return f"is of micro-batch {i}, but the micro-batches are 0..{m - 1}"
+    home = homes.setdefault(stage, place[0])
+    if home != place[0]:
+        return f"is at stage {stage}, which rank {home} has; a stage stays on one rank"
+    if action in places:
+        return f"has been done already, in slot {places[action][1]}"
+    for other in TWINS[op]:
+        twin = action._replace(op=other)
+        if twin in places:
+            return f"does again what {twin} did; a backward is either B, or I and W"
+    return None
 
 
 def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleError:
@@ -329,11 +376,12 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
     while head not in circle:
         circle.append(head)
         head = rows[missing(head).rank][0]
-    circle = circle[circle.index(head) :]
+    circle = circle[circle.index(head) :]  # without the ranks that only wait for it
     first = circle.index(min(circle, key=when))
     circle = circle[first:] + circle[:first]
     told = f"{circle[0].action} needs "
-    for turn, following in zip(circle, circle[1:] + circle[:1], strict=True):
+    for k, turn in enumerate(circle):
+        following = circle[(k + 1) % len(circle)]
         need = missing(turn)
         told += str(need.action)
         if need.rank == turn.rank:
@@ -346,11 +394,14 @@ def _deadlock(rows: Sequence[Sequence[Turn]], done: set[Action]) -> ScheduleErro
 
 
 def _missing(found: set[Action], stages: int, micro_batches: int) -> list[Action]:
-    whole: tuple[Op, ...] = ("F", "B")
-    split: tuple[Op, ...] = ("F", "I", "W")
-    places = [(s, i) for i in range(micro_batches) for s in range(stages)]
-    every = [Action(op, s, i) for s, i in places for op in (split if Action("I", s, i) in found else whole)]
-    return [action for action in every if action not in found]
+    """Return what is not done, micro-batch by micro-batch; where an I has been done, the other half is missing."""
+    missing = []
+    for i in range(micro_batches):
+        for stage in range(stages):
+            split = Action("I", stage, i) in found
+            every = [Action(op, stage, i) for op in (SPLIT if split else WHOLE)]
+            missing += [action for action in every if action not in found]
+    return missing
 
 
 def slotted(schedule: Schedule) -> Schedule:
@@ -364,6 +415,8 @@ def slotted(schedule: Schedule) -> Schedule:
     for rank, _, action, needed in in_order(schedule):
         row = rows[rank]
         start = max([len(row), *(ready[need] for need in needed)])
-        row += [None] * (start - len(row)) + [action]
+        idle = start - len(row)
+        row += [None] * idle
+        row.append(action)
         ready[action] = start + 1
     return Schedule(schedule.name, rows)

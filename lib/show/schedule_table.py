@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -47,8 +47,11 @@ def goes_back(schedule: Schedule) -> bool:
 
 def facts(schedule: Schedule, trace: Trace) -> str:
     """Say what a run of a schedule costs: "18 ticks, 33 % idle, holds at most 4"."""
-    said = f"{plural(round(trace.makespan, 2), 'tick')}, {format_share(trace.bubble)} idle"
-    return said + (f", holds at most {max(held(schedule)):g}" if goes_back(schedule) else "")
+    ticks_taken = plural(round(trace.makespan, 2), "tick")
+    said = f"{ticks_taken}, {format_share(trace.bubble)} idle"
+    if goes_back(schedule):
+        said += f", holds at most {max(held(schedule)):g}"
+    return said
 
 
 # --- as a timeline
@@ -71,9 +74,12 @@ def draw_schedules(
     """
     traces = [simulate(schedule, **costs) for schedule in schedules]
     end = max(until, *(trace.end for trace in traces)) or 1.0
-    counts, several = [len(schedule.ranks) for schedule in schedules], len(schedules) > 1
+    counts = [len(schedule.ranks) for schedule in schedules]
+    several = len(schedules) > 1
     row = min(0.42, max(0.24, 4.4 / max(sum(counts), 1)))
-    height = 1.55 + row * sum(counts) + (0.42 * len(counts) if several else 0)
+    height = 1.55 + row * sum(counts)
+    if several:
+        height += 0.42 * len(counts)
     shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
     figure, grid = style.new_figure(9, height, rows=len(schedules), cols=2, squeeze=False, sharex="col", **shape)
     most = max(max(held(schedule)) for schedule in schedules)
@@ -81,12 +87,14 @@ def draw_schedules(
     for (axes, memory), schedule, trace in zip(grid, schedules, traces, strict=True):
         draw_ranks(axes, schedule, trace, waits_for(schedule, **costs), end, row)
         peaks = held(schedule) if goes_back(schedule) else []
-        row_bars(memory, peaks, [f"{peak:g}" for peak in peaks], color=GREY)
+        words = [f"{peak:g}" for peak in peaks]
+        row_bars(memory, peaks, words, color=GREY)
         memory.set(ylim=(len(schedule.ranks) - 0.5, -0.5), xlim=(0, most * 1.62))
         told = f"{name_of(schedule)}: {facts(schedule, trace)}"
         if several:
             axes.set_title(told, fontsize=11, pad=5)
-        said.append(f"{told}; held by rank: {', '.join(f'{peak:g}' for peak in peaks)}." if peaks else f"{told}.")
+        by_rank = f"; held by rank: {', '.join(words)}" if peaks else ""
+        said.append(f"{told}{by_rank}.")
     grid[-1][0].set_xlabel("time (ticks)")
     heading = "activations\nheld" if any(map(goes_back, schedules)) else ""
     grid[0][1].set_title(heading, fontsize=10, fontweight="normal", color=MUTED, pad=4)
@@ -100,12 +108,16 @@ def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
     if len(schedules) == 1:
         return f"{name_of(schedules[0])}: {facts(schedules[0], traces[0])}"
     names = [name_of(schedule) for schedule in schedules]
-    ends, peaks = [trace.makespan for trace in traces], [max(held(schedule)) for schedule in schedules]
-    alike = max(ends) - min(ends) < 1e-9
-    speed = f"{' and '.join(names)} take equally long" if alike else f"{names[ends.index(min(ends))]} is fastest"
+    ends = [trace.makespan for trace in traces]
+    if max(ends) - min(ends) < 1e-9:
+        speed = f"{' and '.join(names)} take equally long"
+    else:
+        speed = f"{names[ends.index(min(ends))]} is fastest"
+    peaks = [max(held(schedule)) for schedule in schedules]
     if len(set(peaks)) == 1:
         return speed
-    return f"{speed}; {names[peaks.index(min(peaks))]} holds at most {min(peaks):g}, not {max(peaks):g}"
+    smallest = names[peaks.index(min(peaks))]
+    return f"{speed}; {smallest} holds at most {min(peaks):g}, not {max(peaks):g}"
 
 
 def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wait], end: float, row: float) -> None:
@@ -118,10 +130,7 @@ def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wai
     def fits(text: str, span: Span) -> bool:
         return len(text) * FONT * 0.66 <= span.duration * points - 1.2
 
-    looped = schedule.stages > len(schedule.ranks)
-    texts = {span.label: span.label if looped else span.label.lstrip("0123456789") for span in trace}  # 2F0, or F0
-    if not all(fits(texts[span.label], span) for span in trace):  # one kind of label in a picture
-        texts = {label: str(Action.parse(label).micro_batch) for label in texts}
+    texts = _texts(schedule, trace, fits)
     for rank, lane in enumerate(trace.lanes):
         idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in waits if wait.rank == rank])
         stages = sorted({action.stage for action in schedule.actions(rank)})
@@ -130,21 +139,36 @@ def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wai
             action = Action.parse(span.label)
             color = shade(action, stages.index(action.stage))
             by_color.setdefault(color, []).append(span)
-            if row > 0.17 and fits(text := texts[span.label], span):
+            text = texts[span.label]
+            if row > 0.17 and fits(text, span):
                 look: Any = {"va": "center_baseline", "clip_on": True}
                 write(axes, (span.start + span.end) / 2, rank, text, size=FONT, color=ink_on(color), **look)
         for color, spans in by_color.items():
-            edge = PAPER if min(span.duration for span in spans) * points > 3 else color
+            narrowest = min(span.duration for span in spans) * points
+            edge = PAPER if narrowest > 3 else color  # a white edge would hide what is narrower
             extents = [(span.start, span.duration) for span in spans]
             axes.broken_barh(extents, (rank + LANE[0], LANE[1]), facecolors=color, edgecolors=edge, linewidth=0.9)
     lane_rows(axes, trace.lanes, 0, end * 1.004)
     axes.set_xticks([value for value, _ in ticks(0, end, whole=end >= 4)])
 
 
+def _texts(schedule: Schedule, trace: Trace, fits: Callable[[str, Span], bool]) -> dict[str, str]:
+    """Return what is written on each span, by its label: one kind of text in a picture.
+
+    2F0 where a rank has several stages, F0 where the row says the stage; the micro-batch alone, if that does not fit.
+    """
+    looped = schedule.stages > len(schedule.ranks)
+    texts = {span.label: span.label if looped else span.label.lstrip("0123456789") for span in trace}
+    if all(fits(texts[span.label], span) for span in trace):
+        return texts
+    return {label: str(Action.parse(label).micro_batch) for label in texts}
+
+
 def shade(action: Action, place: int) -> str:
     """Return the colour of an action at its rank's stage number `place`: the first as it is, then pale, then dark."""
     color = color_of(KINDS[action.op])
-    return (color, mixed(color, PAPER, 0.5), mixed(color, INK, 0.5))[min(place, 2)]
+    shades = (color, mixed(color, PAPER, 0.5), mixed(color, INK, 0.5))
+    return shades[min(place, 2)]
 
 
 def legend(schedules: Sequence[Schedule]) -> list[Patch]:
@@ -165,11 +189,9 @@ def draw_refused(schedule: Schedule) -> Figure:
 
     An arrow leads to each action at which a rank is stuck, from what it needs (if that is in the table).
     """
-    slots, ranks, error = max(map(len, schedule.ranks)), len(schedule.ranks), None
-    try:
-        validate(schedule)
-    except ScheduleError as refused:
-        error = refused
+    error = _refusal(schedule)
+    slots = max(map(len, schedule.ranks))
+    ranks = len(schedule.ranks)
     figure, axes = style.new_figure(9, 1.25 + (0.26 if error else 0) + 0.62 * ranks)
     cell_axes(axes, columns=max(slots, 8), rows=ranks + 0.3, left=1.6, top=0.5)
     axes.set_anchor("W")
@@ -184,19 +206,24 @@ def draw_refused(schedule: Schedule) -> Figure:
                 idle(axes, rank, [(slot - 0.44, 0.88)], height=0.88)
                 continue
             places.setdefault(action, (slot, rank))
-            wrong = error is not None and (error.rank, error.slot) == (rank, slot)
-            look: Any = {"color": RED} if wrong else {"color": color_of(KINDS[action.op]), "mark": "faded"}
+            look: Any = {"color": color_of(KINDS[action.op]), "mark": "faded"}
+            if error is not None and (error.rank, error.slot) == (rank, slot):
+                look = {"color": RED}
             draw_cell(axes, slot, rank, Cell(str(action), **look), font=10)
     waiting = stuck(schedule)
     for action, needed in waiting:
         if needed in places and action in places:
-            start, end = places[needed], places[action]
-            bend = -0.45 if start[1] == end[1] else 0.12
+            start = places[needed]
+            end = places[action]
+            same_rank = start[1] == end[1]
+            bend = -0.45 if same_rank else 0.12
             arrow(axes, start, end, width=1.8, head=14, bend=bend, gap=15, zorder=5)
-    if error is not None:
-        legend = "arrows: from what is needed to where a rank is stuck"
-        write(axes, -0.44, ranks - 0.3, legend, color=MUTED, ha="left")
-    finding = f"{name_of(schedule)}: it can run" if error is None else f"{name_of(schedule)}: refused. {error}"
+    if error is None:
+        finding = f"{name_of(schedule)}: it can run"
+    else:
+        finding = f"{name_of(schedule)}: refused. {error}"
+        explained = "arrows: from what is needed to where a rank is stuck"
+        write(axes, -0.44, ranks - 0.3, explained, color=MUTED, ha="left")
     style.headline(figure, finding)
     said = f"{finding.rstrip('.')}. The table: {'; '.join(schedule.to_text().splitlines())}."
     if waiting:
@@ -204,13 +231,24 @@ def draw_refused(schedule: Schedule) -> Figure:
     return style.describe(figure, said)
 
 
+def _refusal(schedule: Schedule) -> ScheduleError | None:
+    """Return why the table can't run, or None."""
+    try:
+        validate(schedule)
+    except ScheduleError as error:
+        return error
+    return None
+
+
 def stuck(schedule: Schedule) -> list[tuple[Action, Action]]:
     """Return where each rank stops for ever, and what it needs there: pairs (action, needed); empty if all can run."""
     every = {action for _, action in schedule}
-    orders = (schedule.actions(rank) for rank in range(len(schedule.ranks)))
-    rows = [deque(Turn(rank, 0, a, needs(a, schedule.stages, every)) for a in own) for rank, own in enumerate(orders)]
+    rows: list[deque[Turn]] = [deque() for _ in schedule.ranks]
+    for rank, action in schedule:
+        rows[rank].append(Turn(rank, 0, action, needs(action, schedule.stages, every)))
     done = {turn.action for turn in playable(rows)}
-    return [(row[0].action, need) for row in rows if row for need in row[0].needs if need not in done]
+    heads = [row[0] for row in rows if row]  # what could be done is gone from the rows
+    return [(head.action, need) for head in heads for need in head.needs if need not in done]
 
 
 # --- any maker, any size: what a maker does not take is changed, and said

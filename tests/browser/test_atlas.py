@@ -12,7 +12,7 @@ import pytest
 
 from lib.show.explore import Explorer, choice, explore, steps, switch
 from lib.show.style import alt_text, describe, new_figure
-from tests.rooms import GUESSES, ROOMS
+from tests.rooms import GUESSES
 from tools.site import atlas, guesses
 
 if TYPE_CHECKING:
@@ -150,12 +150,11 @@ def read(text: str, kind: str) -> Any:
 def test_a_page_comments_on_a_guess_as_the_check_does(tmp_path: Path, offline: Page) -> None:
     offline.goto(write(tmp_path / "page.html"))
     for name in ASKED:
-        function = name.partition(".")[2]
         check = GUESSES[name]
-        right, wrong, known = check.tried.right, check.tried.wrong, check.tried.known
+        known = check.tried.known
         with guesses.one_truth(check, known, {}):
-            data = {"name": function, **guesses.exported(check, *known)}
-            texts = typed(data, right, wrong)
+            data = {"name": name.partition(".")[2], **guesses.exported(check, *known)}
+            texts = typed(data, check.tried.right, check.tried.wrong)
             expected = [check(read(text, data["list"]["as"]), *known).message for text in texts]
         said = offline.evaluate("([data, texts]) => texts.map((text) => guessComment(data, text))", [data, texts])
         wrong_ones = [pair for pair in zip(texts, said, expected, strict=True) if pair[1] != pair[2]]
@@ -163,7 +162,7 @@ def test_a_page_comments_on_a_guess_as_the_check_does(tmp_path: Path, offline: P
 
 
 def test_the_answer_is_seen_after_the_guess_and_remembered(tmp_path: Path, offline: Page) -> None:
-    data = {"name": "guess_held", **guesses.exported(ROOMS["n08"].guess_held, 8, 4)}
+    data = {"name": "guess_held", **guesses.exported(GUESSES["n08.guess_held"], 8, 4)}
     memory = "remember: (kind, id, value) => { kept[kind + id] = value; }, recall: (kind, id) => kept[kind + id]"
     memory = f"<script>const kept = {{}}; window.course = {{{memory}}};</script>"
     offline.goto(write(tmp_path / "page.html", memory, guesses.fragment(data, "guess-08-x-0"), scripts=("guess.js",)))
@@ -176,7 +175,7 @@ def test_the_answer_is_seen_after_the_guess_and_remembered(tmp_path: Path, offli
     assert "4 activations" not in answer.inner_text()
     field.fill(" 8 activations ")
     field.press("Enter")
-    assert answer.inner_text() == f"→ {ROOMS['n08'].guess_held(8, 8, 4).message}"
+    assert answer.inner_text() == f"→ {GUESSES['n08.guess_held'](8, 8, 4).message}"
     assert offline.evaluate("course.recall('guess', 'guess-08-x-0')") == "8 activations"
     offline.evaluate("delete kept['guessguess-08-x-0']; window.dispatchEvent(new Event('course:changed'))")
     assert answer.inner_text() == "" == field.input_value(), "forgotten"

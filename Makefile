@@ -65,8 +65,8 @@ lint: environment-test ## check style, types, spelling, links, workflows; change
 	@$(PY) -m check_jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/ci.yml .github/workflows/pages.yml
 	@$(dir $(PY))zizmor --quiet --offline .github
 
-stamp: environment-test ## write the repository's address into badges and set-up cells (1 s): REPO=owner/name REF=v1.0
-	@echo "Writing the repository's address into every badge and set-up cell (1 s)."
+stamp: environment-test ## write the repository's address and the links to neighbours into notebooks (1 s): REPO=owner/name REF=v1.0
+	@echo "Writing the repository's address and the links to neighbours into every notebook (1 s)."
 	@$(PY) -m tools.stamp $(if $(REPO),--repository $(REPO)) $(if $(REF),--ref $(REF))
 
 readme: environment-test ## make README's table and moving picture from the notebooks (15 s)

@@ -18,9 +18,11 @@ from urllib.parse import unquote
 
 import nbformat
 
+from support import course
 from tools import setup_cell
 from tools.kept import KEPT_IN_CELL, KERNELSPEC, LANGUAGE, MEASURED, WIDGET, sources
 from tools.project import ROOT, address
+from tools.title import columns_of, needed, neighbours_cell
 
 LONGEST_CELL = 25
 HEAVIEST = 700_000  # bytes; GitHub fails to show notebooks of some megabytes, and every save grows the history
@@ -359,6 +361,27 @@ def has_exercises_with_hints(page: Page) -> list[str]:
     return []
 
 
+def is_as_the_map_says(page: Page) -> list[str]:
+    """Require an entry of support/course.py, with this title; of a chapter also its needs and its neighbours."""
+    try:
+        chapter = course.chapter_of(page.path.stem)
+    except ValueError as error:
+        return [str(error)]
+    first = next(iter(page.cells("markdown")), (0, {}, ""))[2]
+    title = first.partition("\n")[0].removeprefix("# ")
+    if page.is_solution:
+        return [] if chapter.name in title else [f"the title {title!r} does not name {chapter.name!r}, as the map does"]
+    complaints = [] if title == chapter.name else [f"the title is {title!r}, on the map {chapter.name!r}"]
+    columns = columns_of(first)
+    found = needed(columns.get("Needs", ""))
+    if found != chapter.needs:
+        complaints.append(f"its table needs {found} before the first semicolon, the map {chapter.needs}")
+    head, links = neighbours_cell(chapter.stem)
+    if columns.get(head) != links:
+        complaints.append(f"its table does not lead to its neighbours, {links}: make stamp")
+    return complaints
+
+
 RULES: list[Rule] = [
     has_unique_ids,
     is_executed_in_order,
@@ -378,6 +401,7 @@ RULES: list[Rule] = [
     has_the_projects_badge,
     is_formatted,
     has_a_title,
+    is_as_the_map_says,
     asks_for_a_prediction,
     breaks_something,
     has_exercises_with_hints,

@@ -6,6 +6,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.course import COURSE
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -29,7 +31,8 @@ class Address:
     @property
     def binder(self) -> str:
         """The address at which mybinder opens the first notebook, on a machine that it makes of environment.yml."""
-        return f"https://mybinder.org/v2/gh/{self.owner_and_name}/{self.ref}?urlpath=lab/tree/notebooks/00_start_here.ipynb"
+        first = f"lab/tree/notebooks/{COURSE[0].stem}.ipynb"
+        return f"https://mybinder.org/v2/gh/{self.owner_and_name}/{self.ref}?urlpath={first}"
 
     @property
     def site(self) -> str:
@@ -46,8 +49,12 @@ def address(root: Path = ROOT) -> Address:
 
 def notebooks(root: Path = ROOT) -> list[Path]:
     """Return the course's notebooks in order, then the solutions."""
-    folder = root / "notebooks"
-    return sorted(folder.glob("*.ipynb")) + sorted(folder.glob("solutions/*.ipynb"))
+    return chapters(root) + sorted(root.glob("notebooks/solutions/*.ipynb"))
+
+
+def chapters(root: Path = ROOT) -> list[Path]:
+    """Return the course's notebooks in order, without the solutions."""
+    return sorted(root.glob("notebooks/*.ipynb"))
 
 
 def find(names: list[str], root: Path = ROOT) -> list[Path]:

@@ -2,8 +2,9 @@
 
     make readme
 
-The picture is an explorer of notebook 08, driven as a reader would. A row of the table takes its words from the
-notebook's own title table, its seconds from the recording that `make run RECORD=1` leaves.
+The picture is an explorer of notebook 08, driven as a reader would. The table has a row for each notebook of the map,
+support/course.py: its words are those of the notebook's own title table, its seconds those of the recording that
+`make run RECORD=1` leaves.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import nbformat
-
-from support import recordings
-from tools.project import ROOT, notebooks
+from support import course, recordings
+from tools.project import ROOT
+from tools.title import title_table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,29 +32,30 @@ DRIVEN = [*((m, 4) for m in range(1, 13)), (12, 3), (12, 2), (12, 3), (12, 4)]
 BEGIN, END = "<!-- notebooks: made by `make readme` -->", "<!-- /notebooks -->"
 
 
-def title_table(path: Path) -> tuple[str, dict[str, str]]:
-    """Return a notebook's title and the columns of its title table."""
-    text = nbformat.read(path, as_version=4).cells[0].source
-    title = re.match(r"# (.+)", text)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    if title is None or len(rows) < 3:
-        raise ValueError(f"{path.name} does not begin with a title and a table")
-    return title[1], dict(zip(rows[0], rows[2], strict=True))
-
-
 def table(root: Path = ROOT) -> str:
     """Return the table of notebooks in Markdown, with the seconds that were recordings."""
     record = recordings.load("seconds")
     lines = ["| Notebook | You will | CPU seconds | Needs |", "|---|---|---|---|"]
-    for path in notebooks(root):
-        if path.parent.name == "notebooks":
-            title, columns = title_table(path)
-            seconds = record["seconds"].get(path.name)
-            shown = "–" if seconds is None else f"{seconds:.0f}"
-            needs = re.sub(r"\]\((?=\d\d_)", "](notebooks/", columns["Needs"])  # links as seen from README
-            lines.append(f"| [{title}](notebooks/{path.name}) | {columns['You will']} | {shown} | {needs} |")
+    for chapter in course.COURSE:
+        file = f"{chapter.stem}.ipynb"
+        _, columns = title_table(root / "notebooks" / file)
+        seconds = record["seconds"].get(file)
+        shown = "–" if seconds is None else f"{seconds:.0f}"
+        needs = re.sub(r"\]\((?=\d\d_)", "](notebooks/", columns["Needs"])  # links as seen from README
+        lines.append(f"| [{chapter.name}](notebooks/{file}) | {columns['You will']} | {shown} | {needs} |")
     made = record["provenance"]
-    return "\n".join([*lines, "", f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."])
+    measured = f"Seconds of a whole run on {made['machine']}, {made['date']}; no GPU needed."
+    return "\n".join([*lines, "", measured, "", tracks()])
+
+
+def tracks() -> str:
+    """Return the sentence that says which notebooks lie on which track."""
+    start = course.on(course.START)
+    data = course.numbers([*start, *course.on(course.DATA)], "–")
+    pipeline = course.numbers([*start, *course.on(course.PIPELINE)], "–")
+    begin = course.numbers(start, "–")
+    meet = course.enumerated([chapter.label for chapter in course.on(course.TOGETHER)])
+    return f"Both tracks start at {begin}: data {data}, pipeline {pipeline}. They meet in {meet}."
 
 
 def with_table(text: str, rows: str) -> str:

@@ -1,5 +1,7 @@
 """Write the repository's address into every badge (Colab, mybinder), set-up cell and link to the site.
 
+Each notebook's links to its neighbours are written, too, from the map of the course.
+
     make stamp                                    as pyproject.toml says
     make stamp REPO=owner/name REF=v1.0           write it into pyproject.toml first
 
@@ -16,10 +18,12 @@ from typing import Any
 
 import nbformat
 
+from support import course
 from tools import setup_cell
 from tools.kept import sources
 from tools.project import ROOT, Address, address, notebooks
 from tools.save import write
+from tools.title import with_neighbours
 
 BINDER = re.compile(r"https://mybinder\.org/v2/gh/[^\s)\"'>]+")
 COLAB = re.compile(r"https://colab\.research\.google\.com/github/[^/\s]+/[^/\s]+/blob/[^/\s]+/[^\s)\"'>]+\.ipynb")
@@ -76,6 +80,8 @@ def stamp_notebook(notebook: Any, path: Path, old: Address, new: Address, root: 
     first = notebook.cells[0]
     if first.cell_type == "markdown":
         first.source = COLAB.sub(lambda _: new.badge(path, root), first.source)
+        if path.parent.name == "notebooks" and path.stem in {chapter.stem for chapter in course.COURSE}:
+            first.source = with_neighbours(first.source, path.stem)
     if unchanged:  # Another address changes no output: the stored ones still belong to these cells.
         notebook.metadata["idt"] = {"sources": sources(notebook)}
 

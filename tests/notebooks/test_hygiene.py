@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support import course
 from tools import hygiene, setup_cell
 from tools.hygiene import Page
 from tools.kept import KERNELSPEC, LANGUAGE, WIDGET
@@ -37,16 +38,25 @@ def code(source: str, *outputs: dict, tags: tuple[str, ...] = ()) -> dict:
     return {"cell_type": "code", "metadata": metadata, "source": source, "outputs": copy.deepcopy(list(outputs))}
 
 
+BEFORE = course.Chapter("04_before", "Before", course.START, (), "before")
+TOY = course.Chapter("05_toy", "A toy", course.DATA, (4,), "toy")
+TABLE = """| You will | Needs | Previous / next |
+|---|---|---|
+| play | [04](04_before.ipynb); [03](03_early.ipynb) for a part | [04 · Before](04_before.ipynb) / the end |"""
 TITLE, SETUP, GUESS, FIGURE, BREAK, EXERCISE = range(6)
 
 
 @pytest.fixture
-def page(tmp_path: Path) -> Page:
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+    monkeypatch.setattr(course, "COURSE", (BEFORE, TOY))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "notebooks" / "solutions").mkdir(parents=True)
     path = tmp_path / "notebooks" / "05_toy.ipynb"
     badge = f"[![Open in Colab](badge.svg)]({address().badge(path, tmp_path)})"
-    cells = [markdown(f"# A toy\n\n{badge}\n\nSee [below](#Break-it), [the project](../pyproject.toml)."),
+    for other in ("03_early", BEFORE.stem):
+        (path.parent / f"{other}.ipynb").touch()
+    links = "See [below](#Break-it), [the project](../pyproject.toml)."
+    cells = [markdown(f"# 05 · A toy\n\n{badge}\n\n{TABLE}\n\n{links}"),
         code(setup_cell.text(address()), tags=("setup",)), code("my_guess = None"), code("figure", PICTURE),
         markdown("## Break it\n\n`x[0](1)` is code, and no link."),
         markdown("### Exercise 1\n\n<details><summary>Hint</summary>Think.</details>")]  # fmt: skip
@@ -103,6 +113,16 @@ def first_chapter(page: Page) -> None:
 
 def a_solution(page: Page) -> None:
     page.path = page.path.parent / "solutions" / page.path.name
+
+
+def instead(before: str, after: str) -> Plant:
+    return lambda page: page.raw["cells"][TITLE].update(
+        source=page.raw["cells"][TITLE]["source"].replace(before, after)
+    )
+
+
+def another_number(page: Page) -> None:
+    page.path = page.path.with_name("07_toy.ipynb")
 
 
 def path_of_a_machine(path: str) -> list[Plant]:
@@ -171,6 +191,13 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.is_formatted, [cell(FIGURE, source="x  =  'a'")], ["not formatted…"]),
     (hygiene.has_a_title, [cell(BREAK, source="# Another")], ["2 titles…"]),
     (hygiene.has_a_title, [cell(TITLE, source="A toy")], ["the first cell does not begin with a title, `# …`"]),
+    (hygiene.is_as_the_map_says, [another_number], ["the map has no 07_toy: give it an entry…"]),
+    (hygiene.is_as_the_map_says, [instead("A toy", "A game")], ["the title is '05 · A game', on the map '05 · A toy'"]),
+    (hygiene.is_as_the_map_says, [instead("A toy", "A game"), a_solution], ["the title '05 · A game' does not name…"]),
+    (hygiene.is_as_the_map_says, [instead("[04](04_", "[03](03_")], ["…needs (3,) before…, the map (4,)"]),
+    (hygiene.is_as_the_map_says, [instead("; [03]", ", [03]")], ["…needs (3, 4) before…"]),
+    (hygiene.is_as_the_map_says, [instead("/ the end", "/ [06](06.ipynb)")], ["…to its neighbours, [04…: make stamp"]),
+    (hygiene.is_as_the_map_says, [instead(TABLE, "")], ["…needs ()…", "…to its neighbours…"]),
     (hygiene.asks_for_a_prediction, [cell(GUESS, source="guess = 3")], ["…my_guess…"]),
     (hygiene.breaks_something, [cell(BREAK, source="Break it")], ["…Break it…"]),
     (hygiene.breaks_something, [cell(BREAK, source="Break it"), first_chapter], []),
@@ -200,6 +227,6 @@ def test_the_notebook_without_fault_and_its_solution_have_no_complaint(page: Pag
     write(page)
     assert hygiene.complaints(page) == []
     page.path = page.path.parent / "solutions" / "05_toy.ipynb"  # asks nothing, and needs no badge
-    page.raw = finish([markdown("# Solved"), code(setup_cell.text(address()), tags=("setup",))])
+    page.raw = finish([markdown("# 05 · A toy, solved"), code(setup_cell.text(address()), tags=("setup",))])
     write(page)
     assert hygiene.complaints(page) == []

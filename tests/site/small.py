@@ -6,11 +6,13 @@ import base64
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from matplotlib.figure import Figure
 
 from lib.show.explore import Explorer, switch, whole
 from lib.show.style import describe, png
+from support import course
 from support.checks import exact
 from tools.site.atlas import fragment, frames_of, stops_of
 from tools.site.build import Site, build, stored
@@ -155,6 +157,13 @@ def project(root: Path) -> list[Path]:
     return sorted(folder.glob("*.ipynb"))
 
 
+COURSE = (
+    course.Chapter("00_small", "Small", course.START, (), "small"),
+    course.Chapter("01_other", "Other", course.DATA, (0,), "other"),
+)
+
+
 def site(root: Path) -> Site:
-    """Build the site of the small course."""
-    return build(root / "site", project(root), lambda path: executed() if path.stem == "00_small" else stored(path))
+    """Build the site of the small course, which has a map of its own."""
+    with mock.patch.object(course, "COURSE", COURSE):
+        return build(root / "site", project(root), lambda path: executed() if path.stem == "00_small" else stored(path))

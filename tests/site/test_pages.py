@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.course import COURSE
 from tests.site import small
-from tools.project import ROOT, notebooks
+from tools.project import ROOT
 from tools.site import check, frame, index, text
 from tools.site.build import STATIC, Site, build, stored
 from tools.site.check import Report, files
@@ -157,11 +158,11 @@ def test_the_search_knows_every_section_and_every_term(site: Site):
 
 
 def test_the_map_leaves_out_what_follows_from_other_lines():
-    pages = [Page(path.stem, path.stem, "", []) for path in notebooks() if path.parent.name == "notebooks"]
+    pages = [Page(chapter.stem, chapter.name, "", []) for chapter in COURSE]
     listed = index.entries(pages, Links([each.stem for each in pages]))
     drawn = index.picture(listed)
-    assert drawn.count("<circle") == len(pages) == 16
-    assert 15 <= drawn.count("<path") < sum(len(entry.before) for entry in listed)
+    assert drawn.count("<circle") == len(COURSE)
+    assert len(COURSE) - 1 <= drawn.count("<path") < sum(len(chapter.needs) for chapter in COURSE)
 
 
 def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(tmp_path: Path):
@@ -169,4 +170,4 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     report, made = Report(), build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
     files(made.folder, report)
     assert report.faults == []
-    assert report.counts["pages"] == 18 and all(page.exercises for page in made.pages[:-1])
+    assert report.counts["pages"] == len(COURSE) + 2 and all(page.exercises for page in made.pages[:-1])

@@ -8,10 +8,10 @@ import pytest
 
 from support import built
 from tools.hygiene import joined
-from tools.project import ROOT, notebooks
+from tools.project import ROOT, chapters, notebooks
 
 SOLUTIONS = {path.name[:2]: path for path in notebooks() if path.parent.name == "solutions"}
-NOTEBOOKS = {path.name[:2]: path for path in notebooks() if path.parent.name == "notebooks"}
+NOTEBOOKS = {path.name[:2]: path for path in chapters()}
 TEXT = (ROOT / "notebooks" / "support" / "built.py").read_text(encoding="utf-8")
 
 

@@ -17,11 +17,11 @@ import pytest
 from support.checks import Exercise, check_value
 from tests.rooms import EXERCISES
 from tools.hygiene import joined
-from tools.project import notebooks
+from tools.project import chapters
 
 PATIENCE = 5.0  # seconds for one trial: the slowest right answer takes half of one
 
-NUMBERS = {path.name[:2]: path for path in notebooks() if path.parent.name == "notebooks"}
+NUMBERS = {path.name[:2]: path for path in chapters()}
 
 
 class TookTooLong(BaseException):

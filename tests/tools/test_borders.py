@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from support.course import COURSE
 from tests.tools.reading import FILE, FUNCTION, RULES, TWO_HOMES, findings, known
 from tools.project import ROOT
 
 DRAWING = {"matplotlib", "ipywidgets", "IPython"}
-SHARED = {"support.built", "support.checks", "support.digits", "support.captions", "support.ranks",
-    "support.recordings", "support.runs", "support.setup", "support.training"}  # fmt: skip
 
 
 @cache
@@ -68,11 +67,6 @@ def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def shared(name: str) -> bool:
-    """Say whether all rooms may use it: a module of SHARED, or the kit that their checks are made of."""
-    return name in SHARED or name.startswith("support.kit.")
-
-
 def room_of(name: str) -> str | None:
     found = re.match(r"support\.(n\d+)(\.|$)", name)
     return found[1] if found else None
@@ -92,12 +86,13 @@ def test_lib_imports_itself_torch_and_numpy_knows_nothing_of_the_notebooks_and_o
 
 def test_a_room_imports_lib_and_what_all_share_but_no_other_room_and_what_all_share_imports_none():
     rooms = [name for name in modules() if room_of(name)]
-    assert len({room_of(name) for name in rooms}) == 16
+    shared = {name for name in modules() if name.startswith("support.") and not room_of(name)}
+    assert {room_of(name) for name in rooms} == {chapter.room for chapter in COURSE}
     for name in rooms:
         for target in arrows(name):
             at_home = room_of(target) == room_of(name)
-            assert at_home or target.partition(".")[0] == "lib" or shared(target), f"{name} imports {target}"
-    for name in filter(shared, modules()):
+            assert at_home or target.partition(".")[0] == "lib" or target in shared, f"{name} imports {target}"
+    for name in shared:
         # recordings names the functions that measure as text, and imports them only to record
         assert not [target for target in arrows(name) if room_of(target)], name
 

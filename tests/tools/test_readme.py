@@ -1,20 +1,20 @@
 """README shows what exists: its table is that of the notebooks, its picture is described by the data it draws."""
 
+import re
+
 import numpy as np
 import pytest
 from PIL import Image
 
 from tools import readme
-from tools.project import ROOT, notebooks
+from tools.project import ROOT, chapters
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_table_is_that_of_make_readme_with_a_row_for_every_notebook_and_needs_its_marks():
     assert readme.with_table(TEXT, readme.table()) == TEXT, "run `make readme`"
-    names = [path.name for path in notebooks(ROOT) if path.parent.name == "notebooks"]
-    assert [name for name in names if f"(notebooks/{name})" not in readme.table()] == []
-    assert names
+    assert re.findall(r"(?m)^\| \[[^]]*\]\(notebooks/([^/)]+)\)", readme.table()) == [path.name for path in chapters()]
     with pytest.raises(ValueError, match="once each"):
         readme.with_table("# Title", "| a |")
 

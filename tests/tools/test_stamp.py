@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from support import course
 from tools import hygiene, stamp
 from tools.project import ROOT, address, find
 from tools.save import sources
@@ -53,6 +54,24 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_re
 def test_the_projects_own_readme_leads_to_its_site_and_to_mybinder() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"]({address().site})" in text and f"]({address().binder})" in text
+
+
+def test_the_links_to_the_neighbours_follow_the_map(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = course.Chapter("00_first", "First", course.START, (), "first")
+    copied = course.Chapter("01_copied", "Copied", course.DATA, (0,), "copied")
+    monkeypatch.setattr(course, "COURSE", (first, copied))
+    table = "| You will | Needs | Previous / next |\n|---|---|---|\n| see | [00](00_first.ipynb) | {} |\n\nWords."
+    path = root / "notebooks" / "01_copied.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[0].source = table.format("[00](00_first.ipynb) / nowhere")
+    nbformat.write(notebook, path)
+    stamp.stamp(root)
+    assert page(root).prose == table.format("[00 · First](00_first.ipynb) / the end")
+    monkeypatch.setattr(course, "COURSE", (copied, first))
+    stamp.stamp(root)
+    head, _, row, *_ = page(root).prose.splitlines()
+    assert head.endswith("| Needs | Next |")
+    assert row.endswith("| [00 · First](00_first.ipynb) |")
 
 
 def test_stamping_twice_changes_nothing_and_outputs_stay_valid_or_stale_as_they_were(root: Path) -> None:

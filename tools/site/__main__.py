@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tools import lab
 from tools.execute import FAILURES
-from tools.project import ROOT, find, notebooks
+from tools.project import ROOT, chapters, find
 from tools.site.build import build, stored
 from tools.site.run import Executed, executed
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="K", help="only K frames of each explorer")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
-    every = [path for path in notebooks() if path.parent.name == "notebooks"]
+    every = chapters()
     fresh = [] if options.stored else [path for path in find(options.names) if path in every] or every
     start = time.monotonic()
 

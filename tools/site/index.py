@@ -8,24 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support import recordings
-from tools.readme import title_table
+from support import course, recordings
 from tools.site.frame import NAME
 from tools.site.links import GLOSSARY, Links
 from tools.site.page import Page, Section
 from tools.site.text import Markdown, slug
+from tools.title import title_table
 
-#: The ways through the course: title, what it is about, the first and the last notebook.
-TRACKS = [
-    ("Begin here", "One training step that several processes share, and who waits for whom in it.", 0, 0),
-    ("The data track", "How training data reaches many ranks: loaders, samplers, shards, data parallel.", 1, 6),
-    ("The pipeline track", "How one model runs on many devices: micro-batches, clocks, checkpoints, GPipe.", 7, 12),
-    ("Both together", "CUDA streams, schedules without bubbles, and replicas × stages.", 13, 15),
-]
-#: Where a notebook stands on the map: its column and its row.
-PLACES: dict[int, tuple[float, float]] = {0: (0, 0.5), 13: (7, 0.5), 14: (8, 0.5), 15: (9, 0.5)}
-PLACES |= {number: (number, 0.0) for number in range(1, 7)} | {number: (number - 6, 1.0) for number in range(7, 13)}
-COLUMN, ROW, RADIUS, EDGE = 88, 120, 22, 64
+#: The line of the map on which the notebooks of a track stand, from the top.
+LINES = {course.START: 0.5, course.DATA: 0.0, course.PIPELINE: 1.0, course.TOGETHER: 0.5}
+COLUMN = 88
+ROW = 120
+RADIUS = 22
+EDGE = 64
+SIDE = 40
 
 
 @dataclass(frozen=True)
@@ -33,29 +29,27 @@ class Entry:
     """What the index says of a notebook."""
 
     page: Page
+    chapter: course.Chapter
     will: str
     needs: str
-    before: list[int]
     seconds: float | None
 
     @property
     def number(self) -> int:
         """The number that its file begins with."""
-        return int(self.page.stem[:2])
+        return self.chapter.number
 
 
 def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
-    """Return what the title tables of the notebooks and the recorded seconds say."""
+    """Return what the map, the title tables and the recorded seconds say. Raises ValueError for a page off the map."""
     seconds = recordings.load("seconds")["seconds"]
     found = []
     for page in pages:
         path = links.root / "notebooks" / f"{page.stem}.ipynb"
         _, columns = title_table(path)
         markdown = Markdown(links.seen_from("notebooks"))
-        always = columns["Needs"].partition(";")[0]  # behind it stands what only a part of the notebook needs
-        before = sorted({int(number) for number in re.findall(r"\]\((\d\d)_", always)})
         will, needs = markdown.inline(columns["You will"]), markdown.inline(columns["Needs"])
-        found.append(Entry(page, will, needs, before, seconds.get(path.name)))
+        found.append(Entry(page, course.chapter_of(page.stem), will, needs, seconds.get(path.name)))
     return found
 
 
@@ -74,19 +68,18 @@ exercises are written in the notebook, where a check answers you.</p>"""
 
 def picture(listed: Sequence[Entry]) -> str:
     """Return the map as SVG: each notebook a link, lines from those that it builds on."""
-    places = {entry.number: _middle(entry.number) for entry in listed if entry.number in PLACES}
+    columns = course.columns()
+    places = {entry.number: _middle(columns[entry.number], LINES[entry.chapter.track]) for entry in listed}
     lines: list[str] = []
     nodes = []
-    direct = {entry.number: set(entry.before) & set(places) for entry in listed if entry.number in places}
+    direct = {entry.number: set(entry.chapter.needs) & set(places) for entry in listed}
     behind: dict[int, set[int]] = {}  # all that a notebook builds on, by whatever way
     for number in sorted(direct):
         behind[number] = direct[number].union(*(behind.get(before, set()) for before in direct[number]))
     for number, earlier in direct.items():
         implied = set().union(*(behind.get(before, set()) for before in earlier))
-        lines += [f'<path d="{_line(before, number)}"/>' for before in sorted(earlier - implied)]
+        lines += [f'<path d="{_line(places[before], places[number])}"/>' for before in sorted(earlier - implied)]
     for entry in listed:
-        if entry.number not in places:
-            continue
         x, y = places[entry.number]
         nodes.append(
             f'<a href="{entry.page.name}" aria-label="{html.escape(entry.page.title)}">'
@@ -94,9 +87,9 @@ def picture(listed: Sequence[Entry]) -> str:
             f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS}" data-map="{entry.number:02d}"/>'
             f'<text x="{x:g}" y="{y + 5:g}">{entry.number:02d}</text></a>'
         )
-    width, height = 9 * COLUMN + 2 * 40, ROW + 2 * EDGE
-    words = [(_middle(1)[0] - RADIUS, 18, "data"), (_middle(7)[0] - RADIUS, height - 8, "pipeline")]
-    names = "".join(f'<text class="track" x="{x:g}" y="{y:g}">{name}</text>' for x, y, name in words)
+    width = max(columns.values()) * COLUMN + 2 * SIDE
+    height = ROW + 2 * EDGE
+    names = _track_name(course.DATA, 18, "data") + _track_name(course.PIPELINE, height - 8, "pipeline")
     return f"""<nav class="map scroll" aria-label="Map of the course">
 <svg viewBox="0 0 {width} {height}" width="{width}" height="{height}">
 <g class="lines" aria-hidden="true">{"".join(lines)}</g>{names}
@@ -104,13 +97,22 @@ def picture(listed: Sequence[Entry]) -> str:
 </svg></nav>"""
 
 
-def _middle(number: int) -> tuple[float, float]:
-    column, row = PLACES[number]
-    return 40 + column * COLUMN, EDGE + row * ROW
+def _track_name(track: course.Track, y: float, name: str) -> str:
+    """Write the track's name above or below its first notebook."""
+    first = next(iter(course.on(track)), None)
+    if first is None:
+        return ""
+    x, _ = _middle(course.columns()[first.number], LINES[track])
+    return f'<text class="track" x="{x - RADIUS:g}" y="{y:g}">{name}</text>'
 
 
-def _line(before: int, after: int) -> str:
-    (x, y), (u, v) = _middle(before), _middle(after)
+def _middle(column: int, line: float) -> tuple[float, float]:
+    return SIDE + column * COLUMN, EDGE + line * ROW
+
+
+def _line(before: tuple[float, float], after: tuple[float, float]) -> str:
+    x, y = before
+    u, v = after
     if y == v and u - x > COLUMN:  # over those between, on the outside of its track
         bend = (18 + 8 * (u - x) / COLUMN) * (-1 if y <= EDGE else 1)
         side = RADIUS * (-1 if bend < 0 else 1)
@@ -140,12 +142,11 @@ def index(pages: Sequence[Page], links: Links) -> str:
     """Return the main part of the first page."""
     listed = entries(pages, links)
     tracks = []
-    for title, about, first, last in TRACKS:
-        cards = [card(entry) for entry in listed if first <= entry.number <= last]
+    for track in course.TRACKS:
+        cards = [card(entry) for entry in listed if entry.chapter.track is track]
         if cards:
-            tracks.append(
-                f'<section><h2>{title}</h2>\n<p>{about}</p>\n<ol class="cards">{"".join(cards)}</ol></section>'
-            )
+            head = f"<h2>{track.title}</h2>\n<p>{track.about}</p>"
+            tracks.append(f'<section>{head}\n<ol class="cards">{"".join(cards)}</ol></section>')
     return f"""<div class="hero"><h1>{NAME}</h1>
 <p class="lead">How training data reaches many ranks, and how one model runs on many devices: you predict, write, run,
 see, break and fix it. No GPU is needed.</p>

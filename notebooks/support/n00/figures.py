@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +13,8 @@ from lib.show.sheet import box, write
 from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, alt_text, describe, new_figure, styled
 from lib.text import plural
 from lib.timeline import Trace, Work, play
+from support import course
+from support.course import DATA, PIPELINE, START, TOGETHER, Chapter
 
 # ---- One training step that several ranks share, in ticks, and what it costs when one of them is slow.
 
@@ -76,76 +78,53 @@ def draw_both(measured: Trace, predicted: Trace, title: str) -> Figure:
 # ---- The map of the course: two tracks that meet, drawn as a railway plan.
 
 
-@dataclass(frozen=True)
-class Stop:
-    """One notebook: its number, its name in two lines at most, its place on the map (column, row), its track."""
-
-    number: int
-    name: str
-    at: tuple[float, float]
-    track: str
-
-
-COURSE: tuple[Stop, ...] = (
-    Stop(0, "start\nhere", (0, 1.5), "both"),
-    Stop(1, "loading\npipeline", (1, 3), "data"),
-    Stop(2, "samplers", (2, 3), "data"),
-    Stop(3, "distributed\nsampler", (3, 3), "data"),
-    Stop(4, "contiguous\nshards", (4, 3), "data"),
-    Stop(5, "rank\ndataset", (5, 3), "data"),
-    Stop(6, "data\nparallel", (6, 3), "data"),
-    Stop(7, "micro-\nbatches", (1, 0), "pipeline"),
-    Stop(8, "pipeline\nclock", (2, 0), "pipeline"),
-    Stop(9, "tasks,\nworkers", (3, 0), "pipeline"),
-    Stop(10, "check-\npointing", (4, 0), "pipeline"),
-    Stop(11, "backward\norder", (5, 0), "pipeline"),
-    Stop(12, "GPipe", (6, 0), "pipeline"),
-    Stop(13, "CUDA\nstreams", (7, 1.5), "both"),
-    Stop(14, "schedules", (8, 1.5), "both"),
-    Stop(15, "scale\nout", (9, 1.5), "both"),
-)
-
-COLOR = {"data": ORANGE, "pipeline": BLUE, "both": GREEN}
-_WIDE, _HIGH = 0.86, 0.94
+COLOR = {START: GREEN, DATA: ORANGE, PIPELINE: BLUE, TOGETHER: GREEN}
+ROW = {START: 1.5, DATA: 3.0, PIPELINE: 0.0, TOGETHER: 1.5}
+_WIDE = 0.86
+_HIGH = 0.94
+_COLUMN = 0.9  # inches
 
 
 @styled
 def draw_course() -> Figure:
     """Draw the map: two tracks that start together and meet at the end."""
-    figure, axes = new_figure(9, 3.1)
-    order = {
-        "data": [stop for stop in COURSE if stop.track in ("data", "both")],
-        "pipeline": [stop for stop in COURSE if stop.track in ("pipeline", "both")],
-    }
-    for track, stops in order.items():
+    column = course.columns()
+    places = {chapter.number: (column[chapter.number], ROW[chapter.track]) for chapter in course.COURSE}
+    last = max(column.values())
+    figure, axes = new_figure(_COLUMN * (last + 1), 3.1)
+    for track in (DATA, PIPELINE):
         axes.plot(
-            *zip(*(stop.at for stop in stops), strict=True),
+            *zip(*(places[chapter.number] for chapter in course.stops(track)), strict=True),
             color=COLOR[track],
             linewidth=5,
             alpha=0.35,
             solid_joinstyle="round",
             zorder=1,
         )
-    for stop in COURSE:
-        _draw_stop(axes, stop)
-    for y, track, asked in (
+    for chapter in course.COURSE:
+        _draw_stop(axes, chapter, places[chapter.number])
+    for y, name, asked in (
         (2.05, "Data track", "How does training data reach many ranks?"),
         (0.95, "Pipeline track", "How does one model run on many devices?"),
     ):
-        axes.text(0.75, y + 0.17, track, ha="left", va="center", fontsize=11, weight="bold")
+        axes.text(0.75, y + 0.17, name, ha="left", va="center", fontsize=11, weight="bold")
         axes.text(0.75, y - 0.22, asked, ha="left", va="center", fontsize=11, color=MUTED)
-    axes.set(xlim=(-0.5, 9.5), ylim=(-0.6, 3.6))
+    axes.set(xlim=(-0.5, last + 0.5), ylim=(-0.6, 3.6))
     axes.set_axis_off()
+    data = course.numbers([*course.on(START), *course.on(DATA)], " to ")
+    pipeline = course.numbers([*course.on(START), *course.on(PIPELINE)], " to ")
+    both = course.enumerated([chapter.label for chapter in course.on(TOGETHER)])
     words = (
-        f"Map of the course: {len(COURSE)} notebooks. The data track runs 00 to 06, the pipeline track 00 and "
-        f"07 to 12; both meet in 13, 14 and 15."
+        f"Map of the course: {len(course.COURSE)} notebooks. The data track runs {data}, "
+        f"the pipeline track {pipeline}; both meet in {both}."
     )
     return describe(figure, words)
 
 
-def _draw_stop(axes: Axes, stop: Stop) -> None:
-    color, (x, y) = COLOR[stop.track], stop.at
-    ink = PAPER if stop.track != "data" else INK
+def _draw_stop(axes: Axes, chapter: Chapter, place: tuple[float, float]) -> None:
+    x, y = place
+    color = COLOR[chapter.track]
+    ink = INK if chapter.track is DATA else PAPER
     box(axes, x, y, _WIDE, _HIGH, face=color, edge=color, line=1.6, radius=0.12, mutation_aspect=1.6)
-    write(axes, x, y + 0.18, f"{stop.number:02d}", size=12, color=ink, weight="bold", zorder=3)
-    write(axes, x, y - 0.2, stop.name, size=9, color=ink, zorder=3, linespacing=0.95)
+    write(axes, x, y + 0.18, chapter.label, size=12, color=ink, weight="bold", zorder=3)
+    write(axes, x, y - 0.2, chapter.short, size=9, color=ink, zorder=3, linespacing=0.95)

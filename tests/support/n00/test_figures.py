@@ -3,14 +3,19 @@
 import pytest
 
 from lib.show.style import alt_text
-from support.n00.figures import COURSE, SHARED_STEP_CONTROLS, draw_both, draw_course, draw_shared_step, shared_step
+from support import course
+from support.n00.figures import SHARED_STEP_CONTROLS, draw_both, draw_course, draw_shared_step, shared_step
 from tests.pictures import told
 
 
-def test_the_map_has_sixteen_stops_in_order_no_two_at_one_place_and_names_the_tracks():
-    assert [stop.number for stop in COURSE] == list(range(16)) and len({stop.at for stop in COURSE}) == 16
-    told = alt_text(draw_course())
-    assert "16 notebooks. The data track runs 00 to 06, the pipeline track 00 and 07 to 12" in told
+def test_the_map_shows_every_notebook_by_number_and_name_and_says_which_lie_on_which_track():
+    drawn = draw_course()
+    written = [text.get_text() for text in drawn.axes[0].texts]
+    assert [text for text in written if text.isdigit()] == [chapter.label for chapter in course.COURSE]
+    assert {chapter.short for chapter in course.COURSE} <= {*written}
+    both = course.enumerated([chapter.label for chapter in course.on(course.TOGETHER)])
+    assert f"{len(course.COURSE)} notebooks. The data track runs 00 to " in alt_text(drawn)
+    assert alt_text(drawn).endswith(f"both meet in {both}.")
 
 
 @pytest.mark.parametrize(

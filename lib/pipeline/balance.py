@@ -37,16 +37,19 @@ def partition(costs: Sequence[float], partitions: int) -> list[int]:
         raise ValueError(f"costs must be finite and not negative, not {list(costs)}")
     total = np.array([0, *accumulate(costs)], dtype=np.float64)
     block = total[None, :] - total[:, None]  # block[a, b]: what layers a..b-1 cost
-    block[np.tril_indices(len(total))] = np.inf  # none is empty
-    slowest = _cheapest(block, n, np.maximum)[0]
-    return _cheapest(np.where(block <= slowest, block**2, np.inf), n, np.add)[1]
+    block[np.tril_indices(len(total))] = np.inf  # no block is empty
+    slowest, _ = _cheapest(block, n, np.maximum)
+    squares = np.where(block <= slowest, block**2, np.inf)  # of the cuts whose slowest block is no slower, …
+    _, lengths = _cheapest(squares, n, np.add)  # … the most even one
+    return lengths
 
 
 def _cheapest(block: NDArray[np.float64], n: int, join: np.ufunc) -> tuple[float, list[int]]:
     """Return the least joined price of n blocks that cover everything, and their lengths."""
-    best, starts = block[0], []  # best[b]: the price of layers 0..b-1 in the blocks so far
+    best = block[0]  # best[b]: the price of layers 0..b-1 in the blocks so far
+    starts: list[NDArray[np.intp]] = []  # for each further block, by its end b: where it best begins
     for _ in range(n - 1):
-        prices = join(best[:, None], block)
+        prices = join(best[:, None], block)  # prices[a, b]: layers 0..a-1 at their best, then one block a..b-1
         starts.append(prices.argmin(axis=0))
         best = prices.min(axis=0)
     ends = [len(block) - 1]
@@ -84,10 +87,12 @@ def profile_times(module: nn.Sequential, sample: TensorOrTensors, timeout: float
                 batch = alone(batch)
                 began = _now(device)
                 batch = batch.call(layer)
-                if ends := tuple(y for y in batch if y.requires_grad):
+                ends = tuple(y for y in batch if y.requires_grad)
+                if ends:
                     torch.autograd.backward(ends, tuple(y.detach() for y in ends))
                 rounds[-1].append(_now(device) - began)
-        end = end or time.perf_counter() + timeout
+        if len(rounds) == 1:  # the warm-up is over: from now on the time counts
+            end = time.perf_counter() + timeout
     return [median(seconds) for seconds in zip(*rounds[1:], strict=True)]
 
 
@@ -102,7 +107,8 @@ def profile_sizes(
             batch = alone(batch)
             with LiveTensors(BLOCK) as new:
                 batch = batch.call(layer)
-            parameters, buffers = (sum(x.nbytes for x in xs) for xs in (layer.parameters(), layer.buffers()))
+            parameters = sum(x.nbytes for x in layer.parameters())
+            buffers = sum(x.nbytes for x in layer.buffers())
             sizes.append(int(new.now + parameters * param_scale + buffers))
     return sizes
 
@@ -136,9 +142,13 @@ def _now(device: torch.device) -> float:
 
 
 def balance_by_time(
-    partitions: int, module: nn.Sequential, sample: TensorOrTensors, *, timeout: float = 1.0,
+    partitions: int,
+    module: nn.Sequential,
+    sample: TensorOrTensors,
+    *,
+    timeout: float = 1.0,
     device: Device | None = None,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Return the balance with the least time in the slowest partition: forward and backward of `sample`, measured.
 
     Every layer is measured again until `timeout` seconds have passed; the median counts. device: where to measure, by
@@ -149,9 +159,14 @@ def balance_by_time(
 
 
 def balance_by_size(
-    partitions: int, module: nn.Sequential, input: TensorOrTensors, *, chunks: int = 1, param_scale: float = 2.0,
+    partitions: int,
+    module: nn.Sequential,
+    input: TensorOrTensors,
+    *,
+    chunks: int = 1,
+    param_scale: float = 2.0,
     device: Device | None = None,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Return the balance with the least memory in the largest partition: parameters, and what waits for backward.
 
     input: a mini-batch of the size to train with; chunks: its micro-batches, of which one is run. param_scale: how many

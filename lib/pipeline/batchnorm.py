@@ -1,4 +1,9 @@
-"""BatchNorm in a pipeline: normalise each micro-batch, update the running statistics once a mini-batch."""
+"""BatchNorm in a pipeline: normalise each micro-batch, update the running statistics once a mini-batch.
+
+An nn.BatchNorm that sees m micro-batches updates its running statistics m times, each time with a part of the batch.
+DeferredBatchNorm keeps the mean and variance of each and joins them at the end, into what nn.BatchNorm finds in the
+whole batch. Normalisation stays per micro-batch: that is what micro-batches change, here as in torchgpipe.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,6 @@ _lock = RLock()  # of all running statistics: threads may use one model
 class DeferredBatchNorm(_BatchNorm):
     """Normalise each micro-batch as nn.BatchNorm1d, 2d and 3d do; track the running statistics of whole mini-batches.
 
-    It keeps the mean and variance of each micro-batch, and joins them into what nn.BatchNorm finds in the whole batch.
     A mini-batch ends at its `chunks`-th micro-batch; inside `mini_batch(…)`, as in a GPipe, at the end of the block,
     however many there were. A recomputed micro-batch is not counted again. What is gathered is no buffer: a state dict
     has the keys of nn.BatchNorm and can be loaded from one to the other.
@@ -49,23 +53,33 @@ class DeferredBatchNorm(_BatchNorm):
 
     @property
     def _seen(self) -> Seen:
-        return cast(Seen, (this_thread.statistics or {}).get(self, self._own))
+        """What the mini-batch of this thread has seen, where it is in one; else what the layer itself counts."""
+        if this_thread.statistics is None:
+            return self._own
+        return cast(Seen, this_thread.statistics.get(self, self._own))
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a micro-batch of shape (batch, channel, …)."""
         if not 2 <= input.dim() <= 5:
             raise ValueError(f"expected (batch, channel, …) of 2 to 5 dimensions, got {tuple(input.shape)}")
-        mean, var = self.running_mean, self.running_var
-        if self.training:  # with momentum 1 torch's own kernel writes this micro-batch's statistics here
-            mean, var = torch.zeros_like(mean), torch.zeros_like(var)
+        mean = self.running_mean
+        var = self.running_var
+        if self.training:
+            # With momentum 1 torch's own kernel writes this micro-batch's statistics here: no second pass over the
+            # input.
+            mean = torch.zeros_like(mean)
+            var = torch.zeros_like(var)
         output = F.batch_norm(input, mean, var, self.weight, self.bias, self.training, 1.0, self.eps)
         if self.training and not is_recomputing():
-            with _lock:
-                seen = self._seen
-                seen.append((input.numel() // input.size(1), mean, var))
-                if seen is self._own and len(seen) == self.chunks:
-                    self.commit()
+            self._count(input.numel() // input.size(1), mean, var)
         return output
+
+    def _count(self, size: int, mean: Tensor, var: Tensor) -> None:
+        with _lock:
+            seen = self._seen
+            seen.append((size, mean, var))
+            if seen is self._own and len(seen) == self.chunks:
+                self.commit()
 
     @torch.no_grad()
     def commit(self) -> None:
@@ -73,16 +87,14 @@ class DeferredBatchNorm(_BatchNorm):
         with _lock:
             if not self._seen:
                 return
-            sizes, means, variances = zip(*self._seen, strict=True)
+            mean, var = _together(self._seen)
             self._seen.clear()
             self.num_batches_tracked += 1
-            share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
-            # distances from the mean, as sums of squares would cancel at a large one; size and sum are float32
-            size, mean_of = torch.tensor(sizes, device=means[0].device).float()[:, None], torch.stack(means)
-            mean = (size * mean_of).sum(0) / size.sum()
-            squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
-            for running, found in ((self.running_mean, mean), (self.running_var, squares.sum(0) / (size.sum() - 1))):
-                running.copy_(running + share * (found - running))
+            share = self.momentum
+            if share is None:  # torch's cumulative average: every mini-batch counts alike
+                share = 1 / int(self.num_batches_tracked)
+            self.running_mean.copy_(self.running_mean + share * (mean - self.running_mean))
+            self.running_var.copy_(self.running_var + share * (var - self.running_var))
 
     @property
     def sum(self) -> Tensor:
@@ -104,7 +116,7 @@ class DeferredBatchNorm(_BatchNorm):
                 kind = type(module).__name__
                 raise TypeError(f"a {kind} can't be deferred; use nn.BatchNorm1d, 2d or 3d in the pipeline")
             converted = cls.__new__(cls)
-            vars(converted).update(vars(module))
+            vars(converted).update(vars(module))  # the very same parameters, buffers and hooks
             converted._begin(chunks)
         for name, child in module.named_children():
             converted.add_module(name, cls.convert_deferred_batch_norm(child, chunks))
@@ -114,12 +126,31 @@ class DeferredBatchNorm(_BatchNorm):
 convert_deferred_batch_norm = DeferredBatchNorm.convert_deferred_batch_norm
 
 
+def _together(seen: Seen) -> tuple[Tensor, Tensor]:
+    """Return mean and unbiased variance of all the values, given those of disjoint parts (Chan et al., 1979).
+
+    Sums of squares would cancel at a large mean, so all is taken as distances from the mean. Sizes and their sum are
+    float32: half precision holds whole numbers exactly up to 2,048 only.
+    """
+    sizes, means, variances = zip(*seen, strict=True)
+    size = torch.tensor(sizes, device=means[0].device).float()[:, None]
+    mean_of = torch.stack(means)
+    mean = (size * mean_of).sum(0) / size.sum()
+    squares = (size - 1) * torch.stack(variances) + size * (mean_of - mean) ** 2
+    return mean, squares.sum(0) / (size.sum() - 1)
+
+
 @contextmanager
 def mini_batch(*modules: nn.Module) -> Iterator[None]:
-    """Make the block a mini-batch, for this thread and its workers, of all DeferredBatchNorms; an error leaves none."""
+    """Make the block one mini-batch for every DeferredBatchNorm in `modules`. An error in it leaves nothing behind.
+
+    It is the mini-batch of this thread, and of the workers that compute for it: another thread has one of its own.
+    """
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
-    statistics: dict[DeferredBatchNorm, Seen] = {norm: [] for norm in norms}
-    with during(statistics=statistics or this_thread.statistics):
+    statistics: dict[DeferredBatchNorm, Seen] | None = {norm: [] for norm in norms}
+    if not statistics:
+        statistics = this_thread.statistics  # a GPipe without such layers, inside of a layer of one that has them
+    with during(statistics=statistics):
         yield
         for norm in norms:
             norm.commit()

@@ -13,7 +13,8 @@ from torch import nn
 from lib import timeline
 from lib.pipeline.checkpoint import Checkpointing, Guard, is_recomputing
 from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.skip import SkipLayout, SkipTracker, SkipTrackerThroughPortals, inspect_skip_layout
+from lib.pipeline.portal import SkipTrackerThroughPortals
+from lib.pipeline.skip import SkipLayout, SkipTracker, inspect_skip_layout
 from lib.pipeline.worker import Result, Task, Workers, attempt, error_of
 from lib.runtime import recording
 from lib.runtime.dependency import fork_batch, get_phony, join, join_batch

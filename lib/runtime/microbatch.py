@@ -36,7 +36,14 @@ class Batch:
         """The one tensor of an atomic batch; raises AttributeError for a tuple."""
         if isinstance(self.value, Tensor):
             return self.value
-        raise AttributeError("not an atomic batch: use .value")
+        raise AttributeError("not an atomic batch: use .tensors")
+
+    @property
+    def tensors(self) -> Tensors:
+        """The tuple of a batch that is not atomic; raises AttributeError for one tensor."""
+        if isinstance(self.value, Tensor):
+            raise AttributeError("an atomic batch: use .tensor")
+        return self.value
 
     def call(self, function: Function) -> Batch:
         """Return function(value) as a Batch."""
@@ -87,8 +94,14 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
             f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
         )
     count = max(1, min(chunks, len(batch[0])))
-    cuts = [x.tensor_split(count) if count > 1 else (x,) for x in batch]  # a view may not be changed in place
-    return [Batch(part) for part in (cuts[0] if batch.atomic else zip(*cuts, strict=True))]
+    cuts: list[Tensors]
+    if count == 1:
+        cuts = [(x,) for x in batch]  # the tensors themselves: a view may not be changed in place
+    else:
+        cuts = [x.tensor_split(count) for x in batch]
+    if batch.atomic:
+        return [Batch(part) for part in cuts[0]]
+    return [Batch(parts) for parts in zip(*cuts, strict=True)]
 
 
 def gather(outputs: Sequence[Batch]) -> TensorOrTensors:

@@ -44,16 +44,16 @@ class Seeds:
     """Hold a seed for each micro-batch i < m and partition j < n, drawn when the first of them is asked for."""
 
     def __init__(self, m: int, n: int) -> None:
-        self.shape, self._parent = (m, n), this_thread.generator
+        self.shape = (m, n)
+        self._parent = this_thread.generator  # inside the partition of another pipeline: what that partition owns
 
     @cached_property
     def _table(self) -> Tensor:
-        # inside the partition of another pipeline: from what that partition owns
-        generator = self._parent() if self._parent else torch.default_generator
+        generator = torch.default_generator if self._parent is None else self._parent()
         return torch.empty(self.shape, dtype=torch.int64).random_(generator=generator)
 
     def __getitem__(self, place: tuple[int, int]) -> int:
-        with _lock:
+        with _lock:  # two workers may ask first: the table is drawn once
             return int(self._table[place])
 
     @contextmanager
@@ -66,7 +66,8 @@ class Seeds:
                 made.append(torch.Generator().manual_seed(self[i, j]))
             return made[0]
 
-        outside, this_thread.generator = this_thread.generator, generator
+        outside = this_thread.generator
+        this_thread.generator = generator
         try:
             with nullcontext() if this_thread.listening else listening():
                 yield
@@ -93,7 +94,7 @@ def _from_own_generator(operation: Any) -> Callable[..., Any]:
     names = [argument.name for argument in operation._schema.arguments]
 
     def draw(*args: Any, **kwargs: Any) -> Any:
-        kwargs |= zip(names, args, strict=False)
+        kwargs |= zip(names, args, strict=False)  # all by name, so that "generator" is found wherever it was given
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             on_cpu = all(x.is_cpu for x in kwargs.values() if isinstance(x, Tensor))
             if on_cpu and kwargs.get("generator") is None and this_thread.generator is not None:
@@ -116,5 +117,6 @@ def _register() -> None:
         aten: Any = torch.library.Library("aten", "IMPL", _NAME)  # type: ignore[no-untyped-call]
         for name in _DRAWS:
             packet, _, overload = name.partition(".")
-            aten.impl(name, _from_own_generator(getattr(getattr(torch.ops.aten, packet), overload or "default")))
+            operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            aten.impl(name, _from_own_generator(operation))
         _libraries.extend((everything, aten))

@@ -44,9 +44,11 @@ class Modes(NamedTuple):
         taken from there when gradients are wanted, and get none. Every micro-batch casts the weights anew.
         """
         now = Modes.current()
-        if self[1:] != now[1:]:
-            return self._switch()
-        return nullcontext() if self.grad == now.grad else torch.set_grad_enabled(self.grad)
+        if self == now:
+            return nullcontext()
+        if self[1:] == now[1:]:  # all but grad, which is switched most often and at little cost
+            return torch.set_grad_enabled(self.grad)
+        return self._switch()
 
     @contextmanager
     def _switch(self) -> Iterator[None]:
@@ -66,9 +68,12 @@ def only_here() -> bool:
 
     TorchDispatchMode, TorchFunctionMode, saved-tensor hooks; but not a default device: workers have none.
     """
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return True
     functions = (torch._C._get_function_stack_at(k) for k in range(torch._C._len_torch_function_stack()))
-    modes = torch._C._len_torch_dispatch_stack() or not all(isinstance(mode, DeviceContext) for mode in functions)
-    return bool(modes or torch._C._autograd._top_saved_tensors_default_hooks(True))
+    if not all(isinstance(mode, DeviceContext) for mode in functions):
+        return True
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 class _ThisThread(threading.local):

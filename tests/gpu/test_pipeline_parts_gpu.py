@@ -8,7 +8,7 @@ from torch import nn
 
 from lib.pipeline import GPipe, balance_by_size, balance_by_time, convert_deferred_batch_norm
 from lib.pipeline.balance import profile_sizes
-from lib.pipeline.skip import Portal
+from lib.pipeline.portal import Portal
 from lib.runtime.device import default_stream
 from tests.gpu.common import MODES, First, Last, assert_equal_gradients
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline import GPipe, Namespace, pop, skip, skippable, stash
+from lib.pipeline import GPipe, Namespace, pop, portal, skip, skippable, stash
 from lib.pipeline.copy import Copy
 from lib.runtime.microbatch import Batch
 from tests.lib.refusal import refuses
@@ -72,8 +72,8 @@ def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_ar
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
     assert not skip.current_skip_tracker().tensors, "what was popped is gone"
-    assert skip.SkipTrackerThroughPotals is skip.SkipTrackerThroughPortals, "as torchgpipe spells it"
-    tracker = skip.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    assert portal.SkipTrackerThroughPotals is portal.SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = portal.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))

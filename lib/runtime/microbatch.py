@@ -94,11 +94,8 @@ def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
             f"the tensors of a mini-batch must have the same number of rows, not {rows}: dimension 0 is the batch"
         )
     count = max(1, min(chunks, len(batch[0])))
-    cuts: list[Tensors]
-    if count == 1:
-        cuts = [(x,) for x in batch]  # the tensors themselves: a view may not be changed in place
-    else:
-        cuts = [x.tensor_split(count) for x in batch]
+    # One micro-batch is the tensors themselves: a view may not be changed in place.
+    cuts = [(x,) if count == 1 else x.tensor_split(count) for x in batch]
     if batch.atomic:
         return [Batch(part) for part in cuts[0]]
     return [Batch(parts) for parts in zip(*cuts, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
@@ -30,23 +31,28 @@ def write_captions(path: str | os.PathLike[str], rows: int) -> int:
     with open(path, "wb") as file:
         file.write(HEADER.encode())
         for first in range(0, rows, 1_000_000):
-            numbers = np.arange(first // 1000, -(-min(rows, first + 1_000_000) // 1000))
+            last = min(rows, first + 1_000_000)
+            numbers = np.arange(first // 1000, math.ceil(last / 1000))  # of the thousands in this block
             block = np.tile(thousand, (len(numbers), 1))
             for digit in range(6):  # the last three of nine are those of the thousand rows
                 value = (numbers // 10 ** (5 - digit) % 10 + ord("0")).astype(np.uint8)
                 block[:, line_starts + len("img/") + digit] = value[:, None]
+            end = block.size
             extra = first + 1000 * len(numbers) - rows
-            end = block.size - (len(thousand) - int(line_starts[1000 - extra]) if 0 < extra < 1000 else 0)
+            if 0 < extra < 1000:  # the last thousand is cut where its first extra row begins
+                end -= len(thousand) - int(line_starts[1000 - extra])
             file.write(block.reshape(-1)[:end].data)
         return file.tell()
 
 
 def _thousand() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Return a thousand rows whose captions have 12 to 34 letters, as bytes."""
-    random, words = np.random.default_rng(0), WORDS.split()
+    random = np.random.default_rng(0)
+    words = WORDS.split()
     text = []
     for row in range(1000):
-        length, caption = random.integers(12, 35), ""
+        length = random.integers(12, 35)
+        caption = ""
         while len(caption) < length:
             caption += words[random.integers(len(words))] + " "
         text.append(f'img/{row:09}.jpg "{caption[:length].strip().ljust(length, "s")}"\n')
@@ -58,10 +64,12 @@ def _thousand() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 Way: TypeAlias = Literal["naive", "server", "rank", "file", "mapped"]
 WAYS: tuple[Way, ...] = get_args(Way)
 
-STR_HEADER, ROUNDED_TO, POINTER = sys.getsizeof(""), 16, 8
-"""Bytes of a str beside its ASCII letters, of which its size in memory is a multiple, and of its place in a list."""
-PLACE, ITEM, INDEX = 4, 4, 2.25
-"""Bytes a packed row takes for where it begins, and for which item it is; bytes a row of the index file."""
+STR_HEADER = sys.getsizeof("")  # bytes of a str beside its ASCII letters
+ROUNDED_TO = 16  # its size in memory is a multiple of so many bytes
+POINTER = 8  # bytes of its place in a list
+PLACE = 4  # bytes that a packed row takes for where it begins,
+ITEM = 4  # and for which item it is
+INDEX = 2.25  # bytes a row of the index file
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class Holding:
 def list_row_bytes(row_bytes: float) -> float:
     """Return what a row of so many bytes in the file, newline included, takes as a str in a list."""
     letters = row_bytes - 1
-    return -(-(STR_HEADER + letters) // ROUNDED_TO) * ROUNDED_TO + POINTER
+    return math.ceil((STR_HEADER + letters) / ROUNDED_TO) * ROUNDED_TO + POINTER
 
 
 def predict(
@@ -100,5 +108,6 @@ def predict(
         return Holding(0, 0.0, rows * (row_bytes + INDEX))
     if way == "mapped":
         return Holding(1, text + rows * place)
-    turns = -(-rows // world_size)
-    return Holding(world_size, -(-turns // mini_epochs) * (row_bytes - 1 + PLACE + ITEM))
+    turns = math.ceil(rows / world_size)
+    held = math.ceil(turns / mini_epochs)
+    return Holding(world_size, held * (row_bytes - 1 + PLACE + ITEM))

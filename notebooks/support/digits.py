@@ -133,5 +133,7 @@ class Digits(Dataset[tuple[Any, int]]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         name, caption = self.rows[index]
-        image = decode_image(self.folder / name)
-        return (image if self.transform is None else self.transform(image)), digit_of(caption)
+        image: Any = decode_image(self.folder / name)
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, digit_of(caption)

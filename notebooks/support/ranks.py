@@ -5,7 +5,6 @@ in_threads(function, W)   runs `function(dist)` on W threads; `dist` imitates to
 Ranks(W)                  W processes with one gloo group, which stay: `run(function, …)` runs `function(dist)` on each;
                           there `dist` is torch.distributed itself
 in_a_process(function)    runs what may hang in a process, and ends it with all that it started
-source_of, write_module   the text of what a cell defines: a new process can't import the cells of a notebook
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lib.arguments import integer
 from lib.training.launch import LOOPBACK, signal_name
-from support.kit.source import source_of as source_of
+from support.kit.source import source_of
 from support.kit.threads import Aside, StuckError, Waits
 
 PATIENCE = 20.0  # seconds for ranks in threads, whose work takes milliseconds
@@ -77,14 +75,17 @@ class Message:
     """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.taken = tensor, False
+        self.tensor = tensor
+        self.taken = False
 
 
 class Handle:
     """What isend, irecv and async_op=True return."""
 
     def __init__(self, owner: Imitation, what: str, finish: Callable[[], None]) -> None:
-        self._owner, self._what, self._finish = owner, what, finish
+        self._owner = owner
+        self._what = what
+        self._finish = finish
         owner.world.unwaited[owner.get_rank()].append(what)
 
     def wait(self) -> bool:
@@ -104,7 +105,10 @@ class Imitation:
     ReduceOp = dist.ReduceOp
 
     def __init__(self, world: World, rank: int) -> None:
-        self.world, self._rank, self._count, self._begun = world, rank, 0, 0
+        self.world = world
+        self._rank = rank
+        self._count = 0
+        self._begun = 0
 
     def get_rank(self) -> int:
         """Return this rank's number."""
@@ -162,7 +166,10 @@ class Imitation:
                 tensor.copy_(torch.stack([part.view_as(tensor) for part in given()]).sum(dim=0))
 
         handle = Handle(self, self._name(f"all_reduce of {tensor.numel()} values"), finish)
-        return handle if async_op else (handle.wait(), None)[1]
+        if async_op:
+            return handle
+        handle.wait()
+        return None
 
     def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor) -> None:
         """Give every rank the tensors of all, into a list that it has made."""
@@ -189,7 +196,8 @@ class Imitation:
 
     def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
         self._peer(dst)
-        world, message = self.world, Message(tensor.detach())
+        world = self.world
+        message = Message(tensor.detach())
         with world.changed:
             world.messages.setdefault((self._rank, dst), deque()).append(message)
             world.sent[self._rank] += tensor.numel()
@@ -206,7 +214,8 @@ class Imitation:
         self, kind: str, size: int, tensor: Tensor, detail: Any = None
     ) -> Callable[[], list[Tensor]]:
         """Join the next collective; return what waits for the others and gives their tensors, by rank."""
-        world, number = self.world, self._count
+        world = self.world
+        number = self._count
         with world.changed:
             self._count += 1
             world.events.append((self._rank, kind))
@@ -215,7 +224,8 @@ class Imitation:
             call = world.calls[number]
             for other, (theirs, what, _) in call.items():
                 if (theirs, what) != (kind, (size, detail)):
-                    mine, said = f"{kind} of {size} values", f"{theirs} of {what[0]} values"
+                    mine = f"{kind} of {size} values"
+                    said = f"{theirs} of {what[0]} values"
                     raise ValueError(
                         f"collective {number}: rank {self._rank} is in {mine}, rank {other} in {said}"
                     )
@@ -257,15 +267,6 @@ def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[An
 # ---- real ranks
 
 
-def write_module(path: str | os.PathLike[str], *things: Any) -> None:
-    """Write functions and classes into a module that a script can import; it first imports io, os, zlib, torch."""
-    text = [
-        "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn",
-        *map(source_of, things),
-    ]
-    Path(path).write_text("\n\n\n".join(text) + "\n", encoding="utf-8")
-
-
 class Ranks:
     """Real ranks that stay: `world_size` processes, one gloo group, one thread each; they end with this process.
 
@@ -291,34 +292,44 @@ class Ranks:
         order = pickle.dumps((text, function.__name__, given))
         for line in self._lines:
             line.send_bytes(order)
-        answers: dict[int, tuple[str, Any]] = {}
         try:
-            while len(answers) < self.world_size:
-                open_lines = {line: rank for rank, line in enumerate(self._lines) if rank not in answers}
-                failed = any(how == "error" for how, _ in answers.values())
-                there: list[Any] = wait(list(open_lines), min(patience, AFTER) if failed else patience)
-                if not there and failed:
-                    self.close()  # they wait for the one that has failed
-                    break
-                if not there:
-                    missing = ", ".join(f"rank {rank}" for rank in sorted(open_lines.values()))
-                    raise TimeoutError(f"{missing} not done after {patience:g} s; all ranks were ended")
-                for line in there:
-                    answers[open_lines[line]] = pickle.loads(line.recv_bytes())
-        except EOFError:
-            self._processes[open_lines[line]].join(5)
-            code = self._processes[open_lines[line]].exitcode or 0
-            how = f"was killed by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-            self.close()
-            raise RuntimeError(f"rank {open_lines[line]} {how}; all ranks were ended") from None
+            answers = self._answers(patience)
         except BaseException:
             self.close()
             raise
-        if errors := [
-            f"rank {rank}: {said}" for rank, (how, said) in sorted(answers.items()) if how == "error"
-        ]:
+        errors = [f"rank {rank}: {said}" for rank, (how, said) in sorted(answers.items()) if how == "error"]
+        if errors:
             raise RuntimeError("\n".join(errors))
         return [answers[rank][1] for rank in range(self.world_size)]
+
+    def _answers(self, patience: float) -> dict[int, tuple[str, Any]]:
+        """Return by rank ("done", its result) or ("error", what it said); not of all of them if one has failed."""
+        answers: dict[int, tuple[str, Any]] = {}
+        while len(answers) < self.world_size:
+            rank_of = {line: rank for rank, line in enumerate(self._lines) if rank not in answers}
+            failed = any(how == "error" for how, _ in answers.values())
+            ready: list[Any] = wait(list(rank_of), min(patience, AFTER) if failed else patience)
+            if not ready and failed:
+                self.close()  # they wait for the one that has failed
+                break
+            if not ready:
+                missing = ", ".join(f"rank {rank}" for rank in sorted(rank_of.values()))
+                raise TimeoutError(f"{missing} not done after {patience:g} s; all ranks were ended")
+            for line in ready:
+                rank = rank_of[line]
+                try:
+                    answers[rank] = pickle.loads(line.recv_bytes())
+                except EOFError:
+                    raise RuntimeError(
+                        f"rank {rank} {self._how_it_ended(rank)}; all ranks were ended"
+                    ) from None
+        return answers
+
+    def _how_it_ended(self, rank: int) -> str:
+        process = self._processes[rank]
+        process.join(5)
+        code = process.exitcode or 0
+        return f"was killed by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
 
     def close(self) -> None:
         """End the processes."""
@@ -326,7 +337,8 @@ class Ranks:
             process.kill()
         for process in self._processes:
             process.join(5)
-        self._processes, self._lines = [], []
+        self._processes = []
+        self._lines = []
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -349,31 +361,30 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
     patience = timedelta(seconds=60)
     meeting = dist.FileStore(store, world_size)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=meeting, rank=rank, world_size=world_size, timeout=patience)
-    tools = {
-        "torch": torch,
-        "nn": nn,
-        "F": functional,
-        "os": os,
-        "time": time,
-        "DDP": DistributedDataParallel,
-    }
     with suppress(EOFError, OSError):
         while True:
             text, name, given = pickle.loads(line.recv_bytes())
-            try:
-                space: dict[str, Any] = dict(tools)
-                exec(compile(text, "<cell>", "exec"), space)
-                answer = "done", space[name](dist, **given)
-            except Exception as error:
-                last = traceback.extract_tb(error.__traceback__)[-1]
-                said = textwrap.shorten(f"{type(error).__name__}: {error}", 400)
-                knows = ", ".join(tools)
-                hint = (
-                    f"; a rank knows {knows} and what you send along" if isinstance(error, NameError) else ""
-                )
-                answer = "error", f"{said} (line {last.lineno}, in {last.name}){hint}"
-            line.send_bytes(pickle.dumps(answer))
+            line.send_bytes(pickle.dumps(_answer(text, name, given)))
     os._exit(0)  # Python is not taken down: see lib.training.launch.leave
+
+
+#: What a rank knows, beside the texts that it is sent.
+TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
+
+
+def _answer(text: str, name: str, given: dict[str, Any]) -> tuple[str, Any]:
+    """Run the function of that name in the text; return ("done", its result), or ("error", what it raised)."""
+    try:
+        space: dict[str, Any] = dict(TOOLS)
+        exec(compile(text, "<cell>", "exec"), space)
+        return "done", space[name](dist, **given)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        said = textwrap.shorten(f"{type(error).__name__}: {error}", 400)
+        said += f" (line {last.lineno}, in {last.name})"
+        if isinstance(error, NameError):
+            said += f"; a rank knows {', '.join(TOOLS)} and what you send along"
+        return "error", said
 
 
 def in_a_process(function: Callable[[Callable[[str], None]], None], patience: float) -> Iterator[str]:
@@ -394,7 +405,10 @@ def in_a_process(function: Callable[[Callable[[str], None]], None], patience: fl
     process = multiprocessing.get_context("fork").Process(target=run)
     process.start()
     try:
-        while ours.poll(patience) and (told := ours.recv()) is not None:
+        while ours.poll(patience):
+            told = ours.recv()
+            if told is None:  # it is done
+                break
             yield told
     finally:
         with suppress(ProcessLookupError):

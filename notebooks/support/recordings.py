@@ -31,14 +31,14 @@ from lib.files import whole_or_not_at_all
 from lib.measure import machine_card
 from lib.timeline import Span, Trace
 
-Data = dict[str, Any]
-Rows = list[Data]
+Record = dict[str, Any]
 MODULE = "support.recordings"
 PROVENANCE = ("machine", "python", "torch", "numpy", "date", "command", "commit")
 """What every recording says about itself, each a str that is not empty; a GPU's adds "gpu", "driver" and "cuda"."""
 
 TYPES = {"rows": list, "size": list, "rows_per_second": list, "alone": dict, "traces": dict, "orders": dict}
-LIMIT, BUDGET = 180, 470  # seconds for one of them, and for all
+LIMIT = 180  # seconds for one of them,
+BUDGET = 470  # and for all
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -61,13 +61,13 @@ class Recording(NamedTuple):
 
 
 RECORDINGS = (
-    Recording("chunk_speed_gpu", "07", "support.runs:gpu_speed", "size rows_per_second"),
+    Recording("chunk_speed_gpu", "07", "support.chunk_speed:gpu_speed", "size rows_per_second"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 
 
-def load(name: str) -> Data:
+def load(name: str) -> Record:
     """Return the recording `name`: its data, and its provenance under "provenance".
 
     It is looked for in the repository's notebooks/recorded, then below the current directory. Raises FileNotFoundError,
@@ -76,8 +76,9 @@ def load(name: str) -> Data:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ValueError(f"name a recording by its bare name, such as 'samplers_cpu', not {name!r}")
     for folder in (_REPOSITORY / "notebooks", Path.cwd(), Path.cwd() / "notebooks"):
-        if (file := folder / "recorded" / f"{name}.json").is_file():
-            record: Data = json.loads(file.read_text(encoding="utf-8"))
+        file = folder / "recorded" / f"{name}.json"
+        if file.is_file():
+            record: Record = json.loads(file.read_text(encoding="utf-8"))
             _check_provenance(record, file.name, PROVENANCE)
             return record
     raise FileNotFoundError(
@@ -85,7 +86,7 @@ def load(name: str) -> Data:
     )
 
 
-def save(name: str, data: Data, *, command: str, folder: Path | None = None, **more: str) -> Path:
+def save(name: str, data: Record, *, command: str, folder: Path | None = None, **more: str) -> Path:
     """Write a recording with the provenance of this process, whole or not at all, and return its file.
 
     command: what a reader types to measure again. more: further provenance, such as gpu="…". Raises ValueError
@@ -93,11 +94,15 @@ def save(name: str, data: Data, *, command: str, folder: Path | None = None, **m
     """
     if "provenance" in data:
         raise ValueError("data must not hold a 'provenance': save() makes it")
-    card, today = machine_card(), datetime.now(UTC).date().isoformat()
+    card = machine_card()
+    today = datetime.now(UTC).date().isoformat()
     machine = f"{card.cpu}, {card.cores_usable} cores, {card.system}"
     values = (machine, card.python, card.torch, version("numpy"), today, command, _commit())
-    on_gpu = {"driver": card.driver or "unknown", "cuda": card.cuda or "none"} if "gpu" in more else {}
-    record = {"provenance": on_gpu | dict(zip(PROVENANCE, values, strict=True)) | more, **data}
+    origin: dict[str, str] = {}
+    if "gpu" in more:
+        origin = {"driver": card.driver or "unknown", "cuda": card.cuda or "none"}
+    origin |= dict(zip(PROVENANCE, values, strict=True)) | more
+    record = {"provenance": origin, **data}
     _check_provenance(record, name, PROVENANCE)
     file = (folder or _REPOSITORY / "notebooks" / "recorded") / f"{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -114,13 +119,16 @@ def provenance(record: Mapping[str, Any]) -> str:
     return lines.format(on=on, **origin)
 
 
-def check(record: Data, recording: Recording) -> None:
+def check(record: Record, recording: Recording) -> None:
     """Raise ValueError unless a recording has a whole provenance, was made by its command, and has its data."""
-    name, more = recording.name, (recording.package,) if recording.package else ("gpu", "driver", "cuda")
+    name = recording.name
+    more = (recording.package,) if recording.package else ("gpu", "driver", "cuda")
     _check_provenance(record, name, (*PROVENANCE, *more))
-    if (made_by := record["provenance"]["command"]) != recording.command:
+    made_by = record["provenance"]["command"]
+    if made_by != recording.command:
         raise ValueError(f"{name} was made by {made_by!r}, not by {recording.command!r}: record it again")
-    if missing := [key for key in recording.keys.split() if not record.get(key)]:
+    missing = [key for key in recording.keys.split() if not record.get(key)]
+    if missing:
         raise ValueError(f"{name} has no {', '.join(missing)}: record it again")
     for key in recording.keys.split():
         if not isinstance(record[key], TYPES.get(key, (int, float))):
@@ -131,9 +139,14 @@ def _check_provenance(record: object, where: str, names: Sequence[str]) -> None:
     origin = record.get("provenance") if isinstance(record, dict) else None
     if not isinstance(origin, dict):
         raise ValueError(f"{where} has no provenance: a number without it is not shown")
-    if gaps := [name for name in names if not (isinstance(x := origin.get(name), str) and x.strip())]:
+    gaps = [name for name in names if not _says_something(origin.get(name))]
+    if gaps:
         raise ValueError(f"the provenance of {where} lacks {', '.join(gaps)}")
     date.fromisoformat(origin["date"])
+
+
+def _says_something(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _commit() -> str:
@@ -151,7 +164,7 @@ def need_gpu(what: str) -> None:
         raise RuntimeError(f"{what} needs a CUDA device; without one, show the recording or the prediction")
 
 
-def measured_or_recorded(name: str, measure: Callable[[], Data]) -> tuple[Data | None, str]:
+def measured_or_recorded(name: str, measure: Callable[[], Record]) -> tuple[Record | None, str]:
     """Return data and a sentence that says where they come from; None where there is neither GPU nor recording."""
     if torch.cuda.is_available():
         return measure(), f"Measured here, on {torch.cuda.get_device_name()}"
@@ -162,7 +175,9 @@ def measured_or_recorded(name: str, measure: Callable[[], Data]) -> tuple[Data |
     return record, provenance(record)
 
 
-def rows_and_source(name: str, measure: Callable[[], Data], predict: Callable[[], Rows]) -> tuple[Rows, str]:
+def rows_and_source(
+    name: str, measure: Callable[[], Record], predict: Callable[[], list[Record]]
+) -> tuple[list[Record], str]:
     """Return the best rows there are, measured, recorded or predicted, and a sentence that says which."""
     data, source = measured_or_recorded(name, measure)
     if data is None:
@@ -170,9 +185,11 @@ def rows_and_source(name: str, measure: Callable[[], Data], predict: Callable[[]
     return data["rows"], source
 
 
-def origin_of(data: Data | None) -> str | None:
+def origin_of(data: Record | None) -> str | None:
     """Return the provenance of a recording; None for what was measured here, and for nothing."""
-    return provenance(data) if data and "provenance" in data else None
+    if data and "provenance" in data:
+        return provenance(data)
+    return None
 
 
 def as_rows(trace: Trace) -> list[list[Any]]:
@@ -190,7 +207,9 @@ def make(name: str) -> Path:
     recording = _KNOWN[name]
     module, _, function = recording.measures.partition(":")
     data = getattr(import_module(module), function)()
-    needed: Any = {p: version(p)} if (p := recording.package) else {"gpu": torch.cuda.get_device_name()}
+    needed: Any = {"gpu": torch.cuda.get_device_name()}
+    if recording.package:
+        needed = {recording.package: version(recording.package)}
     return save(name, data, command=recording.command, **needed)
 
 
@@ -200,18 +219,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--list", action="store_true", help="show what there is, measure nothing")
     asked = parser.parse_args(arguments)
-    if unknown := [name for name in asked.names if name not in _KNOWN]:
+    unknown = [name for name in asked.names if name not in _KNOWN]
+    if unknown:
         parser.error(f"there is no recording {unknown[0]!r}; there are {', '.join(_KNOWN)}")
     chosen = [_KNOWN[name] for name in asked.names or _KNOWN]
     if asked.list:
-        for r in chosen:
-            print(f"{r.name:<16} notebook {r.notebook}  {_state(r)[1]:<24} {r.command}")
+        for recording in chosen:
+            _, state = _state(recording)
+            print(f"{recording.name:<16} notebook {recording.notebook}  {state:<24} {recording.command}")
         return 0
-    chosen = [r for r in chosen if asked.names or not r.package]
-    if not (torch.cuda.is_available() or all(r.package for r in chosen)):
+    if not asked.names:  # what needs a package is made when it is asked for by name
+        chosen = [recording for recording in chosen if not recording.package]
+    if not (torch.cuda.is_available() or all(recording.package for recording in chosen)):
         print("torch sees no CUDA device here, so there is nothing to record; the notebooks run without.")
         return 1
-    start, made = time.monotonic(), 0
+    start = time.monotonic()
+    made = 0
     for recording in chosen:
         begun = time.monotonic()
         whole, state = _make_apart(recording, min(LIMIT, BUDGET - (begun - start)))
@@ -239,15 +262,19 @@ def _make_apart(recording: Recording, limit: float) -> tuple[bool, str]:
     except subprocess.TimeoutExpired:
         return False, f"took more than {limit:.0f} s"
     if done.returncode:
-        return False, "failed: " + (done.stderr.strip().split("\n")[-1] or f"exit code {done.returncode}")
+        last_line = done.stderr.strip().split("\n")[-1]
+        return False, f"failed: {last_line or f'exit code {done.returncode}'}"
     whole, state = _state(recording)
-    return whole, state if whole else f"failed: {state}"
+    if not whole:
+        state = f"failed: {state}"
+    return whole, state
 
 
 def _state(recording: Recording) -> tuple[bool, str]:
     """Return whether it is recorded, and when and on what, or what is wrong."""
     try:
-        check(record := load(recording.name), recording)
+        record = load(recording.name)
+        check(record, recording)
     except FileNotFoundError:
         return False, "no recording yet"
     except ValueError as error:

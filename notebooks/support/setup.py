@@ -41,6 +41,7 @@ def figure_bundle(
     """
     from lib.show.style import alt_text, png, shown_size
 
-    alt, (width, height) = alt_text(figure), shown_size(figure)
+    alt = alt_text(figure)
+    width, height = shown_size(figure)
     data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": alt}
     return data, {"image/png": {"alt": alt, "width": width, "height": height}}

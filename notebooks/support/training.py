@@ -194,10 +194,13 @@ class StepLog:
     def write(self, step: Step) -> None:
         """Append one line."""
         with open(self._path, "a+b") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            # What a full disk or a loss of power has cut short stays a line of its own.
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - 1))
             cut = file.read(1) not in (b"", b"\n")
-            file.write(b"\n" * cut + json.dumps(asdict(step)).encode() + b"\n")
+            line = json.dumps(asdict(step)).encode() + b"\n"
+            if cut:  # what a full disk or a loss of power has cut short stays a line of its own
+                line = b"\n" + line
+            file.write(line)
 
 
 def read_steps(folder: str | os.PathLike[str]) -> list[Step]:
@@ -226,10 +229,14 @@ def next_attempt(folder: str | os.PathLike[str]) -> int:
 def surviving(steps: Iterable[Step]) -> list[Step]:
     """Return the steps that no later attempt has done again."""
     steps = list(steps)
-    first: dict[int, int] = {}
+    first: dict[int, int] = {}  # the step with which each attempt begins
     for step in steps:
         first[step.attempt] = min(step.step, first.get(step.attempt, step.step))
-    return [s for s in steps if all(s.step < begin for n, begin in first.items() if n > s.attempt)]
+
+    def survives(step: Step) -> bool:
+        return all(step.step < begin for attempt, begin in first.items() if attempt > step.attempt)
+
+    return [step for step in steps if survives(step)]
 
 
 def global_losses(steps: Iterable[Step]) -> list[float]:

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from support import recordings
+from support.deals import DEALS, MISTAKES, REPAIRED, load_data, study
 from support.digits import write_digits
 from support.n06.runs import against_first
-from support.runs import DEALS, MISTAKES, REPAIRED, load_data, study
 from tests.bench.common import arguments
 
 NAME = "rank_accuracy"

@@ -16,7 +16,7 @@ from lib.streams.gpu import CUDA
 from lib.timeline import Recorder, Trace, overlap_share
 from support import recordings
 from support.n13.checks import one_ahead
-from support.runs import LANES, predict_chunks
+from support.overlap import LANES, predict_chunks
 from tests.gpu.common import active_bytes, memory_at_rest
 from tools.project import ROOT
 

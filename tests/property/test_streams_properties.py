@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.races import waits, without
-from support.runs import predict_chunks
+from support.overlap import predict_chunks
 
 LAYERS = {"add": lambda x: x + 1, "relu_": torch.relu_, "view": lambda x: x[:, :2], "pair": lambda x: x}
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from support import built
-from support.ranks import Ranks, StuckError, in_threads, source_of, write_module
+from support.kit.source import source_of, write_module
+from support.ranks import Ranks, StuckError, in_threads
 
 
 def shift(dist, send="isend"):

@@ -19,7 +19,7 @@ FILES = [file.stem for file in sorted((ROOT / "notebooks" / "recorded").glob("*.
 EVERY = {recording.name: recording for recording in recordings.RECORDINGS}
 GPU_PROVENANCE = (*recordings.PROVENANCE, "gpu", "driver", "cuda")
 PROBES = {  # recordings that no notebook has: what is said of all holds whatever is left to record
-    f"probe_{k}": recordings.Recording(f"probe_{k}", "07", "support.runs:gpu_speed", "rows") for k in range(5)
+    f"probe_{k}": recordings.Recording(f"probe_{k}", "07", "support.chunk_speed:gpu_speed", "rows") for k in range(5)
 }
 KNOWN = dict.fromkeys(GPU_PROVENANCE, "known") | {"date": "2026-01-01"}
 
@@ -160,7 +160,7 @@ def test_a_whole_recording_passes_and_each_gap_is_named():
 def test_a_recording_is_made_by_its_function_with_gpu_driver_and_cuda(tmp_path, monkeypatch, probes):
     monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
-    monkeypatch.setattr("support.runs.gpu_speed", lambda: {"rows": [1]})
+    monkeypatch.setattr("support.chunk_speed.gpu_speed", lambda: {"rows": [1]})
     record = json.loads(recordings.make("probe_0").read_text())
     recordings.check(record, PROBES["probe_0"])
     assert record["rows"] == [1] and record["provenance"]["gpu"] == "some GPU"

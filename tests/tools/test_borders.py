@@ -11,20 +11,10 @@ from pathlib import Path
 import pytest
 
 from support.course import COURSE
-from tests.tools.reading import FILE, FUNCTION, RULES, TWO_HOMES, findings, known
+from tests.tools.reading import FILE, FUNCTION, RULES, TWO_HOMES, findings, known, modules, room_of, two_homes
 from tools.project import ROOT
 
 DRAWING = {"matplotlib", "ipywidgets", "IPython"}
-
-
-@cache
-def modules() -> dict[str, Path]:
-    found = {}
-    for base, folder in (("lib", ROOT), ("support", ROOT / "notebooks"), ("tools", ROOT)):
-        for path in sorted((folder / base).rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
 
 
 @cache
@@ -65,11 +55,6 @@ def arrows(name: str) -> set[str]:
 
 def lines(path: Path) -> int:
     return len(path.read_text(encoding="utf-8").splitlines())
-
-
-def room_of(name: str) -> str | None:
-    found = re.match(r"support\.(n\d+)(\.|$)", name)
-    return found[1] if found else None
 
 
 def test_lib_imports_itself_torch_and_numpy_knows_nothing_of_the_notebooks_and_only_lib_show_draws():
@@ -213,37 +198,12 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(rule: str):
         assert list(RULES[rule](text)) == [], text
 
 
-#: A script's door; the mechanisms of lib as the reader has written them, word for word.
-DOORS = {"main"}
-WRITTEN_BY_THE_READER = re.compile(r"support\.(built|n\d+\.solved)$")
-OF_ONE_NOTEBOOK = ("draw_", "check_", "guess_")
-
-
 def test_a_public_name_means_one_thing_in_lib_support_and_tools_together():
-    homes = defaultdict(list)
-    for module in modules():
-        for name in defined(tree(module)):
-            own = room_of(module) and name.startswith(OF_ONE_NOTEBOOK)
-            if not (name in DOORS or own or WRITTEN_BY_THE_READER.match(module)):
-                homes[name].append(module)
-    two = {name: where for name, where in homes.items() if len(where) > 1}
-    new = [f"{name} stands in {' and in '.join(two[name])}" for name in sorted(two.keys() - known()[TWO_HOMES])]
+    found = two_homes()
+    new = [f"{name} stands in {' and in '.join(found[name])}" for name in sorted(found.keys() - known()[TWO_HOMES])]
     assert not new, "; ".join([*new, "give one of them a name that says what sets it apart"])
-    one = sorted(known()[TWO_HOMES] - two.keys())
-    assert not one, f"have one home now, take them off tests/tools/known.txt: {', '.join(one)}"
-
-
-def defined(module: ast.Module) -> Iterator[str]:
-    """Yield the public functions and types that a module defines: def, class, and names of types (Clock = …)."""
-    for node in module.body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            names = [node.name]
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [t.id for t in targets if isinstance(t, ast.Name) and t.id[0].isupper() and not t.id.isupper()]
-        else:
-            names = []
-        yield from (name for name in names if not name.startswith("_"))
+    one = sorted(known()[TWO_HOMES] - found.keys())
+    assert not one, f"have one home now; run `python -m tests.tools.reading --shrink`: {', '.join(one)}"
 
 
 def test_the_reading_path_takes_two_sittings():

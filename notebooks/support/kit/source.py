@@ -1,18 +1,30 @@
-"""The text of what a cell or a module defines."""
+"""The text of what a cell or a module defines: a new process can't import the cells of a notebook."""
 
 from __future__ import annotations
 
 import ast
 import linecache
+import os
+from pathlib import Path
 from typing import Any
 
 
 def source_of(thing: Any) -> str:
     """Return the text of a function or class, of a cell or a module. Raises ValueError if there is none to be found."""
+    # A class has no code object of its own, but its methods do (a classmethod's is that of the function within).
     parts = (getattr(part, "__func__", part) for part in (thing, *vars(thing).values()))
-    codes = (part.__code__ for part in parts if hasattr(part, "__code__"))
-    text = "".join(linecache.getlines(next((code.co_filename for code in codes), "")))
+    files = (part.__code__.co_filename for part in parts if hasattr(part, "__code__"))
+    text = "".join(linecache.getlines(next(files, "")))
     for node in ast.parse(text).body:
         if getattr(node, "name", "") == thing.__name__:
             return ast.get_source_segment(text, node) or ""
     raise ValueError(f"no text of {thing.__name__}: define it in a cell of its own")
+
+
+def write_module(path: str | os.PathLike[str], *things: Any) -> None:
+    """Write functions and classes into a module that a script can import; it first imports io, os, zlib, torch."""
+    text = [
+        "import io\nimport os\nimport zlib\n\nimport torch\nfrom torch import nn",
+        *map(source_of, things),
+    ]
+    Path(path).write_text("\n\n\n".join(text) + "\n", encoding="utf-8")

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 from lib.text import plural
 from support.checks import Exercise, Guess, Tried, Verdict, cases
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n01.runs import simulate_loading, simulate_path
 from support.n01.solved import load_in_order, predict_epoch, send_home, work
 from support.n01.watched import Batches, Items, Stuck, Team, on_processes
-from support.ranks import source_of
 
 
 def _enough_places() -> int:

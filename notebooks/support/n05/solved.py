@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lib.data.permutation import Permutation
-from support.ranks import source_of
+from support.kit.source import source_of
 
 
 class MyPacked:

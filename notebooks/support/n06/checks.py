@@ -14,8 +14,8 @@ from torch import nn
 from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
 from support.checks import Exercise, Guess, Tried, Verdict, letter
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n06 import trials
-from support.ranks import source_of
 
 # ---- predictions
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from support import built
 from support.checks import Exercise, Guess, Tried, cases
+from support.kit.source import source_of
 from support.n07 import solved
 from support.n07.figures import numbered, zip_of_chunks
 from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved, judged
 from support.n07.solved import accumulate, gather, join, saved_bytes, scatter
-from support.ranks import source_of
 
 # ---- predictions
 

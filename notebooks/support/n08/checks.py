@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 from support.checks import Exercise, Guess, Tried, Verdict, cases, exact
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n08.solved import Orders, best_m, clock_cycles, gpipe, live_activations, one_f_one_b, simulate
-from support.ranks import source_of
 
 # ---- predictions
 

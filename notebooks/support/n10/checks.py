@@ -12,9 +12,9 @@ from support import built
 from support.built import MyCheckpoint, my_checkpoint
 from support.checks import Exercise, Guess, Tried, cases
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, judged
 from support.n10.runs import peak, predict
-from support.ranks import source_of
 
 # ---- predictions
 

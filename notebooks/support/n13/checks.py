@@ -15,7 +15,7 @@ from lib.streams.pretend import PretendEvent, PretendGPU, PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
 from support.checks import Exercise, Guess, Tried, Verdict, cases, exact
 from support.n13.runs import ModelGPU, damaged, earliest, ordered, outcomes, run_prefetcher, run_way
-from support.runs import best_chunks
+from support.overlap import best_chunks
 
 # ---- predictions
 

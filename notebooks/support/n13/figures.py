@@ -19,7 +19,7 @@ from lib.streams.races import HOST, Operation, Race, find_races, waits
 from lib.text import plural
 from lib.timeline import Span, Trace, overlap_share
 from support.n13.runs import damaged, earliest, outcomes, run_chunks
-from support.runs import LANES, predict_chunks
+from support.overlap import LANES, predict_chunks
 
 # ---- Stream operations: a row per stream, an arrow per wait, red where nothing orders two accesses.
 

@@ -16,13 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib.schedules import Schedule
 from support.checks import Exercise, Verdict, cases
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n14.guesses import guess_ahead as guess_ahead
 from support.n14.guesses import guess_interleaved as guess_interleaved
 from support.n14.guesses import guess_next_step as guess_next_step
 from support.n14.guesses import guess_zero_bubble as guess_zero_bubble
 from support.n14.guesses import in_a_row as in_a_row
 from support.n14.solved import SplitLinear, Task, alternate, forwards_ahead, interleaved, zb_h1  # noqa: F401
-from support.ranks import source_of
 
 
 def _but(thing: Any, *changes: tuple[str, str]) -> Any:

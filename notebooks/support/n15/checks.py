@@ -13,9 +13,10 @@ from torch.nn import functional as F  # what an answer may use
 from lib.text import plural
 from support.checks import Exercise, Guess, Tried, Verdict, cases, exact, letter
 from support.checks import use as use
+from support.kit.source import source_of
 from support.n15.runs import Model, even_balance, every_plan, tower
 from support.n15.solved import average, memory_of_rank, pipeline_step
-from support.ranks import in_threads, source_of
+from support.ranks import in_threads
 
 # ---- predictions, in the notebook's order
 

@@ -16,7 +16,7 @@ from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.prefetch import each_tensor
 from lib.streams.races import HOST, Operation, Region, waits, without
 from lib.timeline import Recorder, Span, Trace, overlap_share
-from support.runs import best_chunks, predict_chunks, predict_prefetch
+from support.overlap import best_chunks, predict_chunks, predict_prefetch
 
 Pair = namedtuple("Pair", "x y")
 

@@ -21,7 +21,7 @@ import torch
 from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state
 from support import training as clip
-from support.runs import Deal, load_data, parts
+from support.deals import Deal, load_data, parts
 from support.training import CAPTIONS, TinyClip, accuracy, caption_loss, contrastive_loss, global_losses
 
 pytestmark = pytest.mark.ranks

@@ -10,7 +10,7 @@ from lib.timeline import Span, Trace
 from support.n00 import runs
 from support.n00.checks import whole_batch_step
 from support.n00.runs import Round, Team, ddp_step, gain
-from support.runs import count
+from support.processes import count
 
 
 def rounds(cores, seconds):

@@ -8,7 +8,7 @@ from lib.streams.races import waits
 from lib.timeline import overlap_share
 from support.n13 import figures as n13
 from support.n13 import runs
-from support.runs import predict_chunks
+from support.overlap import predict_chunks
 from tests.lib.refusal import refuses
 
 

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from lib.timeline import Span, Trace, overlap_share
 from support.n13 import checks, runs
-from support.runs import predict_chunks
+from support.overlap import predict_chunks
 from tools.project import ROOT
 
 NOTEBOOK = ROOT / "notebooks" / "13_cuda_streams.ipynb"

@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
+from support.kit.source import source_of
 from support.n15 import checks as n15
 from support.n15.solved import pipeline_step
-from support.ranks import source_of
 
 
 def test_a_pipeline_that_goes_on_as_soon_as_it_can_is_right_too():

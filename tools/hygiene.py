@@ -83,7 +83,8 @@ def has_unique_ids(page: Page) -> list[str]:
 
 def is_executed_in_order(page: Page) -> list[str]:
     """Require prompts 1, 2, 3 … from top to bottom: nbval does not compare a cell that was never run."""
-    complaints, expected = [], 1
+    complaints = []
+    expected = 1
     for number, cell, source in page.cells("code"):
         if not source.strip():
             complaints.append(f"cell {number} is empty")

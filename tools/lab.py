@@ -157,7 +157,8 @@ def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    token, log = secrets.token_hex(16), private / "server.log"
+    token = secrets.token_hex(16)
+    log = private / "server.log"
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(private / "config"),
@@ -389,7 +390,9 @@ class Explorer:
         complaints = [] if self.alt() else [f"{prefix} has no alt text"]
         for number, control in enumerate(self.controls(), start=1):
             name = f"{prefix}, {control.kind} {control.label!r}"
-            first, value, readout = self.source(), control.value(), control.readout()
+            first = self.source()
+            value = control.value()
+            readout = control.readout()
             try:
                 control.move()
                 self.wait_for_change(first, seconds)

@@ -32,7 +32,8 @@ def main() -> int:
     stem = options.notebook.stem
     problems: list[str] = []
     with tempfile.TemporaryDirectory(prefix="look-") as folder:
-        root, private = Path(folder, "root"), Path(folder, "private")
+        root = Path(folder, "root")
+        private = Path(folder, "private")
         root.mkdir()
         private.mkdir()
         copy = copy_notebooks(options.notebook, root)

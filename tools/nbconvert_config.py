@@ -14,7 +14,8 @@ from typing import Any
 def describe(notebook: Any, resources: Any) -> tuple[Any, Any]:
     """Show each picture that has an alt text as HTML, the kind of output that the template prefers."""
     for output in [output for cell in notebook.cells for output in cell.get("outputs", [])]:
-        data, words = output.get("data", {}), output.get("metadata", {}).get("image/png", {})
+        data = output.get("data", {})
+        words = output.get("metadata", {}).get("image/png", {})
         if "image/png" in data and "text/html" not in data and words.get("alt"):
             size = "".join(f'{side}="{words[side]}" ' for side in ("width", "height") if side in words)
             source = f"data:image/png;base64,{data.pop('image/png').strip()}"

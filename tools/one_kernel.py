@@ -54,7 +54,8 @@ class OneKernel:
 
     def end_shared(self) -> None:
         """End the kernel that was shared."""
-        kernel, self.shared = self.shared, None
+        kernel = self.shared
+        self.shared = None
         self.end(kernel)
 
 

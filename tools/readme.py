@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from lib.show.explore import Slider
 
 PICTURE = Path("docs/explorer.gif")
-WIDE, MILLISECONDS, LONGER = 900, 650, 2_000  # pixels; of a frame; of the first and of the last one
+WIDE = 900  # pixels
+MILLISECONDS = 650  # of a frame
+LONGER = 2_000  # of the first and of the last one
 #: (micro-batches, partitions) one after another: one control moves at a time.
 DRIVEN = [*((m, 4) for m in range(1, 13)), (12, 3), (12, 2), (12, 3), (12, 4)]
-BEGIN, END = "<!-- notebooks: made by `make readme` -->", "<!-- /notebooks -->"
+BEGIN = "<!-- notebooks: made by `make readme` -->"
+END = "<!-- /notebooks -->"
 
 
 def table(root: Path = ROOT) -> str:
@@ -91,7 +94,8 @@ def picture() -> bytes:
     both.paste(frames[-1], (0, frames[0].height))
     palette = both.quantize(64, method=Image.Quantize.MAXCOVERAGE)
     few = [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in frames]
-    file, shown = io.BytesIO(), [LONGER, *[MILLISECONDS] * (len(few) - 2), LONGER]
+    file = io.BytesIO()
+    shown = [LONGER, *[MILLISECONDS] * (len(few) - 2), LONGER]
     few[0].save(file, format="GIF", save_all=True, append_images=few[1:], duration=shown, loop=0, optimize=False)
     return file.getvalue()
 
@@ -119,11 +123,13 @@ def with_sliders(figure: Image, controls: Mapping[str, Slider], values: Mapping[
     font = ImageFont.truetype(font_manager.findfont("DejaVu Sans"), 15)
     whole = Image.new("RGB", (figure.width, figure.height + 48), "white")
     whole.paste(figure, (0, 48))
-    pen, left = ImageDraw.Draw(whole), 24
+    pen = ImageDraw.Draw(whole)
+    left = 24
     for name, control in controls.items():
         pen.text((left, 24), control.label, INK, font, anchor="lm")
         start = left + 12 + pen.textlength(control.label, font)
-        low, high = control.options[0], control.options[-1]
+        low = control.options[0]
+        high = control.options[-1]
         knob = start + 180 * (values[name] - low) / (high - low)
         pen.rounded_rectangle((start, 22, start + 180, 26), 2, "#d0d5da")
         pen.rounded_rectangle((start, 22, knob, 26), 2, BLUE)

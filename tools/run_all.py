@@ -28,7 +28,8 @@ def main() -> int:
         parser.error("only a run of all notebooks is recorded")
     rows: list[tuple[str, float, str]] = []
     for path in find(options.names):
-        notebook, verdict = nbformat.read(path, as_version=4), "ok"
+        notebook = nbformat.read(path, as_version=4)
+        verdict = "ok"
         start = time.monotonic()
         try:
             execute(notebook, path.parent)

@@ -96,7 +96,8 @@ def keep_equal_text(old: list[Any], new: list[Any], patterns: list[tuple[re.Patt
 
 def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
     """Make an executed notebook ready to be written over `stored`; return how many measured cells kept their output."""
-    patterns, kept = sanitizers(), 0
+    patterns = sanitizers()
+    kept = 0
     unchanged = stored.metadata.get("idt", {}).get("sources") == sources(notebook)
     by_id = {cell.get("id"): cell for cell in stored.cells if cell.cell_type == "code"}
     for number, cell in enumerate(notebook.cells):
@@ -111,7 +112,8 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
         if old is None:
             continue
         if is_measured(cell) and unchanged and not fresh and old.execution_count is not None:
-            cell["outputs"], kept = tidy_outputs(copy.deepcopy(old.outputs)), kept + 1
+            cell["outputs"] = tidy_outputs(copy.deepcopy(old.outputs))
+            kept = kept + 1
         elif old.source == cell.source:
             keep_equal_text(old.outputs, cell.outputs, patterns)
     notebook["metadata"] = {
@@ -124,7 +126,8 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
         }.items()
         if key in KEPT_IN_NOTEBOOK
     }
-    notebook["nbformat"], notebook["nbformat_minor"] = 4, 5
+    notebook["nbformat"] = 4
+    notebook["nbformat_minor"] = 5
     return kept
 
 
@@ -195,7 +198,8 @@ def save(path: Path, fresh: bool = False, cell_seconds: float = 120) -> str:
     notebook = copy.deepcopy(stored)
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell["outputs"], cell["execution_count"] = [], None
+            cell["outputs"] = []
+            cell["execution_count"] = None
     start = time.monotonic()
     execute(notebook, path.parent, cell_seconds)
     seconds = time.monotonic() - start

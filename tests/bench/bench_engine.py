@@ -45,12 +45,14 @@ SIZES = {(8, 64): (20, 30), (512, 1024): (1, 40)}  # width, rows: steps a measur
 
 def timed(step: Callable[[], Any], modules: list[nn.Module], steps: int) -> tuple[float, float, float]:
     """Return seconds and CPU seconds of so many steps, and the square of the norm of the last one's gradients."""
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall = time.perf_counter()
+    cpu = time.process_time()
     for _ in range(steps):
         for module in modules:
             module.zero_grad()
         step()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall = time.perf_counter() - wall
+    cpu = time.process_time() - cpu
     grads: list[Tensor] = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
     return wall, cpu, float(sum(g.square().sum() for g in grads))
 
@@ -59,7 +61,8 @@ def be_a_rank(rank: int, size: tuple[int, int], meeting: str, orders: Connection
     """Measure what comes through the connection, answer with the times, end at None."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
-    module, (x, target) = stages(size[0])[rank], data(*size)
+    module = stages(size[0])[rank]
+    x, target = data(*size)
     stage = functools.partial(PipelineStage, module, rank, 2, torch.device("cpu"))
     engines = {name: engine_for(schedule, [stage()], mse_loss) for name, schedule in TABLES.items()}
     given: dict[str, Any] = {"target": target, "losses": []} if rank else {}
@@ -72,9 +75,11 @@ def be_a_rank(rank: int, size: tuple[int, int], meeting: str, orders: Connection
 
 def measure(size: tuple[int, int]) -> list[tuple[str, ...]]:
     """Return the rows of the table for a model of this width and a batch of so many rows."""
-    (steps, pairs), (x, target) = SIZES[size], data(*size)
+    steps, pairs = SIZES[size]
+    x, target = data(*size)
     executors = {name: Executor(schedule, stages(size[0])) for name, schedule in TABLES.items()}
-    context, rows = multiprocessing.get_context("spawn"), []
+    context = multiprocessing.get_context("spawn")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         ends = [context.Pipe() for _ in range(2)]
         starts = [(rank, size, f"file://{folder}/meeting", there) for rank, (_, there) in enumerate(ends)]

@@ -30,8 +30,10 @@ from lib.schedules.executor import Executor
 from lib.text import table
 from tests.bench.common import linears, peer, run_beside_a_peer
 
-MICRO_BATCHES, LAYERS = 8, 4
-WORK, SMALL = (512, 8192), (8, 64)  # width, rows
+MICRO_BATCHES = 8
+LAYERS = 4
+WORK = (512, 8192)  # width, rows
+SMALL = (8, 64)
 PLAIN = "plain model, 1 thread"
 
 

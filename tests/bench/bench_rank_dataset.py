@@ -35,7 +35,9 @@ from lib.text import table
 from support.captions import write_captions
 from tests.bench.common import arguments, in_own_process, timed
 
-ROWS, ROUNDS, WORLD_SIZE = 5_000_000, 3, 8
+ROWS = 5_000_000
+ROUNDS = 3
+WORLD_SIZE = 8
 READ = 1 << 20
 ACCESSES = 500_000
 

@@ -24,8 +24,11 @@ from lib.text import table
 from support import recordings
 from tests.bench.common import ROOT, arguments, in_own_process, timed
 
-SIZES, WORLD_SIZE, ROUNDS = (1_000_000, 20_000_000), 8, 3
-BATCH, BLOCK = 256, 65_536  # indices of a rank's batch; ids of a whole order that the consumer takes at a time
+SIZES = (1_000_000, 20_000_000)
+WORLD_SIZE = 8
+ROUNDS = 3
+BATCH = 256  # indices of a rank's batch
+BLOCK = 65_536  # ids of a whole order that the consumer takes at a time
 CONTENDERS = ("torch", 'ours, order="torch"', 'ours, order="feistel"')
 
 
@@ -128,7 +131,8 @@ def main() -> None:
         print(json.dumps(work(options.one[0], int(options.one[1]))))
         return
     print(f"Rank 0 of {WORLD_SIZE} goes once over its share, in batches of {BATCH}; median of {ROUNDS} runs.")
-    samplers, permutation = rows(), permutation_rows()
+    samplers = rows()
+    permutation = permutation_rows()
     print(as_text(samplers), permutation_text(permutation), sep="\n\n")
     if options.record:
         data = {"world_size": WORLD_SIZE, "rounds": ROUNDS, "samplers": samplers, "permutation": permutation}

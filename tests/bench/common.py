@@ -87,7 +87,8 @@ def peak_bytes() -> int:
 
 def timed(work: Callable[[], Any]) -> dict[str, float]:
     """Run `work` once; seconds, extra peak bytes, and nbytes of what it returns if that has any."""
-    before, began = start_of_peak(), time.perf_counter()
+    before = start_of_peak()
+    began = time.perf_counter()
     kept = work()
     seconds = time.perf_counter() - began
     return {"seconds": seconds, "bytes": peak_bytes() - before, "payload": float(getattr(kept, "nbytes", 0))}

@@ -28,7 +28,9 @@ from support.captions import ROW_BYTES, write_captions
 from tests.bench.bench_rank_dataset import wc
 from tests.bench.common import ROOT, arguments, in_own_process, peak_bytes, start_of_peak
 
-ROWS, WORLD_SIZE, MINI_EPOCHS = 400_000_000, 8, 8
+ROWS = 400_000_000
+WORLD_SIZE = 8
+MINI_EPOCHS = 8
 DISK_MARGIN = 2_000_000_000  # bytes that stay free
 INDEX_BYTES = 2.25  # a row
 SAMPLE_SECONDS = 0.25
@@ -43,7 +45,8 @@ def rows_that_fit(rows: int, free: int) -> int:
 def rank_main(path: Path, rank: int, mini_epochs: list[int]) -> None:
     """Be one rank: say ready, wait for a line, load mini-epochs and print what each took, as JSON lines."""
     dataset = RankDataset(MetaFile(path), WORLD_SIZE, rank, mini_epochs=MINI_EPOCHS)
-    base, private = start_of_peak(), memory(children=False).uss
+    base = start_of_peak()
+    private = memory(children=False).uss
     print("ready", flush=True)
     sys.stdin.readline()
     for mini_epoch in mini_epochs:
@@ -73,7 +76,8 @@ class Rank:
         command += ["--mini-epochs", ",".join(map(str, mini_epochs))]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
         self.process = subprocess.Popen(command, cwd=ROOT, **pipes)
-        self.expected, self.reports = len(mini_epochs), []
+        self.expected = len(mini_epochs)
+        self.reports = []
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -108,7 +112,8 @@ def run_ranks(path: Path, ranks: list[int], mini_epochs: list[int]) -> dict[str,
             each = [memory(one.process.pid, children=False).pss for one in started]
             return None if None in each else sum(size for size in each if size is not None)
 
-        base, began = pss(), time.perf_counter()
+        base = pss()
+        began = time.perf_counter()
         readers = [threading.Thread(target=one.read, daemon=True) for one in started]
         for one, reader in zip(started, readers, strict=True):
             one.go()

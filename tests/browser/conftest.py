@@ -58,7 +58,8 @@ def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         folder = folder.parent  # the one that all processes of this run share
     with locked(folder) as file:
         if not file.exists():
-            root, private = folder / "lab-root", folder / "lab-private"
+            root = folder / "lab-root"
+            private = folder / "lab-private"
             private.mkdir(exist_ok=True)
             lab.copy_tree(ROOT / "notebooks", root / "notebooks")
             file.write_bytes(pickle.dumps((0, lab.start(root, private))))

@@ -37,7 +37,8 @@ def shows(source: str, names: Set[str] = SHOWS) -> list[str]:
 def gives_and_reads(statement: str) -> tuple[set[str], set[str]]:
     """Return the names of the notebook that a statement binds, and those that it, or a function in it, reads."""
     top = symtable.symtable(statement, "cell", "exec")
-    tables, reads = [top], set()
+    tables = [top]
+    reads = set()
     for table in tables:
         tables += table.get_children()
         names = [name for name in table.get_symbols() if name.is_referenced()]
@@ -91,7 +92,8 @@ def with_needed_cells_only(notebook: Any) -> Any:
     code = [cell for cell in small.cells if cell.cell_type == "code"]
     figures = partial(shows, names=SHOWS | LIVES)
     for cell, source in zip(code, needed([cell.source for cell in code], figures), strict=True):
-        cell.outputs, cell.execution_count = [], None
+        cell.outputs = []
+        cell.execution_count = None
         setup = "setup" in cell.metadata.get("tags", [])
         cell.source = cell.source if setup else source
     small.cells = [cell for cell in code if cell.source]

@@ -55,7 +55,8 @@ def offline(browser: Browser) -> Iterator[Page]:
     """A page that may load files only, and on which no script fails."""
     context = browser.new_context()
     context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
-    asked, page = [], context.new_page()
+    asked = []
+    page = context.new_page()
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: asked.append(str(error)))
     yield page
@@ -65,7 +66,8 @@ def offline(browser: Browser) -> Iterator[Page]:
 
 def complaints(page: Page, explorer: Explorer, stops: atlas.Stops) -> list[str]:
     """Move the controls through all settings, and say where words or picture are not those that Python gives."""
-    picture, found = page.locator(".atlas-picture"), []
+    picture = page.locator(".atlas-picture")
+    found = []
     inputs = page.locator(".atlas-controls input, .atlas-controls select").all()
     for values in atlas.settings_of(stops):
         figure = explorer.draw(**values)
@@ -166,10 +168,8 @@ def test_the_answer_is_seen_after_the_guess_and_remembered(tmp_path: Path, offli
     memory = "remember: (kind, id, value) => { kept[kind + id] = value; }, recall: (kind, id) => kept[kind + id]"
     memory = f"<script>const kept = {{}}; window.course = {{{memory}}};</script>"
     offline.goto(write(tmp_path / "page.html", memory, guesses.fragment(data, "guess-08-x-0"), scripts=("guess.js",)))
-    field, answer = (
-        offline.get_by_role("textbox", name="Your guess: what rank 0 has to hold"),
-        offline.locator(".guess-answer"),
-    )
+    field = offline.get_by_role("textbox", name="Your guess: what rank 0 has to hold")
+    answer = offline.locator(".guess-answer")
     assert answer.inner_text() == "" and "4 activations" not in offline.locator("body").inner_text()
     field.press("Enter")
     assert "4 activations" not in answer.inner_text()

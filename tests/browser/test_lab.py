@@ -44,8 +44,10 @@ def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Pat
     notebook.run_all()
     # Who waits in vain waits to the end; the others have time, on a busy machine too.
     seconds = (30, 3, 30, 6, 30)
-    follows, stands_still, fails, drifts, misprints = (explorer.try_all(tmp_path, f"explore{number}", limit)
-        for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True)))  # fmt: skip
+    follows, stands_still, fails, drifts, misprints = (
+        explorer.try_all(tmp_path, f"explore{number}", limit)
+        for number, (explorer, limit) in enumerate(zip(notebook.explorers(), seconds, strict=True))
+    )
     assert follows == []
     assert "the figure did not change" in stands_still[0]
     assert "ZeroDivisionError" in fails[0]

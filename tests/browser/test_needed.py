@@ -44,8 +44,10 @@ def test_only_a_call_shows_a_figure_and_the_set_up_cell_stays_and_nothing_is_sto
 
 def test_most_of_the_notebooks_is_not_needed() -> None:
     """Were everything kept, the browser would measure everything again, and nobody would notice but by the clock."""
-    code = [[cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-        for path in notebooks()]  # fmt: skip
+    code = [
+        [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        for path in notebooks()
+    ]
     with_figures = [cells for cells in code if any(map(shows, cells))]
     kept = sum(len(source) for cells in with_figures for source in needed(cells))
     assert 0 < kept < sum(len(source) for cells in with_figures for source in cells) / 3

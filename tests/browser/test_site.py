@@ -43,7 +43,8 @@ FAULTS = {
 
 
 def test_every_planted_fault_is_found(site: Site, browser: Browser, tmp_path: Path):
-    folder, report = tmp_path / "site", Report()
+    folder = tmp_path / "site"
+    report = Report()
     shutil.copytree(site.folder, folder)
     page = folder / "01_other.html"
     page.write_text(page.read_text("utf-8").replace("</article>", f"{''.join(FAULTS.values())}</article>"), "utf-8")
@@ -96,7 +97,8 @@ def test_keys_reach_the_text_and_the_search(site: Site, browser: Browser):
 def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser: Browser):
     with opened(browser, Report()) as page:
         page.goto((site.folder / "00_small.html").as_uri())
-        hint, solution = page.get_by_text("Begin with").first, page.get_by_text("It doubles").first
+        hint = page.get_by_text("Begin with").first
+        solution = page.get_by_text("It doubles").first
         assert not hint.is_visible() and page.locator(".guess").is_visible()
         page.emulate_media(media="print")
         assert hint.is_visible() and not solution.is_visible() and page.locator(".atlas-picture").is_visible()

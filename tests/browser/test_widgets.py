@@ -41,7 +41,10 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
     assert len(explorers) == len(shown(path)), "one for each call"
     alive = notebook.page.locator(".jp-OutputArea .idt-timeline[data-ready]")
     assert alive.count() == len(shown(path, LIVES)), "JupyterLab runs the script of a figure that lives in the page"
-    complaints = [complaint for number, explorer in enumerate(explorers, start=1)
-        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")]  # fmt: skip
+    complaints = [
+        complaint
+        for number, explorer in enumerate(explorers, start=1)
+        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")
+    ]
     assert complaints == []
     assert notebook.errors() == []

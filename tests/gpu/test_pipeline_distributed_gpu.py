@@ -52,7 +52,7 @@ for name in sys.argv[3].split(","):
     seen[name] = {"off": max(off), "device": str(next(pipeline.parameters()).device)}
 (folder / f"seen{rank}.json").write_text(json.dumps(seen))
 leave()
-"""  # fmt: skip
+"""
 
 
 def launch(folder: Path, makers: tuple[str, ...], partitions: int, ranks: int) -> list[dict[str, Any]]:

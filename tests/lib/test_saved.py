@@ -24,7 +24,8 @@ def test_a_tensor_that_two_nodes_keep_counts_once():
 
 
 def test_saved_tensors_count_each_tensor_once_and_no_parameters():
-    layer, x = nn.Linear(4, 4), torch.ones(3, 4)
+    layer = nn.Linear(4, 4)
+    x = torch.ones(3, 4)
     with SavedTensors(layer.parameters()) as saved:
         y = layer(x).tanh()
         assert (saved.count, saved.bytes) == (2, 2 * 3 * 4 * 4)  # x and y

@@ -296,7 +296,8 @@ def test_tasks_play_in_the_order_of_their_lanes_as_soon_as_their_inputs_are_ther
 
 def test_data_flow_is_not_clock_by_clock():
     """Tasks of 3, 1 and 3 over three lanes, 4 micro-batches: 16 where each starts when it can, 18 clock by clock."""
-    costs, micro_batches = (3, 1, 3), 4
+    costs = (3, 1, 3)
+    micro_batches = 4
     trace = play(
         Work(f"lane {j}", f"{j}F{i}", cost, [f"{j - 1}F{i}"] if j else [])
         for i in range(micro_batches)

@@ -56,10 +56,14 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
     for other in ("03_early", BEFORE.stem):
         (path.parent / f"{other}.ipynb").touch()
     links = "See [below](#Break-it), [the project](../pyproject.toml)."
-    cells = [markdown(f"# 05 · A toy\n\n{badge}\n\n{TABLE}\n\n{links}"),
-        code(setup_cell.text(address()), tags=("setup",)), code("my_guess = None"), code("figure", PICTURE),
+    cells = [
+        markdown(f"# 05 · A toy\n\n{badge}\n\n{TABLE}\n\n{links}"),
+        code(setup_cell.text(address()), tags=("setup",)),
+        code("my_guess = None"),
+        code("figure", PICTURE),
         markdown("## Break it\n\n`x[0](1)` is code, and no link."),
-        markdown("### Exercise 1\n\n<details><summary>Hint</summary>Think.</details>")]  # fmt: skip
+        markdown("### Exercise 1\n\n<details><summary>Hint</summary>Think.</details>"),
+    ]
     (tmp_path / "notebooks" / "badge.svg").touch()
     return Page(path, finish(cells), tmp_path)
 
@@ -128,10 +132,13 @@ def another_number(page: Page) -> None:
 def path_of_a_machine(path: str) -> list[Plant]:
     """Plant it everywhere, one after another: source, output, page, traceback, metadata."""
     text = f'read "{path}" once'
-    return [cell(FIGURE, source=text), cell(FIGURE,
-        outputs=[{"output_type": "stream", "name": "stdout", "text": ["first\n", text]}]),
-        data("text/html", f"<b>{path}</b>"), cell(FIGURE, outputs=[ERROR | {"traceback": [f"File {path}:3"]}]),
-        cell(FIGURE, metadata={"note": path})]  # fmt: skip
+    return [
+        cell(FIGURE, source=text),
+        cell(FIGURE, outputs=[{"output_type": "stream", "name": "stdout", "text": ["first\n", text]}]),
+        data("text/html", f"<b>{path}</b>"),
+        cell(FIGURE, outputs=[ERROR | {"traceback": [f"File {path}:3"]}]),
+        cell(FIGURE, metadata={"note": path}),
+    ]
 
 
 RAISES = {"tags": ["raises-exception"]}
@@ -140,53 +147,93 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.has_unique_ids, [lambda page: page.raw.update(nbformat_minor=4)], ["nbformat 4.4 is older…"]),
     (hygiene.has_unique_ids, [cell(FIGURE, id="cell-0")], ["two cells have the id 'cell-0'"]),
     (hygiene.has_unique_ids, [cell(FIGURE, id="")], ["cell 3 has no id"]),
-    *((hygiene.is_executed_in_order, [cell(GUESS, execution_count=prompt)], [f"cell 2 has prompt {prompt}, not 2…"])
-     for prompt in (None, 1, 7)),
+    *(
+        (hygiene.is_executed_in_order, [cell(GUESS, execution_count=prompt)], [f"cell 2 has prompt {prompt}, not 2…"])
+        for prompt in (None, 1, 7)
+    ),
     (hygiene.is_executed_in_order, [cell(EXERCISE, **code(" \n"), execution_count=None)], ["cell 5 is empty"]),
     (hygiene.is_of_python3, [notebook(kernelspec={"name": "my-env"})], ["…my-env…"]),
     (hygiene.is_of_python3, [notebook(language_info={**LANGUAGE, "version": "3.12.1"})], ["…3.12.1…"]),
     (hygiene.has_no_widget_state, [notebook(widgets={})], ["the notebook's metadata holds widgets"]),
     (hygiene.has_no_widget_state, [data(WIDGET, {"model_id": "0"})], ["cell 3 stores a widget"]),
-    *((hygiene.has_no_editor_metadata, [cell(FIGURE, metadata={key: True})], [f"cell 3 has metadata ['{key}']"])
-     for key in ("execution", "scrolled", "collapsed", "ExecuteTime")),
-    (hygiene.has_no_stored_error, [cell(FIGURE, outputs=[ERROR])],
-     ["cell 3 stores an error and is not tagged raises-exception"]),
+    *(
+        (hygiene.has_no_editor_metadata, [cell(FIGURE, metadata={key: True})], [f"cell 3 has metadata ['{key}']"])
+        for key in ("execution", "scrolled", "collapsed", "ExecuteTime")
+    ),
+    (
+        hygiene.has_no_stored_error,
+        [cell(FIGURE, outputs=[ERROR])],
+        ["cell 3 stores an error and is not tagged raises-exception"],
+    ),
     (hygiene.has_no_stored_error, [cell(FIGURE, outputs=[ERROR], metadata=RAISES)], []),
-    (hygiene.has_no_stored_error, [cell(FIGURE, outputs=[], metadata=RAISES)],
-     ["cell 3 is tagged raises-exception and raised nothing"]),
+    (
+        hygiene.has_no_stored_error,
+        [cell(FIGURE, outputs=[], metadata=RAISES)],
+        ["cell 3 is tagged raises-exception and raised nothing"],
+    ),
     (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3")], []),  # a reader's
     (hygiene.has_no_stored_error, [data("text/plain", "✗ share: 3"), a_solution], ["…does not pass its check"]),
     (hygiene.is_saved_from_these_sources, [cell(GUESS, source="my_guess = 3")], ["…changed after…"]),
-    *((hygiene.is_compared, [cell(FIGURE, source=source)], ["cell 3 is marked NBVAL_…"])
-     for source in ("# NBVAL_SKIP\nx = 1", "x = 1\n# NBVAL_IGNORE_OUTPUT", "# NBVAL_RAISES_EXCEPTION\n1 / 0")),
+    *(
+        (hygiene.is_compared, [cell(FIGURE, source=source)], ["cell 3 is marked NBVAL_…"])
+        for source in ("# NBVAL_SKIP\nx = 1", "x = 1\n# NBVAL_IGNORE_OUTPUT", "# NBVAL_RAISES_EXCEPTION\n1 / 0")
+    ),
     (hygiene.is_compared, [cell(FIGURE, metadata={"tags": ["nbval-skip"]})], ["cell 3 is tagged nbval-skip"]),
-    *((hygiene.has_no_absolute_path, [plant], ["cell 3 names the path …"])
-     for path in ("/home/me/data", "/tmp/x.png", "/work/main/lib", r"C:\Users", "/root/.cache")
-     for plant in path_of_a_machine(path)),
-    *((hygiene.has_no_absolute_path, [cell(FIGURE, source=text)], [])
-     for text in ("https://example.org/home/x", "a/tmp/b", "base64,abc/tmp/abc=", "../home/x", "1/work")),
-    (hygiene.has_alt_text, [shown(metadata={"image/png": {"alt": "another"}})],
-     ["…an alt text that differs from its text/plain…"]),
+    *(
+        (hygiene.has_no_absolute_path, [plant], ["cell 3 names the path …"])
+        for path in ("/home/me/data", "/tmp/x.png", "/work/main/lib", r"C:\Users", "/root/.cache")
+        for plant in path_of_a_machine(path)
+    ),
+    *(
+        (hygiene.has_no_absolute_path, [cell(FIGURE, source=text)], [])
+        for text in ("https://example.org/home/x", "a/tmp/b", "base64,abc/tmp/abc=", "../home/x", "1/work")
+    ),
+    (
+        hygiene.has_alt_text,
+        [shown(metadata={"image/png": {"alt": "another"}})],
+        ["…an alt text that differs from its text/plain…"],
+    ),
     (hygiene.has_alt_text, [shown(metadata={})], ["cell 3 shows a picture without alt text"]),
     (hygiene.has_alt_text, [cell(BREAK, source="![](badge.svg)")], ["cell 4: ![](badge.svg) has no alt text"]),
-    *((hygiene.has_alt_text, [data("text/html", html), more(BREAK, html)], ["cell 3: <…", "cell 4: <…"] * faulty)
-     for html, faulty in [("<img src='a.png'>", True), ("<img alt='' src='a.png'>", True),
-     ("<img alt='a bar' src='a.png'>", False), ("<svg><path/></svg>", True),
-     ("<svg><title>a bar</title></svg><svg></svg>", True), ("<svg aria-label='a bar'></svg>", False)]),
+    *(
+        (hygiene.has_alt_text, [data("text/html", html), more(BREAK, html)], ["cell 3: <…", "cell 4: <…"] * faulty)
+        for html, faulty in [
+            ("<img src='a.png'>", True),
+            ("<img alt='' src='a.png'>", True),
+            ("<img alt='a bar' src='a.png'>", False),
+            ("<svg><path/></svg>", True),
+            ("<svg><title>a bar</title></svg><svg></svg>", True),
+            ("<svg aria-label='a bar'></svg>", False),
+        ]
+    ),
     (hygiene.has_short_cells, [cell(FIGURE, source="x = 1\n" * 25)], []),
     (hygiene.has_short_cells, [cell(FIGURE, source="x = 1\n" * 26)], ["cell 3 has 26 lines of code, more than 25"]),
-    (hygiene.has_text_that_renders, [cell(TITLE, source="<code>def __iter__</code>, `__iter__`"),
-     cell(BREAK, source=r"$\text{num\_samples}$")], ["cell 0: <code>def __iter__ …", r"cell 4: \text{num\_ …"]),
+    (
+        hygiene.has_text_that_renders,
+        [cell(TITLE, source="<code>def __iter__</code>, `__iter__`"), cell(BREAK, source=r"$\text{num\_samples}$")],
+        ["cell 0: <code>def __iter__ …", r"cell 4: \text{num\_ …"],
+    ),
     (hygiene.is_light, [data("image/png", "x" * hygiene.HEAVIEST)], ["…KB, more than 700: make save"]),
     (hygiene.begins_with_the_setup_cell, [more(SETUP, "\nprint('mine')")], ["…differs…"]),
     (hygiene.begins_with_the_setup_cell, [cell(SETUP, metadata={})], ["…first code cell…"]),
-    (hygiene.begins_with_the_setup_cell, [cell(SETUP, metadata={}), cell(GUESS, metadata={"tags": ["setup"]})],
-     ["…tagged `setup`: [2]…"]),
-    *((hygiene.has_working_links, [more(BREAK, link)], [f"…{said}…"] if said else [])
-     for link, said in [("[x](06_gone.ipynb)", "leads nowhere"), ('<a href="../lib/gone.py">x</a>', "leads nowhere"),
-     ("[x](05_toy.ipynb#Gone)", "heading that is not there"), ("[x](#break)", "heading that is not there"),
-     ("[x](/notebooks/05_toy.ipynb)", "absolute"), ("[x][1]\n\n[1]: gone.md", "leads nowhere"),
-     ("[x](#break-it) [y](05_toy.ipynb#Break-it)", ""), ("[x](../pyproject.toml) [y](https://example.org/gone)", "")]),
+    (
+        hygiene.begins_with_the_setup_cell,
+        [cell(SETUP, metadata={}), cell(GUESS, metadata={"tags": ["setup"]})],
+        ["…tagged `setup`: [2]…"],
+    ),
+    *(
+        (hygiene.has_working_links, [more(BREAK, link)], [f"…{said}…"] if said else [])
+        for link, said in [
+            ("[x](06_gone.ipynb)", "leads nowhere"),
+            ('<a href="../lib/gone.py">x</a>', "leads nowhere"),
+            ("[x](05_toy.ipynb#Gone)", "heading that is not there"),
+            ("[x](#break)", "heading that is not there"),
+            ("[x](/notebooks/05_toy.ipynb)", "absolute"),
+            ("[x][1]\n\n[1]: gone.md", "leads nowhere"),
+            ("[x](#break-it) [y](05_toy.ipynb#Break-it)", ""),
+            ("[x](../pyproject.toml) [y](https://example.org/gone)", ""),
+        ]
+    ),
     (hygiene.has_the_projects_badge, [another_badge], ["…06_copied.ipynb, not to…", "…has no Colab badge…"]),
     (hygiene.is_formatted, [cell(FIGURE, source="x  =  'a'")], ["not formatted…"]),
     (hygiene.has_a_title, [cell(BREAK, source="# Another")], ["2 titles…"]),
@@ -203,7 +250,7 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
     (hygiene.breaks_something, [cell(BREAK, source="Break it"), first_chapter], []),
     (hygiene.has_exercises_with_hints, [more(EXERCISE, "\n\n### Exercise 2\n")], ["2 exercises have 1 folded hints…"]),
     (hygiene.has_exercises_with_hints, [cell(EXERCISE, source="nothing to do")], ['no heading has "Exercise"']),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("rule", "plants", "said"), FAULTS, ids=[f"{k}_{f[0].__name__}" for k, f in enumerate(FAULTS)])

@@ -48,7 +48,9 @@ def check(schedule, kinds, rows, seed, reduction):
 
 
 KINDS = st.lists(st.sampled_from(["linear", "deep", "none", "frozen"]), min_size=16, max_size=16)
-more_rows, seeds, reductions = st.integers(0, 9), st.integers(0, 2**16), st.sampled_from(["mean", "sum"])
+more_rows = st.integers(0, 9)
+seeds = st.integers(0, 2**16)
+reductions = st.sampled_from(["mean", "sum"])
 
 
 legal_tables = st.builds(legal_table, st.randoms(use_true_random=False), st.integers(1, 3))

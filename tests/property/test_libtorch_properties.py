@@ -7,7 +7,9 @@ from lib.data.libtorch import DistributedRandomSampler, DistributedSequentialSam
 from tests.sizes import size
 
 KINDS = st.sampled_from([DistributedRandomSampler, DistributedSequentialSampler])
-SIZES, WORLDS, EPOCHS = st.integers(0, 200), st.integers(1, 12), st.integers(0, 2**64 - 1)
+SIZES = st.integers(0, 200)
+WORLDS = st.integers(1, 12)
+EPOCHS = st.integers(0, 2**64 - 1)
 
 
 def in_epoch(kind, size, world, rank, duplicates, epoch):
@@ -31,12 +33,14 @@ def test_together_the_ranks_deal_every_position_once(kind, size, world, duplicat
 def test_batches_of_any_sizes_and_restarts_between_them_give_the_pass(data, kind, size, world, duplicates, epoch):
     rank = data.draw(st.integers(0, world - 1))
     one_pass = list(in_epoch(kind, size, world, rank, duplicates, epoch))
-    sampler, pieces = in_epoch(kind, size, world, rank, duplicates, epoch), []
+    sampler = in_epoch(kind, size, world, rank, duplicates, epoch)
+    pieces = []
     while (batch := sampler.next(data.draw(st.integers(1, 50)))) is not None:
         assert batch
         pieces += batch
         assert sampler.index() == rank * len(sampler) + len(pieces)
         if data.draw(st.booleans()):
-            state, sampler = sampler.state_dict(), kind(size, world, rank, duplicates)
+            state = sampler.state_dict()
+            sampler = kind(size, world, rank, duplicates)
             sampler.load_state_dict(state)
     assert pieces == one_pass

@@ -13,7 +13,8 @@ ticks = st.integers(0, 9)
 def epochs(draw):
     batches = draw(st.integers(1, 14))
     load = draw(st.lists(st.integers(1, 9), min_size=batches, max_size=batches))
-    workers, prefetch = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    workers = draw(st.integers(1, 4))
+    prefetch = draw(st.integers(1, 3))
     return dict(batches=batches, load=load, step=draw(ticks), num_workers=workers, prefetch_factor=prefetch)
 
 
@@ -49,7 +50,8 @@ def test_a_lane_does_one_thing_at_a_time(epoch):
 
 @given(epochs())
 def test_no_more_batches_are_under_way_than_the_queue_has_places(epoch):
-    trace, places = simulate_loading(**epoch), epoch["num_workers"] * epoch["prefetch_factor"]
+    trace = simulate_loading(**epoch)
+    places = epoch["num_workers"] * epoch["prefetch_factor"]
     at = moments(trace)
     for batch in range(places, epoch["batches"]):
         assert at["started"][batch] >= at["taken"][batch - places]

@@ -86,7 +86,8 @@ def test_a_damaged_index_gives_the_right_rows_or_an_error_that_names_it(damage, 
             content[int(place * len(content))] ^= change
         index.write_bytes(content)
         for ids in ([0], [299, 1], range(300), range(0, 300, 100), range(128, 138)):
-            found, said = None, ""
+            found = None
+            said = ""
             try:
                 with MetaFile(path) as file:
                     found = file.rows(ids)

@@ -11,7 +11,8 @@ from tests.sizes import size
 
 bytes_ = st.builds(lambda b, at, size: Region(b, at, at + size), *map(st.sampled_from, ("AB", range(3), range(3))))
 regions = st.lists(bytes_, max_size=2).map(tuple)
-lanes, events = st.sampled_from("stu"), st.integers(0, 1)
+lanes = st.sampled_from("stu")
+events = st.integers(0, 1)
 programs = st.lists(
     st.one_of(
         st.builds(Operation, st.just("launch"), lanes | st.just(HOST), reads=regions, writes=regions),
@@ -27,7 +28,8 @@ def at_the_same_time(program):
 
     A state: how far each stream and the host are, and who of them is in the midst of a launch.
     """
-    recorded, needs = {}, {}  # what a wait is for: the record of its event that was issued last before it
+    recorded = {}
+    needs = {}  # what a wait is for: the record of its event that was issued last before it
     for number, op in enumerate(program):
         if op.kind == "record":
             recorded[op.event] = number
@@ -36,7 +38,9 @@ def at_the_same_time(program):
     queues = [[k for k, op in enumerate(program) if op.lane == lane] for lane in "stu"]
     queues.append([*range(len(program))])  # the host issues all, and executes what is in its own lane
     start = ((0, False),) * 4
-    seen, left, pairs = {start}, [start], set()
+    seen = {start}
+    left = [start]
+    pairs = set()
     while left:
         state = left.pop()
         done = {k for queue, (place, _) in zip(queues[:3], state, strict=False) for k in queue[:place]}
@@ -45,7 +49,8 @@ def at_the_same_time(program):
         for lane, (queue, (place, busy)) in enumerate(zip(queues, state, strict=True)):
             if place == len(queue) or (lane < 3 and queue[place] >= state[3][0]):
                 continue  # nothing is left, or not issued yet
-            op, own = program[queue[place]], lane < 3 or program[queue[place]].lane == HOST
+            op = program[queue[place]]
+            own = lane < 3 or program[queue[place]].lane == HOST
             if own and needs.get(queue[place]) is not None and needs[queue[place]] not in done:
                 continue  # it stands still
             begins = own and op.kind == "launch" and not busy

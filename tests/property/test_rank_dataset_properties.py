@@ -46,13 +46,17 @@ def whole(dataset):
     return parts
 
 
-sizes, worlds, parts = st.integers(0, 60), st.integers(1, 9), st.integers(1, 9)
-flags, orders = st.booleans(), st.sampled_from(["feistel", "torch"])
+sizes = st.integers(0, 60)
+worlds = st.integers(1, 9)
+parts = st.integers(1, 9)
+flags = st.booleans()
+orders = st.sampled_from(["feistel", "torch"])
 
 
 @given(sizes, worlds, parts, st.integers(-3, 3), st.integers(0, 3), flags, orders)
 def test_every_row_is_dealt_once_as_the_distributed_sampler_does(size, world, parts, seed, epoch, drop_last, order):
-    dealt, arguments = [], dict(seed=seed, drop_last=drop_last, order=order)
+    dealt = []
+    arguments = dict(seed=seed, drop_last=drop_last, order=order)
     for rank in range(world):
         dataset = make(size, world, rank, mini_epochs=parts, **arguments)
         sampler = DistributedSampler(range(size), world, rank, **arguments)
@@ -80,9 +84,12 @@ def test_every_row_is_dealt_once_as_the_distributed_sampler_does(size, world, pa
     order=orders,
 )
 def test_a_stop_and_another_world_size_lose_and_double_nothing(size, worlds, parts, steps, seed, drop_last, order):
-    used, state, consumed = [], None, 0
+    used = []
+    state = None
+    consumed = 0
     for turn, (world_size, mini_epochs) in enumerate(zip(worlds, parts, strict=False)):
-        datasets, ranks = [], []
+        datasets = []
+        ranks = []
         for rank in range(world_size):
             dataset = make(size, world_size, rank, seed=seed, mini_epochs=mini_epochs, drop_last=drop_last, order=order)
             dataset.set_epoch(5)
@@ -101,7 +108,8 @@ def test_a_stop_and_another_world_size_lose_and_double_nothing(size, worlds, par
         if not last:
             states = [dataset.state_dict(consumed) for dataset in datasets]
             assert all(other == states[0] for other in states), "every rank saves the same"
-            state, consumed = states[0], states[0]["consumed"]
+            state = states[0]
+            consumed = states[0]["consumed"]
     count = Counter(used)
     if drop_last:
         assert len(used) == len(count), "nothing twice"

@@ -7,11 +7,15 @@ from torch.utils.data.distributed import DistributedSampler as TorchDistributedS
 from lib.data import DistributedSampler
 from tests.sizes import size
 
-sizes, worlds, seeds = st.integers(0, 300), st.integers(1, 20), st.integers(0, 2**31)
+sizes = st.integers(0, 300)
+worlds = st.integers(1, 20)
+seeds = st.integers(0, 2**31)
 orders = st.sampled_from(["torch", "feistel"])
 
 
-flags, ranks, few_or_many = st.booleans(), st.integers(0, 19), st.integers(0, 25) | st.integers(0, 3000)
+flags = st.booleans()
+ranks = st.integers(0, 19)
+few_or_many = st.integers(0, 25) | st.integers(0, 3000)
 
 
 @given(few_or_many, worlds, ranks, st.integers(-(2**40), 2**40), st.integers(0, 10_000), flags, flags)

@@ -103,7 +103,8 @@ def test_validate_takes_exactly_the_tables_that_can_run(
     table = legal_table(chance, chance.randint(1, 3)) if at_random else made_one
     assert can_run(table, table.stages, table.micro_batches) and takes(table)
     other = damaged(chance, table)
-    n, m = table.stages + more, table.micro_batches + more
+    n = table.stages + more
+    m = table.micro_batches + more
     for judged in (other, Schedule("its begin", [row[: chance.randint(0, len(row))] for row in other.ranks])):
         for complete in (True, False):
             allowed = can_run(judged, n, m, complete=complete)
@@ -113,7 +114,8 @@ def test_validate_takes_exactly_the_tables_that_can_run(
 
 @given(schedules, costs)
 def test_the_makespan_is_the_longest_path(schedule: Schedule, costs: dict[str, int]) -> None:
-    trace, before = simulate(schedule, **costs), graph(schedule)
+    trace = simulate(schedule, **costs)
+    before = graph(schedule)
     half = costs["backward"] / 2
     cost = {"F": costs["forward"], "B": costs["backward"], "I": half, "W": half}
     end: dict[Action, float] = {}
@@ -129,7 +131,8 @@ def test_the_makespan_is_the_longest_path(schedule: Schedule, costs: dict[str, i
 
 @given(schedules, costs)
 def test_a_rank_works_or_waits(schedule: Schedule, costs: dict[str, int]) -> None:
-    trace, waits = simulate(schedule, **costs), waits_for(schedule, **costs)
+    trace = simulate(schedule, **costs)
+    waits = waits_for(schedule, **costs)
     assert trace == simulate(schedule, **costs) and waits == waits_for(schedule, **costs)
     for rank, lane in enumerate(trace.lanes):
         busy = trace.busy(lane)

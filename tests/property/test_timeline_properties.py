@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from lib.timeline import Span, Trace
 
-LANES, KINDS, CELLS = ("a", "b", "c"), ("load", "copy", "step"), 12
+LANES = ("a", "b", "c")
+KINDS = ("load", "copy", "step")
+CELLS = 12
 
 
 @st.composite

@@ -62,7 +62,8 @@ def test_settings_that_give_the_same_picture_share_a_frame_and_elements_are_kept
 
 
 def test_a_picture_is_the_same_text_each_time_and_holds_no_date_no_font_and_no_foreign_address():
-    first, second = atlas.svg(draw(3)), atlas.svg(draw(3))
+    first = atlas.svg(draw(3))
+    second = atlas.svg(draw(3))
     assert first == second and "".join(atlas.cut(first)) == first.replace(">\n", ">").replace("\n", " ")
     assert "<metadata" not in first and "font-family" not in first
     assert {*re.findall(r"https?://[^\"]*", first)} <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
@@ -143,16 +144,27 @@ def remembered(n):
 
 
 PAIRS = [  # made twice from the first they are equal, and from the second they are not
-    (lambda: 1, lambda: 1.0), (lambda: 1, lambda: True), (lambda: "1", lambda: b"1"), (lambda: [1, 2], lambda: (1, 2)),
-    (lambda: [[1], 2], lambda: [[1, 2]]), (lambda: {1: 2}, lambda: {2: 1}), (lambda: {3, 1}, lambda: {3, 2}),
-    (lambda: closing(1), lambda: closing(2)), (lambda: closing([1]), lambda: closing([2])),
-    (lambda: partial(draw, count=1), lambda: partial(draw, count=2)), (lambda: draw, lambda: unpacked),
-    (lambda: lambda n: n + 1, lambda: lambda n: n + 2), (lambda: lambda n=1: n, lambda: lambda n=2: n),
-    (lambda: Holder([1]), lambda: Holder([2])), (lambda: Holder([1]).method, lambda: Holder([2]).method),
-    (lambda: torch.ones(3), lambda: torch.zeros(3)), (lambda: numpy.ones(3), lambda: numpy.ones(3, "float32")),
+    (lambda: 1, lambda: 1.0),
+    (lambda: 1, lambda: True),
+    (lambda: "1", lambda: b"1"),
+    (lambda: [1, 2], lambda: (1, 2)),
+    (lambda: [[1], 2], lambda: [[1, 2]]),
+    (lambda: {1: 2}, lambda: {2: 1}),
+    (lambda: {3, 1}, lambda: {3, 2}),
+    (lambda: closing(1), lambda: closing(2)),
+    (lambda: closing([1]), lambda: closing([2])),
+    (lambda: partial(draw, count=1), lambda: partial(draw, count=2)),
+    (lambda: draw, lambda: unpacked),
+    (lambda: lambda n: n + 1, lambda: lambda n: n + 2),
+    (lambda: lambda n=1: n, lambda: lambda n=2: n),
+    (lambda: Holder([1]), lambda: Holder([2])),
+    (lambda: Holder([1]).method, lambda: Holder([2]).method),
+    (lambda: torch.ones(3), lambda: torch.zeros(3)),
+    (lambda: numpy.ones(3), lambda: numpy.ones(3, "float32")),
     (lambda: torch.nn.Linear(1, 1).eval(), lambda: torch.nn.Linear(1, 1)),
-    (lambda: remembered, lambda: lru_cache(closing(3))), (lambda: Span("a", "b", 1, 2), lambda: Span("a", "b", 1, 3)),
-]  # fmt: skip
+    (lambda: remembered, lambda: lru_cache(closing(3))),
+    (lambda: Span("a", "b", 1, 2), lambda: Span("a", "b", 1, 3)),
+]
 
 
 @pytest.mark.parametrize("number", range(len(PAIRS)))

@@ -167,7 +167,8 @@ def test_the_map_leaves_out_what_follows_from_other_lines():
 
 def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(tmp_path: Path):
     """From stored outputs: formulas convert, exercises have solutions, no link is dead."""
-    report, made = Report(), build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
+    report = Report()
+    made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
     files(made.folder, report)
     assert report.faults == []
     assert report.counts["pages"] == len(COURSE) + 2 and all(page.exercises for page in made.pages[:-1])

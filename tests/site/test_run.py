@@ -50,7 +50,8 @@ def test_a_run_gives_outputs_in_the_order_of_a_reader_and_marks_those_that_live(
     assert guess["metadata"]["guess"] == 0 and "No guess yet for it" in guess["data"]["text/html"]
     assert figure["metadata"]["atlas"] == 0 and figure["metadata"]["image/png"]["alt"] == "3 bars"
     assert end["text"] == "the end\n" and "widget-view" not in json.dumps(executed.notebook)
-    ((atlas,), (prediction,)) = executed.atlases["c3"], executed.guesses["c2"]
+    (atlas,) = executed.atlases["c3"]
+    (prediction,) = executed.guesses["c2"]
     assert figure["data"]["image/png"] in atlas and 'data-settings="2"' in atlas and "Here 2 of 9 settings" in atlas
     assert prediction["what"] == "it" and list(executed.atlases) + list(executed.guesses) == ["c3", "c2"]
 

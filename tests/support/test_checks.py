@@ -56,24 +56,29 @@ def test_any_kind_of_sequence_will_do(as_type):
     assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
 
 
-@pytest.mark.parametrize("answer, says", [
-    (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
-    (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
-    (lambda n: squares(n + 1), "got more"),
-    (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
-    (lambda n: n, "for n = 0, expected"),
-    (lambda n: "squares", "for n = 0, expected"),
-    (lambda n: [squares(n)].clear(), "is a `return` missing?"),
-    (endless, "got more"),
-    (breaks, "your code raised KeyError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
+        (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
+        (lambda n: squares(n + 1), "got more"),
+        (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
+        (lambda n: n, "for n = 0, expected"),
+        (lambda n: "squares", "for n = 0, expected"),
+        (lambda n: [squares(n)].clear(), "is a `return` missing?"),
+        (endless, "got more"),
+        (breaks, "your code raised KeyError"),
+    ],
+)
 def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
     assert verdict(answer).status == "wrong" and says in verdict(answer).message
 
 
 def test_a_famous_mistake_is_recognised_by_what_it_returns():
-    mistakes = {"You left out the zero.": lambda n: [i * i for i in range(1, n)],
-        "You cubed.": lambda n: [i**3 for i in range(n)]}  # fmt: skip
+    mistakes = {
+        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)],
+    }
     assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
     assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith("left out the zero.")
     assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
@@ -100,14 +105,17 @@ def test_a_guess_is_told_how_near_it_was_and_no_guess_does_not_give_the_answer_a
     assert "17" not in guess(None, 17, what="the length").message
 
 
-@pytest.mark.parametrize("value, truth, tolerance, status", [
-    (None, 4, 0, "open"),
-    (4, 4, 0, "right"),
-    (5, 4, 0, "wrong"),
-    (0.51, 0.5, 0.05, "right"),
-    (True, 1.5, 0, "wrong"),
-    (torch.ones(2), 4, 0, "wrong"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value, truth, tolerance, status",
+    [
+        (None, 4, 0, "open"),
+        (4, 4, 0, "right"),
+        (5, 4, 0, "wrong"),
+        (0.51, 0.5, 0.05, "right"),
+        (True, 1.5, 0, "wrong"),
+        (torch.ones(2), 4, 0, "wrong"),
+    ],
+)
 def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
     assert check_value(value, truth, what="W", tolerance=tolerance).status == status
 
@@ -132,9 +140,14 @@ def test_an_exercise_without_cases_compares_a_value_explains_wrong_ones_and_esca
 
 
 def test_an_exercise_may_accept_whatever_has_no_fault():
-    even = Exercise("an even number above n", reference=lambda n: n + 2 - n % 2, cases=cases("n", range(4)),
+    even = Exercise(
+        "an even number above n",
+        reference=lambda n: n + 2 - n % 2,
+        cases=cases("n", range(4)),
         fault=lambda got, expected, case: "" if got % 2 == 0 and got > case["n"] else f"{got} will not do",
-        praise="even and large enough {count} times", mistakes={"Above, not equal.": lambda n: n + n % 2})  # fmt: skip
+        praise="even and large enough {count} times",
+        mistakes={"Above, not equal.": lambda n: n + n % 2},
+    )
     assert even(lambda n: 10).message == "an even number above n: even and large enough 4 times."
     assert even(lambda n: n + n % 2).message == "an even number above n: for n = 0, 0 will not do. Above, not equal."
     assert "returned None" in even(lambda n: print(end="")).message
@@ -152,7 +165,15 @@ def test_an_exercise_of_two_answers_needs_both_and_a_guess_reads_what_is_meant()
 
 def test_later_cells_run_on_a_right_answer_and_on_ours_while_it_is_a_stub_or_wrong():
     exercise = Exercise("double", reference=lambda x: 2 * x, cases=[{"x": 3}])
-    right, wrong, other = (lambda x: x + x), (lambda x: x**2), (lambda x: x * 2)
+
+    def right(x):
+        return x + x
+
+    def wrong(x):
+        return x**2
+
+    def other(x):
+        return x * 2
 
     def stub(x): ...
 
@@ -175,6 +196,9 @@ def test_later_cells_run_on_what_is_right_and_say_whose_it_is(capsys):
     right = "".join(["y", "es"])
     assert use(right, one) is right and use("no", one) == "yes" and use(None, one, ours="YES") == "YES"
     assert use((None, None), two) == ("a", "b") and use(("a", "b"), two) == ("a", "b")
-    assert capsys.readouterr().out.splitlines() == ["my_word: from here on yours",
+    assert capsys.readouterr().out.splitlines() == [
+        "my_word: from here on yours",
         *["my_word: from here on ours, until yours passes its check"] * 2,
-        "two words: from here on ours, until yours passes its check", "two words: from here on yours"]  # fmt: skip
+        "two words: from here on ours, until yours passes its check",
+        "two words: from here on yours",
+    ]

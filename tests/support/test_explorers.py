@@ -23,7 +23,8 @@ from tests.pictures import corners
 from tools.project import ROOT
 
 FRAMES = 5  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
-WIDEST, SMALLEST = 9.6, 9  # inches of a figure, points of a text
+WIDEST = 9.6  # inches of a figure
+SMALLEST = 9  # points of a text
 
 
 #: Explorers with a known fault, and which: whoever repairs one is told so by the test.
@@ -71,7 +72,8 @@ def neighbour(control: Control) -> Any:
 
 def complaints(explorer: Explorer) -> Iterator[str]:
     """Say what is wrong with an explorer; two frames with the same alt text must be the same picture."""
-    start, told = explorer.figure, {alt_text(explorer.figure): (explorer.figure, picture(explorer.figure))}
+    start = explorer.figure
+    told = {alt_text(explorer.figure): (explorer.figure, picture(explorer.figure))}
     if small := [t.get_text() for axes in start.axes for t in axes.texts if t.get_fontsize() < SMALLEST]:
         yield f"too small to read: {small}"
     if picture(explorer.draw(**explorer.values)) != told[alt_text(start)][1]:

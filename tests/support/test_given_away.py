@@ -211,8 +211,12 @@ def test_what_gives_an_exercise_away_is_found_however_it_is_shown(name):
 
 
 def test_of_several_answers_each_is_tried_beside_the_right_others():
-    exercise = Exercise("the ends", reference=(min, max), answers=2,
-        judge=lambda exercise, two: check_value([f([2, 1, 3]) for f in two], [1, 3], what="the ends"))  # fmt: skip
+    exercise = Exercise(
+        "the ends",
+        reference=(min, max),
+        answers=2,
+        judge=lambda exercise, two: check_value([f([2, 1, 3]) for f in two], [1, 3], what="the ends"),
+    )
     asked = [code("def low(x): ...\n\n\ndef high(x): ..."), code("checks.check_ends(low, high)")]
     above = code("def largest(x):\n    return sorted(x)[-1]")
     assert given_away([above, *asked], "check_ends", exercise) == {"largest"}

@@ -11,8 +11,10 @@ from support.ranks import Ranks, StuckError, in_threads
 
 
 def shift(dist, send="isend"):
-    rank, world = dist.get_rank(), dist.get_world_size()
-    sending, received = getattr(dist, send)(torch.full((2,), rank), (rank + 1) % world), torch.empty(2)
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    sending = getattr(dist, send)(torch.full((2,), rank), (rank + 1) % world)
+    received = torch.empty(2)
     dist.recv(received, (rank - 1) % world)
     if sending:
         sending.wait()
@@ -47,23 +49,36 @@ def test_nobody_waits_for_ever():
         in_threads(lambda dist: {}["x"] if dist.get_rank() else dist.barrier(), 2)
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda dist: dist.all_reduce(torch.ones(2 + dist.get_rank())), "all_reduce of . values, rank . in all_reduce of"),
-    (lambda dist: dist.barrier() if dist.get_rank() else dist.all_reduce(torch.ones(2)), "collective 0: rank . is in"),
-    (lambda dist: dist.recv(torch.ones(1), 5), "rank . has no peer 5"),
-    (lambda dist: dist.all_gather([], torch.ones(1)), "needs a list of 2 tensors, not 0"),
-    (lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.AVG), "can't average"),
-    (lambda dist: dist.send(torch.ones(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(2), 0),
-     "receives 2 values of rank 0, which sends 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (
+            lambda dist: dist.all_reduce(torch.ones(2 + dist.get_rank())),
+            "all_reduce of . values, rank . in all_reduce of",
+        ),
+        (
+            lambda dist: dist.barrier() if dist.get_rank() else dist.all_reduce(torch.ones(2)),
+            "collective 0: rank . is in",
+        ),
+        (lambda dist: dist.recv(torch.ones(1), 5), "rank . has no peer 5"),
+        (lambda dist: dist.all_gather([], torch.ones(1)), "needs a list of 2 tensors, not 0"),
+        (lambda dist: dist.all_reduce(torch.ones(1), torch.distributed.ReduceOp.AVG), "can't average"),
+        (
+            lambda dist: dist.send(torch.ones(3), 1) if dist.get_rank() == 0 else dist.recv(torch.ones(2), 0),
+            "receives 2 values of rank 0, which sends 3",
+        ),
+    ],
+)
 def test_calls_that_do_not_match_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         in_threads(call, 2)
 
 
 def collectives(dist):
-    rank, parts = dist.get_rank(), [torch.empty(2) for _ in range(dist.get_world_size())]
-    own, given = torch.tensor([1.0, 10.0]) * (rank + 1), torch.full((2,), float(rank))
+    rank = dist.get_rank()
+    parts = [torch.empty(2) for _ in range(dist.get_world_size())]
+    own = torch.tensor([1.0, 10.0]) * (rank + 1)
+    given = torch.full((2,), float(rank))
     dist.all_gather(parts, own)
     dist.broadcast(given, src=1)
     handle = dist.all_reduce(own, async_op=True)

@@ -142,7 +142,8 @@ def good(recording, **change):
 
 
 def test_a_whole_recording_passes_and_each_gap_is_named():
-    recording, theirs = PROBES["probe_0"], EVERY["torchgpipe_order"]
+    recording = PROBES["probe_0"]
+    theirs = EVERY["torchgpipe_order"]
     recordings.check(good(recording), recording)
     recordings.check(good(theirs, torchgpipe="0.0.7", gpu=""), theirs)  # a package instead of a GPU
     faults = [(good(recording, **{name: " "}), f"lacks {name}") for name in GPU_PROVENANCE]
@@ -192,7 +193,8 @@ FAILED = {"late": "took more than 180 s", "error": "failed: RuntimeError: broken
 
 @pytest.mark.parametrize("ends", [*FAILED, "well"])
 def test_what_fails_does_not_stop_the_others_and_all_end_within_eight_minutes(monkeypatch, capsys, probes, ends):
-    now, limits = [0.0], []
+    now = [0.0]
+    limits = []
 
     def run(command, timeout, **kwargs):
         limits.append(timeout)

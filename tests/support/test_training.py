@@ -16,7 +16,9 @@ DIGITS = torch.arange(20) % 10
 
 def test_equal_seeds_make_equal_models_whose_logits_are_cosines_times_the_scale() -> None:
     before = torch.random.get_rng_state()
-    one, same, other = TinyClip(seed=3), TinyClip(seed=3), TinyClip(seed=4)
+    one = TinyClip(seed=3)
+    same = TinyClip(seed=3)
+    other = TinyClip(seed=4)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
     assert not torch.equal(one.words.weight, other.words.weight)
@@ -27,7 +29,8 @@ def test_equal_seeds_make_equal_models_whose_logits_are_cosines_times_the_scale(
 
 
 def test_what_a_sample_adds_depends_on_its_batch_only_in_clips_loss() -> None:
-    model, captions = TinyClip(), [CAPTIONS[digit] for digit in DIGITS[:20]]
+    model = TinyClip()
+    captions = [CAPTIONS[digit] for digit in DIGITS[:20]]
     alone = clip.caption_loss(model, IMAGES[:10], captions[:10], reduction="none")
     among = clip.caption_loss(model, IMAGES[:20], captions, reduction="none")[:10]
     assert torch.allclose(alone, among, atol=1e-6)
@@ -62,8 +65,10 @@ def step(number: int, attempt: int = 0, rank: int = 0, rows: tuple[int, ...] = (
 
 def test_a_step_survives_unless_done_again_later_and_losses_are_means_over_rows_not_ranks() -> None:
     steps = [*map(step, range(8)), *(step(n, 1) for n in range(5, 7)), *(step(n, 2) for n in range(5, 9))]
-    assert [(s.attempt, s.step) for s in surviving(steps)] == [*((0, n) for n in range(5)),
-        *((2, n) for n in range(5, 9))]  # fmt: skip
+    assert [(s.attempt, s.step) for s in surviving(steps)] == [
+        *((0, n) for n in range(5)),
+        *((2, n) for n in range(5, 9)),
+    ]
     # an attempt may end before it comes as far as the one before it: step 7 was done with weights that are lost
     assert [(s.attempt, s.step) for s in surviving(steps[:10])][-3:] == [(0, 4), (1, 5), (1, 6)]
     assert surviving([]) == []
@@ -104,7 +109,8 @@ def test_a_run_goes_on_after_a_line_that_was_cut_short_and_only_that_line_is_los
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_second_run_into_the_same_folder_is_refused_until_the_process_of_the_first_has_ended(tmp_path: Path) -> None:
     """Also when a worker of the first one, which was forked, still lives."""
-    ready, end = os.pipe(), os.pipe()
+    ready = os.pipe()
+    end = os.pipe()
     rank = os.fork()
     if rank == 0:  # no pytest in here
         log = StepLog(tmp_path, 0)

@@ -10,7 +10,9 @@ from tools.one_kernel import FORGET, shared
 
 class Kernel:
     def __init__(self, name: str, cwd: str) -> None:
-        self.alive, self.stuck, self.ran = True, False, []
+        self.alive = True
+        self.stuck = False
+        self.ran = []
 
     def is_alive(self) -> bool:
         return self.alive
@@ -44,7 +46,9 @@ def run(one, folder):
 
 
 def test_solutions_share_a_kernel_that_forgets_what_came_before_and_ends_with_the_run(one):
-    first, notebook, second = run(one, "solutions"), run(one, "notebooks"), run(one, "solutions")
+    first = run(one, "solutions")
+    notebook = run(one, "notebooks")
+    second = run(one, "solutions")
     assert first is second and first is not notebook
     assert first.ran == [FORGET] and notebook.ran == []
     assert first.alive and not notebook.alive

@@ -36,7 +36,8 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
 
 @with_the_pins
 def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
-    waiting, seen = [key for name in FILES for key in requirements(name)], set()
+    waiting = [key for name in FILES for key in requirements(name)]
+    seen = set()
     while waiting:
         name = waiting.pop()
         if name in seen or name.startswith(("nvidia-", "cuda-", "triton")):  # a CUDA torch pins these itself

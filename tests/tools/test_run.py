@@ -29,7 +29,8 @@ def test_run_reports_seconds_saves_nothing_and_fails_when_a_notebook_is_slow_or_
     arguments: list[str],
     verdict: str,
 ) -> None:
-    path, good = write(tmp_path / "quick.ipynb", source), write(tmp_path / "good.ipynb", "1")
+    path = write(tmp_path / "quick.ipynb", source)
+    good = write(tmp_path / "good.ipynb", "1")
     before = path.read_bytes()
     monkeypatch.setattr("sys.argv", ["run_all.py", str(path), str(good), *arguments])
     assert run_all.main() == (verdict != "quick.ipynb") and verdict in capsys.readouterr().out

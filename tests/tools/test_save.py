@@ -104,7 +104,8 @@ def test_a_failed_run_or_a_broken_write_leaves_the_old_file_and_no_debris(tmp_pa
         save.save(path)
     assert path.read_bytes() == before
     path = write(tmp_path / "kept.ipynb", "x = 1")
-    before, notebook = path.read_bytes(), nbformat.read(path, as_version=4)
+    before = path.read_bytes()
+    notebook = nbformat.read(path, as_version=4)
     monkeypatch.setattr(save.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         save.write(notebook, path)
@@ -131,9 +132,14 @@ def test_the_patterns_do_not_choke_on_a_picture_inside_a_page() -> None:
 
 @pytest.mark.parametrize("kind", ["object", "Other"])
 def test_text_that_differs_only_in_an_address_stays_as_it_was(kind: str) -> None:
-    old, new = ([nbformat.v4.new_output("execute_result",
-        {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)})]
-        for name, number in (("object", 1), (kind, 2)))  # fmt: skip
+    old, new = (
+        [
+            nbformat.v4.new_output(
+                "execute_result", {"text/plain": f"<{name} at 0x7f{number:010}>", "image/png": str(number)}
+            )
+        ]
+        for name, number in (("object", 1), (kind, 2))
+    )
     wanted = {"text/plain": (old if kind == "object" else new)[0].data["text/plain"], "image/png": "2"}
     save.keep_equal_text(old, new, save.sanitizers())
     assert new[0].data == wanted

@@ -33,7 +33,8 @@ TOOLS = ["ruff check", "ruff format --check", "mypy", "tools.prose", "check_json
 
 
 def test_a_misspelling_a_dead_link_and_a_picture_without_words_are_named_with_their_file(tmp_path: Path) -> None:
-    wrong, picture = "recie" + "ve", "![]" + "(a.png)"
+    wrong = "recie" + "ve"
+    picture = "![]" + "(a.png)"
     (tmp_path / "README.md").write_text(f"We {wrong}.\n\n[x](no.md) {picture} [out](https://example.org/a).\n")
     (tmp_path / "a.png").touch()
     (tmp_path / "notebooks" / "data").mkdir(parents=True)

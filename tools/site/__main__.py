@@ -19,7 +19,8 @@ from tools.project import ROOT, chapters, find
 from tools.site.build import build, stored
 from tools.site.run import Executed, executed
 
-OUT, CACHE = ROOT / "build" / "site", ROOT / "build" / "cache"
+OUT = ROOT / "build" / "site"
+CACHE = ROOT / "build" / "cache"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -39,9 +39,11 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     shutil.rmtree(new, ignore_errors=True)
     shutil.copytree(STATIC, new / "static")
     links = Links([path.stem for path in paths], paths[0].parents[1])
-    pictures, pages = Pictures(new / "pictures"), []
+    pictures = Pictures(new / "pictures")
+    pages = []
     for path in paths:
-        start, done = time.monotonic(), run(path)
+        start = time.monotonic()
+        done = run(path)
         solution = path.parent / "solutions" / path.name
         solutions = json.loads(solution.read_text(encoding="utf-8"))
         pages.append(Writer(path.stem, done, solutions, links, pictures, index.glance(path, links)).page())

@@ -292,7 +292,8 @@ def memory(browser: Browser, folder: Path, names: Iterable[str], report: Report)
                 exercise.locator("input[data-done]").check()
                 done += 1
         page.goto((folder / "index.html").resolve().as_uri())
-        report.counts["predictions"], report.counts["solutions"] = guessed, done
+        report.counts["predictions"] = guessed
+        report.counts["solutions"] = done
         if guessed + done == 0:
             return
         said = page.locator("#progress-said").inner_text()

@@ -129,7 +129,8 @@ def _guesses(function: Any) -> Iterator[Guess]:
 def one_truth(function: Any, known: Sequence[Any], named: Mapping[str, Any]) -> Iterator[Any]:
     """Compute the truth once, and give it; a check computes it for each guess, some with processes."""
     guess = next(_guesses(function))
-    compute, truth = guess.truth, guess.truth(*known, **named)
+    compute = guess.truth
+    truth = guess.truth(*known, **named)
     object.__setattr__(guess, "truth", lambda *known, **named: truth)
     try:
         yield truth

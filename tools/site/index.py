@@ -48,7 +48,8 @@ def entries(pages: Sequence[Page], links: Links) -> list[Entry]:
         path = links.root / "notebooks" / f"{page.stem}.ipynb"
         _, columns = title_table(path)
         markdown = Markdown(links.seen_from("notebooks"))
-        will, needs = markdown.inline(columns["You will"]), markdown.inline(columns["Needs"])
+        will = markdown.inline(columns["You will"])
+        needs = markdown.inline(columns["Needs"])
         found.append(Entry(page, course.chapter_of(page.stem), will, needs, seconds.get(path.name)))
     return found
 
@@ -170,7 +171,8 @@ def glossary(links: Links) -> Page:
     after = source.rpartition("|")[2] if rows else ""
     markdown = Markdown(links.seen_from("notebooks"))
     parts = markdown.parts(before)
-    terms, sections = [], [Section(1, "", "Glossary", "")]
+    terms = []
+    sections = [Section(1, "", "Glossary", "")]
     stems = {stem[:2]: stem for stem in links.stems}
     for term, meaning, chinese in (map(str.strip, row) for row in rows[2:]):
         words = re.sub(r"[*`]", "", term)

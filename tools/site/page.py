@@ -92,8 +92,11 @@ class Writer:
         pictures: Pictures,
         glance: str = "",
     ) -> None:
-        self.stem, self.number = stem, stem[:2]
-        self.executed, self.pictures, self.glance = executed, pictures, glance
+        self.stem = stem
+        self.number = stem[:2]
+        self.executed = executed
+        self.pictures = pictures
+        self.glance = glance
         self.markdown = Markdown(links.seen_from("notebooks"))
         self.solution_link = links.seen_from("notebooks/solutions")
         self.solutions = solved(solutions or {"cells": []})
@@ -142,7 +145,8 @@ class Writer:
     def _end_exercise(self) -> None:
         if not self.exercise:
             return
-        number, self.exercise = self.exercise, 0
+        number = self.exercise
+        self.exercise = 0
         if number not in self.solutions:
             raise ValueError(f"exercise {number} has no solution in notebooks/solutions/{self.stem}.ipynb")
         plain = Markdown(self.solution_link)
@@ -167,15 +171,19 @@ class Writer:
         outputs = list(self._outputs(cell))
         shown = text.code(source) if source.strip() else ""
         if "setup" in cell.get("metadata", {}).get("tags", []):
-            shown, outputs = folded("The set-up cell, and the machine of this run", shown + "".join(outputs)), []
+            shown = folded("The set-up cell, and the machine of this run", shown + "".join(outputs))
+            outputs = []
         elif self.executed.guesses.get(str(cell.get("id"))) and only_asks(source):
-            shown, outputs = "\n".join(outputs) + folded("The cell of this prediction", shown), []
+            shown = "\n".join(outputs) + folded("The cell of this prediction", shown)
+            outputs = []
         return f'<div class="cell" data-cell="{name}">\n{shown}\n' + "\n".join(outputs) + "\n</div>"
 
     def _outputs(self, cell: Mapping[str, Any]) -> Iterator[str]:
         name = str(cell.get("id"))
         for output in cell["outputs"]:
-            kind, data, marks = output["output_type"], output.get("data", {}), output.get("metadata", {})
+            kind = output["output_type"]
+            data = output.get("data", {})
+            marks = output.get("metadata", {})
             drawn = any(name in PICTURES for name in data)
             if kind == "stream":
                 yield text.printed(joined(output["text"]), "stderr" if output["name"] == "stderr" else "")

@@ -40,7 +40,8 @@ def joined(site: Site) -> str:
 
 def make(site: Site, browser: Browser) -> Path:
     """Print the site into a PDF in its folder; return the file."""
-    source, file = site.folder / "print.html", site.folder / FILE
+    source = site.folder / "print.html"
+    file = site.folder / FILE
     source.write_text(joined(site), encoding="utf-8")
     try:
         page = browser.new_context(java_script_enabled=False).new_page()

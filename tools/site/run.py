@@ -82,7 +82,8 @@ def run(notebook: Any, path: Path, *, cache: Path, home: str, limit: int, sample
     fresh = copy.deepcopy(notebook)
     code = [cell for cell in fresh.cells if cell.cell_type == "code"]
     for cell in code:
-        cell["outputs"], cell["execution_count"] = [], None
+        cell["outputs"] = []
+        cell["execution_count"] = None
     ids = [cell.id for cell in code if cell.source.strip()]  # nbclient runs no empty cell
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"

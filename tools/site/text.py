@@ -129,14 +129,16 @@ class Markdown:
         return str(self._parser.renderer.render(tokens, self._parser.options, {}))
 
     def _part(self, tokens: Sequence[Token]) -> Part:
-        level, anchor = 0, ""
+        level = 0
+        anchor = ""
         words = " ".join(" ".join(map(said, tokens)).split())
         if tokens[0].type == "heading_open":
             level = HEADINGS.index(tokens[0].tag) + 1
             anchor = plain = slug(heading_text(tokens[1]))
             number = 1
             while anchor in self.taken:
-                anchor, number = f"{plain}-{number}", number + 1
+                anchor = f"{plain}-{number}"
+                number = number + 1
             self.taken.add(anchor)
             tokens[0].attrSet("id", anchor)
             words = heading_text(tokens[1])
@@ -155,7 +157,8 @@ class Markdown:
             self._prepare(child)
 
     def _image(self, token: Token) -> str:
-        source, alt = str(token.attrs["src"]), token.content.strip()
+        source = str(token.attrs["src"])
+        alt = token.content.strip()
         if not alt:
             raise ValueError(f"the picture {source} has no alt text")
         if source.startswith("attachment:"):

@@ -28,7 +28,8 @@ def path(tmp_path):
 
 def test_items_are_the_rows_as_one_would_read_them_naively(path):
     with MetaFile(path) as meta:
-        naive, dataset = NaiveDataset(meta).rows, FileDataset(meta)
+        naive = NaiveDataset(meta).rows
+        dataset = FileDataset(meta)
         assert len(dataset) == N and list(dataset) == naive == [dataset[i] for i in range(N)]
         some = [*np.random.default_rng(0).integers(-N, N, 300), -1, 0, 0, N - 1, -N]  # repeated, and from the end
         wanted = [naive[i] for i in some]
@@ -45,13 +46,16 @@ def test_items_are_the_rows_as_one_would_read_them_naively(path):
 
 def test_a_batch_is_one_call_that_reads_close_rows_together(path, monkeypatch):
     with MetaFile(path) as meta:
-        dataset, rows, asked = FileDataset(meta), MetaFile.rows, []
+        dataset = FileDataset(meta)
+        rows = MetaFile.rows
+        asked = []
         monkeypatch.setattr(MetaFile, "rows", lambda self, ids: asked.append(len(ids)) or rows(self, ids))
         loader = DataLoader(Subset(dataset, range(100, 200)), batch_size=50, sampler=RandomSampler(range(100)))
         assert sum(map(len, loader)) == 100 and asked == [50, 50]
         if not hasattr(os, "preadv"):
             return
-        reads, preadv = [], os.preadv
+        reads = []
+        preadv = os.preadv
         monkeypatch.setattr(os, "preadv", lambda *arguments: reads.append(1) or preadv(*arguments))
         dataset.__getitems__([*range(299, 99, -1)])
         assert len(reads) == 2, "one of the index, one of the text, and no more for rows in the wrong order"
@@ -84,10 +88,12 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         path = tmp_path / f"{rows}.txt"
         path.write_text("".join(f'img/{i:06}.png "a caption of some length, like others"\n' for i in range(rows)))
         with MetaFile(path) as meta:
-            dataset, batches = FileDataset(meta), torch.arange(rows).split(500)
+            dataset = FileDataset(meta)
+            batches = torch.arange(rows).split(500)
             dataset.__getitems__(batches[0])  # what numpy imports when first used
             held, peak, _ = traced(lambda: [len(dataset.__getitems__(batch)) for batch in batches])
             return held, peak, traced(lambda: NaiveDataset(meta))[0]
 
-    (_, peak, naive), (held, large_peak, large_naive) = sizes(1_000), sizes(16_000)
+    _, peak, naive = sizes(1_000)
+    held, large_peak, large_naive = sizes(16_000)
     assert large_naive > 12 * naive and large_peak < 1.5 * peak < large_naive / 4 and held < 10_000

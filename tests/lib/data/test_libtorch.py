@@ -63,7 +63,8 @@ def test_next_index_reset_epoch_and_state_answer_as_libtorch_does(walk):
 
     def answer(command):
         nonlocal sampler
-        name, number = command[0], int(command[1:] or 0)
+        name = command[0]
+        number = int(command[1:] or 0)
         if name == "n":
             indices = sampler.next(number)
             return "none" if indices is None else ",".join(map(str, indices))
@@ -136,7 +137,8 @@ def test_a_dataloader_gets_a_whole_shard_in_every_epoch_and_a_copy_goes_on_where
 @BOTH
 @pytest.mark.parametrize("used", [0, 7, 10])
 def test_after_loading_the_first_pass_is_the_rest_and_the_second_is_whole(kind, used):
-    sampler, resumed = kind(20, 2, 1), kind(7, 2, 1)
+    sampler = kind(20, 2, 1)
+    resumed = kind(7, 2, 1)
     resumed.reset(20)  # after a reset to its size a state fits
     everything = list(sampler)
     sampler.reset()
@@ -164,7 +166,8 @@ def test_resuming_in_the_loop_over_epochs_sees_the_rest_of_one_and_all_of_the_ne
 
 # ---- states and arguments that don't fit
 def test_the_state_is_the_index_and_for_random_the_epoch():
-    sequential, random = DistributedSequentialSampler(10, 3, 1), DistributedRandomSampler(10, 3, 1)
+    sequential = DistributedSequentialSampler(10, 3, 1)
+    random = DistributedRandomSampler(10, 3, 1)
     for sampler in (sequential, random):
         sampler.set_epoch(6)
         sampler.next(2)
@@ -181,7 +184,8 @@ def test_the_state_is_the_index_and_for_random_the_epoch():
 def test_a_state_from_elsewhere_is_refused_and_changes_nothing(kind, other, message):
     sampler = kind(20, 2, 1)
     sampler.next(3)
-    before, state = sampler.state_dict(), kind(*other).state_dict()
+    before = sampler.state_dict()
+    state = kind(*other).state_dict()
     refuses(ValueError, message, sampler.load_state_dict, state)
     assert sampler.state_dict() == before
 

@@ -53,14 +53,17 @@ def row(i):
 
 
 # --- which lines are rows, and what a row is
-@pytest.mark.parametrize("content, rows", [
-    (b"# head\none\r\r\n# middle\n \t\r\n #\ntwo\r", ["one\r", " #", "two"]),
-    (b"row " + NO_UTF8 + b"\nnext\n", ["row " + NO_UTF8.decode("utf-8", "surrogateescape"), "next"]),
-    (b"\xef\xbb\xbf# head\n\none\n\xef\xbb\xbftwo", ["one", "\ufefftwo"]),
-    ("Bär \u2028 \x85 \x0b \x0c \x1c 雪\r\nb".encode(), ["Bär \u2028 \x85 \x0b \x0c \x1c 雪", "b"]),
-    (b" \x0b\x0c \n \xc2\xa0\n", [" \xa0"]),  # a no-break space is more than a blank
-    (b" " * 5000 + b"\n" + b" " * 5000 + b"x\n" + b" " * 5000, [" " * 5000 + "x"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content, rows",
+    [
+        (b"# head\none\r\r\n# middle\n \t\r\n #\ntwo\r", ["one\r", " #", "two"]),
+        (b"row " + NO_UTF8 + b"\nnext\n", ["row " + NO_UTF8.decode("utf-8", "surrogateescape"), "next"]),
+        (b"\xef\xbb\xbf# head\n\none\n\xef\xbb\xbftwo", ["one", "\ufefftwo"]),
+        ("Bär \u2028 \x85 \x0b \x0c \x1c 雪\r\nb".encode(), ["Bär \u2028 \x85 \x0b \x0c \x1c 雪", "b"]),
+        (b" \x0b\x0c \n \xc2\xa0\n", [" \xa0"]),  # a no-break space is more than a blank
+        (b" " * 5000 + b"\n" + b" " * 5000 + b"x\n" + b" " * 5000, [" " * 5000 + "x"]),
+    ],
+)
 def test_every_line_is_a_row_but_headers_and_blank_ones(tmp_path, content, rows):
     path = tmp_path / "captions.txt"
     path.write_bytes(content)
@@ -224,7 +227,8 @@ def test_the_index_is_written_once_and_small(thousand):
 
 def test_an_index_of_another_format_or_text_though_of_the_same_size_and_date_is_rebuilt(thousand):
     MetaFile(thousand).close()
-    date, text = thousand.stat().st_mtime_ns, thousand.read_bytes()
+    date = thousand.stat().st_mtime_ns
+    text = thousand.read_bytes()
     thousand.write_bytes(text.replace(b"\n", b" ", 1))
     os.utime(thousand, ns=(date, date))
     assert len(all_rows(thousand)) == 999
@@ -267,7 +271,8 @@ def test_records_that_changed_places_and_bytes_that_changed_anywhere_are_found(t
     assert len(all_rows(thousand)) == 1000
     index = index_of(thousand)
     whole = index.read_bytes()
-    head, size = whole[:64], record.itemsize
+    head = whole[:64]
+    size = record.itemsize
     one = np.frombuffer(whole[64 : 64 + size], np.uint8)
     changed = np.tile(one, (size, 1))
     for by in range(1, 256):  # each byte of a record, to each other value

@@ -69,7 +69,8 @@ def test_the_order_never_changes_between_versions_and_machines():
 # ---- well mixed
 def lag_surprise(n, rounds, seed):
     """How far the low and high bits of p[i] ^ p[i + 2^(bits/2)] are from uniform: the worst z-score."""
-    ids, half = order_of(Permutation(n, seed=seed, rounds=rounds)), (n - 1).bit_length() // 2
+    ids = order_of(Permutation(n, seed=seed, rounds=rounds))
+    half = (n - 1).bit_length() // 2
     changed = [ids[step:] ^ ids[:-step] for step in (2**half, 2 ** (half + n.bit_length() % 2), n // 2)]
     parts = [pair for c in changed for pair in ((c & 63, 64), (c >> half & 31, 32))]
     return max(surprise(np.bincount(part, minlength=size), len(part) / size) for part, size in parts)
@@ -109,7 +110,8 @@ def test_every_id_is_equally_often_first(n, key):
 @pytest.mark.parametrize("n", [1000, 5000, 2**16])
 @pytest.mark.parametrize("other", [{"epoch": 1}, {"seed": 1}, {"seed": 1, "epoch": 1}, {"seed": 2**64}])
 def test_another_seed_or_epoch_is_an_unrelated_order(n, other):
-    a, b = order_of(Permutation(n)), order_of(Permutation(n, **other))
+    a = order_of(Permutation(n))
+    b = order_of(Permutation(n, **other))
     assert (a == b).sum() < 10  # chance: one on average
     assert abs(np.corrcoef(a, b)[0, 1]) * math.sqrt(n) < 4
 

@@ -57,7 +57,8 @@ def batches(loader):
 def nothing_left_behind():
     """Wait a little: the threads that feed a dead worker's queue end by themselves."""
     gc.collect()
-    names, deadline = ("mini-epoch", "QueueFeeder", "Thread-"), time.monotonic() + 10
+    names = ("mini-epoch", "QueueFeeder", "Thread-")
+    deadline = time.monotonic() + 10
     while any(t.name.startswith(names) for t in {*threading.enumerate()} - alive_before):
         if time.monotonic() > deadline:
             return False
@@ -260,7 +261,8 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
     with MetaFile(path) as meta:
         rank = RankDataset(meta, 1, 0)
         rank.load(0)
-        packed, naive = private_growth(rank), private_growth(NaiveDataset(meta))
+        packed = private_growth(rank)
+        naive = private_growth(NaiveDataset(meta))
     assert packed < 2_000_000 < naive
 
 
@@ -311,7 +313,8 @@ def test_a_loader_ends_when_the_next_one_is_taken_and_the_epoch_must_not_change_
 
 def noted_reads(monkeypatch, broken=()):
     """Note each reading: which mini-epoch, and whether in the main thread."""
-    read, reads = RankDataset.read, []
+    read = RankDataset.read
+    reads = []
 
     def note(self, mini_epoch, *rest):
         reads.append((mini_epoch, threading.current_thread() is threading.main_thread()))
@@ -324,7 +327,8 @@ def noted_reads(monkeypatch, broken=()):
 
 
 def test_prefetch_reads_the_next_rows_while_these_are_used_and_nothing_after_the_last(meta, monkeypatch):
-    dataset, reads = RankDataset(meta, 2, 0, mini_epochs=3), noted_reads(monkeypatch)
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    reads = noted_reads(monkeypatch)
     for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)):
         assert len(reads) == turn + 1, "not before the workers of this loader run"
         iterator = iter(loader)
@@ -342,7 +346,9 @@ def test_prefetch_reads_the_next_rows_while_these_are_used_and_nothing_after_the
 
 
 def test_without_more_arguments_loaders_read_nothing_ahead_start_nothing_and_keep_the_order(meta, monkeypatch):
-    dataset, reads, threads = RankDataset(meta, 2, 0, mini_epochs=3), noted_reads(monkeypatch), {*threading.enumerate()}
+    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
+    reads = noted_reads(monkeypatch)
+    threads = {*threading.enumerate()}
     for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50)):
         assert reads == [(mini_epoch, True) for mini_epoch in range(turn + 1)]
         rows = batches(loader)
@@ -353,7 +359,10 @@ def test_without_more_arguments_loaders_read_nothing_ahead_start_nothing_and_kee
 
 def test_a_second_pass_waits_for_the_thread_that_reads(meta, monkeypatch):
     """A worker that is forked while a thread holds a lock has a copy of it that nobody will open."""
-    asked, read, wait, done = threading.Event(), RankDataset.read, _Ahead.wait, []
+    asked = threading.Event()
+    read = RankDataset.read
+    wait = _Ahead.wait
+    done = []
 
     def slow(self, mini_epoch, *rest):
         if mini_epoch == 1:
@@ -395,7 +404,8 @@ CHANGES = {  # and whether the loop goes on with its next loader
 def test_a_loader_whose_rows_are_changed_refuses_the_next_batch(meta, change, goes_on, prefetch, after):
     """Without workers it takes its rows from the dataset, batch by batch: they would be those of another part."""
     dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
-    loaders, (parts,) = mini_epoch_loaders(dataset, 0, batch_size=20, prefetch=prefetch), dealt(meta, 1, mini_epochs=3)
+    loaders = mini_epoch_loaders(dataset, 0, batch_size=20, prefetch=prefetch)
+    (parts,) = dealt(meta, 1, mini_epochs=3)
     loader = next(loaders)
     iterator = iter(loader)
     assert [int(row) for _ in range(after) for row in next(iterator)] == parts[0][: 20 * after]
@@ -425,7 +435,8 @@ def test_workers_hold_their_rows_whatever_becomes_of_the_dataset(meta):
 
 
 def test_of_a_dataset_in_one_part_a_loop_within_the_loop_is_right_they_have_the_same_rows(meta):
-    dataset, rows = RankDataset(meta, 1, 0, transform=number), dealt(meta, 1)[0][0]
+    dataset = RankDataset(meta, 1, 0, transform=number)
+    rows = dealt(meta, 1)[0][0]
     for loader in mini_epoch_loaders(dataset, 0, batch_size=500):
         for k, batch in enumerate(loader):
             assert [*map(int, batch)] == rows[500 * k : 500 * (k + 1)]
@@ -440,7 +451,8 @@ def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
     path.write_text("".join(f"row {i}\n" for i in range(20_000)))
     with MetaFile(path) as meta:
         dataset = RankDataset(meta, 1, 0, mini_epochs=2)
-        asked, ids = [], RankDataset.ids
+        asked = []
+        ids = RankDataset.ids
 
         def slow(self, mini_epoch):
             for block in ids(self, mini_epoch):

@@ -60,11 +60,17 @@ def test_costs_may_be_seconds_or_many_bytes():
     assert partition([0.1, 0.2, 0.3], 2) == [2, 1] and partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
 
 
-@pytest.mark.parametrize("costs, n, message", [
-    ([1, 2], 3, "2 layers can't fill 3 partitions; give at most 2"), ([], 1, "0 layers can't fill 1 partitions"),
-    ([1, 2], 0, "partitions must be at least 1, not 0"), ([1, -2], 1, r"finite and not negative, not \[1, -2\]"),
-    ([1, float("nan")], 1, "finite"), ([1, 2], 1.5, "partitions must be an integer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "costs, n, message",
+    [
+        ([1, 2], 3, "2 layers can't fill 3 partitions; give at most 2"),
+        ([], 1, "0 layers can't fill 1 partitions"),
+        ([1, 2], 0, "partitions must be at least 1, not 0"),
+        ([1, -2], 1, r"finite and not negative, not \[1, -2\]"),
+        ([1, float("nan")], 1, "finite"),
+        ([1, 2], 1.5, "partitions must be an integer"),
+    ],
+)
 def test_what_can_not_be_cut(costs, n, message):
     refuses(ValueError, message, partition, costs, n)
 
@@ -129,7 +135,9 @@ by = pytest.mark.parametrize("balance", [
 def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.ReLU(inplace=True)).eval()
     sample = torch.randn(8, 4)
-    before, random, kept = copy.deepcopy(model.state_dict()), torch.get_rng_state(), sample.clone()
+    before = copy.deepcopy(model.state_dict())
+    random = torch.get_rng_state()
+    kept = sample.clone()
     with torch.no_grad():
         balance(2, model, sample)
     assert torch.equal(torch.get_rng_state(), random) and torch.equal(sample, kept)
@@ -143,7 +151,8 @@ def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
 def test_a_layer_may_change_its_input_in_place_and_take_tuples_and_masks(balance):
     # torchgpipe feeds leaves: "a leaf Variable that requires grad is being used in an in-place operation".
     assert sum(balance(2, nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), torch.randn(2, 4))) == 2
-    first, sample = nn.Sequential(nn.ReLU(inplace=True), nn.Identity()), -torch.ones(2, 4)
+    first = nn.Sequential(nn.ReLU(inplace=True), nn.Identity())
+    sample = -torch.ones(2, 4)
     balance(2, first, sample)
     assert sample.max() == -1
     layers = Call(lambda x: (x * 2, x.detach() > 0)), Call(lambda pair: pair[0] * pair[1])

@@ -34,7 +34,8 @@ def feed(deferred, batch, sizes):
 
 
 def assert_same_statistics(norm, deferred, **tolerance):
-    theirs, ours = norm.state_dict(), deferred.state_dict()
+    theirs = norm.state_dict()
+    ours = deferred.state_dict()
     assert list(ours) == list(theirs)
     for name in theirs:
         torch.testing.assert_close(ours[name], theirs[name], **tolerance)
@@ -65,7 +66,8 @@ def test_each_micro_batch_is_normalised_by_itself_and_the_gradients_are_those_of
     norm.eval(), deferred.load_state_dict(norm.state_dict()), deferred.eval()
     assert torch.equal(feed(deferred, batch, 2), norm(batch))
     norm, deferred = pair(nn.BatchNorm2d)
-    inputs, weight = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)], rows(8, 3, 4, 2, seed=1)
+    inputs = [rows(8, 3, 4, 2).requires_grad_() for _ in range(2)]
+    weight = rows(8, 3, 4, 2, seed=1)
     for each, batch in zip((norm, deferred), inputs, strict=True):
         (feed(each, batch, 2) * weight).sum().backward()
     torch.testing.assert_close(inputs[1].grad, inputs[0].grad)
@@ -76,7 +78,8 @@ def test_each_micro_batch_is_normalised_by_itself_and_the_gradients_are_those_of
 def test_inputs_of_other_types(dtype):
     norm, deferred = pair(nn.BatchNorm2d)
     if dtype == torch.float64:
-        norm, deferred = norm.double(), deferred.double()
+        norm = norm.double()
+        deferred = deferred.double()
     outputs = assert_alike(norm, deferred, rows(8, 3, 4, 2, mean=3.0).to(dtype), 2)
     assert outputs[0].dtype == outputs[1].dtype == dtype
 
@@ -127,7 +130,8 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
     # Each row gives six values a channel: a micro-batch of one row is a batch as well.
     plain = nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Upsample(scale_factor=6.0), nn.BatchNorm1d(3))
     arguments = dict(chunks=chunks, checkpoint=checkpoint, deferred_batch_norm=True)
-    model, batch = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments), rows(size)
+    model = GPipe(copy.deepcopy(plain), [1, 2], devices=["cpu"] * 2, **arguments)
+    batch = rows(size)
     for _ in range(2):
         plain(batch)
         model(batch.clone().requires_grad_()).square().sum().backward()
@@ -135,7 +139,8 @@ def test_in_a_gpipe_any_batch_counts_once(size, chunks, checkpoint):
 
 
 def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own_and_alone_it_counts_right_too():
-    norm, batch = nn.BatchNorm1d(3, momentum=None), rows(8, mean=5.0)
+    norm = nn.BatchNorm1d(3, momentum=None)
+    batch = rows(8, mean=5.0)
     parts = nn.Sequential(convert_deferred_batch_norm(copy.deepcopy(norm)), nn.Identity())
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
     with ThreadPoolExecutor(4) as pool:
@@ -149,7 +154,8 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own_and_alone_it_
             super().append(value)
             time.sleep(1e-4)  # here another thread would come in
 
-    (_, deferred), batch = pair(chunks=2), rows(2)
+    _, deferred = pair(chunks=2)
+    batch = rows(2)
     deferred._own = Slow()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: [deferred(batch) for _ in range(100)], range(4)))
@@ -164,7 +170,9 @@ def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
             raise ValueError("once")
         return x
 
-    norm, batch, calls = nn.BatchNorm1d(3), rows(8), []
+    norm = nn.BatchNorm1d(3)
+    batch = rows(8)
+    calls = []
     parts = nn.Sequential(copy.deepcopy(norm), Function(fails_once))
     model = GPipe(parts, [1, 1], devices=["cpu"] * 2, chunks=4, deferred_batch_norm=True)
     refuses(ValueError, "once", model, rows(8, mean=1e6))
@@ -182,7 +190,8 @@ def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
     DeferredBatchNorm(3, chunks=2).load_state_dict(norm.state_dict())
     assert_same_statistics(norm, deferred)
     # torchgpipe puts a frozen BatchNorm back into training.
-    norm, calls = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval(), []
+    norm = nn.BatchNorm2d(3, eps=0.5, momentum=None).eval()
+    calls = []
     norm.register_forward_hook(lambda *_: calls.append(1))
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(norm))
     assert convert_deferred_batch_norm(model, 3) is model
@@ -195,13 +204,16 @@ def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 
-@pytest.mark.parametrize("make, error, words", [
-    (lambda: convert_deferred_batch_norm(nn.Sequential(nn.SyncBatchNorm(3)), 4), TypeError, "can't be deferred"),
-    (lambda: convert_deferred_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), 4), TypeError, "can't be deferred"),
-    (lambda: DeferredBatchNorm(3, chunks=0), ValueError, "chunks must be at least 1, not 0"),
-    (lambda: DeferredBatchNorm(3)(torch.zeros(3)), ValueError, r"2 to 5 dimensions, got \(3,\)"),
-    (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.SyncBatchNorm(3)), 4), TypeError, "can't be deferred"),
+        (lambda: convert_deferred_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), 4), TypeError, "can't be deferred"),
+        (lambda: DeferredBatchNorm(3, chunks=0), ValueError, "chunks must be at least 1, not 0"),
+        (lambda: DeferredBatchNorm(3)(torch.zeros(3)), ValueError, r"2 to 5 dimensions, got \(3,\)"),
+        (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
+    ],
+)
 def test_what_can_not_be_deferred(make, error, words):
     refuses(error, words, make)
     untracked = nn.BatchNorm1d(3, track_running_stats=False)

@@ -20,7 +20,8 @@ def test_a_checkpoint_is_recomputed_just_before_its_backward():
         log.append(f"{name}: forward")
         return hooked(x, lambda _: log.append(f"{name}: backward"))
 
-    a, b = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    a = torch.ones(1, requires_grad=True)
+    b = torch.ones(1, requires_grad=True)
     a = checkpoint(partial(note, "a"), a)
     a, phony = fork(a)
     b = join(b, phony)
@@ -67,7 +68,9 @@ def test_random_numbers_are_the_same_and_the_generator_moves_once():
 @pytest.mark.parametrize("positions", [(0, 1, 2, 3), (1, 0, 2), (2, 1, 3, 0), (3, 0), (0,)])
 def test_masks_indices_and_fixed_tensors_pass_at_any_position(positions):
     x = torch.ones(2, requires_grad=True)
-    mask, index, fixed = torch.tensor([True, False]), torch.arange(2), torch.full((2,), 5.0)
+    mask = torch.tensor([True, False])
+    index = torch.arange(2)
+    fixed = torch.full((2,), 5.0)
 
     def layer(inputs):  # doubles the float, and gives on some of the others as they came
         made = inputs[0] * 2, *inputs[1:]

@@ -104,21 +104,26 @@ def test_nested_sequentials_are_flattened_on_request():
 
 
 def shared_parameter():
-    first, second = nn.Sequential(nn.Linear(1, 1)), nn.Sequential(nn.Linear(1, 1))
+    first = nn.Sequential(nn.Linear(1, 1))
+    second = nn.Sequential(nn.Linear(1, 1))
     second[0].weight = first[0].weight
     return nn.Sequential(first, second)
 
 
 def shared_buffer():
-    first, second = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
-    second.running_mean, second.running_var = first.running_mean, first.running_var
+    first = nn.BatchNorm1d(1)
+    second = nn.BatchNorm1d(1)
+    second.running_mean = first.running_mean
+    second.running_var = first.running_var
     return nn.Sequential(nn.Sequential(first), second)
 
 
 same = nn.Linear(1, 1)
 
 
-@pytest.mark.parametrize("module, arguments, error, message", [
+@pytest.mark.parametrize(
+    "module, arguments, error, message",
+    [
         (mlp(2), dict(balance=None), ValueError, "balance is required.*lib.pipeline.balance"),
         (mlp(2), dict(balance=[1]), ValueError, r"module: 2, sum of balance: 1\).*lib.pipeline.balance"),
         (mlp(2), dict(balance=[3, -1]), ValueError, r"positive integer \(balance: \[3, -1\]\)"),
@@ -132,18 +137,27 @@ same = nn.Linear(1, 1)
         (mlp(3), dict(balance=[1, 1, 1], devices=["cpu"]), IndexError, r"devices: 1, partitions: 3"),
         (nn.Linear(1, 1), dict(balance=[1]), TypeError, "nn.Sequential.*Linear"),
         (nn.ModuleList([nn.Linear(1, 1)]), dict(balance=[1]), TypeError, "nn.Sequential"),
-])  # fmt: skip
+    ],
+)
 def test_a_wrong_argument_is_told_at_once(module, arguments, error, message):
     with pytest.raises(error) as told:
         GPipe(module, **{"devices": CPU, **arguments})
     assert told.match("(?s)" + message)
 
 
-@pytest.mark.parametrize("move", [
-    lambda model: model.cuda(), lambda model: model.cpu(), lambda model: model.to("cpu"), lambda model: model.to(0),
-    lambda model: model.to(torch.device("cpu")), lambda model: model.to(device="cpu"),
-    lambda model: model.to(torch.ones(1)), lambda model: model.to(tensor=torch.ones(1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda model: model.cuda(),
+        lambda model: model.cpu(),
+        lambda model: model.to("cpu"),
+        lambda model: model.to(0),
+        lambda model: model.to(torch.device("cpu")),
+        lambda model: model.to(device="cpu"),
+        lambda model: model.to(torch.ones(1)),
+        lambda model: model.to(tensor=torch.ones(1)),
+    ],
+)
 def test_it_cannot_be_moved_to_a_device_but_to_another_dtype(move):
     model = gpipe(mlp()).double()
     refuses(TypeError, "devices=", move, model)
@@ -182,7 +196,8 @@ def test_the_loss_may_use_the_second_output_alone_and_indices_go_in_and_out(chec
 @pytest.mark.parametrize("mode", MODES)
 def test_which_micro_batches_are_checkpointed(mode, rows):
     """Fault 2: with fewer rows than chunks, "except_last" still leaves out the last."""
-    seen, m = [], min(rows, 4)
+    seen = []
+    m = min(rows, 4)
     model = of(lambda x: seen.append(is_checkpointing()) or x * 1, chunks=4, checkpoint=mode)
     model(torch.ones(rows, 1, requires_grad=True))
     assert seen == {"always": [True] * m, "except_last": [True] * (m - 1) + [False], "never": [False] * m}[mode]
@@ -203,7 +218,8 @@ class InPlace(nn.Module):
 
     def __init__(self, when=None):
         super().__init__()
-        self.when, self.calls = when, 0
+        self.when = when
+        self.calls = 0
 
     def forward(self, x):
         self.calls += 1
@@ -267,14 +283,17 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_gradient_not_zeros(
 
 
 # --- what is recomputed is what ran
-@pytest.mark.parametrize("change, named", [
-    (lambda model: model.eval(), "Sequential.training, Linear.training"),
-    (lambda model: model[1].eval(), "Dropout.training"),
-    (lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(3, 3))), "Linear.weight"),
-    (lambda model: setattr(model[0], "bias", None), "Linear.bias"),
-    (lambda model: nn.init.ones_(model[0].weight), "Linear.weight"),
-    (lambda model: setattr(model[0].weight, "data", torch.ones(3, 3)), "Linear.weight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (lambda model: model.eval(), "Sequential.training, Linear.training"),
+        (lambda model: model[1].eval(), "Dropout.training"),
+        (lambda model: setattr(model[0], "weight", nn.Parameter(torch.ones(3, 3))), "Linear.weight"),
+        (lambda model: setattr(model[0], "bias", None), "Linear.bias"),
+        (lambda model: nn.init.ones_(model[0].weight), "Linear.weight"),
+        (lambda model: setattr(model[0].weight, "data", torch.ones(3, 3)), "Linear.weight"),
+    ],
+)
 def test_a_module_that_changed_since_forward_is_not_recomputed(change, named):
     model = of(nn.Linear(3, 3), nn.Dropout(0.5), nn.Linear(3, 3), chunks=2, checkpoint="always")
     model(torch.ones(4, 3)).sum().backward()
@@ -306,7 +325,9 @@ def test_functional_call_needs_never(checkpoint):
 
 @pytest.mark.parametrize("checkpoint, calls", [("always", 4), ("except_last", 4), ("never", 1)])
 def test_a_hook_of_a_parameter_sees_the_gradient_in_parts(checkpoint, calls):
-    model, seen, after = gpipe(mlp(1), chunks=4, checkpoint=checkpoint), [], []
+    model = gpipe(mlp(1), chunks=4, checkpoint=checkpoint)
+    seen = []
+    after = []
     model[0].bias.register_hook(lambda grad: seen.append(grad.clone()))
     model[0].bias.register_post_accumulate_grad_hook(after.append)
     y = model(torch.ones(8, 3))
@@ -319,8 +340,10 @@ def test_a_hook_of_a_parameter_sees_the_gradient_in_parts(checkpoint, calls):
 # --- modes of the caller
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_flops_are_counted_those_of_the_recomputation_too(checkpoint):
-    plain, x = mlp(), torch.ones(4, 3, requires_grad=True)
-    model, counts = gpipe(copy.deepcopy(plain), [2, 2], chunks=4, checkpoint=checkpoint), []
+    plain = mlp()
+    x = torch.ones(4, 3, requires_grad=True)
+    model = gpipe(copy.deepcopy(plain), [2, 2], chunks=4, checkpoint=checkpoint)
+    counts = []
     for module in (plain, model):
         with FlopCounterMode(display=False) as counter:
             y = module(x)
@@ -332,7 +355,9 @@ def test_flops_are_counted_those_of_the_recomputation_too(checkpoint):
 
 
 def test_what_only_the_calling_thread_can_do_is_done_there():
-    threads, operations, saved = set(), [], []
+    threads = set()
+    operations = []
+    saved = []
 
     class Note(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -343,7 +368,8 @@ def test_what_only_the_calling_thread_can_do_is_done_there():
         threads.add(threading.current_thread())
         return x.sin()
 
-    model, x = of(note, nn.Dropout(0.5), note, chunks=2, checkpoint="never"), torch.ones(4, 3, requires_grad=True)
+    model = of(note, nn.Dropout(0.5), note, chunks=2, checkpoint="never")
+    x = torch.ones(4, 3, requires_grad=True)
 
     def run(mode):
         torch.manual_seed(0)
@@ -363,7 +389,8 @@ def test_what_only_the_calling_thread_can_do_is_done_there():
 
 
 def test_torch_compile_leaves_it_alone_and_says_nothing(capfd):
-    model, x = gpipe(mlp(2), chunks=2), torch.ones(4, 3)
+    model = gpipe(mlp(2), chunks=2)
+    x = torch.ones(4, 3)
     with warnings.catch_warnings(action="error"):
         y = torch.compile(model, backend="eager")(x)
     assert torch.equal(y, model(x)) and capfd.readouterr() == ("", "")
@@ -441,7 +468,8 @@ def test_a_layer_that_returns_no_tensors_is_a_type_error_that_says_where(output)
 @pytest.mark.skipif(os.name == "nt", reason="needs signals as POSIX has them")
 def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
     """Thirty times: now and then the signal comes when the caller is about to sleep, which it doesn't prevent."""
-    release, waited = threading.Event(), []
+    release = threading.Event()
+    waited = []
 
     def layer(x):
         if not release.is_set():
@@ -461,7 +489,8 @@ def test_ctrl_c_ends_the_call_though_a_layer_is_still_at_work():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_dies_ends_the_call(monkeypatch):
-    model, before = gpipe(mlp(2), chunks=2), pipeline_threads()
+    model = gpipe(mlp(2), chunks=2)
+    before = pipeline_threads()
     with monkeypatch.context() as patch:
         patch.setattr(worker, "attempt", lambda task: 1 / 0)
         refuses(RuntimeError, "a worker has ended", model, torch.ones(2, 3))
@@ -470,7 +499,8 @@ def test_a_worker_that_dies_ends_the_call(monkeypatch):
 
 
 def test_no_micro_batch_is_kept_after_a_run_and_no_tensor_by_an_error_once_it_is_handled():
-    model, x = gpipe(nn.Sequential(fail(ZeroDivisionError))), torch.ones(1, 1)
+    model = gpipe(nn.Sequential(fail(ZeroDivisionError)))
+    x = torch.ones(1, 1)
     gone = weakref.ref(x)
     with contextlib.suppress(ZeroDivisionError):
         model(x)
@@ -486,7 +516,8 @@ def test_no_micro_batch_is_kept_after_a_run_and_no_tensor_by_an_error_once_it_is
 # --- workers, copies, files
 def test_workers_are_kept_between_forwards_and_go_with_the_model():
     """Fault 11."""
-    before, seen = pipeline_threads(), []
+    before = pipeline_threads()
+    seen = []
     model = of(lambda x: seen.append(threading.current_thread()) or x, nn.Identity())
     for _ in range(3):
         model(torch.ones(2, 1))
@@ -498,12 +529,14 @@ def test_workers_are_kept_between_forwards_and_go_with_the_model():
 
 
 def test_two_threads_may_use_one_model_and_the_number_of_chunks_be_changed():
-    model, x = gpipe(mlp(), [2, 2], chunks=4), torch.randn(8, 3)
+    model = gpipe(mlp(), [2, 2], chunks=4)
+    x = torch.randn(8, 3)
     expected = model(x)
     with ThreadPoolExecutor(3) as pool:
         got = list(pool.map(lambda _: [model(x) for _ in range(10)], range(3)))
     assert all(torch.equal(y, expected) for y in sum(got, []))
-    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(6, 3)
+    model = gpipe(mlp(), [2, 2], chunks=2)
+    x = torch.randn(6, 3)
     expected = model(x)
     model.chunks = 5
     torch.testing.assert_close(model(x), expected)
@@ -519,7 +552,8 @@ def test_a_copy_works_before_and_after_a_forward(way, used):
         torch.save(model, file)
         return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
 
-    model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(4, 3)
+    model = gpipe(mlp(), [2, 2], chunks=2)
+    x = torch.randn(4, 3)
     if used:
         model(x).sum().backward()
     twin = (save if way == "save" else way)(model)
@@ -533,7 +567,8 @@ def test_a_forked_process_starts_workers_of_its_own():
     torch_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # an OpenMP team does not survive a fork
     try:
-        model, x = gpipe(mlp(), [2, 2], chunks=2), torch.randn(4, 3)
+        model = gpipe(mlp(), [2, 2], chunks=2)
+        x = torch.randn(4, 3)
         with torch.no_grad():
             expected = model(x)
             child = os.fork()

@@ -82,15 +82,21 @@ def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_ar
     refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")
 
 
-@pytest.mark.parametrize("module, error, message", [
-    (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
-    (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
-    (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
-    (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
-    (layer(pops=["early"], forward=lambda self, x: ((yield pop("early")), (yield pop("early")))),
-     RuntimeError, "'early' has been popped already"),
-    (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "module, error, message",
+    [
+        (layer(stashes=["a"], forward=lambda self, x: x), RuntimeError, "'a' must be stashed but have not"),
+        (layer(pops=["early"], forward=lambda self, x: x), RuntimeError, "'early' must be popped but have not"),
+        (layer(pops=["b"], forward=lambda self, x: x), RuntimeError, "'b' has not been stashed"),
+        (layer(forward=lambda self, x: (yield stash("a", x))), RuntimeError, "'a' has not been declared as stashable"),
+        (
+            layer(pops=["early"], forward=lambda self, x: ((yield pop("early")), (yield pop("early")))),
+            RuntimeError,
+            "'early' has been popped already",
+        ),
+        (layer(forward=lambda self, x: (yield 5)), TypeError, "5 is not a command"),
+    ],
+)
 def test_what_is_declared_must_be_done_once_and_what_is_done_be_declared(module, error, message):
     Encode()(torch.zeros(1, 4))  # something to pop
     refuses(error, message, module, torch.zeros(1, 4))
@@ -114,7 +120,8 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     # torchgpipe's classes can't be pickled: the decorator leaves two classes of one name.
     ns = Namespace()
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
-    again, x = clone(model), torch.randn(2, 4)
+    again = clone(model)
+    x = torch.randn(2, 4)
     assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
     skip.verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
@@ -137,7 +144,8 @@ def test_verify_tells_all_that_does_not_match():
 
 
 def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a_layer():
-    a, b = Namespace(), Namespace()
+    a = Namespace()
+    b = Namespace()
     layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
     skip.verify_skippables(nn.Sequential(*layers))
     same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
@@ -156,7 +164,8 @@ def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a
 @every_mode
 def test_the_tensor_goes_straight(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
-    shapes, forward = [], Copy.forward
+    shapes = []
+    forward = Copy.forward
     note = staticmethod(lambda ctx, *args: shapes.append(args[2].shape) or forward(ctx, *args))
     monkeypatch.setattr(Copy, "forward", note)
 
@@ -244,7 +253,8 @@ def test_a_gradient_without_a_way_back_is_told_and_eval_and_no_grad_leave_nothin
         GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4))
     with torch.no_grad():
         assert GPipe(model, [2, 1], devices=["cpu"] * 2)(torch.randn(4, 4)).shape == (4, 4)
-    model, x = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval(), torch.randn(6, 4)
+    model = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval()
+    x = torch.randn(6, 4)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             torch.testing.assert_close(model(x), model.to_sequential()(x))

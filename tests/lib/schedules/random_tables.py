@@ -10,7 +10,8 @@ from lib.schedules import Action, Schedule
 
 def legal_table(chance: random.Random, ranks: int, most: int = 4) -> Schedule:
     """Deal up to `most` stages to ranks and run random actions of those that can: so their order is legal."""
-    stages, m = chance.randint(1, most), chance.randint(1, most)
+    stages = chance.randint(1, most)
+    m = chance.randint(1, most)
     home = [chance.randrange(ranks) for _ in range(stages)]
     rows: list[list[Action]] = [[] for _ in range(ranks)]
     splits = chance.choice([0, 0.5, 1])
@@ -34,7 +35,8 @@ def damaged(chance: random.Random, schedule: Schedule) -> Schedule:
     rows = [schedule.actions(rank) for rank in range(len(schedule.ranks))]
     for _ in range(chance.randint(1, 3)):
         row = chance.choice([row for row in rows if row] or [[Action("F", 0, 0)]])
-        k, fault = chance.randrange(len(row)), chance.choice(["lost", "twice", "moved", "swapped", "turned", "another"])
+        k = chance.randrange(len(row))
+        fault = chance.choice(["lost", "twice", "moved", "swapped", "turned", "another"])
         if fault == "swapped":
             other = chance.randrange(len(row))
             row[k], row[other] = row[other], row[k]
@@ -84,7 +86,8 @@ def can_run(schedule: Schedule, stages: int, micro_batches: int, *, complete: bo
     for (stage, i), ops in places.items():
         if ops not in WHOLE if complete else not any(ops <= whole for whole in WHOLE):
             return False
-        before, after = places.get((stage - 1, i), {"F"}), places.get((stage + 1, i), {"B"})
+        before = places.get((stage - 1, i), {"F"})
+        after = places.get((stage + 1, i), {"B"})
         if ("F" in ops and "F" not in before) or ("W" in ops and "I" not in ops):
             return False
         if ops & {"B", "I"} and not ("F" in ops and after & {"B", "I"}):

@@ -29,7 +29,8 @@ def every(m, n, units):
 def questions(draw):
     n = draw(st.integers(1, 3))
     units = n * draw(st.integers(1, 4))
-    rows, costs = st.lists(st.integers(1, 4), min_size=units, max_size=units), {}
+    rows = st.lists(st.integers(1, 4), min_size=units, max_size=units)
+    costs = {}
     for m in draw(st.lists(st.integers(1, 6), min_size=1, max_size=2, unique=True)):
         weight = draw(rows)
         costs[m] = Costs(draw(rows), [w + i for w, i in zip(weight, draw(rows), strict=True)], weight)
@@ -94,17 +95,20 @@ def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro
     assert held["1F1B, m = 4"] == "needs 4 live activations, and 2 fit"
 
 
-@pytest.mark.parametrize("costs, ranks, more, says", [
-    ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
-    ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
-    ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
-    ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
-    ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
-    ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
-    ({}, 2, {}, "equally many units"),
-    ({8: Costs([], [])}, 1, {}, "equally many units"),
-    ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
-    ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "costs, ranks, more, says",
+    [
+        ({8: equal(4)}, 4, {"memory": 0.5}, "no table fits into 0.5 .*the smallest, model parallel, m = 8, needs 1"),
+        ({8: equal(4)}, 4, {"memory": 0}, "memory must be a number of activations above 0, not 0"),
+        ({8: equal(4)}, 3, {}, "3 ranks can't have equally many of 4 units"),
+        ({8: equal(4)}, 0, {}, "ranks must be at least 1, not 0"),
+        ({0: equal(4)}, 2, {}, "micro_batches must be at least 1, not 0"),
+        ({8: equal(4)}, 2, {"communicate": -1}, "communicate must be a finite number"),
+        ({}, 2, {}, "equally many units"),
+        ({8: Costs([], [])}, 1, {}, "equally many units"),
+        ({4: equal(4), 8: equal(2)}, 2, {}, r"they are of \[2, 4\]"),
+        ({4: equal(4)}, 2, {"communicate": {8: 1}}, "communicate has no number for 4 micro-batches"),
+    ],
+)
 def test_what_cannot_be_chosen_from_is_told(costs, ranks, more, says):
     refuses(ValueError, says, choose, costs, ranks, **more)

@@ -41,7 +41,9 @@ def table(name):
     return maker.table(max(4, maker.fewest(2)), 2, 2)
 """
 
-RANKS = TABLE + """
+RANKS = (
+    TABLE
+    + """
 import copy, json, os, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
@@ -238,7 +240,8 @@ def norm(run, x, y):
             for name, value in pipeline.state_dict().items() if "running" in name or "tracked" in name}
 
 main()
-"""  # fmt: skip
+"""
+)
 
 
 @dataclass
@@ -253,7 +256,8 @@ def launch(folder: Path, ranks: int, makers: tuple[str, ...], how: str) -> Launc
     (folder / "script.py").write_text(RANKS)
     with pytest.raises(RankError) as caught:
         torchrun(folder / "script.py", folder, ",".join(makers), how, ranks=ranks, timeout=150, quiet=True)
-    ended, error = time.time(), caught.value
+    ended = time.time()
+    error = caught.value
     files = [folder / f"seen{rank}.json" for rank in range(ranks)]
     assert all(file.exists() for file in files), error  # else something else went wrong before
     times = [float(line.split()[-1]) for line in error.run.lines if "fails at" in line]
@@ -300,7 +304,8 @@ def test_torchs_class_for_a_table_or_else_its_runtime_does_what_our_table_says_i
 
 @pytest.mark.parametrize("maker", ["GPipe", "1F1B", "interleaved 1F1B", "ZB-V"])
 def test_measured_spans_have_the_lanes_labels_and_kinds_of_the_simulated_ones(two: Launch, maker: str) -> None:
-    measured, predicted = trace(two, maker), tables.simulate(table(maker))
+    measured = trace(two, maker)
+    predicted = tables.simulate(table(maker))
     assert sorted(measured.lanes) == sorted(predicted.lanes)
     assert {(s.lane, s.label, s.kind) for s in measured} == {(s.lane, s.label, s.kind) for s in predicted}
 
@@ -368,8 +373,11 @@ def test_any_table_is_refused_by_every_rank_before_a_byte_is_sent_or_gives_the_g
 def test_the_error_of_a_layer_keeps_its_cause_and_names_the_action(wrapped: bool) -> None:
     """torch's engine wraps what a layer raises in F, B and I, but not in W."""
     stage = object.__new__(EngineStage)
-    stage.stage_index, stage.order, stage.device = 1, [2, 0, 1], torch.device("cpu")
-    error, cause = ValueError("of the layer"), KeyError("of the error")
+    stage.stage_index = 1
+    stage.order = [2, 0, 1]
+    stage.device = torch.device("cpu")
+    error = ValueError("of the layer")
+    cause = KeyError("of the error")
 
     def work() -> None:
         try:

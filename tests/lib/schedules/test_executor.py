@@ -82,7 +82,9 @@ def test_every_rank_does_its_actions_in_order_and_each_has_its_span(maker):
 
 
 def test_gradients_add_up_as_with_backward_and_a_rank_without_work_has_its_lane():
-    schedule, stages, (x, target) = schedules.zero_bubble_h1(4, 2), mlp(2), data(8)
+    schedule = schedules.zero_bubble_h1(4, 2)
+    stages = mlp(2)
+    x, target = data(8)
     gradients = []
     for _ in range(2):
         run(schedule, stages, x, target, F.mse_loss)
@@ -96,7 +98,8 @@ def test_gradients_add_up_as_with_backward_and_a_rank_without_work_has_its_lane(
 
 
 def test_micro_batches_may_be_cut_by_the_caller_and_targets_be_anything():
-    stages, (x, target) = mlp(2), data(6)
+    stages = mlp(2)
+    x, target = data(6)
     loss, expected = plain_grads(stages, x, target, F.mse_loss)
     targets = [{"y": part} for part in target.split(2)]
     losses, _ = run(schedules.gpipe(3, 2), stages, list(x.split(2)), targets, lambda y, t: F.mse_loss(y, t["y"]))
@@ -114,8 +117,12 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
             return index, super().forward(x) * mask + index[:, None], mask, y
 
     torch.manual_seed(0)
-    stages = [Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())), Use(4, 4).double(), Use(4, 4).double(),
-        nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0])]  # fmt: skip
+    stages = [
+        Function(lambda x: (torch.arange(len(x)) % 2, x, x > 0, x.sin())),
+        Use(4, 4).double(),
+        Use(4, 4).double(),
+        nn.Sequential(Function(lambda inputs: inputs[1] + inputs[2] * inputs[3]), mlp(1)[0]),
+    ]
     assert_like_plain(make(4, 4), stages, *data(8), F.mse_loss)
     of_one = [Function(lambda x: (x,)), nn.Sequential(Function(torch.cat), *mlp(1))]
     assert_like_plain(make(4, 2), of_one, *data(8), F.mse_loss)
@@ -125,11 +132,14 @@ def test_tuples_with_masks_and_indices_pass_from_stage_to_stage(make):
 def test_an_input_that_requires_a_gradient_gets_one_and_what_is_left_unused_needs_no_backward(make):
     x, target = data(6)
     weight = torch.ones(4, dtype=torch.float64, requires_grad=True)
-    ours, theirs, stages = x.clone().requires_grad_(), x.clone().requires_grad_(), mlp(2)
+    ours = x.clone().requires_grad_()
+    theirs = x.clone().requires_grad_()
+    stages = mlp(2)
     run(make(3, 2), stages, ours * weight, target, F.mse_loss)  # also through what the caller computed before
     F.mse_loss(nn.Sequential(*stages)(theirs * weight), target).backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
-    stages, unused = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)], x.clone().requires_grad_()
+    stages = [*mlp(1), Function(lambda x: x.detach()), *mlp(1)]
+    unused = x.clone().requires_grad_()
     run(make(2, 3), stages, unused, target, F.mse_loss)
     assert unused.grad is stages[0][0].weight.grad is None and stages[2][0].weight.grad is not None
 
@@ -161,7 +171,8 @@ def test_autocast_and_the_number_of_threads_hold_in_the_ranks_and_gradients_have
     with torch.autocast("cpu", dtype=torch.bfloat16):
         run(schedules.one_f_one_b(2, 2), stages, x, target, loss)
     assert torch.bfloat16 in seen and stages[1].weight.grad.dtype == torch.float32
-    seen, before = set(), torch.get_num_threads()
+    seen = set()
+    before = torch.get_num_threads()
     stages = [nn.Sequential(Function(lambda x: seen.add(torch.get_num_threads()) or x), layer) for layer in mlp(2)]
     try:
         for count in (1, 2):
@@ -198,7 +209,8 @@ def test_dropout_of_a_seeded_run_is_the_same_in_any_order_and_each_micro_batch_h
 @pytest.mark.parametrize("make", [schedules.gpipe, schedules.one_f_one_b, schedules.zero_bubble_h1])
 def test_the_tensors_that_autograd_saves_are_as_many_as_counted(make):
     schedule = make(6, 3)
-    alive, peaks = [weakref.WeakSet() for _ in range(3)], [0] * 3
+    alive = [weakref.WeakSet() for _ in range(3)]
+    peaks = [0] * 3
 
     def save(x, rank):
         kept = torch.zeros(1)  # a tensor that lives exactly as long as this node's graph
@@ -206,8 +218,10 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(make):
         peaks[rank] = max(peaks[rank], len(alive[rank]))
         return hooked(x, lambda _, kept=kept: None)
 
-    stages = [nn.Sequential(layer, Function(partial(save, rank=rank)), nn.Linear(4, 4).double())
-        for rank, layer in enumerate(mlp(3))]  # fmt: skip
+    stages = [
+        nn.Sequential(layer, Function(partial(save, rank=rank)), nn.Linear(4, 4).double())
+        for rank, layer in enumerate(mlp(3))
+    ]
     executor = Executor(schedule, stages)
     assert executor.live == [0, 0, 0], "nothing has run"
     executor.run(*data(6), F.mse_loss)
@@ -216,7 +230,9 @@ def test_the_tensors_that_autograd_saves_are_as_many_as_counted(make):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_of_a_run_stays_not_even_of_one_that_failed(fails):
-    stages, (x, target), seen = mlp(2), data(4), []
+    stages = mlp(2)
+    x, target = data(4)
+    seen = []
 
     def note(y):
         seen.append(weakref.ref(y))
@@ -255,13 +271,17 @@ class Attention(nn.MultiheadAttention):
         return super().forward(x, x, x)[0]
 
 
-@pytest.mark.parametrize("layers", [
-    lambda: mlp(3),
-    lambda: [Shared(), *mlp(1), Shared()],
-    lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
-    lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
-    lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
-], ids=["mlp", "shared", "weight norm", "attention", "convolution"])  # fmt: skip
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: mlp(3),
+        lambda: [Shared(), *mlp(1), Shared()],
+        lambda: [nn.utils.parametrizations.weight_norm(nn.Linear(4, 4).double()) for _ in range(2)],
+        lambda: [Attention(4, 2, batch_first=True).double(), Function(lambda y: y)],
+        lambda: [nn.Conv1d(3, 3, 1).double(), nn.BatchNorm1d(3).double()],
+    ],
+    ids=["mlp", "shared", "weight norm", "attention", "convolution"],
+)
 def test_the_two_halves_make_a_whole(layers):
     torch.manual_seed(0)
     module = nn.Sequential(*layers())
@@ -283,14 +303,17 @@ def test_no_matrix_product_is_done_twice_and_outputs_that_lead_to_weights_only_s
             work()
         return counter.get_total_flops()
 
-    x, halves = torch.ones(4, 8, requires_grad=True), []
+    x = torch.ones(4, 8, requires_grad=True)
+    halves = []
     y = nn.Sequential(*[nn.Linear(8, 8) for _ in range(3)])(x)
     whole = flops(lambda: y.sum().backward(retain_graph=True))
     inputs = flops(lambda: halves.extend(backward_input([y], [torch.ones_like(y)], [x])))
     assert inputs == flops(lambda: halves[1]()) == whole / 2
 
     def gradients(backward):
-        weight, x, ones = nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True), torch.ones(3)
+        weight = nn.Parameter(torch.ones(3))
+        x = torch.ones(3, requires_grad=True)
+        ones = torch.ones(3)
         shared = weight.exp()
         backward([x * shared, shared.sin()], [ones, ones], x)
         return x.grad, weight.grad
@@ -303,12 +326,14 @@ def test_no_matrix_product_is_done_twice_and_outputs_that_lead_to_weights_only_s
 
 
 def test_without_a_gradient_for_the_input_all_is_left_to_the_weights_and_one_that_passes_unchanged_is_not_shared():
-    module, x = nn.Linear(4, 4), torch.ones(2, 4)
+    module = nn.Linear(4, 4)
+    x = torch.ones(2, 4)
     found, later = backward_input([module(x)], [torch.ones(2, 4)], [x])
     assert found == [None] and module.weight.grad is None
     later()
     assert module.weight.grad is not None
-    bias, x = nn.Parameter(torch.zeros(3)), torch.zeros(3, requires_grad=True)
+    bias = nn.Parameter(torch.zeros(3))
+    x = torch.zeros(3, requires_grad=True)
     (found,), later = backward_input([x + bias], [torch.ones(3)], [x])
     later()
     bias.grad.zero_()
@@ -351,7 +376,8 @@ def test_an_error_keeps_its_object_and_names_the_action_and_the_next_run_knows_n
             raise error
         return x
 
-    stages, seen = mlp(3), []
+    stages = mlp(3)
+    seen = []
     stages[1].append(Function(fails))
     executor = Executor(schedules.one_f_one_b(6, 3), stages)
     with pytest.raises(ArithmeticError) as caught:
@@ -395,30 +421,40 @@ def test_a_loss_is_one_number(loss, found):
     assert found in str(caught.value)
 
 
-@pytest.mark.parametrize("refused, error, words", [
-    (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
-    (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
-    (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
-    (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
-    (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
-    (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
-    (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
-    (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
-    (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
-    (lambda s, x, t: run(s, mlp(2), x, t[:7], F.mse_loss),  # the last loss would be one of broadcasting
-     ValueError, r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets"),
-    (lambda s, x, t: run(s, mlp(2), list(x.split([1, 5, 1, 1])), t, F.mse_loss),
-     ValueError, r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets"),
-    (lambda s, x, t: run(s, mlp(2), x, t, None, reduction="none"), ValueError, "'mean' or 'sum', not 'none'"),
-    (lambda s, x, t: Executor(Schedule("", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1)), ScheduleError, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "refused, error, words",
+    [
+        (lambda s, x, t: Executor(s, mlp(3)), ValueError, "has 2 stages; 3 modules"),
+        (lambda s, x, t: Executor(s, mlp(2), devices=["cpu"]), ValueError, "has 2 ranks; 1 devices"),
+        (lambda s, x, t: Executor(s, [*mlp(1), lambda x: x]), TypeError, "stage 1 is a function"),
+        (lambda s, x, t: Executor(s, [None, *mlp(1)]), TypeError, "stage 0 is a NoneType"),
+        (lambda s, x, t: Executor(s, mlp(1) * 2), ValueError, "'0.weight' of stage 1 is on ranks 0 and 1"),
+        (lambda s, x, t: run(s, mlp(2), [*"text"], t, F.mse_loss), TypeError, "tuple of Tensors, but got str"),
+        (lambda s, x, t: run(s, [Function(lambda x: [x])] * 2, x, t, None), TypeError, "Tensors, but got list"),
+        (lambda s, x, t: run(s, mlp(2), x[:3], t[:3], F.mse_loss), ValueError, "4 micro-batches; inputs make 3"),
+        (lambda s, x, t: run(s, mlp(2), x, [t, t], F.mse_loss), ValueError, "4 micro-batches; targets make 2"),
+        (
+            lambda s, x, t: run(s, mlp(2), x, t[:7], F.mse_loss),  # the last loss would be one of broadcasting
+            ValueError,
+            r"\[2, 2, 2, 2\] rows of inputs, but \[2, 2, 2, 1\] of targets",
+        ),
+        (
+            lambda s, x, t: run(s, mlp(2), list(x.split([1, 5, 1, 1])), t, F.mse_loss),
+            ValueError,
+            r"\[1, 5, 1, 1\] rows of inputs, but \[2, 2, 2, 2\] of targets",
+        ),
+        (lambda s, x, t: run(s, mlp(2), x, t, None, reduction="none"), ValueError, "'mean' or 'sum', not 'none'"),
+        (lambda s, x, t: Executor(Schedule("", [[Action("B", 0, 0), Action("F", 0, 0)]]), mlp(1)), ScheduleError, ""),
+    ],
+)
 def test_what_does_not_fit_is_refused_at_once(refused, error, words):
     refuses(error, words, refused, schedules.gpipe(4, 2), *data(8))
 
 
 @split_or_not
 def test_costs_are_measured_per_stage_and_predict_which_rank_waits(make):
-    schedule, slow = make(6, 2), nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.05) or x))
+    schedule = make(6, 2)
+    slow = nn.Sequential(*mlp(1), Function(lambda x: time.sleep(0.05) or x))
     stages = [slow, *mlp(1)]
     tries = [measure_costs(schedule, stages, *data(12), F.mse_loss, repeats=3) for _ in range(3)]
     # the least of each: beside other work a stage that does nothing may take long, but hardly three times
@@ -452,17 +488,20 @@ def test_costs_are_medians_without_the_run_that_warms_up(monkeypatch):
 
 
 def test_measuring_costs_leaves_no_trace_and_the_graph_and_gradient_of_the_inputs_alone():
-    stages, (x, target) = [nn.Sequential(layer, nn.BatchNorm1d(4).double()) for layer in mlp(2)], data(8)
+    stages = [nn.Sequential(layer, nn.BatchNorm1d(4).double()) for layer in mlp(2)]
+    x, target = data(8)
     run(schedules.gpipe(2, 2), stages, x, target, F.mse_loss)
     grads = [parameter.grad for stage in stages for parameter in stage.parameters()]
     values = [grad.clone() for grad in grads]
-    state, norms = torch.get_rng_state(), copy.deepcopy([stage.state_dict() for stage in stages])
+    state = torch.get_rng_state()
+    norms = copy.deepcopy([stage.state_dict() for stage in stages])
     measure_costs(schedules.one_f_one_b(2, 2), stages, x, target, F.mse_loss, repeats=1)
     assert all(p.grad is g for p, g in zip(nn.Sequential(*stages).parameters(), grads, strict=True))
     torch.testing.assert_close(grads, values)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close([stage.state_dict() for stage in stages], norms)
-    schedule, inputs = schedules.zero_bubble_h1(2, 2), x.requires_grad_().tanh()
+    schedule = schedules.zero_bubble_h1(2, 2)
+    inputs = x.requires_grad_().tanh()
     measure_costs(schedule, stages, inputs, target, F.mse_loss, repeats=1)
     assert x.grad is None
     run(schedule, stages, inputs, target, F.mse_loss)

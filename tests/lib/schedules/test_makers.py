@@ -125,11 +125,14 @@ def test_orders_that_wait_for_each_other_have_no_slots():
 
 def test_rounds_of_n_with_a_short_one_at_the_end_deadlock():
     # the reason for planning even rounds and striking out what is too much
-    m, n, v = 5, 4, 3
+    m = 5
+    n = 4
+    v = 3
     rows = []
     for rank in range(n):
         stages = range(rank, n * v, n)
-        forwards, backwards = makers.in_rounds("F", stages, m, n), makers.in_rounds("B", stages[::-1], m, n)
+        forwards = makers.in_rounds("F", stages, m, n)
+        backwards = makers.in_rounds("B", stages[::-1], m, n)
         kept = [[a for a in actions if a.micro_batch < m] for actions in (forwards, backwards)]
         rows.append(makers.alternate(*kept, warm_up=(v - 1) * n + 2 * (n - 1 - rank)))
     refuses(ScheduleError, "", validate, Schedule("rounds of 4 and 1", rows))
@@ -233,7 +236,8 @@ def test_a_weight_gradient_larger_than_the_gap_does_not_fit(f, i, w):
 
 def test_rank_j_is_at_most_j_weight_gradients_behind():
     for j in range(4):
-        owed, after = 0, []
+        owed = 0
+        after = []
         for action in zero_bubble_h1(9, 4).actions(j):
             owed += (action.op == "I") - (action.op == "W")  # a W right after its I was never owed
             after += [owed] * (action.op == "F")

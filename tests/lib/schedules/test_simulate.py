@@ -47,14 +47,17 @@ def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_i
         refuses(ScheduleError, "rank 0, slot 0: 0B0 needs 0F0, which the same rank does only", ask, table("0B0 0F0"))
 
 
-@pytest.mark.parametrize("costs, why", [
-    ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
-    ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
-    ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
-    ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
-    ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
-    ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "costs, why",
+    [
+        ({"forward": [1, 2]}, "forward has 2 costs for 3 stages; give one number or one a stage"),
+        ({"backward": [1, 2, 3, 4]}, "backward has 4 costs for 3 stages; give one number or one a stage"),
+        ({"backward": -1}, "backward must be a finite number, 0 or more, not -1"),
+        ({"communicate": float("inf")}, "communicate must be a finite number, 0 or more, not inf"),
+        ({"weight": [0, 0, float("nan")]}, "weight must be a finite number, 0 or more, not nan"),
+        ({"weight": 3}, "weight is a part of backward, but at stage 0 it is 3.0 of 2.0"),
+    ],
+)
 def test_a_cost_that_makes_no_sense_is_refused(costs, why):
     for ask in (simulate, waits_for):
         refuses(ValueError, why, ask, gpipe(2, 3), **costs)
@@ -73,7 +76,8 @@ def test_model_parallelism_idles_in_all_but_one_the_slowest_stage_decides_and_mo
     for m, n in SIZES:
         trace = simulate(model_parallel(m, n))
         assert trace.makespan == m * n * 3 and trace.bubble == pytest.approx((n - 1) / n)
-    m, slow = 16, 4
+    m = 16
+    slow = 4
     trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
     assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
     assert trace.busy("rank 1") == m * 2 * slow
@@ -110,7 +114,8 @@ def test_pipedream_has_no_bubble_in_its_steady_state(n, forward, backward):
 
 
 def test_a_flush_costs_a_bubble_each_time_and_each_wait_names_what_it_is_for():
-    flushed, streamed = 5 * simulate(one_f_one_b(4, 3)).makespan, simulate(pipedream(5 * 4, 3)).makespan
+    flushed = 5 * simulate(one_f_one_b(4, 3)).makespan
+    streamed = simulate(pipedream(5 * 4, 3)).makespan
     assert flushed - streamed == (5 - 1) * (3 - 1) * (1 + 2)
     waits = waits_for(one_f_one_b(2, 2), forward=1, backward=2)
     assert [(str(wait), wait.start, wait.end) for wait in waits] == [("rank 0 waits for 1B0, to do 0B0", 2, 4),

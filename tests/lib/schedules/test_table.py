@@ -46,13 +46,16 @@ def test_all_rows_are_as_long_as_the_longest_and_a_table_knows_its_sizes_and_whe
     assert (empty.stages, empty.micro_batches, empty.slots, empty.rank_of) == (0, 0, 0, {})
 
 
-@pytest.mark.parametrize("make, error, words", [
-    (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
-    (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
-    (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
-    (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
-    (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make, error, words",
+    [
+        (lambda: Action("X", 0, 0), ValueError, "op must be one of F, B, I, W, not 'X'"),
+        (lambda: Action("F", -1, 0), ValueError, "stage must be at least 0, not -1"),
+        (lambda: Action("F", 0, 0.5), ValueError, "micro_batch must be an integer, not 0.5"),
+        (lambda: Schedule("x", []), ValueError, "schedule 'x' has no ranks"),
+        (lambda: Schedule("x", [[], ["0F0"]]), TypeError, "rank 1 of schedule 'x' holds '0F0', neither an Action nor"),
+    ],
+)
 def test_what_is_no_action_or_no_table_is_told_at_once(make, error, words):
     refuses(error, words, make)
 
@@ -72,7 +75,8 @@ def test_text_is_aligned_and_read_again_and_the_schedules_look_as_they_are_drawn
 
 
 def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_count(tmp_path, monkeypatch):
-    schedule, path = table("0F0 . 0B0\n.\n. 2F0"), tmp_path / "schedule.csv"
+    schedule = table("0F0 . 0B0\n.\n. 2F0")
+    path = tmp_path / "schedule.csv"
     assert schedule.to_csv(path) == path.read_text() == "0F0,,0B0\n,,\n,2F0,\n"
     path.write_bytes(b"\xef\xbb\xbf\r\n 0F0,,0B0,,\r\n\r\n,,\r\n,2F0\r\n\r\n")
     assert Schedule.from_csv("table", path) == schedule
@@ -113,19 +117,25 @@ def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
 def mock_stage(rank, stages, ranks=None, index=None):
     """Stand in for a torch PipelineStage, so that schedules can be made without a process group."""
     stage = mock.Mock(spec=torch_pipelining.PipelineStage)
-    stage.num_stages, stage.stage_index, stage.is_last = stages, rank if index is None else index, False
-    stage.group_rank, stage.group_size, stage.submod = rank, ranks or stages, None
+    stage.num_stages = stages
+    stage.stage_index = rank if index is None else index
+    stage.is_last = False
+    stage.group_rank = rank
+    stage.group_size = ranks or stages
+    stage.submod = None
     for name in ("get_fwd_recv_ops", "get_fwd_send_ops", "get_bwd_recv_ops", "get_bwd_send_ops"):
         getattr(stage, name).return_value = []  # nothing to send: the stage only notes what it is told to do
     return stage
 
 
 def executed(engine, m, n, rank):
-    done, stage = [], mock_stage(rank, n)
+    done = []
+    stage = mock_stage(rank, n)
     stage.forward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}F{i}")
     stage.backward_one_chunk.side_effect = lambda i, *_, **__: done.append(f"{rank}B{i}")
     schedule = engine(stage, m)
-    schedule._initialize_stage, schedule._has_backward = (lambda *_: None), True
+    schedule._initialize_stage = lambda *_: None
+    schedule._has_backward = True
     schedule._step_microbatches([()] * m, [{}] * m)
     return done
 

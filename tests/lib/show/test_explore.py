@@ -76,7 +76,8 @@ def test_a_slider_that_moves_back_draws_nothing_twice_until_many_frames_were_see
     monkeypatch.setattr("lib.show.explore.KEPT", 3)
     drawn = []
     explorer = explore(lambda n: drawn.append(n) or draw_bars(n, "red", False), n=whole(1, 6, 1, "n"))
-    (slider,), first = controls_of(explorer), frame_of(explorer)
+    (slider,) = controls_of(explorer)
+    first = frame_of(explorer)
     for n in (2, 3, 1, 2):
         slider.value = n
     assert drawn == [1, 2, 3] and 'alt="2 red bars"' in frame_of(explorer)

@@ -112,25 +112,32 @@ def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the
     assert any("Recorded on another machine: NVIDIA H200" in shown for shown in texts(figure))
 
 
-DEGENERATE = {"nothing": Trace(), "idle": Trace((), ("rank 0",)), "an instant": Trace([Span("a", "an instant", 1, 1)]),
+DEGENERATE = {
+    "nothing": Trace(),
+    "idle": Trace((), ("rank 0",)),
+    "an instant": Trace([Span("a", "an instant", 1, 1)]),
     "60 lanes": Trace([Span(f"a lane with a very long name {i}", r"$\nonsense$", 0, 1) for i in range(60)]),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize("drawn", [
-    *({"measured": trace} for trace in DEGENERATE.values()),
-    {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
-    {"measured": MEASURED, "predicted": PREDICTED, "title": "A finding that is so long, it takes two lines " * 2},
-    {"measured": LOTS},
-    {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
-    {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        *({"measured": trace} for trace in DEGENERATE.values()),
+        {"measured": PREDICTED, "bubbles": True, "recorded": "a machine"},
+        {"measured": MEASURED, "predicted": PREDICTED, "title": "A finding that is so long, it takes two lines " * 2},
+        {"measured": LOTS},
+        {"measured": LOTS.shift(1e6), "predicted": LOTS.shift(1e6), "unit": "clock"},
+        {"measured": Trace([Span("a", "half a tick", 0.2, 0.7)]), "unit": "clock"},
+    ],
+)
 def test_every_text_is_legible_and_inside_the_figure(drawn: dict[str, Any]) -> None:
     figure = draw_timeline(**drawn)
     figure.canvas.draw()
     for text in figure.findobj(Text):
         if text.get_text() and text.get_visible():
             assert text.get_fontsize() >= 9
-            box, page = text.get_window_extent(figure.canvas.get_renderer()), figure.bbox
+            box = text.get_window_extent(figure.canvas.get_renderer())
+            page = figure.bbox
             inside = box.x0 >= -1 and box.y0 >= -1 and box.x1 <= page.x1 + 1 and box.y1 <= page.y1 + 1
             assert inside, f"{text.get_text()!r} is cut off: {box}"

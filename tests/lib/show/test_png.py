@@ -48,8 +48,10 @@ def dots(picture: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize("draw", FIGURES)
 def test_fills_keep_their_colours_and_hardly_any_dot_differs_by_much(draw: Callable[[], Figure]) -> None:
-    stored, live = png(draw()), png(draw(), colors=None)
-    full, few = dots(live), dots(stored)
+    stored = png(draw())
+    live = png(draw(), colors=None)
+    full = dots(live)
+    few = dots(stored)
     values, number = np.unique(full.reshape(-1, 3), axis=0, return_counts=True)
     fills = np.argsort(-number)[:16]  # and none so rare as the soft edge of a letter is
     for fill in values[fills[number[fills] > 0.001 * number.sum()]]:

@@ -25,7 +25,9 @@ def shows(figure, color):
 
 
 def test_the_table_of_contents_names_what_is_there():
-    module, found, missing = "", [], []
+    module = ""
+    found = []
+    missing = []
     for line in lib.show.__doc__.splitlines():
         if match := re.match(r"([a-z_]+)  +\S", line):
             module = match.group(1)

@@ -82,9 +82,12 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
         mine = [line for line in printed if line.startswith(f"[rank {rank}] ")]
-        assert sorted(mine) == [f"[rank {rank}] argument {tmp_path} threads 1 x",
-            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}", f"[rank {rank}] no newline",
-            f"[rank {rank}] to stderr"]  # fmt: skip
+        assert sorted(mine) == [
+            f"[rank {rank}] argument {tmp_path} threads 1 x",
+            f"[rank {rank}] imports from {REPOSITORY} {REPOSITORY / 'notebooks'}",
+            f"[rank {rank}] no newline",
+            f"[rank {rank}] to stderr",
+        ]
     assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0 and run.seconds > 0
 
@@ -100,21 +103,25 @@ class Ended:
 def group(tmp_path_factory):
     """Ranks that meet, say who listens, and lose rank 1; started again, they add, and rank 1 raises."""
     folder = tmp_path_factory.mktemp("group")
-    text = CHILD + GROUP + (
-        "import psutil\n"
-        "dist.barrier()\n"
-        "for process in (psutil.Process(), psutil.Process(os.getppid())):\n"
-        "    for c in process.net_connections('inet'):\n"
-        "        if c.status == psutil.CONN_LISTEN: print('listens on', c.laddr.ip)\n"
-        "sys.stdout.flush()\n"
-        "dist.barrier()\n"
-        "if rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
-        "x = torch.ones(1); dist.all_reduce(x)\n"
-        "print('sum', int(x), flush=True)\n"
-        "dist.barrier()\n"
-        "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
-        "dist.barrier()\n"
-    )  # fmt: skip
+    text = (
+        CHILD
+        + GROUP
+        + (
+            "import psutil\n"
+            "dist.barrier()\n"
+            "for process in (psutil.Process(), psutil.Process(os.getppid())):\n"
+            "    for c in process.net_connections('inet'):\n"
+            "        if c.status == psutil.CONN_LISTEN: print('listens on', c.laddr.ip)\n"
+            "sys.stdout.flush()\n"
+            "dist.barrier()\n"
+            "if rank == 1 and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': os.kill(os.getpid(), signal.SIGKILL)\n"
+            "x = torch.ones(1); dist.all_reduce(x)\n"
+            "print('sum', int(x), flush=True)\n"
+            "dist.barrier()\n"
+            "if rank == 1: raise ValueError('the planted error\\nin two lines')\n"
+            "dist.barrier()\n"
+        )
+    )
     with redirect_stdout(io.StringIO()) as printed, pytest.raises(RankError) as caught:
         torchrun(script(folder, text), folder, max_restarts=1, timeout=100, quiet=True)
     return Ended(caught.value, printed.getvalue(), commands_that_know(folder))
@@ -225,13 +232,16 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     assert commands_that_know(tmp_path) == []
 
 
-@pytest.mark.parametrize("arguments, error, message", [
-    ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
-    ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
-    ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
-    ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
-    ({"timeout": float("nan")}, ValueError, "timeout"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"ranks": 0}, ValueError, "ranks must be at least 1, not 0"),
+        ({"ranks": 1.5}, TypeError, "ranks must be an integer"),
+        ({"max_restarts": -1}, ValueError, "max_restarts must be at least 0"),
+        ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0, not 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout"),
+    ],
+)
 def test_wrong_arguments_are_refused_before_anything_starts(tmp_path, arguments, error, message):
     refuses(error, message, torchrun, script(tmp_path, ""), **arguments)
     refuses(FileNotFoundError, "no script 'no_such.py'", torchrun, "no_such.py", **arguments)
@@ -302,13 +312,16 @@ def test_an_error_file_says_more_than_the_log(tmp_path):
     assert RankLogs(tmp_path, show=False).cause(1).error == "ValueError: from the log"
 
 
-@pytest.mark.parametrize("stderr, expected", [
+@pytest.mark.parametrize(
+    "stderr, expected",
+    [
         ("usage: x\nx.py: error: unrecognized: --y\n", "exit code 2: x.py: error: unrecognized: --y"),
         ('  File "x.py", line 1\n    f(\n     ^\nSyntaxError: never closed\n', "SyntaxError: never closed"),
         (f"{HEAD}  File x\nA: 1\n\nDuring …\n\n{HEAD}  File x\nB\n", "B"),
         (f"{HEAD}  File x\n", "exit code 2: File x"),  # ended while it was printed
         ("", "exit code 2"),
-])  # fmt: skip
+    ],
+)
 def test_a_rank_is_quoted_whatever_it_left(tmp_path, stderr, expected):
     cause(tmp_path, {0: 2}, {})
     (tmp_path / "ranks" / "none_x" / "attempt_0" / "0" / "stderr.log").write_text(stderr)

@@ -119,7 +119,8 @@ def test_numbers_that_numpy_does_not_have_come_back_bit_for_bit(tmp_path):
     load_state(tmp_path / "s.npz", other, its_optimizer, {})
     moments = [optimizer.state[p]["exp_avg_sq"] for p in model.parameters()]
     its = [its_optimizer.state[p]["exp_avg_sq"] for p in other.parameters()]
-    there, here = [*model.state_dict().values(), *moments], [*other.state_dict().values(), *its]
+    there = [*model.state_dict().values(), *moments]
+    here = [*other.state_dict().values(), *its]
     assert {tensor.dtype for tensor in there} > {torch.bfloat16, torch.float8_e5m2}
     assert all(a.dtype == b.dtype and torch.equal(a.float(), b.float()) for a, b in zip(there, here, strict=True))
     with pytest.raises(ValueError, match=r"0.bias has shape \(3,\), torch.bfloat16, in .* torch.float32, here"):

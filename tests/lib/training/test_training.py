@@ -26,7 +26,8 @@ from support.training import CAPTIONS, TinyClip, accuracy, caption_loss, contras
 
 pytestmark = pytest.mark.ranks
 SCRIPT = Path(__file__).parents[3] / "notebooks" / "06_train.py"
-ROWS, TEST_ROWS = 1437, 360
+ROWS = 1437
+TEST_ROWS = 360
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +115,12 @@ def of_two(digits, data, tmp_path_factory):
     (folder / "gradients.py").write_text(GRADIENTS)
     np.savez(folder / "batch.npz", images=data.images[:24].numpy(), digits=data.digits[:24].numpy())
     out = folder / "gradients.npz"
-    jobs: list[Job] = [[out, "", folder / "gradients.py", folder / "batch.npz", out],
+    jobs: list[Job] = [
+        [out, "", folder / "gradients.py", folder / "batch.npz", out],
         training(digits, folder / "two", "--dataset", "sampler", "--save-every", 1),
         training(digits, folder / "again", "--dataset", "sampler", *FAILS, 12),
-        training(digits, folder / "killed", *FAILS, 18)]  # fmt: skip
+        training(digits, folder / "killed", *FAILS, 18),
+    ]
     return folder, run_jobs(folder, jobs, ranks=2, max_restarts=1)
 
 
@@ -140,10 +143,13 @@ def of_three(digits, killed, tmp_path_factory):
     for ranks in ("1", "3"):
         shutil.copytree(killed, folder / ranks)
     fault = ("--fail-rank", 0, "--fail-at", 18)
-    jobs = [training(digits, folder / "3", *fault), training(digits, folder / "1", *fault, alone=True),
+    jobs = [
+        training(digits, folder / "3", *fault),
+        training(digits, folder / "1", *fault, alone=True),
         training(digits, folder / "one", "--dataset", "sampler", alone=True),
         training(digits, killed, "--seed", 1, alone=True, refusal=folder / "refusal"),
-        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise")]  # fmt: skip
+        training(digits, folder / "raises", "--fail-rank", 0, "--fail-at", 0, "--fail-how", "raise"),
+    ]
     return folder, run_jobs(folder, jobs, ranks=3)
 
 
@@ -208,7 +214,8 @@ def test_the_gradient_of_two_ranks_is_that_of_the_whole_batch_if_each_sample_cou
 
 
 def test_one_rank_and_two_have_the_same_losses_and_the_accuracy_of_their_weights_alone(of_three, two_ranks, data):
-    one, two = result(of_three[0] / "one"), result(two_ranks)
+    one = result(of_three[0] / "one")
+    two = result(two_ranks)
     assert len(one["losses"]) == -(-ROWS // 60)
     assert one["losses"] == pytest.approx(two["losses"], rel=1e-3)  # each step inherits the last one's rounding
     assert one["losses"][:3] == pytest.approx(two["losses"][:3], rel=1e-5)

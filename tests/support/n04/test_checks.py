@@ -25,7 +25,8 @@ def test_the_reference_cursor_deals_what_libtorch_dealt_its_faults_included():
 
 def test_the_reference_rule_and_the_sampler_agree_at_every_restart_and_a_whole_epoch_comes_once():
     for size, runs in ((36, [(4, 2, 3), (3, 1, 2), (2, 1, 3)]), (25, [(4, 2, 2), (3, 1, 1), (2, 1, 3)])):
-        order, used = list(DistributedSampler(range(size), 1, 0)), []
+        order = list(DistributedSampler(range(size), 1, 0))
+        used = []
         for number, (world_size, batch_size, steps) in enumerate(runs):
             dealt = [n04._resume(size, runs[:number], world_size, rank) for rank in range(world_size)]
             consumed = dealt[0][1][0]
@@ -40,7 +41,8 @@ def test_the_reference_rule_and_the_sampler_agree_at_every_restart_and_a_whole_e
 
 def test_the_network_is_permutations_beyond_its_table_and_runs_backwards():
     for n in (1025, 1500, 2048):
-        keys, places = n04.round_keys(n, seed=3), range(0, n, 7)
+        keys = n04.round_keys(n, seed=3)
+        places = range(0, n, 7)
         assert [n04.walked(i, n, keys) for i in places] == Permutation(n, 3)[np.array(places)].tolist()
         assert [n04._inverse(n04.walked(i, n, keys), n, keys) for i in places] == list(places)
 

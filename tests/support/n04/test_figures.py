@@ -32,7 +32,8 @@ def test_page_reads_are_summed_and_who_is_never_seen_or_does_not_exist_is_named(
 
 def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
     for values, words in told(partial(n04.draw_cursor, Cursor), n04.CURSOR_CONTROLS, 12):
-        size, world_size = values["size"], values["world_size"]
+        size = values["size"]
+        world_size = values["world_size"]
         rank = min(values["rank"], world_size - 1)
         local = -(-size // world_size) if values["duplicates"] else size // world_size
         assert max(0, size - local * world_size) == len(numbers(words.partition("In no shard: ")[2]))

@@ -11,82 +11,206 @@ from support.n05 import checks, solved
 
 ID = "self.ids(epoch, mini_epoch)"
 ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exercise, what is said, (old, new, …)
-    "the strings are kept": ("packed", "bytes are kept for each row, text", (
-        "encoded = [", "self.rows = list(map(str.swapcase, rows)); encoded = [")),
-    "the strings that were asked for are kept": ("packed", "bytes are kept for each row, text", (
-        "encoded = [", "self.cache = {}; encoded = [", "return self.data", "return self.cache.setdefault(i, self.data",
-        ".decode()", ".decode())")),
-    "strings in a closure": ("packed", "bytes are kept for each row, text", (
-        "encoded = [", "self.again = lambda i: rows[i]; encoded = [")),
-    "a length that is one too many": ("packed", "of 5 rows, len(packed) should be 5, it is 6", (
-        "len(self.offsets) - 1", "len(self.offsets)")),
-    "an array of strings": ("packed", "self.data is not the UTF-8 text", (
-        'np.frombuffer(b"".join(encoded), np.uint8)', "np.array(rows, object)",
-        "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()", "self.data[i]")),
-    "bounds of 32 bits": ("index", "the index of the type int32 cannot count to 17.2 GB", (
-        "np.concatenate(bounds)", "np.concatenate(bounds).astype(np.int32)")),
-    "a list of bounds": ("index", "one numpy array, not list", (
-        "np.concatenate(bounds)", "np.concatenate(bounds).tolist()")),
-    "the text in memory": ("file", "a copy of the bounds, or the text", (
-        "os.open(path, os.O_RDONLY)", "open(path, 'rb').read()",
-        "os.pread(self.file, end - 1 - begin, begin)", "self.file[begin : end - 1]")),
+    "the strings are kept": (
+        "packed",
+        "bytes are kept for each row, text",
+        ("encoded = [", "self.rows = list(map(str.swapcase, rows)); encoded = ["),
+    ),
+    "the strings that were asked for are kept": (
+        "packed",
+        "bytes are kept for each row, text",
+        (
+            "encoded = [",
+            "self.cache = {}; encoded = [",
+            "return self.data",
+            "return self.cache.setdefault(i, self.data",
+            ".decode()",
+            ".decode())",
+        ),
+    ),
+    "strings in a closure": (
+        "packed",
+        "bytes are kept for each row, text",
+        ("encoded = [", "self.again = lambda i: rows[i]; encoded = ["),
+    ),
+    "a length that is one too many": (
+        "packed",
+        "of 5 rows, len(packed) should be 5, it is 6",
+        ("len(self.offsets) - 1", "len(self.offsets)"),
+    ),
+    "an array of strings": (
+        "packed",
+        "self.data is not the UTF-8 text",
+        (
+            'np.frombuffer(b"".join(encoded), np.uint8)',
+            "np.array(rows, object)",
+            "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()",
+            "self.data[i]",
+        ),
+    ),
+    "bounds of 32 bits": (
+        "index",
+        "the index of the type int32 cannot count to 17.2 GB",
+        ("np.concatenate(bounds)", "np.concatenate(bounds).astype(np.int32)"),
+    ),
+    "a list of bounds": (
+        "index",
+        "one numpy array, not list",
+        ("np.concatenate(bounds)", "np.concatenate(bounds).tolist()"),
+    ),
+    "the text in memory": (
+        "file",
+        "a copy of the bounds, or the text",
+        (
+            "os.open(path, os.O_RDONLY)",
+            "open(path, 'rb').read()",
+            "os.pread(self.file, end - 1 - begin, begin)",
+            "self.file[begin : end - 1]",
+        ),
+    ),
     "a list of the bounds": ("file", "a copy of the bounds, or the text", ("= bounds,", "= bounds.tolist(),")),
-    "a cache of rows": ("file", "of the bytes of their text are held", (
-        "self.bounds, self.file =", "self.cache = {}; self.bounds, self.file =",
-        "return os.pread", "return self.cache.setdefault(index, os.pread", ".decode()", ".decode())")),
-    "a cache of batches": ("file", "of the bytes of their text are held", (
-        "self.bounds, self.file =", "self.cache = {}; self.bounds, self.file =",
-        "rows = {index: self[index]", "rows = self.cache; rows |= {index: self[index]")),
-    "opened and closed": ("file", "opened again for each row: open it once", (
-        "os.open(path, os.O_RDONLY)", "path", "return os.pread(self.file, end - 1 - begin, begin).decode()",
-        "with open(self.file, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()")),
-    "opened and left open": ("file", "opened again for each row: open it once", (
-        "os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),")),
-    "a position in a text file": ("file", "moved the position", (
-        "os.open(path, os.O_RDONLY)", "os.fdopen(os.open(path, os.O_RDONLY), 'rb')",
-        "return os.pread(self.file, end - 1 - begin, begin).decode()",
-        "self.file.seek(begin); return self.file.readline().decode().removesuffix(chr(10))")),
+    "a cache of rows": (
+        "file",
+        "of the bytes of their text are held",
+        (
+            "self.bounds, self.file =",
+            "self.cache = {}; self.bounds, self.file =",
+            "return os.pread",
+            "return self.cache.setdefault(index, os.pread",
+            ".decode()",
+            ".decode())",
+        ),
+    ),
+    "a cache of batches": (
+        "file",
+        "of the bytes of their text are held",
+        (
+            "self.bounds, self.file =",
+            "self.cache = {}; self.bounds, self.file =",
+            "rows = {index: self[index]",
+            "rows = self.cache; rows |= {index: self[index]",
+        ),
+    ),
+    "opened and closed": (
+        "file",
+        "opened again for each row: open it once",
+        (
+            "os.open(path, os.O_RDONLY)",
+            "path",
+            "return os.pread(self.file, end - 1 - begin, begin).decode()",
+            "with open(self.file, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()",
+        ),
+    ),
+    "opened and left open": (
+        "file",
+        "opened again for each row: open it once",
+        ("os.open(path, os.O_RDONLY)", "path", "os.pread(self.file,", "os.pread(os.open(self.file, os.O_RDONLY),"),
+    ),
+    "a position in a text file": (
+        "file",
+        "moved the position",
+        (
+            "os.open(path, os.O_RDONLY)",
+            "os.fdopen(os.open(path, os.O_RDONLY), 'rb')",
+            "return os.pread(self.file, end - 1 - begin, begin).decode()",
+            "self.file.seek(begin); return self.file.readline().decode().removesuffix(chr(10))",
+        ),
+    ),
     "another error": ("client", "dataset[5] raises KeyError, not an IndexError", ("(IndexError if", "(KeyError if")),
-    "a request a row": ("client", "for a batch of 3 rows the server had 3 requests: send one POST", (
-        'self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]")),
-    "all rows for one": ("client", "one by one, the server had to give the rows [0, 1, 2, 3, 4, 0, 1,", (
-        'return self.ask("GET", f"/get/{index}")',
-        'return self.ask("POST", "/rows", json.dumps([*range(len(self))]))[index]')),
-    "all rows in each process": ("client", "dataset[0], asked a second time, was not asked of the server", (
-        "self.address, self.owner =", "self.all = None; self.address, self.owner =",
-        'return self.ask("GET", f"/get/{index}")',
-        'self.all = self.all or self.__getitems__(range(len(self))); return self.all[index]')),
-    "a cache of answers": ("client", "dataset[0], asked a second time, was not asked of the server", (
-        "self.address, self.owner =", "self.cache = {}; self.address, self.owner =",
-        'return self.ask("GET", f"/get/{index}")',
-        "return self.cache.get(index) or self.cache.setdefault(index, self.ask('GET', f'/get/{index}'))")),
-    "a connection a batch": ("client", "you connected 3 times", (
-        'return self.ask("POST"', 'self.owner = None; return self.ask("POST"')),
-    "rows that stay while the next are read": ("rank_dataset", "those of the one before are still in memory", (
-        "        self.rows = None\n", "")),
-    "the whole order": ("rank_dataset", "ask Permutation for this rank's places only", (
-        "epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]")),
-    "the whole order, cut": ("rank_dataset", "ask Permutation for this rank's places only", (
-        "places = self.rank + self.world_size * np.arange(begin, end)",
-        "places = np.arange(turns * self.world_size)[self.rank :: self.world_size][begin:end]")),
-    "rows of before": ("rank_dataset", "none may be left from before", (
-        f"self.source.__getitems__({ID})", f"self.grown({ID}.tolist())", "    def __len__", """
+    "a request a row": (
+        "client",
+        "for a batch of 3 rows the server had 3 requests: send one POST",
+        ('self.ask("POST", "/rows", json.dumps([int(index) for index in indices]))', "[self[i] for i in indices]"),
+    ),
+    "all rows for one": (
+        "client",
+        "one by one, the server had to give the rows [0, 1, 2, 3, 4, 0, 1,",
+        (
+            'return self.ask("GET", f"/get/{index}")',
+            'return self.ask("POST", "/rows", json.dumps([*range(len(self))]))[index]',
+        ),
+    ),
+    "all rows in each process": (
+        "client",
+        "dataset[0], asked a second time, was not asked of the server",
+        (
+            "self.address, self.owner =",
+            "self.all = None; self.address, self.owner =",
+            'return self.ask("GET", f"/get/{index}")',
+            "self.all = self.all or self.__getitems__(range(len(self))); return self.all[index]",
+        ),
+    ),
+    "a cache of answers": (
+        "client",
+        "dataset[0], asked a second time, was not asked of the server",
+        (
+            "self.address, self.owner =",
+            "self.cache = {}; self.address, self.owner =",
+            'return self.ask("GET", f"/get/{index}")',
+            "return self.cache.get(index) or self.cache.setdefault(index, self.ask('GET', f'/get/{index}'))",
+        ),
+    ),
+    "a connection a batch": (
+        "client",
+        "you connected 3 times",
+        ('return self.ask("POST"', 'self.owner = None; return self.ask("POST"'),
+    ),
+    "rows that stay while the next are read": (
+        "rank_dataset",
+        "those of the one before are still in memory",
+        ("        self.rows = None\n", ""),
+    ),
+    "the whole order": (
+        "rank_dataset",
+        "ask Permutation for this rank's places only",
+        ("epoch=epoch)[places % size]", "epoch=epoch)[np.arange(size)][places % size]"),
+    ),
+    "the whole order, cut": (
+        "rank_dataset",
+        "ask Permutation for this rank's places only",
+        (
+            "places = self.rank + self.world_size * np.arange(begin, end)",
+            "places = np.arange(turns * self.world_size)[self.rank :: self.world_size][begin:end]",
+        ),
+    ),
+    "rows of before": (
+        "rank_dataset",
+        "none may be left from before",
+        (
+            f"self.source.__getitems__({ID})",
+            f"self.grown({ID}.tolist())",
+            "    def __len__",
+            """
     def grown(self, ids):
         self.kept = getattr(self, "kept", {})
         new = [i for i in ids if i not in self.kept]
         self.kept.update(zip(new, self.source.__getitems__(new)))
         return [self.kept[i] for i in ids]
 
-    def __len__""")),
-    "a list of ids": ("rank_dataset", "bytes are kept for each row, and Packed needs", (
-        "        self.rows = None\n", f"        self.rows = None\n        self.kept = {ID}.tolist()\n")),
-    "a list of rows": ("rank_dataset", "bytes are kept for each row, and Packed needs", (
-        f"MyPacked(self.source.__getitems__({ID}))", f"self.source.__getitems__({ID})")),
-    "a list of numbers": ("rank_dataset", "ids should return a numpy array, not list", (
-        "[places % size]", "[places % size].tolist()")),
-    "row by row": ("rank_dataset", "for 3 rows the source was asked 3 times: ask once", (
-        f"self.source.__getitems__({ID})", f"[self.source[i] for i in {ID}]")),
-}  # fmt: skip
+    def __len__""",
+        ),
+    ),
+    "a list of ids": (
+        "rank_dataset",
+        "bytes are kept for each row, and Packed needs",
+        ("        self.rows = None\n", f"        self.rows = None\n        self.kept = {ID}.tolist()\n"),
+    ),
+    "a list of rows": (
+        "rank_dataset",
+        "bytes are kept for each row, and Packed needs",
+        (f"MyPacked(self.source.__getitems__({ID}))", f"self.source.__getitems__({ID})"),
+    ),
+    "a list of numbers": (
+        "rank_dataset",
+        "ids should return a numpy array, not list",
+        ("[places % size]", "[places % size].tolist()"),
+    ),
+    "row by row": (
+        "rank_dataset",
+        "for 3 rows the source was asked 3 times: ask once",
+        (f"self.source.__getitems__({ID})", f"[self.source[i] for i in {ID}]"),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -115,7 +239,9 @@ def test_other_right_ways_to_read_a_file_are_accepted():
 
     class Late(solved.MyFileDataset):
         def __init__(self, path, bounds):
-            self.bounds, self.path, self.file = bounds, path, None
+            self.bounds = bounds
+            self.path = path
+            self.file = None
 
         def __getitem__(self, index):
             self.file = self.file or os.open(self.path, os.O_RDONLY)  # in the process that reads
@@ -128,7 +254,8 @@ def test_other_right_ways_to_read_a_file_are_accepted():
 def test_an_index_made_row_by_row_is_told_what_it_takes():
     def by_line(kind):
         def index(path, block=1):
-            bounds, place = kind(), 0
+            bounds = kind()
+            place = 0
             with open(path, "rb") as file:
                 for line in file:
                     place += len(line)

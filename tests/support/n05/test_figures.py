@@ -18,7 +18,9 @@ from tests.pictures import corners
 def test_a_full_cell_is_a_row_that_a_process_holds_for_itself():
     for values in corners(explore(n05.draw_holders, **n05.HOLDERS_CONTROLS), 20):
         figure = n05.draw_holders(**values)
-        kind, ranks, workers = n05.HOLDER_WAYS[values["way"]], values["world_size"], values["workers"]
+        kind = n05.HOLDER_WAYS[values["way"]]
+        ranks = values["world_size"]
+        workers = values["workers"]
         plain = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.mark == "plain"]
         held = {"naive": ranks * (1 + workers) * 24, "server": 24, "rank": 24 // ranks // 2 * ranks}.get(kind, 0)
         assert f"{held} rows in all" in alt_text(figure)
@@ -43,8 +45,10 @@ def test_the_map_shows_the_rows_that_every_rank_dataset_loads(tmp_path):
     padded = {"world_size": 5, "rank": 4, "mini_epochs": 3, "mini_epoch": 2, "epoch": 0}
     with MetaFile(tmp_path / "rows.txt") as meta_file:
         for values in [padded, *corners(explore(n05.draw_file_map, **n05.FILE_MAP_CONTROLS), 8)]:
-            world, parts = values["world_size"], values["mini_epochs"]
-            rank, part = min(values["rank"], world - 1), min(values["mini_epoch"], parts - 1)
+            world = values["world_size"]
+            parts = values["mini_epochs"]
+            rank = min(values["rank"], world - 1)
+            part = min(values["mini_epoch"], parts - 1)
             ids = []
             for other in range(world):
                 dataset = RankDataset(meta_file, world, other, mini_epochs=parts)

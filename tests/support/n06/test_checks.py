@@ -9,7 +9,8 @@ from support.n06 import checks as n06
 
 def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_waits():
     def own(tensor, dist):  # the blocking ring, in other words
-        world, rank = dist.get_world_size(), dist.get_rank()
+        world = dist.get_world_size()
+        rank = dist.get_rank()
         for _ in range(world - 1):
             dist.send(torch.zeros(len(tensor.tensor_split(world)[0])), (rank + 1) % world)
 
@@ -28,7 +29,8 @@ def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_wai
 
 def test_a_ring_that_sends_to_the_left_or_whose_tensor_is_short_is_right_too():
     def left(tensor, dist, first=1, add=True):
-        rank, world = dist.get_rank(), dist.get_world_size()
+        rank = dist.get_rank()
+        world = dist.get_world_size()
         chunks = tensor.tensor_split(world)
         for step in range(world - 1):
             sending = dist.isend(chunks[(rank + first + step) % world], (rank - 1) % world)
@@ -46,7 +48,8 @@ def nothing(tensor, dist):
 
 
 def to_everyone(tensor, dist):
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     chunks = tensor.tensor_split(world)
     sending = [dist.isend(chunks[rank], (rank + hop) % world) for hop in range(1, world)]
     for hop in range(1, world):
@@ -56,7 +59,8 @@ def to_everyone(tensor, dist):
 
 
 def by_the_centre(tensor, dist):
-    rank, received = dist.get_rank(), torch.empty_like(tensor)
+    rank = dist.get_rank()
+    received = torch.empty_like(tensor)
     others = range(1, dist.get_world_size())
     for other in others:
         if rank == 0:
@@ -70,21 +74,36 @@ def by_the_centre(tensor, dist):
 
 
 def whole_tensors(tensor, dist):
-    rank, world, passing = dist.get_rank(), dist.get_world_size(), tensor.clone()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    passing = tensor.clone()
     for _ in range(world - 1):
-        sending, received = dist.isend(passing, (rank + 1) % world), torch.empty_like(tensor)
+        sending = dist.isend(passing, (rank + 1) % world)
+        received = torch.empty_like(tensor)
         dist.recv(received, (rank - 1) % world)
         sending.wait()
         tensor += received
         passing = received
 
 
-@pytest.mark.parametrize("halves, told", [
-    ((built.reduce_scatter, to_everyone), "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0"),
-    ((by_the_centre, nothing), "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only"),
-    ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
-    ((n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing), "It sends 1 time there; W − 1 is right."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "halves, told",
+    [
+        (
+            (built.reduce_scatter, to_everyone),
+            "rank 0 to 1 and 2, rank 1 to 0 and 2, rank 2 to 0 and 1; in a ring rank 0",
+        ),
+        (
+            (by_the_centre, nothing),
+            "rank 0 to 1 and 2, rank 1 to 0, rank 2 to 0; in a ring rank 0 sends to rank 1 only",
+        ),
+        ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
+        (
+            (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
+            "It sends 1 time there; W − 1 is right.",
+        ),
+    ],
+)
 def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(halves, told):
     assert told in n06.check_ring(*halves).message
 
@@ -101,8 +120,10 @@ def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
 def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
     early = n06._but(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
     assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
-    late = n06._but(built.load, ("if zlib",
-        "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"))  # fmt: skip
+    late = n06._but(
+        built.load,
+        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
+    )
     assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
     begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
     assert begun.status == "wrong" and "is never waited for" in begun.message

@@ -22,7 +22,8 @@ def test_lib_and_another_right_way_to_cut_and_to_join_pass():
 
 def by_means(model, parts):
     model.zero_grad()
-    counts, total = [int((y != -100).sum()) for _, y in parts], 0.0
+    counts = [int((y != -100).sum()) for _, y in parts]
+    total = 0.0
     for (x, y), count in zip(parts, counts, strict=True):
         if count:
             loss = F.cross_entropy(model(x), y) * count / sum(counts)
@@ -38,7 +39,8 @@ def divided_at_the_end(model, parts):
     for x, y in parts:
         loss = F.cross_entropy(model(x), y, reduction="sum")
         loss.backward()
-        total, count = total + loss.item(), count + int((y != -100).sum())
+        total = total + loss.item()
+        count = count + int((y != -100).sum())
     for parameter in model.parameters():
         parameter.grad /= count
     return total / count
@@ -54,11 +56,14 @@ def in_a_list(forward, parameters):
 
 def from_first_row(sizes, means, variances):
     """Join one after another, as Chan's update does, in the channel's own precision."""
-    count, mean, squares = 0, torch.zeros_like(means[0]), torch.zeros_like(means[0])
+    count = 0
+    mean = torch.zeros_like(means[0])
+    squares = torch.zeros_like(means[0])
     for n, mu, variance in zip(sizes, means, variances, strict=True):
         apart = mu - mean if count else torch.zeros_like(mu)
         squares = squares + (n - 1) * variance + apart**2 * count * n / (count + n)
-        mean, count = mean + (mu - mean) * n / (count + n), count + n
+        mean = mean + (mu - mean) * n / (count + n)
+        count = count + n
     return mean, squares / (count - 1)
 
 
@@ -87,7 +92,8 @@ def as_tensor(forward, parameters):
 
 
 def kept_itself(forward, parameters):
-    known, held = {parameter.data_ptr() for parameter in parameters}, {}
+    known = {parameter.data_ptr() for parameter in parameters}
+    held = {}
     with saved_tensors_hooks(lambda x: held.setdefault(x.data_ptr(), x).detach(), lambda x: x):
         forward()
     return sum(x.nbytes for address, x in held.items() if address not in known)
@@ -102,21 +108,28 @@ def twice(forward, parameters):
     return n07.check_saved_bytes.reference(forward, parameters)
 
 
-@pytest.mark.parametrize("check, wrong, says", [
-    (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
-    (n07.check_scatter, doubled, "changed"),
-    (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
-    (n07.check_scatter, lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)], "got a tuple_iterator"),
-    (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
-    (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
-    (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
-    (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
-    (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
-    (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
-    (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
-    (n07.check_saved_bytes, twice, "called 2 times"),
-    (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "check, wrong, says",
+    [
+        (n07.check_scatter, lambda tensors, chunks: [tensors], "got x 0 1 2 3 4 5"),
+        (n07.check_scatter, doubled, "changed"),
+        (n07.check_gather, lambda parts: gather([Batch(p) for p in parts[::-1]]), "x 6 4 5 2 3 0 1"),
+        (
+            n07.check_scatter,
+            lambda tensors, chunks: [iter(p) for p in scatter(tensors, chunks)],
+            "got a tuple_iterator",
+        ),
+        (n07.check_gather, three_faults, "got x (now float32, not in the graph) 0 1 2 3 4 5 6"),
+        (n07.check_gather, lambda parts: (gather([Batch(tuple(p)) for p in parts])[0], *parts[0][1:]), "got mask 1 0"),
+        (n07.check_accumulate, lambda model, parts: 1, "% of its length away"),
+        (n07.check_accumulate, lambda model, parts: model.zero_grad() or 1, "was backward() called"),
+        (n07.check_saved_bytes, as_tensor, "expected a number, 384, got a tensor"),
+        (n07.check_saved_bytes, kept_itself, "never die, even when the loss is deleted. The tensor itself knows"),
+        (n07.check_saved_bytes, only_outputs, "expected 384 bytes"),
+        (n07.check_saved_bytes, twice, "called 2 times"),
+        (n07.check_join, lambda sizes, means, variances: means[0], "expected two tensors"),
+    ],
+)
 def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     verdict = check(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message

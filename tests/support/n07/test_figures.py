@@ -36,7 +36,8 @@ def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
             assert crossed == 0 and ("Refused" in alt_text(figure)) == (rows != rows_y)
         else:
             parts = list(zip(torch.arange(rows).chunk(chunks), torch.arange(rows_y).chunk(chunks), strict=False))
-            lost_x, lost_y = rows - sum(len(x) for x, _ in parts), rows_y - sum(len(y) for _, y in parts)
+            lost_x = rows - sum(len(x) for x, _ in parts)
+            lost_y = rows_y - sum(len(y) for _, y in parts)
             assert crossed == 4 * lost_x + 2 * lost_y
             assert ("lost" in title_of(figure)) == bool(lost_x or lost_y)
     figure = n07.draw_tuple(rows=7, rows_y=7, chunks=4, how=n07.SCATTER)
@@ -46,7 +47,9 @@ def test_a_tuple_is_cut_alike_refused_or_loses_what_zip_loses():
 
 def test_the_arrows_end_in_the_whole_gradient_only_with_the_right_factors():
     for values, words in told(n07.draw_path, n07.PATH_CONTROLS, 24):
-        rows, chunks, how = values["rows"], min(values["chunks"], values["rows"]), values["how"]
+        rows = values["rows"]
+        chunks = min(values["chunks"], values["rows"])
+        how = values["how"]
         even = rows % chunks == 0
         hits = how == n07.BY_ROWS or (even and how == n07.BY_PARTS) or chunks == 1
         assert ("is equal to the whole gradient" in words) == hits, values

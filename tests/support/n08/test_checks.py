@@ -17,7 +17,8 @@ SIZES = list(itertools.product(range(1, 8), range(1, 6)))
 def test_what_the_reader_writes_equals_lib_in_all_small_sizes_costs_and_messages():
     for m, n in SIZES:
         assert [sorted(c) for c in clock_cycles(m, n)] == [sorted(c) for c in solved.clock_cycles(m, n)]
-        theirs, ours = schedules.one_f_one_b(m, n), solved.one_f_one_b(m, n)
+        theirs = schedules.one_f_one_b(m, n)
+        ours = solved.one_f_one_b(m, n)
         assert as_schedule(ours).ranks == theirs.compact().ranks
         assert solved.live_activations(ours) == schedules.live_activations(theirs)
         costs = {"F": [1 + j % 3 for j in range(n)], "B": [2.5 - j % 2 for j in range(n)]}
@@ -61,7 +62,9 @@ def test_a_guess_of_what_is_held_gets_its_reason_and_an_idle_share_may_be_writte
 
 def recursive(orders, costs, message=0):
     """Another way to write it: each end is asked of the ends that it needs; a ring is found by being asked twice."""
-    ends, asked, last = {}, set(), len(orders) - 1
+    ends = {}
+    asked = set()
+    last = len(orders) - 1
 
     def end(kind, i, j):
         if (kind, i, j) not in ends:
@@ -84,16 +87,22 @@ def recursive(orders, costs, message=0):
     return ends
 
 
-@pytest.mark.parametrize(("wrong", "says"), [
-    (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-    (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
-    (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
-    (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
-    (n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")), "(kind, micro-batch, rank)?"),
-    (lambda orders, costs, message=0: [], "not a dictionary"),
-    (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
-    (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+        (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+        (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+        (
+            n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
+            "(kind, micro-batch, rank)?",
+        ),
+        (lambda orders, costs, message=0: [], "not a dictionary"),
+        (lambda orders, costs, message=0: {}, "F0 on rank 0 has no end"),
+        (lambda orders, costs, message=0: costs["B"] and solved.simulate(orders, costs, message), "KeyError"),
+    ],
+)
 def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     verdict = n08.check_simulate(wrong)
     assert verdict.status == "wrong" and says in verdict.message

@@ -42,25 +42,28 @@ def dead_phony(ctx, x):
     return x.detach(), phony
 
 
-@pytest.mark.parametrize(("base", "half", "wrong", "says"), [
-    (MyFork, "forward", lambda ctx, x: x.detach(), "must return two tensors"),
-    (MyFork, "forward", lambda ctx, x: (x * 2, torch.empty(0)), "must not change x"),
-    (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
-    (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
-    (MyFork, "forward", dead_phony, "The phony does not lead to this Fork"),
-    (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
-    (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
-    (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
-    (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
-    (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),
-    (MyJoin, "forward", lambda ctx, x, phony: x + 1, "must not change x"),
-    (MyJoin, "backward", lambda ctx, x: x, "one gradient for each argument of forward"),
-    (MyJoin, "backward", lambda ctx, x: (x, x), "The phony's has no elements"),
-    (MyJoin, "backward", lambda ctx, x: (None, None), "MyJoin.backward returns None: chain b gets no gradient"),
-    (MyJoin, "backward", lambda ctx, x: (2 * x, None), "gradient of chain b is 6, not 3"),
-    (MyJoin, "apply", lambda x, phony: x * 1, "Backward ran a1 a0 b1 b0, so nothing holds a back"),
-    (MyFork, "apply", lambda x: (x, torch.empty(0)), "without a Fork node"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("base", "half", "wrong", "says"),
+    [
+        (MyFork, "forward", lambda ctx, x: x.detach(), "must return two tensors"),
+        (MyFork, "forward", lambda ctx, x: (x * 2, torch.empty(0)), "must not change x"),
+        (MyFork, "forward", lambda ctx, x: (x.detach(), torch.empty(1)), "The phony has 1 elements"),
+        (MyFork, "forward", lambda ctx, x: (x.detach(), x.detach()), "The phony has 3 elements"),
+        (MyFork, "forward", dead_phony, "The phony does not lead to this Fork"),
+        (MyFork, "backward", lambda ctx, x, phony: (x, phony), "one gradient for each argument of forward"),
+        (MyFork, "backward", lambda ctx, x, phony: None, "MyFork.backward returns None: chain a gets no gradient"),
+        (MyFork, "backward", lambda ctx, x, phony: x * 2, "gradient of chain a is 4, not 2"),
+        (MyFork, "backward", lambda ctx, x: x, "one gradient for each output of forward"),
+        (MyJoin, "forward", lambda ctx, x, phony: [].clear(), "returned None"),
+        (MyJoin, "forward", lambda ctx, x, phony: x + 1, "must not change x"),
+        (MyJoin, "backward", lambda ctx, x: x, "one gradient for each argument of forward"),
+        (MyJoin, "backward", lambda ctx, x: (x, x), "The phony's has no elements"),
+        (MyJoin, "backward", lambda ctx, x: (None, None), "MyJoin.backward returns None: chain b gets no gradient"),
+        (MyJoin, "backward", lambda ctx, x: (2 * x, None), "gradient of chain b is 6, not 3"),
+        (MyJoin, "apply", lambda x, phony: x * 1, "Backward ran a1 a0 b1 b0, so nothing holds a back"),
+        (MyFork, "apply", lambda x: (x, torch.empty(0)), "without a Fork node"),
+    ],
+)
 def test_a_wrong_half_of_fork_and_join_is_named(base, half, wrong, says):
     verdict = ask_with(base, half, wrong)
     assert verdict.status == "wrong" and says in verdict.message

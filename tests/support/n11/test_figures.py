@@ -29,7 +29,8 @@ class Wait(Copy): ...
 
 def graph_of(m, n, prepare=fence, wait=False):
     """Send m micro-batches through n partitions as the notebook does, and return the output."""
-    batches, w = [torch.ones(1, 2) for _ in range(m)], torch.ones(2, requires_grad=True)
+    batches = [torch.ones(1, 2) for _ in range(m)]
+    w = torch.ones(2, requires_grad=True)
     for k in range(m + n - 1):
         clock = [(k - j, j) for j in range(n) if 0 <= k - j < m]
         prepare(clock, batches, lambda x, j: Copy.apply(x))

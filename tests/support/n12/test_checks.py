@@ -42,7 +42,8 @@ def test_a_pipeline_with_another_order_of_lines_passes():
     class Reversed(n12._mini()):
         def forward(self, x):
             batches = [part for (part,) in built.scatter((x,), self.chunks)]
-            m, n = len(batches), len(self.partitions)
+            m = len(batches)
+            n = len(self.partitions)
             stop = {"always": m, "except_last": m - 1, "never": 0}[self.checkpoint]
 
             def layer(i, j):
@@ -65,7 +66,9 @@ def hangs(tasks, in_queues, out_queues):
     return {j: out_queues[j].get() for j in tasks}
 
 
-@pytest.mark.parametrize("wrong, says", [
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
         (n12._mini(clock=hangs), "it does not come back"),
         (n12._mini(join=lambda batches: batches), "forward must return one tensor, not list"),
         (n12._mini(join=lambda batches: None), "forward returned None"),
@@ -74,7 +77,8 @@ def hangs(tasks, in_queues, out_queues):
         (n12._mini(holds=lambda parts: nn.ModuleList(parts[:1])), "or do layers lie in no partition?"),
         (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
         (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
-])  # fmt: skip
+    ],
+)
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, wrong, says):
     monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
     verdict = n12.check_mini(wrong)

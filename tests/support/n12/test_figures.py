@@ -14,9 +14,14 @@ def record():
     return recordings.load("published_gpipe")
 
 
-@pytest.mark.parametrize("costs, chunks, clocks", [
-    ([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]), ([1.0, 3.0, 2.0], 1, [0, 1, 4]), ([3.0, 1.0], 2, [0, 3, 6]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "costs, chunks, clocks",
+    [
+        ([2.0] * 3, 4, [0, 2, 4, 6, 8, 10]),
+        ([1.0, 3.0, 2.0], 1, [0, 1, 4]),
+        ([3.0, 1.0], 2, [0, 3, 6]),
+    ],
+)
 def test_a_clock_ends_with_its_slowest_task(costs, chunks, clocks):
     trace = n12.predicted_forward(costs, chunks)
     assert sorted({span.start for span in trace}) == clocks

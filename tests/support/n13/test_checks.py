@@ -38,7 +38,9 @@ def test_events_that_torch_would_refuse_are_refused(timed, says):
 
 def with_fresh_inputs(gpu, stage, chunks, results):
     """Take an input's memory from the pool for each chunk, and tell the allocator who else reads it."""
-    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    into = gpu.new_stream("in")
+    compute = gpu.current_stream()
+    out = gpu.new_stream("out")
     for x, result in zip(chunks, results, strict=True):
         with gpu.use_stream(into):
             buffer = x.to("cuda", non_blocking=True)
@@ -54,10 +56,14 @@ def with_fresh_inputs(gpu, stage, chunks, results):
 
 def waiting_for_streams(gpu, stage, chunks, results):
     """Need no list of events: each wait_stream stands where nothing later is in the other stream yet."""
-    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    into = gpu.new_stream("in")
+    compute = gpu.current_stream()
+    out = gpu.new_stream("out")
     with gpu.use_stream(into):
         buffers = [gpu.empty_like(chunks[0]) for _ in range(2)]
-    free, outputs, fetched = [None, None], [None, None], [None, None]
+    free = [None, None]
+    outputs = [None, None]
+    fetched = [None, None]
     for i, x in enumerate(chunks):
         k = i % 2
         if free[k]:
@@ -93,12 +99,16 @@ def test_another_right_loop_is_right_and_one_that_grows_loses_or_mixes_chunks_is
 
 def with_other_needs(gpu, stage, chunks, results, outputs=2, inputs=2, waits=1, own=True):
     """Write the right loop; with a third output or input, more waits of the host, or buffers of compute's pool."""
-    into, compute, out = gpu.new_stream("in"), gpu.current_stream(), gpu.new_stream("out")
+    into = gpu.new_stream("in")
+    compute = gpu.current_stream()
+    out = gpu.new_stream("out")
     if not own:
         into.wait_stream(compute)
     with gpu.use_stream(into if own else compute):
         buffers = [gpu.empty_like(chunks[0]) for _ in range(inputs)]
-    computed, fetched, kept = [], [], []
+    computed = []
+    fetched = []
+    kept = []
     for i, x in enumerate(chunks):
         if i >= inputs:
             into.wait_event(computed[i - inputs])
@@ -154,7 +164,8 @@ def but(before):
 
 
 def wait_before_the_next_copy(batches, gpu):
-    side, ready = gpu.new_stream("copy"), None
+    side = gpu.new_stream("copy")
+    ready = None
     for x in chain(batches, [None]):
         if ready is not None:
             gpu.current_stream().wait_stream(side)
@@ -200,7 +211,8 @@ def test_a_host_that_waits_for_an_older_step_is_no_fault_as_in_our_own_prefetche
 
 
 def whole_epoch_first(batches, gpu):
-    side, compute = gpu.new_stream("copy"), gpu.current_stream()
+    side = gpu.new_stream("copy")
+    compute = gpu.current_stream()
     with gpu.use_stream(side):
         ready = [(x.to("cuda", non_blocking=True), side.record_event()) for x in batches]
     while ready:
@@ -219,7 +231,9 @@ def keeping_all(batches, gpu):
 
 
 def yielding_inside(batches, gpu):
-    side, compute, ready = gpu.new_stream("copy"), gpu.current_stream(), None
+    side = gpu.new_stream("copy")
+    compute = gpu.current_stream()
+    ready = None
     for x in chain(batches, [None]):
         with gpu.use_stream(side):
             coming = x is not None and (x.to("cuda", non_blocking=True), side.record_event())
@@ -248,25 +262,39 @@ def keeping_the_last(batches, gpu):
         yield used
 
 
-@pytest.mark.parametrize("wrong, says", [
-    (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
-    (keeping_all, "3 batches are alive when batch 2 is copied"), (yielding_inside, "F0 ran in copy: you yield inside"),
-    (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
-    (partial(bounded, 0), "stands still until all is computed"),
-    (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
-    (but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)), "record_stream tells the allocator"),
-    (but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
-     "wait_stream waits for all"),
-    (but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))), "stands still until copy of batch 0"),
-    (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
-    (nothing_ahead, "nothing is prefetched"),
-    (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
-    (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"), (keeping_the_last, "`del` the name"),
-    (partial(for_one_user, waits=False), "if its user goes on in another stream"),
-    (lambda batches, gpu: list(batches), "not a tensor on the device"), (lambda batches, gpu: 3, "TypeError"),
-    (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
-    (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (whole_epoch_first, "batch 5 is copied before batch 0 is handed over: one batch ahead"),
+        (keeping_all, "3 batches are alive when batch 2 is copied"),
+        (yielding_inside, "F0 ran in copy: you yield inside"),
+        (lambda batches, gpu: n13.one_ahead(list(batches), gpu), "batch 5 is asked for before batch 0"),
+        (partial(bounded, 0), "stands still until all is computed"),
+        (but(lambda gpu, side, batch, event: record(gpu, batch)), "must wait for the copy"),
+        (
+            but(lambda gpu, side, batch, event: gpu.current_stream().wait_event(event)),
+            "record_stream tells the allocator",
+        ),
+        (
+            but(lambda gpu, side, batch, _: (gpu.current_stream().wait_stream(side), record(gpu, batch))),
+            "wait_stream waits for all",
+        ),
+        (
+            but(lambda gpu, _, batch, event: (event.synchronize(), record(gpu, batch))),
+            "stands still until copy of batch 0",
+        ),
+        (lambda batches, gpu: islice(n13.one_ahead(batches, gpu), 5), "batch 5 is lost"),
+        (nothing_ahead, "nothing is prefetched"),
+        (lambda batches, gpu: iter([x.to("cuda", non_blocking=True) for x in batches]), "nothing overlaps"),
+        (for_one_user, "Ask for `gpu.current_stream()` at each hand-over"),
+        (keeping_the_last, "`del` the name"),
+        (partial(for_one_user, waits=False), "if its user goes on in another stream"),
+        (lambda batches, gpu: list(batches), "not a tensor on the device"),
+        (lambda batches, gpu: 3, "TypeError"),
+        (lambda batches, gpu: reversed(list(n13.one_ahead(batches, gpu))), "in order, got 5, 4"),
+        (lambda batches, gpu: n13.one_ahead(list(batches) * 2, gpu), "there is no end"),
+    ],
+)
 def test_famous_wrong_prefetchers_are_told_what_is_wrong(wrong, says):
     verdict = n13.check_prefetch(wrong)
     assert verdict.status == "wrong" and says in verdict.message, verdict.message

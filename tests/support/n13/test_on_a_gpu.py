@@ -35,7 +35,10 @@ class Placed(TorchFunctionMode):
 class Stream:
     """Takes the calls of a torch.cuda.Stream."""
 
-    record_event, synchronize = (lambda self: object()), (lambda self: None)
+    def record_event(self):
+        return object()
+    def synchronize(self):
+        return None
 
     def wait_event(self, event):
         assert event is not None
@@ -52,7 +55,8 @@ def timed(work, cuda):
 @pytest.fixture
 def section(monkeypatch):
     """Return the names that the notebook's definitions make, on a torch.cuda of this file."""
-    clock, current = runs.ModelGPU(), [Stream()]
+    clock = runs.ModelGPU()
+    current = [Stream()]
 
     @contextmanager
     def stream(one):

@@ -10,7 +10,8 @@ from support.n13 import runs
 
 @pytest.mark.parametrize("chunks, depth", [(4, 2), (5, 3), (3, 1)])
 def test_in_whatever_order_the_streams_get_on_each_result_is_in_its_place(chunks, depth):
-    gpu, x = PretendGPU(), torch.arange(float(chunks))[:, None]
+    gpu = PretendGPU()
+    x = torch.arange(float(chunks))[:, None]
     StreamPipeline(lambda x: x + 1, chunks, device=gpu, depth=depth)(gpu.host(x, "rows"))
     truth = [str(i) for i in range(chunks)]
     contents = {Region("rows", 4 * i, 4 * i + 4): str(i) for i in range(chunks)}

@@ -30,7 +30,8 @@ def test_the_warm_up_is_as_fast_as_gpipe_and_with_one_forward_less_a_long_step_i
 def test_with_the_warm_up_a_rank_never_waits_from_its_first_backward_to_its_last_forward_with_less_it_does(message):
     def waiting(ahead):
         table = with_warm_up("", 30, ahead)
-        rows, ranks = [table.actions(rank) for rank in range(4)], []
+        rows = [table.actions(rank) for rank in range(4)]
+        ranks = []
         for rank, _, _, action, _ in waits_for(table, communicate=message):
             ops = [one.op for one in rows[rank]]
             steady = range(ops.index("B") + 1, len(ops) - ops[::-1].index("F"))

@@ -45,10 +45,13 @@ def test_a_run_is_drawn_beside_its_prediction_two_steps_side_by_side_and_a_forgo
 
 
 def test_waiting_stages_have_the_gradients_of_their_layers():
-    stage, x = runs.waiting_stages(1, 0.0)[0], torch.ones(3, 4, requires_grad=True)
+    stage = runs.waiting_stages(1, 0.0)[0]
+    x = torch.ones(3, 4, requires_grad=True)
     stage(x).sum().backward()
     y = x.detach().clone().requires_grad_()
-    weight, grad, x_grad = stage.linear.weight, stage.linear.weight.grad, x.grad
+    weight = stage.linear.weight
+    grad = stage.linear.weight.grad
+    x_grad = x.grad
     stage.linear.zero_grad()
     stage.linear(y).sum().backward()
     torch.testing.assert_close((weight.grad, y.grad), (grad, x_grad))
@@ -65,10 +68,12 @@ def test_torchs_order_is_ours(maker):
 
 
 def test_receives_that_block_cost_torchs_rows_half_as_much_again_and_late_ones_nothing():
-    seconds, rows = {"F": 0.5, "B": 1.0}, runs.torch_rows(4, 2, 2)
+    seconds = {"F": 0.5, "B": 1.0}
+    rows = runs.torch_rows(4, 2, 2)
     only = [[step for step in row if step[0] in "FB"] for row in rows]
-    assert only == [[(a.op, a.stage, a.micro_batch) for a in makers.interleaved_one_f_one_b(4, 2, 2).actions(r)]
-                    for r in range(2)]  # fmt: skip
+    assert only == [
+        [(a.op, a.stage, a.micro_batch) for a in makers.interleaved_one_f_one_b(4, 2, 2).actions(r)] for r in range(2)
+    ]
     assert runs.predicted_end(rows, seconds) == 20
     assert runs.predicted_end(runs.torch_rows(4, 2, 2, defer=True), seconds) == 13.5
     assert simulate(makers.interleaved_one_f_one_b(4, 2, 2), 0.5, 1).makespan == 13.5

@@ -30,6 +30,7 @@ def test_plans_name_the_fastest_that_fits_equal_losses_one_curve_and_a_run_that_
     assert "one curve, never 1e-9 apart" in alt_text(n15.draw_same({"a": one, "b": [x + 1e-12 for x in one]}))
     assert "different curves, up to 1e-01 apart" in alt_text(n15.draw_same({"a": one, "b": [2.0, 1.1, 0.5]}))
     refuses(ValueError, "of one length, not {'a': 3, 'b': 1}", n15.draw_same, {"a": one, "b": [1.0]})
-    falling, flat = [2.5, 1.0, 0.3], [2.5, 2.3, 2.3]
+    falling = [2.5, 1.0, 0.3]
+    flat = [2.5, 2.3, 2.3]
     assert "learns nothing: 2.3 after 3 steps, not 0.3" in alt_text(n15.draw_deals(falling, flat))
     assert "learns too" in alt_text(n15.draw_deals(falling, falling))

@@ -53,7 +53,8 @@ def test_costs_read_from_a_simulated_run_are_its_own_and_another_order_than_the_
 
 def test_a_layer_has_the_same_weights_in_whatever_it_is_made_and_no_other_generator_is_touched() -> None:
     before = torch.get_rng_state()
-    whole, meta = n15.tower(2, 4), n15.tower_on_meta(2, 4)
+    whole = n15.tower(2, 4)
+    meta = n15.tower_on_meta(2, 4)
     part = n15.fill(meta[2:], 2)
     assert torch.equal(before, torch.get_rng_state())
     assert whole(torch.zeros(3, 1, 8, 8, dtype=torch.float64)).shape == (3, 10)

@@ -37,6 +37,7 @@ class Stream:
 
     def record_event(self):
         return object()
+
     def synchronize(self):
         return None
 

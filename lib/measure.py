@@ -18,6 +18,16 @@ from typing import Any, TypeAlias
 import torch
 
 from lib.arguments import integer, seconds_above_zero
+from lib.runtime.device import (
+    accelerators,
+    active_bytes,
+    current_stream,
+    locate,
+    reset_peak,
+    synchronize,
+    timed_event,
+    use_device,
+)
 from lib.text import format_bytes, format_time, plural, table
 
 Device: TypeAlias = torch.device | int | str
@@ -236,7 +246,7 @@ class MemoryWatch:
 
 
 @dataclass
-class CudaPeak:
+class DevicePeak:
     """Hold the most bytes that torch's tensors took on a GPU, and how many of them were not there before.
 
     Both are None until the body has ended, and for good on a machine without a GPU.
@@ -247,24 +257,27 @@ class CudaPeak:
 
 
 @contextlib.contextmanager
-def cuda_peak(device: Device | None = None) -> Iterator[CudaPeak]:
-    """Measure the peak of torch's memory on a CUDA device in the body of a `with`; nothing without a GPU.
+def device_peak(device: Device | None = None) -> Iterator[DevicePeak]:
+    """Measure the peak of torch's memory on a GPU in the body of a `with`; nothing where there is none.
 
-    They are torch's active bytes, whose peak it resets; the CUDA context and cached blocks come on top. (A block that
-    Python has let go and a stream still uses counts, until that is done: not so in torch.cuda.max_memory_allocated.)
+    device: the current GPU by default. What counts are torch's active bytes, whose peak is reset; the driver's own
+    memory and cached blocks come on top. A block that Python has let go counts as long as a stream still uses it,
+    unlike in torch.cuda.max_memory_allocated. Raises what `compare` raises for a device that is not there.
     """
-    peak = CudaPeak()
-    if not torch.cuda.is_available():
+    peak = DevicePeak()
+    here = accelerators()
+    if not here:
         yield peak
         return
-    torch.cuda.synchronize(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_stats(device).get("active_bytes.all.current", 0)
+    gpu = locate(torch.device(here[0].type if device is None else device))
+    synchronize(gpu)
+    reset_peak(gpu)
+    before = active_bytes(gpu, "current")
     try:
         yield peak
     finally:
-        torch.cuda.synchronize(device)
-        peak.allocated = torch.cuda.memory_stats(device).get("active_bytes.all.peak", 0)
+        synchronize(gpu)
+        peak.allocated = active_bytes(gpu, "peak")
         peak.extra = peak.allocated - before
 
 
@@ -348,8 +361,8 @@ def measure(
 ) -> Timing:
     """Time `function()` for `repeats` runs, after `warmup` runs that do not count.
 
-    device: where the work runs. On a CUDA device, CUDA events time it (work on other streams counts only if
-    the current stream waits for it); otherwise, and by default, perf_counter. Raises what `compare` raises.
+    device: where the work runs. On a GPU two events time it (work on other streams counts only if the current stream
+    waits for it); otherwise, and by default, perf_counter. Raises what `compare` raises.
     """
     return compare({"": function}, warmup=warmup, repeats=repeats, device=device)[""]
 
@@ -359,8 +372,8 @@ def compare(
 ) -> Comparison:
     """Time several functions in turns, A B C A B C …, so that a busy machine is unfair to none of them.
 
-    Raises ValueError for no functions, a negative warmup, repeats below 1, a device that is neither cpu nor
-    cuda; TypeError for what cannot be called; RuntimeError for a CUDA device that this machine does not have.
+    Raises ValueError for no functions, a negative warmup, repeats below 1, a device that is no CPU and has no streams;
+    TypeError for what cannot be called; RuntimeError for a device that this machine does not have.
     """
     warmup = integer("warmup", warmup, at_least=0)
     repeats = integer("repeats", repeats, at_least=1)
@@ -393,19 +406,15 @@ def _stopwatch(device: Device | None) -> tuple[str, str, Callable[[Callable[[], 
     place = torch.device("cpu" if device is None else device)
     if place.type == "cpu":
         return "cpu", "perf_counter", wall_seconds
-    if place.type != "cuda":
-        raise ValueError(f"device must be cpu or cuda, not {str(place)!r}")
-    if not torch.cuda.is_available():
-        raise RuntimeError(f"torch sees no CUDA device here, so nothing can run on {str(place)!r}; leave device out")
+    gpu = locate(place)
 
-    def cuda_seconds(function: Callable[[], object]) -> float:
-        with torch.cuda.device(place):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()  # what was launched before must not count
-            start.record()
+    def seconds_between_events(function: Callable[[], object]) -> float:
+        with use_device(gpu):
+            synchronize(gpu)  # what was launched before must not count
+            start = timed_event(current_stream(gpu))
             function()
-            end.record()
+            end = timed_event(current_stream(gpu))
             end.synchronize()
-            return float(start.elapsed_time(end)) / 1e3
+            return start.elapsed_time(end) / 1e3
 
-    return str(place), "cuda events", cuda_seconds
+    return str(place), f"{place.type} events", seconds_between_events

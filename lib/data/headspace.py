@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
-
 from lib.arguments import integer, seconds_above_zero
 from lib.measure import usable_cores
+from lib.runtime.device import synchronize_used
 from lib.text import format_time, plural, unit_for
 
 SLACK = 1.1  # a gain below this factor is within what two measurements of the same thing differ by
@@ -111,7 +110,7 @@ def headspace(
     """Measure the step on cached batches, the loader alone, and both; the result says what limits.
 
     step: called with one batch. It really trains, about 2 · batches times: measure before training, or on a copy of the
-    model. It must leave the batch as it is. Work on a GPU is waited for where a time is taken, if CUDA is in use.
+    model. It must leave the batch as it is. Work on a GPU is waited for where a time is taken, if one is in use.
     batches: how many each of the three times is the mean of; fewer where an epoch has fewer. One a worker goes before
     and isn't counted, so neither are the start of workers and what the first steps set up. cached: how many are kept.
     ranks, cores: for the arithmetic of a node; cores are those of all ranks, by default the ones this process may use.
@@ -144,8 +143,7 @@ def headspace(
             raise TypeError(f"step returned a {type(done).__name__}: it hasn't run; write it without yield or async")
 
     def now() -> float:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # steps return before the GPU has done them
-            torch.cuda.synchronize()
+        synchronize_used()  # a step returns before a GPU has done it
         return clock()
 
     def seconds(source: Any, use: Callable[[Any], None]) -> float:

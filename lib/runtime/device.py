@@ -8,9 +8,10 @@ torch brings another one. `torch.get_device_module(device)` finds it, and `devic
 argument. torch.accelerator would save that look-up, but it knows only one kind of accelerator in a process, and there
 may be two: a simulated one beside CUDA.
 
-What a module must have to be of use here, with the meaning that it has in torch.cuda: Stream, Event, stream,
-current_stream, synchronize, device, device_count, current_device, default_generators. One without streams is treated
-like a CPU: torch.mps has a single queue, in which nothing overlaps.
+What a module must have to be of use here, with the meaning that it has in torch.cuda: is_available, is_initialized,
+device_count, current_device, device, Stream, Event, stream, current_stream, synchronize, default_generators; for peaks
+of memory memory_stats and reset_peak_memory_stats. A device without streams is treated like a CPU: torch.mps has a
+single queue, in which nothing overlaps.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ def record_stream(tensor: Tensor, stream: AbstractStream) -> None:
         tensor.record_stream(stream)
 
 
-def timed_event(stream: torch.Stream) -> torch.Event:
-    """Put an event into the stream; it notes when the device comes to it."""
+def timed_event(stream: AbstractStream) -> torch.Event:
+    """Put an event into the stream of an accelerator; it notes when the device comes to it."""
+    assert on_accelerator(stream)
     event: torch.Event = _module(stream.device).Event(enable_timing=True)
     event.record(stream)
     return event
@@ -123,6 +125,23 @@ def timed_event(stream: torch.Stream) -> torch.Event:
 def get_device(stream: AbstractStream) -> torch.device:
     """Return the device that the stream belongs to."""
     return stream.device if on_accelerator(stream) else torch.device("cpu")
+
+
+def locate(device: torch.device) -> torch.device:
+    """Return an accelerator that is here, with its number.
+
+    Raises ValueError for a device that has no streams, RuntimeError for one that torch does not see here.
+    """
+    if not has_streams(device):
+        raise ValueError(f"device must be cpu or cuda, or another accelerator with streams, not {str(device)!r}")
+    module = _module(device)
+    kind = device.type.upper()
+    if not module.is_available():
+        raise RuntimeError(f"torch sees no {kind} device here, so there is no {str(device)!r}; use 'cpu'")
+    index = module.current_device() if device.index is None else device.index
+    if index >= module.device_count():
+        raise RuntimeError(f"there is no {str(device)!r}: torch sees {module.device_count()} {kind} device(s)")
+    return torch.device(device.type, index)
 
 
 def with_index(device: torch.device) -> torch.device:
@@ -152,19 +171,48 @@ def default_generator(device: torch.device) -> torch.Generator:
     return generator
 
 
-def accelerators() -> list[torch.device]:
-    """Return the accelerators to compute on where nobody names a device, all of one kind; empty without any.
+def active_bytes(device: torch.device, which: str) -> int:
+    """Return the bytes of tensors on an accelerator: "current", or the "peak" since reset_peak(device)."""
+    found: int = _module(device).memory_stats(device).get(f"active_bytes.all.{which}", 0)
+    return found
 
-    CUDA's come first: torch.accelerator alone would hide them once a process has loaded a simulated device.
+
+def reset_peak(device: torch.device) -> None:
+    """Let the peak of an accelerator's bytes begin anew."""
+    _module(device).reset_peak_memory_stats(device)
+
+
+# ---- where nobody names a device
+
+
+def _kinds() -> list[torch.device]:
+    """Return the kinds of accelerators with streams that may be here.
+
+    CUDA comes first: torch.accelerator names one kind only, and once a process has loaded a simulated device, it is
+    that one.
     """
     kinds = [torch.device("cuda")]
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is not None:
-        kinds.append(found)
-    for kind in filter(has_streams, kinds):
-        if count := _module(kind).device_count():
-            return [torch.device(kind.type, k) for k in range(count)]
+    other = torch.accelerator.current_accelerator()
+    if other is not None and other.type != "cuda" and has_streams(other):
+        kinds.append(other)
+    return kinds
+
+
+def accelerators() -> list[torch.device]:
+    """Return the accelerators that torch sees here, all of one kind; empty without any."""
+    for kind in _kinds():
+        module = _module(kind)
+        if module.is_available():
+            return [torch.device(kind.type, number) for number in range(module.device_count())]
     return []
+
+
+def synchronize_used() -> None:
+    """Wait for the current accelerator of each kind that this process has used; open none that it has not."""
+    for kind in _kinds():
+        module = _module(kind)
+        if module.is_initialized():
+            module.synchronize()
 
 
 # ---- torchgpipe's names, from when CUDA was the only accelerator

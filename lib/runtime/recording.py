@@ -93,9 +93,8 @@ def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[torch.E
     within the shortest time, and the middle of that time.
     """
     tries = []
-    stream = current_stream(device)
-    assert on_accelerator(stream)
     with use_device(device):
+        stream = current_stream(device)
         for _ in range(8):
             asked = recorder.now()
             event = timed_event(stream)

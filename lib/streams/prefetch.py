@@ -34,8 +34,8 @@ class DevicePrefetcher(Generic[T]):
     device holds 2 · depth batches at most. Give the loader pin_memory=True: what is not pinned is pinned here, which
     takes the time of the calling thread. A loader must not write into a tensor that it has handed out.
 
-    Raises ValueError for a depth below 1 or an unknown device, RuntimeError for CUDA where there is none, TypeError
-    for what is no iterable.
+    Raises ValueError for a depth below 1 or a device without streams, RuntimeError for a device that is not there,
+    TypeError for what is no iterable.
     """
 
     def __init__(self, loader: Iterable[T], device: str | int | torch.device | GPU, depth: int = 2) -> None:
@@ -44,16 +44,20 @@ class DevicePrefetcher(Generic[T]):
         self.loader = loader
         self.depth = integer("depth", depth, at_least=1)
         self._gpu = find_gpu(device)
-        self._stream: Any = self._gpu and self._gpu.new_stream("copy")
+        self._stream: Any = None if self._gpu is None else self._gpu.new_stream("copy")
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self.loader) if self._gpu is None else self._prefetch(self._gpu)
+        if self._gpu is None:
+            return iter(self.loader)
+        return self._prefetch(self._gpu)
 
     def _prefetch(self, gpu: GPU) -> Iterator[T]:
-        batches, ready, used = self._copies(gpu), deque[_Ready](), deque[Any]()
+        batches = self._copies(gpu)
+        ready = deque[_Ready]()  # copied ahead, or on their way
+        used = deque[Any]()  # an event behind each step that may still run
         more = True
         while True:
             while more and len(ready) < self.depth:

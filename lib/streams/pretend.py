@@ -53,15 +53,21 @@ class Block:
     """A piece of memory: its name, its place, its bytes, and the streams that `record_stream` named."""
 
     def __init__(self, name: str, on_device: bool, size: int, stream: str, pinned: bool = False) -> None:
-        self.name, self.on_device, self.size, self.stream, self.pinned = name, on_device, size, stream, pinned
+        self.name = name
+        self.on_device = on_device
+        self.size = size
+        self.stream = stream  # to whose pool it goes back
+        self.pinned = pinned
         self.users: set[str] = set()
 
 
 class PretendEvent:
-    """Stand in for torch.cuda.Event."""
+    """Stand in for torch.Event."""
 
     def __init__(self, gpu: PretendGPU, number: int, label: str) -> None:
-        self.gpu, self.number, self.label = gpu, number, label
+        self.gpu = gpu
+        self.number = number
+        self.label = label
 
     def synchronize(self) -> None:
         """Let the host wait."""
@@ -69,10 +75,11 @@ class PretendEvent:
 
 
 class PretendStream:
-    """Stand in for torch.cuda.Stream."""
+    """Stand in for torch.Stream."""
 
     def __init__(self, gpu: PretendGPU, name: str) -> None:
-        self.gpu, self.name = gpu, name
+        self.gpu = gpu
+        self.name = name
 
     def record_event(self) -> PretendEvent:
         """Put an event behind what is in the stream now."""
@@ -103,7 +110,9 @@ class PretendStream:
 
 # ---- the GPU itself
 
+_UNIT = 512  # CUDA's allocator hands out multiples of this many bytes
 _READERS = {"item", "tolist", "numpy", "equal", "allclose", "__bool__", "__float__", "__int__", "__repr__"}
+_IS_CPU = Tensor.is_cpu.__get__  # type: ignore[attr-defined]
 _IS_CUDA = Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
@@ -114,7 +123,7 @@ class PretendGPU:
     ValueError for others.
     """
 
-    device = torch.device("cuda")
+    device = torch.device("cuda")  # what it stands in for: code that says .to("cuda") runs on it
 
     def __init__(self, forgets: Collection[str] = ()) -> None:
         known = {"wait_event", "wait_stream", "record_stream"}
@@ -124,11 +133,12 @@ class PretendGPU:
         self.operations: list[Operation] = []
         self.forgets = frozenset(forgets)
         self._current = PretendStream(self, "compute")
-        self.events, self.last = 0, dict[str, str]()  # events so far; the last launch of each stream
+        self.events = 0  # so far
+        self.last: dict[str, str] = {}  # the last launch of each stream
         self._clocks = Clocks()
-        self._names = ("".join(letters) for size in count(1) for letters in product(ascii_uppercase, repeat=size))
+        self._names = _letters()
         self._staged = count(1)
-        self._free: list[tuple[Block, VectorClock]] = []
+        self._free: list[tuple[Block, VectorClock]] = []  # with what its users must have done
         self._labels: list[str] = []
         self._open: int | None = None  # the number of the launch that a span is making
 
@@ -143,7 +153,8 @@ class PretendGPU:
     @contextmanager
     def use_stream(self, stream: PretendStream) -> Iterator[None]:
         """Make a stream the current one."""
-        outside, self._current = self._current, stream
+        outside = self._current
+        self._current = stream
         try:
             yield
         finally:
@@ -174,33 +185,43 @@ class PretendGPU:
         return self._new(x, on_device=False, name=name, pinned=pinned)
 
     def _new(self, data: Tensor, *, on_device: bool, name: str = "", pinned: bool = False) -> PretendTensor:
-        size = -(-data.untyped_storage().nbytes() // 512) * 512 or 512
-        block = self._take(size) if on_device else Block(name or f"host {next(self._names)}", False, size, HOST, pinned)
-        return self._wrap(data, block)
+        size = max(1, -(-data.untyped_storage().nbytes() // _UNIT)) * _UNIT
+        if on_device:
+            return self._wrap(data, self._take(size))
+        return self._wrap(data, Block(name or f"host {next(self._names)}", False, size, HOST, pinned))
 
     def _wrap(self, data: Tensor, block: Block) -> PretendTensor:
         tensor = data.as_subclass(PretendTensor)
-        tensor.gpu, tensor.block = self, block
+        tensor.gpu = self
+        tensor.block = block
         return tensor
 
     def _take(self, size: int) -> Block:
-        host = self._clocks.lanes[HOST]
-        for place, (block, known) in enumerate(self._free):
-            done = all(host.get(lane, 0) >= time for lane, time in known.items())
-            if block.size == size and block.stream == self._current.name and done:
-                del self._free[place]
-                break
-        else:
+        block = self._reused(size)
+        if block is None:
             block = Block(next(self._names), True, size, self._current.name)
+        # the tensors hold this one: when the last of them is gone, the block goes back
         handle = Block(block.name, True, size, block.stream)
         self.operations.append(Operation("allocate", block.stream, block.name))
         weakref.finalize(handle, self._give_back, block, handle.users)
         return handle
 
+    def _reused(self, size: int) -> Block | None:
+        """Take a block of the current stream's pool whose users the host knows to be done; None without one."""
+        host = self._clocks.lanes[HOST]
+        for place, (block, users) in enumerate(self._free):
+            done = all(host.get(lane, 0) >= time for lane, time in users.items())
+            if block.size == size and block.stream == self._current.name and done:
+                del self._free[place]
+                return block
+        return None
+
     def _give_back(self, block: Block, users: set[str]) -> None:
         self.operations.append(Operation("free", HOST, block.name))
-        clocks = self._clocks.lanes
-        self._free.append((block, {lane: clocks.get(lane, {}).get(lane, 0) for lane in users - {block.stream}}))
+        until: VectorClock = {}  # how far the other streams must be, before the block may be given away
+        for lane in users - {block.stream}:
+            until[lane] = self._clocks.lanes.get(lane, {}).get(lane, 0)
+        self._free.append((block, until))
 
     def issue(self, op: Operation) -> None:
         """Write down one operation."""
@@ -222,7 +243,10 @@ class PretendGPU:
 
     def run(self, func: Any, ours: list[PretendTensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function of torch on these tensors, and write down what it does to memory."""
-        name, x = getattr(func, "__name__", ""), ours[0]
+        name = getattr(func, "__name__", "")
+        x = ours[0]
+        if func == _IS_CPU:
+            return not x.block.on_device
         if func == _IS_CUDA:
             return x.block.on_device
         if name == "is_pinned":
@@ -245,8 +269,10 @@ class PretendGPU:
         return self._compute(func, name, ours, args, kwargs)
 
     def _copy(self, source: PretendTensor, target: PretendTensor, non_blocking: bool) -> None:
-        to_device, from_device = target.block.on_device, source.block.on_device
-        lane, label = self._current.name if to_device or from_device else HOST, f"copy of {source.block.name}"
+        to_device = target.block.on_device
+        from_device = source.block.on_device
+        lane = self._current.name if to_device or from_device else HOST
+        label = f"copy of {source.block.name}"
         reads = _region(source)
         if non_blocking and to_device and not (from_device or source.block.pinned):
             # CUDA's call returns once pageable memory is read into a pinned buffer of its own: staged, not done. The
@@ -265,8 +291,8 @@ class PretendGPU:
             self._current.synchronize()
         result = func(*args, **kwargs)
         blocks = {x.untyped_storage().data_ptr(): x.block for x in ours}
-        written = [args[0]] if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) else []
-        writes = [_region(x) for x in written if isinstance(x, PretendTensor)]
+        in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        writes = [_region(args[0])] if in_place and isinstance(args[0], PretendTensor) else []
 
         def wrap(y: Any) -> Any:
             if not isinstance(y, Tensor) or isinstance(y, PretendTensor):
@@ -287,17 +313,25 @@ class PretendGPU:
 def _region(x: PretendTensor) -> Region:
     with torch._C.DisableTorchFunctionSubclass():
         start = x.storage_offset() * x.element_size()
-        size = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+        last = sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))  # its distance from the first
+        size = last + 1 if x.numel() else 0
         return Region(x.block.name, int(start), int(start + size * x.element_size()))
 
 
 def _target(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     """Return True for a move to the device, False for one to the host, None where .to() only changes the dtype."""
     if name != "to":
-        return name == "cuda"
+        return name != "cpu"
     asked = [*args[1:2], kwargs.get("device")]
     place = next((x for x in asked if isinstance(x, (str, torch.device))), None)
-    return None if place is None else torch.device(place).type == "cuda"
+    return None if place is None else torch.device(place).type != "cpu"
+
+
+def _letters() -> Iterator[str]:
+    """Yield A to Z, AA, AB and so on."""
+    for size in count(1):
+        for letters in product(ascii_uppercase, repeat=size):
+            yield "".join(letters)
 
 
 def _once(*regions: Region) -> tuple[Region, ...]:

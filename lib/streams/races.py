@@ -47,13 +47,23 @@ class Operation:
 
     def __str__(self) -> str:
         if self.kind == "launch":
-            read, written = (", ".join(dict.fromkeys(r.block for r in rs)) for rs in (self.reads, self.writes))
-            memory = " -> ".join(part for part in (read, written) if part)
+            memory = " -> ".join(names for names in (_blocks(self.reads), _blocks(self.writes)) if names)
             label = "copy" if self.label.startswith("copy of") else self.label  # of what: that follows
             return f"{self.lane:<9} {label:<5} {memory}".rstrip()
-        does = {"record": "records", "wait": "waits for", "synchronize": "stands still until"}
-        does |= {"allocate": "takes", "free": "drops"}
-        return f"{self.lane:<9} {does[self.kind]} {self.label or f'event {self.event}'}"
+        return f"{self.lane:<9} {_DOES[self.kind]} {self.label or f'event {self.event}'}"
+
+
+_DOES = {
+    "record": "records",
+    "wait": "waits for",
+    "synchronize": "stands still until",
+    "allocate": "takes",
+    "free": "drops",
+}
+
+
+def _blocks(regions: Sequence[Region]) -> str:
+    return ", ".join(dict.fromkeys(region.block for region in regions))
 
 
 def without(operations: Sequence[Operation], number: int) -> list[Operation]:
@@ -92,8 +102,8 @@ class Clocks:
 
     def issue(self, op: Operation) -> VectorClock:
         """Take one operation into account, and return what is known to be done when it starts (it itself included)."""
-        clock, host = self.lanes.setdefault(op.lane, {}), self.lanes[HOST]
-        learn(clock, host)  # nothing starts before it is launched
+        clock = self.lanes.setdefault(op.lane, {})
+        learn(clock, self.lanes[HOST])  # nothing starts before the host has launched it
         if op.kind == "launch":
             clock[op.lane] = clock.get(op.lane, 0) + 1
         elif op.event is not None and op.kind == "record":
@@ -114,7 +124,8 @@ class Race:
     block: str
 
     def __str__(self) -> str:
-        a, b = self.earlier, self.later
+        a = self.earlier
+        b = self.later
         return (
             f"{b.label} ({b.lane}) {_verb(b, self.block)} {self.block} while {a.label} ({a.lane}) may still "
             f"{_verb(a, self.block, still=True)} it: nothing lets {b.label} wait for {a.label}"
@@ -122,8 +133,8 @@ class Race:
 
 
 def _verb(op: Operation, block: str, still: bool = False) -> str:
-    writes = any(region.block == block for region in op.writes)
-    return ("write" if writes else "read") + ("" if still else "s")
+    verb = "write" if any(region.block == block for region in op.writes) else "read"
+    return verb if still else f"{verb}s"
 
 
 def happens_before(operations: Sequence[Operation]) -> dict[int, VectorClock]:
@@ -141,9 +152,11 @@ def _conflict(a: Operation, b: Operation) -> Region | None:
 
 def find_races(operations: Sequence[Operation]) -> list[Race]:
     """Return all pairs of launches that race, in the order of the list."""
-    known, races = happens_before(operations), []
+    known = happens_before(operations)
+    races = []
     for a, b in combinations(known, 2):
-        first, second = operations[a], operations[b]
+        first = operations[a]
+        second = operations[b]
         ordered = known[b].get(first.lane, 0) >= known[a][first.lane]
         if not ordered and (region := _conflict(first, second)):
             races.append(Race(a, b, first, second, region.block))

@@ -50,9 +50,9 @@ class StreamPipeline:
     needs for one. No gradients. The call returns when all is done, and its result is in pinned memory. Pin x for copies
     that overlap; else each chunk is pinned in turn. Within a `with Recorder():` the three lanes become a Trace.
 
-    device: cuda, or cpu, where chunks just follow each other. Raises ValueError for chunks or depth below 1, and for a
-    stage that changes the number of rows; TypeError for what is neither tensor nor tuple of tensors; RuntimeError for
-    CUDA where there is none.
+    device: cuda, another accelerator with streams, or cpu, where chunks just follow each other. Raises ValueError for
+    chunks or depth below 1, a device without streams, and a stage that changes the number of rows; TypeError for what
+    is neither tensor nor tuple of tensors; RuntimeError for a device that is not there.
     """
 
     def __init__(
@@ -64,14 +64,16 @@ class StreamPipeline:
         self.chunks = integer("chunks", chunks, at_least=1)
         self.depth = integer("depth", depth, at_least=1)
         self._gpu = find_gpu(device)
-        self._in: Any = self._gpu and self._gpu.new_stream("copy in")
-        self._out: Any = self._gpu and self._gpu.new_stream("copy out")
+        self._in: Any = None if self._gpu is None else self._gpu.new_stream("copy in")
+        self._out: Any = None if self._gpu is None else self._gpu.new_stream("copy out")
 
     @torch.no_grad()
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
         """Return stage(input), on the host."""
         batches = scatter(input, self.chunks)
-        return self._on_cpu(batches) if self._gpu is None else self._streamed(self._gpu, batches)
+        if self._gpu is None:
+            return self._on_cpu(batches)
+        return self._streamed(self._gpu, batches)
 
     def _on_cpu(self, batches: Sequence[Batch]) -> TensorOrTensors:
         outputs = []
@@ -83,22 +85,26 @@ class StreamPipeline:
 
     def _streamed(self, gpu: GPU, batches: Sequence[Batch]) -> TensorOrTensors:
         compute: Any = gpu.current_stream()
-        slots, results, row = list[_Slot](), list[Tensor](), 0
+        slots: list[_Slot] = []
+        results: list[Tensor] = []
         rows = sum(len(batch[0]) for batch in batches)
+        row = 0
         try:
             with gpu.use_stream(self._in):  # the first chunk is the largest
                 for batch in batches[: self.depth]:
                     slots.append(_Slot(tuple(gpu.empty_like(x) for x in batch)))
-            if any(x.is_cuda for x in batches[0]):
+            if not all(x.is_cpu for x in batches[0]):
                 self._in.wait_stream(compute)  # which may still be writing it
             for i, batch in enumerate(batches):
                 slot = slots[i % self.depth]
                 ready = [pinned(x) for x in batch]  # before the span: it is the host's work, and no copy
+
                 if i >= self.depth:
                     self._in.wait_event(slot.free)  # [2]
                 with gpu.use_stream(self._in), gpu.span(self._in, "copy in", f"C{i}", "copy"):
                     pairs = zip(ready, slot.buffers, strict=True)
                     views = tuple(to[: len(x)].copy_(x, non_blocking=True) for x, to in pairs)
+
                 compute.wait_event(self._in.record_event())  # [1]
                 if i >= self.depth:
                     compute.wait_event(slot.fetched)  # [4]
@@ -109,12 +115,14 @@ class StreamPipeline:
                     slot.outputs = Batch(self.stage(views[0] if batch.atomic else views))
                 _check_rows(slot.outputs, batch[0])
                 computed = compute.record_event()
+
                 self._out.wait_event(computed)  # [3]
                 if not results:
                     results = [gpu.pinned((rows, *y.shape[1:]), y.dtype) for y in slot.outputs]
                 with gpu.use_stream(self._out), gpu.span(self._out, "copy out", f"D{i}", "copy"):
                     _fetch(slot.outputs, results, row)
                 slot.fetched = self._out.record_event()
+
                 # a stage that returns its input, or a view of it: the buffer is read until it has been fetched
                 shared = any(_memory(y) == _memory(x) for y in slot.outputs for x in slot.buffers)
                 slot.free = slot.fetched if shared else computed
@@ -123,7 +131,9 @@ class StreamPipeline:
             for stream in (self._in, compute, self._out):
                 stream.synchronize()
         assert slots[0].outputs is not None
-        return results[0] if slots[0].outputs.atomic else tuple(results)
+        if slots[0].outputs.atomic:
+            return results[0]
+        return tuple(results)
 
 
 def _fetch(outputs: Batch, results: Sequence[Tensor], row: int) -> None:

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from lib.measure import compare, cuda_peak, machine_card, measure
+from lib.measure import compare, device_peak, machine_card, measure
 
 
 def product(size: int) -> torch.Tensor:
@@ -14,7 +14,8 @@ def product(size: int) -> torch.Tensor:
 
 
 def test_events_time_the_work_not_its_launch_and_not_what_was_launched_before() -> None:
-    small, large = product(64), product(8192)
+    small = product(64)
+    large = product(8192)
     timings = compare({"small": lambda: small @ small, "large": lambda: large @ large}, repeats=5, device="cuda")
     assert timings["large"].clock == "cuda events"
     assert timings.ratio("large", "small") > 2, "both launches cost the CPU the same"
@@ -28,23 +29,27 @@ def test_events_time_the_work_not_its_launch_and_not_what_was_launched_before() 
 
 def test_the_peak_is_that_of_the_body_also_of_one_that_raises() -> None:
     kept = torch.zeros(1_000_000, device="cuda")  # 4 MB that were there before
-    with cuda_peak("cuda") as peak:
+    with device_peak("cuda") as peak:
         torch.zeros(25_000_000, device="cuda")  # 100 MB, gone at once
-    assert peak.allocated is not None and peak.extra is not None
-    assert 100_000_000 <= peak.extra < 110_000_000 and peak.allocated >= peak.extra + kept.nbytes
+    assert peak.allocated is not None
+    assert peak.extra is not None
+    assert 100_000_000 <= peak.extra < 110_000_000
+    assert peak.allocated >= peak.extra + kept.nbytes
 
     def fails(elements: int) -> None:
         torch.zeros(elements, device="cuda")
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), cuda_peak() as peak:
+    with pytest.raises(ZeroDivisionError), device_peak() as peak:
         fails(25_000_000)
-    assert peak.extra is not None and peak.extra >= 100_000_000
+    assert peak.extra is not None
+    assert peak.extra >= 100_000_000
 
 
 def test_the_card_names_the_gpu() -> None:
     card = machine_card()
-    assert card.gpu == card.device == torch.cuda.get_device_name() and card.cuda == torch.version.cuda
+    assert card.gpu == card.device == torch.cuda.get_device_name()
+    assert card.cuda == torch.version.cuda
     assert f"gpu    {card.gpu}" in str(card)
     assert card.driver is None or card.driver[0].isdigit()
     assert os.sep + "proc" not in str(card)

@@ -9,8 +9,18 @@ from torch import nn
 
 from lib.pipeline import GPipe, Pipeline
 from lib.pipeline.copy import Copy, Wait
-from lib.runtime import device as streams
-from lib.runtime.device import CPUStream, current_stream, get_device, is_cuda, new_stream, use_stream, wait_stream
+from lib.runtime.device import (
+    CPUStream,
+    current_stream,
+    default_stream,
+    get_device,
+    new_stream,
+    on_accelerator,
+    record_stream,
+    use_device,
+    use_stream,
+    wait_stream,
+)
 from lib.timeline import Recorder
 from tests.gpu.common import MODES, First, Last, Slow, assert_equal_gradients, memory_at_rest
 
@@ -77,7 +87,8 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
             y.sum().backward()
             assert torch.equal(y.bool().cpu(), x.grad.bool().cpu())
             outputs.append(y)
-        assert torch.equal(outputs[0], outputs[1]) and torch.equal(outputs[0], outputs[2])
+        assert torch.equal(outputs[0], outputs[1])
+        assert torch.equal(outputs[0], outputs[2])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -114,9 +125,12 @@ def test_checkpoints_and_dependencies_hold_the_peak_down():
     class Untied(Pipeline):
         dependencies = False
 
-    never, always, untied = peak("never"), peak("always"), peak("always", Untied)
+    never = peak("never")
+    always = peak("always")
+    untied = peak("always", Untied)
     assert never > 4 * 2 * 8, "micro-batches × partitions × activations"
-    assert always < never / 1.5 and always < untied < never
+    assert always < never / 1.5
+    assert always < untied < never
 
 
 def test_spans_of_a_gpu_are_the_times_of_its_streams():
@@ -144,10 +158,12 @@ def test_a_copy_overlaps_with_computing():
 
 def test_streams_of_a_gpu():
     stream = new_stream(GPU)
-    assert is_cuda(stream) and get_device(stream) == GPU and stream != streams.default_stream(GPU)
-    with streams.use_device(GPU), use_stream(stream):
+    assert on_accelerator(stream)
+    assert get_device(stream) == GPU
+    assert stream != default_stream(GPU)
+    with use_device(GPU), use_stream(stream):
         assert current_stream(GPU) == stream
-    assert current_stream(GPU) == streams.default_stream(GPU)
+    assert current_stream(GPU) == default_stream(GPU)
 
 
 @pytest.mark.parametrize("source", ["cpu", "new"])
@@ -168,7 +184,7 @@ def test_memory_that_another_stream_uses_is_not_given_away():
     x = torch.ones(1, device=GPU)
     address = x.data_ptr()
     stream = new_stream(GPU)
-    streams.record_stream(x, stream)
+    record_stream(x, stream)
     with use_stream(stream):
         torch.cuda._sleep(LONG)
     del x
@@ -182,7 +198,7 @@ def test_copy_and_wait_between_cpu_and_gpu(pair):
     streams = {"cpu": CPUStream, "gpu": current_stream(GPU), "new": new_stream(GPU)}
     prev, next = (streams[name] for name in pair.split())
     with use_stream(prev):
-        if is_cuda(prev):
+        if on_accelerator(prev):
             torch.cuda._sleep(LONG)
         x = torch.ones(100, device=get_device(prev), requires_grad=True)
     (y,) = Copy.apply(prev, next, x)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lib.measure import measure
 from lib.streams import DevicePrefetcher, StreamPipeline, device_span
-from lib.streams.gpu import CUDA
+from lib.streams.gpu import Accelerator
 from lib.timeline import Recorder, Trace, overlap_share
 from support import recordings
 from support.n13.checks import one_ahead
@@ -35,12 +35,17 @@ def test_a_prefetched_epoch_is_the_loaders_epoch_on_the_device(workers, pinned, 
         assert len(pairs) == len(prefetcher) == 7
         for ours, theirs in pairs:
             for x, y in zip(ours, theirs, strict=True):
-                assert x.is_cuda and torch.equal(x.cpu(), y)
+                assert x.is_cuda
+                assert torch.equal(x.cpu(), y)
 
 
-STAGES = {"a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
-    "a tuple": lambda x: (x * 2, x.sum(1)), "itself": lambda x: x, "a view": lambda x: x[:, 3:],
-    "in place": lambda x: x.mul_(2)}  # fmt: skip
+STAGES = {
+    "a model": nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)),
+    "a tuple": lambda x: (x * 2, x.sum(1)),
+    "itself": lambda x: x,
+    "a view": lambda x: x[:, 3:],
+    "in place": lambda x: x.mul_(2),
+}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -111,10 +116,13 @@ def run_epoch(batches, steps, cycles, *, ahead):
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
 def test_a_step_takes_the_longer_of_copy_and_compute(ratio):
-    batches, steps, warm = [torch.zeros(256 << 18).pin_memory() for _ in range(4)], 30, 10
+    batches = [torch.zeros(256 << 18).pin_memory() for _ in range(4)]
+    steps = 30
+    warm = 10
     copy = seconds(lambda: batches[0].to("cuda", non_blocking=True))
     cycles = round(ratio * copy / seconds(lambda: torch.cuda._sleep(10_000_000)) * 10_000_000)
-    compute, step = seconds(lambda: torch.cuda._sleep(cycles)), {}
+    compute = seconds(lambda: torch.cuda._sleep(cycles))
+    step = {}
     for ahead in (False, True):
         ends = [span.end for span in run_epoch(batches, steps, cycles, ahead=ahead).only(kind="compute")]
         step[ahead] = (ends[-1] - ends[warm]) / (steps - 1 - warm)  # without the filling of the pipeline
@@ -125,12 +133,14 @@ def test_a_step_takes_the_longer_of_copy_and_compute(ratio):
 def test_only_a_prefetcher_hides_the_copies():
     batches = [torch.zeros(2**25).pin_memory() for _ in range(3)]
     plain, ahead = (run_epoch(batches, 20, 5_000_000, ahead=how) for how in (False, True))
-    assert overlap_share(plain) < 0.1 and overlap_share(ahead) > 0.5
+    assert overlap_share(plain) < 0.1
+    assert overlap_share(ahead) > 0.5
 
 
 def test_chunks_overlap_and_the_number_says_so():
     x = torch.ones(16384, 4096, pin_memory=True)  # 256 MiB
-    on_device, back = x.cuda(), torch.empty_like(x, pin_memory=True)
+    on_device = x.cuda()
+    back = torch.empty_like(x, pin_memory=True)
     copy_in = seconds(lambda: on_device.copy_(x, non_blocking=True))
     copy_out = seconds(lambda: back.copy_(on_device, non_blocking=True))
     times = max(1, round(copy_in / seconds(lambda: on_device.sin())))  # computing takes about as long as the copy
@@ -142,7 +152,8 @@ def test_chunks_overlap_and_the_number_says_so():
         return z
 
     def best(chunks, rows):
-        traces, pipeline = [], StreamPipeline(stage, chunks)
+        traces = []
+        pipeline = StreamPipeline(stage, chunks)
         for _ in range(6):  # the first one fills torch's pools of memory
             with Recorder() as recorder:
                 pipeline(rows)
@@ -153,7 +164,8 @@ def test_chunks_overlap_and_the_number_says_so():
     # with nearly nothing to copy or to compute the device waits for the host
     launch = best(256, torch.ones(256, 1, pin_memory=True)).makespan / 256
     found = {count: best(count, x) for count in (1, 8, 16)}
-    assert overlap_share(found[1]) < 0.1 and overlap_share(found[8]) > 0.4
+    assert overlap_share(found[1]) < 0.1
+    assert overlap_share(found[8]) > 0.4
     assert found[8].makespan < found[1].makespan
     for count, trace in found.items():
         predicted = predict_chunks(count, copy_in, compute, copy_out, launch=launch).makespan
@@ -222,9 +234,13 @@ def read_prefetched(*, late_copy=False, late_reader=False):
 RIGHT = [[float(i)] * 2 for i in range(1, 9)]
 
 
-@pytest.mark.parametrize("late, type_, wait", [
-    ("late_copy", torch.cuda.Stream, "wait_event"), ("late_reader", torch.Tensor, "record_stream"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "late, type_, wait",
+    [
+        ("late_copy", torch.cuda.Stream, "wait_event"),
+        ("late_reader", torch.Tensor, "record_stream"),
+    ],
+)
 def test_with_its_waits_every_batch_is_whole_and_a_missing_one_is_seen_in_the_data(monkeypatch, late, type_, wait):
     assert read_prefetched(**{late: True}) == RIGHT
     monkeypatch.setattr(type_, wait, lambda self, event: None)
@@ -263,13 +279,14 @@ def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
 def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
     saved = recordings.save
     monkeypatch.setattr(recordings, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
-    recordings.make("preprocess")
+    recordings.make("chunk_speed_gpu")
     monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
-    recordings.check(recordings.load("preprocess"), next(r for r in recordings.RECORDINGS if r.name == "preprocess"))
+    known = {recording.name: recording for recording in recordings.RECORDINGS}
+    recordings.check(recordings.load("chunk_speed_gpu"), known["chunk_speed_gpu"])
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():
     batches = [torch.full((2**20,), float(i), pin_memory=True) for i in range(8)]
-    seen = [batch.mean() for batch in one_ahead(batches, CUDA(torch.device("cuda", 0)))]
+    seen = [batch.mean() for batch in one_ahead(batches, Accelerator(torch.device("cuda", 0)))]
     assert [x.item() for x in seen] == [float(i) for i in range(8)]

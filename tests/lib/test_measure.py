@@ -16,8 +16,9 @@ import psutil
 import pytest
 import torch
 
-from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, cuda_peak, machine_card, measure, memory
+from lib.measure import Comparison, Memory, MemoryWatch, Timing, compare, device_peak, machine_card, measure, memory
 from lib.text import format_bytes, format_share, format_time, plural, table
+from tests.lib.accelerators import FakeAccelerator
 from tests.lib.refusal import refuses
 
 # --- time ---------------------------------------------------------------------------------------------------------
@@ -28,7 +29,8 @@ MODULE = importlib.import_module("lib.measure")  # lib.measure itself is the fun
 def test_warm_up_runs_are_run_but_do_not_count_and_the_functions_of_a_comparison_take_turns(device):
     runs: list[int] = []
     timing = measure(lambda: runs.append(1), warmup=2, repeats=3, device=device)
-    assert len(runs) == 5 and len(timing.samples) == 3
+    assert len(runs) == 5
+    assert len(timing.samples) == 3
     assert (timing.device, timing.clock) == ("cpu", "perf_counter")
     assert all(sample >= 0 for sample in timing.samples)
     order = []
@@ -38,7 +40,8 @@ def test_warm_up_runs_are_run_but_do_not_count_and_the_functions_of_a_comparison
 
 def test_one_slow_run_moves_neither_the_median_nor_the_spread_far():
     timing = Timing((1.0, 2.0, 3.0, 4.0, 1000.0), "cpu", "perf_counter")
-    assert timing.median == 3.0 and timing.spread == 2.0
+    assert timing.median == 3.0
+    assert timing.spread == 2.0
     assert str(timing) == "3.00 s, spread 2.00 s (5 runs, cpu, perf_counter)"
     assert Timing((1.0,), "cpu", "perf_counter").spread == 0.0
 
@@ -47,7 +50,8 @@ def test_a_ratio_compares_within_a_round_so_a_machine_that_slows_down_does_not_m
     times = {"ours": (1.0, 10.0, 100.0), "torch": (2.0, 20.0, 200.0)}
     slowing = Comparison({name: Timing(samples, "cpu", "perf_counter") for name, samples in times.items()})
     assert (slowing.ratio("torch", "ours"), slowing.ratio("ours", "torch")) == (2.0, 0.5)
-    assert list(slowing) == ["ours", "torch"] and len(slowing) == 2
+    assert list(slowing) == ["ours", "torch"]
+    assert len(slowing) == 2
     refuses(KeyError, "nothing named 'C' was measured, only ours, torch", slowing.ratio, "ours", "C")
     timings = compare({"short": lambda: time.sleep(0.002), "long": lambda: time.sleep(0.02)}, repeats=3)
     assert timings.ratio("long", "short") > 1, "more work takes longer"
@@ -68,7 +72,7 @@ def test_the_table_of_a_comparison_is_aligned():
     (dict(repeats=0), ValueError, "repeats must be at least 1, not 0"),
     (dict(warmup=-1), ValueError, "warmup must be at least 0, not -1"),
     (dict(repeats=2.5), TypeError, "repeats must be an integer"),
-    (dict(device="meta"), ValueError, "device must be cpu or cuda, not 'meta'"),
+    (dict(device="meta"), ValueError, "device must be cpu or cuda, or another accelerator with streams, not 'meta'"),
 ])  # fmt: skip
 def test_bad_arguments_raise_before_anything_runs(arguments, error, message):
     runs: list[int] = []
@@ -90,7 +94,8 @@ def test_numbers_are_written_with_three_digits_and_a_fitting_unit():
     in_units = (format_time(0.5, "ms"), format_time(7, "clock"), format_time(1, "clock"), format_time(1.5, "clock"))
     assert in_units == ("500 ms", "7 clocks", "1 clock", "1.5 clocks")
     sizes = [format_bytes(size) for size in (0, 999, 1000, 2.5e9, -1e6)]
-    assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 GB", "-1.00 MB"] and format_share(0.204) == "20 %"
+    assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 GB", "-1.00 MB"]
+    assert format_share(0.204) == "20 %"
     assert [plural(n, "rank") for n in (0, 1, 2, 1234567)] == ["0 ranks", "1 rank", "2 ranks", "1234567 ranks"]
     assert [plural(n, "copy", "copies") for n in (1, 2)] == ["1 copy", "2 copies"]
     aligned = table([("lane", "spans"), ("a", "7"), ("longer", "")])
@@ -110,16 +115,21 @@ def test_memory_adds_up_and_what_is_unknown_stays_unknown():
 
 def test_what_is_held_is_seen_and_what_is_freed_is_seen_in_the_peak_only():
     with MemoryWatch(interval=0.002) as watch:
-        held, before = bytearray(60 * MEGABYTES), len(watch.samples)
+        held = bytearray(60 * MEGABYTES)
+        before = len(watch.samples)
         while len(watch.samples) < before + 2:  # one may have begun before there was anything to see
             time.sleep(0.001)
         del held
     assert watch.extra.uss > 50 * MEGABYTES
-    first, last = watch.samples[0], watch.samples[-1]
+    first = watch.samples[0]
+    last = watch.samples[-1]
     with pytest.raises(ZeroDivisionError), MemoryWatch() as broken:
         _ = 1 / 0
-    assert not broken._thread.is_alive() and len(broken.samples) >= 2, "it ends with its body even when that raises"
-    assert first[0] < last[0] and len(watch.samples) > 2 and last[1].uss < watch.peak.uss - 50 * MEGABYTES
+    assert not broken._thread.is_alive()
+    assert len(broken.samples) >= 2, "it ends with its body even when that raises"
+    assert first[0] < last[0]
+    assert len(watch.samples) > 2
+    assert last[1].uss < watch.peak.uss - 50 * MEGABYTES
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
@@ -127,7 +137,8 @@ def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss()
     held = bytearray(os.urandom(1)) * (60 * MEGABYTES)
     alone = memory()
     fork = multiprocessing.get_context("fork")
-    ready, done = fork.Event(), fork.Event()
+    ready = fork.Event()
+    done = fork.Event()
 
     def child():
         ready.set()
@@ -136,12 +147,14 @@ def test_a_page_that_a_forked_child_shares_counts_once_in_pss_and_twice_in_rss()
     process = fork.Process(target=child)
     process.start()
     ready.wait(60)
-    together, parent_only = memory(), memory(children=False)
+    together = memory()
+    parent_only = memory(children=False)
     done.set()
     process.join()
     assert together.rss - alone.rss > 50 * MEGABYTES, "RSS counts the shared pages again"
     assert together.pss - alone.pss < 30 * MEGABYTES, "PSS does not"
-    assert parent_only.pss < together.pss and len(held) == 60 * MEGABYTES
+    assert parent_only.pss < together.pss
+    assert len(held) == 60 * MEGABYTES
 
 
 def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_named():
@@ -149,9 +162,12 @@ def test_what_a_child_holds_is_counted_and_can_be_left_out_and_a_dead_one_is_nam
     code = f"import sys; held = bytes(1) * {60 * MEGABYTES}; print('up', flush=True); sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     process.stdout.readline()
-    after, child, without = memory(), memory(process.pid), memory(children=False)
+    after = memory()
+    child = memory(process.pid)
+    without = memory(children=False)
     process.communicate()
-    assert child.uss > 60 * MEGABYTES and abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
+    assert child.uss > 60 * MEGABYTES
+    assert abs(after.uss - before.uss - child.uss) < 20 * MEGABYTES
     assert without.uss < after.uss - 50 * MEGABYTES
     refuses(ProcessLookupError, f"there is no process {process.pid}", memory, process.pid)
     gone = mock.Mock(memory_full_info=mock.Mock(side_effect=psutil.NoSuchProcess(1)))
@@ -163,7 +179,8 @@ def test_a_system_that_tells_no_pss_or_denies_it_gives_none(monkeypatch):
     monkeypatch.setattr(psutil.Process, "memory_full_info", lambda self: SimpleNamespace(rss=5, uss=3))
     assert memory(children=False) == Memory(5, None, 3)
     monkeypatch.setattr(psutil.Process, "memory_full_info", mock.Mock(side_effect=psutil.AccessDenied(1)))
-    assert memory(children=False).rss > 0 and memory(children=False).uss is None
+    assert memory(children=False).rss > 0
+    assert memory(children=False).uss is None
 
 
 def test_without_psutil_the_error_says_how_to_get_it(monkeypatch):
@@ -171,26 +188,36 @@ def test_without_psutil_the_error_says_how_to_get_it(monkeypatch):
     for use in (memory, MemoryWatch):
         refuses(ImportError, "measuring memory needs psutil: pip install psutil", use)
     card = machine_card()
-    assert card.cores_physical is None and card.threads >= 1
+    assert card.cores_physical is None
+    assert card.threads >= 1
+
+
+def test_the_peak_of_a_device_counts_what_a_stream_still_uses_after_python_has_let_go(monkeypatch):
+    gpu = FakeAccelerator(monkeypatch)
+    with device_peak(gpu.device) as peak:
+        gpu.bytes["active_bytes.all.peak"] = 70
+        gpu.bytes["allocated_bytes.all.peak"] = 30
+    assert peak.allocated == 70
+    assert peak.extra == 60, "10 were there before"
+
+
+def test_on_a_gpu_the_time_is_that_between_two_events(monkeypatch):
+    gpu = FakeAccelerator(monkeypatch)
+    gpu.work(7.0)  # what was launched before does not count
+    timing = measure(lambda: gpu.work(2.0), device=gpu.devices[1], warmup=0, repeats=3)
+    assert timing.samples == pytest.approx((2.0, 2.0, 2.0))
+    assert timing.device == str(gpu.devices[1])
+    assert timing.clock == "privateuseone events"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_the_cuda_peak_counts_what_a_stream_still_uses_after_python_has_let_go(monkeypatch):
-    stats = {"active_bytes.all.current": 10, "active_bytes.all.peak": 70, "allocated_bytes.all.peak": 30}
-    given = {"is_available": lambda: True, "synchronize": id, "reset_peak_memory_stats": id}
-    for name, fake in {**given, "memory_stats": lambda device: stats}.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    with cuda_peak("cuda") as peak:
-        pass
-    assert (peak.allocated, peak.extra) == (70, 60)
-
-
-def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_stays_untouched():
-    with pytest.raises(RuntimeError, match="torch sees no CUDA device here.*'cuda:1'; leave device out"):
+def test_without_a_gpu_its_peak_is_unknown_a_cuda_device_refused_and_cuda_stays_untouched():
+    with pytest.raises(RuntimeError, match="torch sees no CUDA device here.*'cuda:1'; use 'cpu'"):
         measure(lambda: None, device="cuda:1")
-    with cuda_peak() as peak:
+    with device_peak() as peak:
         torch.zeros(10)
-    assert peak.allocated is None and peak.extra is None
+    assert peak.allocated is None
+    assert peak.extra is None
     assert not torch.cuda.is_initialized()
 
 
@@ -198,13 +225,16 @@ def test_without_a_gpu_the_cuda_peak_is_unknown_a_cuda_device_refused_and_cuda_s
 def test_the_card_names_what_a_number_depends_on():
     card = machine_card()
     assert 1 <= card.cores_usable <= card.cores_logical
-    assert card.torch == torch.__version__ and card.python == platform.python_version()
+    assert card.torch == torch.__version__
+    assert card.python == platform.python_version()
     assert card.device == (card.gpu or card.cpu)
     lines = str(card).splitlines()
-    assert [line.split()[0] for line in lines] == ["cpu", "gpu", "torch"] and torch.__version__ in lines[2]
+    assert [line.split()[0] for line in lines] == ["cpu", "gpu", "torch"]
+    assert torch.__version__ in lines[2]
     text = str(card)  # gives away no host, no user and no path
     assert not {platform.node(), getpass.getuser()} & {*text.replace(",", " ").split()}
-    assert str(Path.home()) not in text and os.sep + "sys" not in text
+    assert str(Path.home()) not in text
+    assert os.sep + "sys" not in text
 
 
 def test_a_gpu_that_torch_sees_is_on_the_card(monkeypatch):
@@ -225,6 +255,7 @@ def test_a_container_that_may_use_fewer_cores_says_so(monkeypatch):
         return MODULE.usable_cores()
 
     free = quota("max 100000")
-    assert free == quota("not what we expect") and quota("100000 100000") == 1
+    assert free == quota("not what we expect")
+    assert quota("100000 100000") == 1
     assert quota("50000 100000") == 1, "half a core is still a core to run on"
     assert quota(f"{100 * free * 100000} 100000") == free

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from lib.streams import DevicePrefetcher, PretendGPU, StreamPipeline, find_races
 from lib.streams.races import waits, without
 from support.overlap import predict_chunks
+from tests.lib.races import assert_no_race
 
 LAYERS = {"add": lambda x: x + 1, "relu_": torch.relu_, "view": lambda x: x[:, :2], "pair": lambda x: x}
 
@@ -29,7 +30,7 @@ def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinn
     got = StreamPipeline(stage, chunks, device=gpu, depth=depth)(gpu.host(x, pinned=pinned))
     for ours, theirs in zip(*((y if isinstance(y, tuple) else (y,)) for y in (got, expected)), strict=True):
         assert torch.equal(ours.as_subclass(torch.Tensor), theirs)
-    assert find_races(gpu.operations) == []
+    assert_no_race(gpu.operations)
 
 
 @given(batches=st.integers(0, 8), depth=st.integers(1, 4), kept=st.lists(st.booleans(), min_size=8, max_size=8))
@@ -45,7 +46,7 @@ def test_a_prefetcher_has_no_race_however_long_its_reader_keeps_a_batch(batches,
     for batch in own:
         batch.sum()
     assert len(seen) == batches
-    assert find_races(gpu.operations) == []
+    assert_no_race(gpu.operations)
 
 
 @given(chunks=st.integers(2, 7), depth=st.integers(1, 3), data=st.data())

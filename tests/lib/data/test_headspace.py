@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from lib.data.headspace import Headspace, headspace
+from tests.lib.accelerators import FakeAccelerator
 from tests.lib.refusal import refuses
 
 
@@ -162,14 +163,15 @@ def test_a_step_that_only_makes_a_generator_has_not_run():
 
 
 def test_work_on_a_gpu_is_waited_for_where_a_time_is_taken_and_only_there(monkeypatch):
-    clock, queued = Clock(), []
+    gpu = FakeAccelerator(monkeypatch)
+    clock = Clock()
+    queued = []
 
     def synchronize():
         clock.now += sum(queued)
         queued.clear()
 
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    monkeypatch.setattr(gpu.module, "synchronize", synchronize)
     found = headspace(Loader(clock, 0.4, num_workers=1), lambda batch: queued.append(0.3), batches=20, clock=clock)
     assert found.step == pytest.approx(0.3), "the step returns at once, the GPU is done after 0.3 s"
 

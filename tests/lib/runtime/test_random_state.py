@@ -19,7 +19,8 @@ class Masks(nn.Module):
 
     def __init__(self, draw):
         super().__init__()
-        self.draw, self.seen = draw, []
+        self.draw = draw
+        self.seen = []
 
     def forward(self, x):
         time.sleep(random.random() / 1000)
@@ -34,15 +35,21 @@ def attention(x):
 
 
 DRAWS = {
-    "F.dropout": lambda x: F.dropout(x, 0.5), "nn.Dropout": nn.Dropout(0.5), "rand_like": torch.rand_like,
-    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, training=True), "attention": attention,
-    "native_dropout": lambda x: torch.native_dropout(x, 0.5, True)[0], "randn": lambda x: torch.randn(x.shape),
-    "bernoulli_": lambda x: x.clone().bernoulli_(0.5), "rrelu": lambda x: F.rrelu(-x, training=True),
+    "F.dropout": lambda x: F.dropout(x, 0.5),
+    "nn.Dropout": nn.Dropout(0.5),
+    "rand_like": torch.rand_like,
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, training=True),
+    "attention": attention,
+    "native_dropout": lambda x: torch.native_dropout(x, 0.5, True)[0],
+    "randn": lambda x: torch.randn(x.shape),
+    "bernoulli_": lambda x: x.clone().bernoulli_(0.5),
+    "rrelu": lambda x: F.rrelu(-x, training=True),
     "randperm": lambda x: torch.randperm(x.numel()).reshape(x.shape).float(),
     "multinomial": lambda x: torch.multinomial(x, 20, replacement=True)[:, :3].float(),
-    "normal": lambda x: torch.normal(x, 1.0), "distribution": lambda x: torch.distributions.Gamma(x, x).sample(),
+    "normal": lambda x: torch.normal(x, 1.0),
+    "distribution": lambda x: torch.distributions.Gamma(x, x).sample(),
     "empty_like": lambda x: nn.init.xavier_uniform_(torch.empty_like(x)),
-}  # fmt: skip
+}
 
 
 def run(model, x):
@@ -62,12 +69,14 @@ def masks_of(model):
 def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
     layers = nn.Sequential(*[Masks(draw) for _ in range(3)])
     model = GPipe(layers, [1, 1, 1], devices=CPU, chunks=4, checkpoint="always")
-    x, runs = torch.ones(40, 3, requires_grad=True), []
+    x = torch.ones(40, 3, requires_grad=True)
+    runs = []
     for _ in range(8):  # times 14 ways: a hundred runs
         torch.manual_seed(5)
         runs.append(run(model, x))
         for seen in masks_of(model):
-            forward, again = seen[:4], seen[:3:-1]  # backward comes to the last micro-batch first
+            forward = seen[:4]
+            again = seen[:3:-1]  # backward comes to the last micro-batch first
             assert all(map(torch.equal, forward, again))
             assert not torch.equal(forward[0], forward[1]), "each micro-batch has numbers of its own"
     assert all(torch.equal(runs[0], other) for other in runs)
@@ -76,11 +85,14 @@ def test_masks_are_equal_in_forward_and_recomputation_and_from_run_to_run(draw):
 
 
 def test_another_seed_draws_other_numbers_and_backward_or_a_layer_without_leaves_the_callers_alone():
-    model, x = GPipe(nn.Sequential(nn.Dropout(0.5)), [1], devices=CPU, chunks=2), torch.ones(4, 32)
+    model = GPipe(nn.Sequential(nn.Dropout(0.5)), [1], devices=CPU, chunks=2)
+    x = torch.ones(4, 32)
     torch.manual_seed(0)
-    first, second = model(x), model(x)
+    first = model(x)
+    second = model(x)
     torch.manual_seed(1)
-    assert not torch.equal(first, second) and not torch.equal(first, model(x))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, model(x))
     model = GPipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=CPU, chunks=2)
     before = torch.get_rng_state()
     model(torch.ones(4, 2)).sum().backward()
@@ -138,11 +150,13 @@ def operations_that_draw():
 
 def arguments_of(operation):
     """Make up arguments: halves for tensors and numbers, which suit nearly every distribution."""
-    halves, made = torch.full((4,), 0.5), {}
+    halves = torch.full((4,), 0.5)
+    made = {}
     by_name = {"high": 4, "n": 4, "num_samples": 4, "to": 4, "from": 0, "low": 0, "train": True}
     by_kind = {"bool": True, "Tensor": halves, "float": 0.5, "Optional[float]": 0.5, "number": 0.5, "int": 4}
     for argument in operation._schema.arguments:
-        kind, name = str(argument.type), argument.name
+        kind = str(argument.type)
+        name = argument.name
         if name == "generator" or argument.has_default_value():
             continue
         made[name] = by_name.get(name, [4] if "SymInt]" in kind or "List[int]" in kind else by_kind.get(kind))
@@ -151,7 +165,9 @@ def arguments_of(operation):
 
 def test_no_operation_of_torch_draws_past_the_owner():
     """Try all that draw: the generator of the process must not move while a thread owns its numbers."""
-    tried, missed, unlike = [], [], []
+    tried = []
+    missed = []
+    unlike = []
     for name, operation in operations_that_draw().items():
         arguments = arguments_of(operation)
         if arguments is None:
@@ -170,7 +186,8 @@ def test_no_operation_of_torch_draws_past_the_owner():
         if torch.equal(torch.get_rng_state(), before):
             continue
         tried.append(name)
-        before, results = torch.get_rng_state(), []
+        before = torch.get_rng_state()
+        results = []
         for _ in range(2):
             with seeds.own(0, 0):
                 results.append(call())
@@ -179,6 +196,8 @@ def test_no_operation_of_torch_draws_past_the_owner():
         pairs = [r if isinstance(r, tuple) else (r,) for r in results]
         if not all(torch.equal(a, b) for a, b in zip(*pairs, strict=True)):
             unlike.append(name)
-    assert missed == [] and unlike == []
+    assert missed == []
+    assert unlike == []
     drawn, known = ({name.partition(".")[0] for name in names} for names in (tried, _DRAWS))
-    assert len(tried) > 40 and known - drawn <= {"rrelu_with_noise", "rrelu_with_noise_"}
+    assert len(tried) > 40
+    assert known - drawn <= {"rrelu_with_noise", "rrelu_with_noise_"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
 import time
@@ -13,15 +14,72 @@ from typing import Any, TypeAlias
 from torch.utils.data import Dataset
 
 from lib.arguments import integer, seconds_above_zero
-from lib.data.meta_server import MAX_ANSWER, MAX_IDS, RefusedError, Wire, seconds_left
+from lib.data.deadline import DeadlineSocket, seconds_left
+from lib.data.meta_answers import MAX_ANSWER, MAX_IDS
 
 MAX_BYTES = 6 * MAX_ANSWER + 4 * MAX_IDS  # of an answer: JSON of the rows that the server sends at most
+MAX_LINE = 8192  # bytes of a line in an answer's head
 Transform: TypeAlias = Callable[[str], Any]
-PAUSE, MAX_PAUSE = 0.1, 2.0  # seconds before the second retry; doubles with each further one, up to there
+PAUSE = 0.1  # seconds before the second retry; doubles with each further one
+MAX_PAUSE = 2.0  # seconds, up to which it doubles
 
 
 class StrangerError(ConnectionError):
     """Something answers, but it is no meta server; asking again would not help."""
+
+
+class _Connection:
+    """An HTTP connection to a meta server, for one thread at a time.
+
+    For single rows http.client takes three times as long, mostly since it reads a head with the e-mail parser. A server
+    needs the standard library's care for what anybody may send; here only what a meta server says is understood.
+    """
+
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self._host = host
+        connection = socket.create_connection((host, port), timeout=seconds_left(deadline))
+        # without it a small message may wait 40 ms for the acknowledgement of the one before it (Nagle's algorithm)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = DeadlineSocket.of(connection)
+        self._answers = self.socket.makefile("rb")
+
+    def exchange(self, request: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+        """Send a request, as "GET /len"; return the status and the body of the answer.
+
+        Raises OSError where the connection fails, ValueError for an answer that no meta server gives. After any error
+        only `close` is of use.
+        """
+        self.socket.deadline = deadline
+        head = f"{request} HTTP/1.1\r\nHost: {self._host}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self.socket.sendall(head.encode("latin-1") + body)
+        start = self._line()
+        if not re.fullmatch(r"HTTP/1\.[01] [0-9]{3}( .*)?", start):
+            raise ValueError(start)
+        lengths = []
+        while line := self._line():
+            name, _, value = line.partition(":")
+            if name.lower() == "content-length":
+                lengths.append(int(value))
+        if len(lengths) != 1 or not 0 <= lengths[0] <= MAX_BYTES:
+            raise ValueError(start)
+        text = self._answers.read(lengths[0])
+        if len(text) < lengths[0]:
+            raise ConnectionError("the peer hung up in mid-message")
+        return int(start.split(" ")[1]), text
+
+    def close(self) -> None:
+        """Close this process's end; a process that was forked off keeps its own."""
+        self._answers.close()
+        self.socket.close()
+
+    def _line(self) -> str:
+        """Return the next line of a head, without its end."""
+        line = self._answers.readline(MAX_LINE)
+        if len(line) == MAX_LINE:
+            raise ValueError(line.decode("latin-1"))
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the peer hung up in mid-message" if line else "the peer hung up")
+        return line.decode("latin-1").rstrip("\r\n")
 
 
 class ServerDataset(Dataset[Any]):
@@ -42,11 +100,13 @@ class ServerDataset(Dataset[Any]):
     def __init__(
         self, host: str, port: int, *, timeout: float = 10.0, retries: int = 6, transform: Transform | None = None
     ) -> None:
-        self.host, self.port = host, integer("port", port, at_least=1, below=65_536)
-        self.timeout, self.retries = seconds_above_zero("timeout", timeout), integer("retries", retries, at_least=0)
+        self.host = host
+        self.port = integer("port", port, at_least=1, below=65_536)
+        self.timeout = seconds_above_zero("timeout", timeout)
+        self.retries = integer("retries", retries, at_least=0)
         self.transform = transform
         self._served: list[Any] = [-1, ""]  # length and stamp, from the first connection on
-        self._idle: list[Wire] = []
+        self._idle: list[_Connection] = []
         self._owner = os.getpid()
 
     def __len__(self) -> int:
@@ -91,13 +151,14 @@ class ServerDataset(Dataset[Any]):
 
     def _ask(self, request: str, body: bytes = b"", largest: int = -1) -> Any:
         """Send a request, again if the connection fails; return the answer's value. largest: of the rows asked for."""
-        began, tries, pause = time.monotonic(), 0, 0.0
+        began = time.monotonic()
         deadline = began + self.timeout
+        tries = 0
+        pause = 0.0
         problem: Exception = TimeoutError("timed out")
         while tries <= self.retries and (left := deadline - time.monotonic()) > 0:
-            # The first retry is at once: mostly, the server had closed a connection that lay idle.
-            if tries > 1:
-                pause = min(2 * pause or PAUSE, MAX_PAUSE)
+            if tries > 1:  # the first retry is at once: mostly, the server had closed a connection that lay idle
+                pause = min(2 * pause, MAX_PAUSE) if pause else PAUSE
                 time.sleep(min(pause, left))
             tries += 1
             try:
@@ -122,17 +183,20 @@ class ServerDataset(Dataset[Any]):
         # A connection in use is in no list, so no other thread finds it; and one whose exchange was interrupted never
         # returns there: it would give the answer to this request to whoever asks next.
         try:
-            wire, new = self._idle.pop(), False
+            connection = self._idle.pop()
+            known = True
         except IndexError:
-            wire, new = Wire(socket.create_connection((self.host, self.port), timeout=seconds_left(deadline))), True
+            connection = _Connection(self.host, self.port, deadline)
+            known = False
         try:
-            if new:
-                self._compare(self._value(*self._exchange(wire, "GET /stamp", b"", deadline), -1))
-            status, value = self._exchange(wire, request, body, deadline)
+            if not known:
+                status, served = self._exchange(connection, "GET /stamp", b"", deadline)
+                self._compare(self._value(status, served, -1))
+            status, value = self._exchange(connection, request, body, deadline)
         except BaseException:
-            wire.close()
+            connection.close()
             raise
-        self._idle.append(wire)
+        self._idle.append(connection)
         return self._value(status, value, largest)
 
     def _compare(self, served: Any) -> None:
@@ -148,18 +212,13 @@ class ServerDataset(Dataset[Any]):
             case _:
                 raise self._stranger(served)
 
-    def _exchange(self, wire: Wire, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
-        """Return the status and value that a request is answered with; after an error, only closing is of use."""
-        start = ""
+    def _exchange(self, connection: _Connection, request: str, body: bytes, deadline: float) -> tuple[int, Any]:
+        """Return the status and the value that a request is answered with."""
         try:
-            wire.send(f"{request} HTTP/1.1", body, deadline, f"Host: {self.host}")
-            start, _, text = wire.receive(deadline, MAX_BYTES)
-            version, status, _ = start.split(" ", 2)
-            if version.startswith("HTTP/1."):
-                return int(status), json.loads(text)
-        except (RefusedError, ValueError, RecursionError) as error:  # the last one for [[[[…
-            start = start or str(error)
-        raise self._stranger(start)
+            status, text = connection.exchange(request, body, deadline)
+            return status, json.loads(text)
+        except (ValueError, RecursionError) as error:  # the last one for [[[[…
+            raise self._stranger(error) from None
 
     def _value(self, status: int, value: Any, largest: int) -> Any:
         """Return what an answer says, or raise it; what a meta server would not say is that of a stranger."""

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
+from importlib import import_module
 from typing import Any
+
+#: As in requirements.txt: the oldest torch that the tests pass with.
+OLDEST_TORCH = (2, 11)
 
 
 def setup() -> None:
@@ -11,7 +16,9 @@ def setup() -> None:
 
     Works in JupyterLab, Colab and VS Code; in a plain Python session it only prints. It changes matplotlib's
     settings (the house style for your own plots too) and nothing else: no seed, no thread count, no CUDA.
+    Raises ImportError, with the way out, if torch is missing or too old.
     """
+    require_torch()
     import matplotlib
 
     from lib.measure import machine_card
@@ -20,6 +27,19 @@ def setup() -> None:
     matplotlib.rcParams.update(STYLE)
     _register_figures()
     print(machine_card())
+
+
+def require_torch() -> None:
+    """Raise ImportError, with what to do about it, unless torch is here and not older than OLDEST_TORCH."""
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    way_out = f"Run `%pip install 'torch>={oldest}'` in a cell, then restart the kernel."
+    try:
+        version = str(import_module("torch").__version__)
+    except ModuleNotFoundError:
+        raise ImportError(f"This course needs torch {oldest} or newer, and here is none. {way_out}") from None
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < OLDEST_TORCH:
+        raise ImportError(f"This course needs torch {oldest} or newer, and here is {version}. {way_out}")
 
 
 def _register_figures() -> None:

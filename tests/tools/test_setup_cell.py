@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,37 @@ print(os.getcwd(), lib.__file__, sys.modules["support"].__file__, sep="\\n")
 """
 
 
-def run(folder: Path, colab: bool = False, text: str = setup_cell.text(ADDRESS), **environment: str) -> list[str]:
-    command = [sys.executable, "-c", RUN, *(["colab"] if colab else [])]
+Finished = subprocess.CompletedProcess[str]
+
+
+def execute(folder: Path, colab: bool, text: str, start: str, environment: Mapping[str, str]) -> Finished:
+    """Run the cell in a folder, in a Python of its own. start: what that Python runs before."""
+    command = [sys.executable, "-c", start + RUN, *(["colab"] if colab else [])]
     environment = {**os.environ, "IPYTHONDIR": str(folder / "ipython"), **environment}
-    result = subprocess.run(command, cwd=folder, input=text, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, input=text, env=environment, capture_output=True, text=True)
+
+
+def run(folder: Path, colab: bool = False, text: str = setup_cell.text(ADDRESS), **environment: str) -> list[str]:
+    result = execute(folder, colab, text, "", environment)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout.splitlines()
+
+
+#: Begins a Python in which this project is not installed.
+NOT_INSTALLED = f"""
+import sys
+sys.path[:] = [entry for entry in sys.path if "site-packages" in entry or not entry.startswith({str(ROOT)!r})]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in finder.__module__]
+"""
+
+
+def failure(folder: Path, colab: bool = False, **environment: str) -> tuple[str, str]:
+    """Run the cell where the project must not be found; return its error, and all that is shown."""
+    result = execute(folder, colab, setup_cell.text(ADDRESS), NOT_INSTALLED, environment)
+    assert result.returncode != 0, "the project was found"
+    error = result.stderr.strip().splitlines()
+    begin = max(number for number, line in enumerate(error) if "Error: " in line)
+    return "\n".join(error[begin:]), result.stdout + result.stderr
 
 
 def published(project: Path, address: Address) -> dict[str, str]:
@@ -89,8 +115,51 @@ control.index = 1 - min(control.index, 1)
 print(before != shown.value)"""
 
 
+#: What the cell says where there is no project.
+MISSING = f"""ModuleNotFoundError: This notebook needs the project around it. Fetch it:
+git clone --depth 1 --branch v9.9 {ADDRESS.repository} inside-distributed-training
+(if git finds no v9.9: without --branch v9.9)"""
+
+
+def test_a_downloaded_notebook_without_the_project_says_how_to_fetch_it(tmp_path: Path) -> None:
+    error, _ = failure(tmp_path)
+    assert error == MISSING
+
+
+def test_on_colab_a_tag_that_is_not_there_is_told_by_git_and_how_to_go_on_by_the_cell(tmp_path: Path) -> None:
+    (colab := tmp_path / "content").mkdir()
+    git = published(project(tmp_path / "remote"), Address(ADDRESS.repository, "v0.0"))
+    error, shown = failure(colab, colab=True, **git)
+    assert error == MISSING
+    assert "Remote branch v9.9 not found" in shown
+
+
+def test_on_colab_without_a_way_to_the_repository_nothing_half_fetched_is_used(tmp_path: Path) -> None:
+    (colab := tmp_path / "content").mkdir()
+    error, shown = failure(colab, colab=True, GIT_ALLOW_PROTOCOL="none")
+    assert error == MISSING
+    assert "fatal: transport 'https' not allowed" in shown
+
+
+def test_on_colab_a_folder_of_the_projects_name_that_is_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "inside-distributed-training").mkdir()
+    error, _ = failure(tmp_path, colab=True)
+    assert error == MISSING
+
+
+def test_after_the_command_that_the_error_names_the_cell_finds_the_project(tmp_path: Path) -> None:
+    (colab := tmp_path / "content").mkdir()
+    git = published(project(tmp_path / "remote"), ADDRESS)
+    command = MISSING.splitlines()[1].split()
+    subprocess.run(command, cwd=colab, env={**os.environ, **git}, check=True, capture_output=True)
+    clone = colab / "inside-distributed-training"
+    assert run(colab, colab=True)[:2] == ["set up", str(clone / "notebooks")]
+    assert run(clone / "notebooks")[:2] == ["set up", str(clone / "notebooks")]
+
+
 def test_away_from_the_project_the_installed_one_is_used_and_the_cell_is_short_with_the_address(tmp_path: Path):
     for module in run(tmp_path)[-2:]:
         assert os.path.exists(module) and not Path(module).is_relative_to(tmp_path)
     text = setup_cell.text(address())
-    assert len(text.splitlines()) <= 19 and address().repository in text and address().ref in text
+    assert len(text.splitlines()) <= 24
+    assert f'ref = "{address().ref}"\nrepository = "{address().repository}"\n' in text

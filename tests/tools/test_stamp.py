@@ -43,7 +43,7 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_re
     assert hygiene.begins_with_the_setup_cell(page(root)) == []
     assert (address(root).repository, address(root).ref) == (NEW, "v9.9")
     setup = "".join(page(root).raw["cells"][1]["source"])
-    assert f'repository = "{NEW}"' in setup and "--branch v9.9 " in setup
+    assert f'ref = "v9.9"\nrepository = "{NEW}"\n' in setup
     stamp.stamp(root, NEW, "v9.9")
     badge = "https://colab.research.google.com/github/someone/somewhere/blob/v9.9/notebooks/00_x.ipynb"
     binder = BINDER.replace("old/old/main", "someone/somewhere/v9.9")

@@ -1,17 +1,80 @@
-"""One model on many devices: micro-batches, workers, checkpoints, the order of backward; and GPipe, all of it."""
+"""One model on many devices: micro-batches, workers, checkpoints, the order of backward; and GPipe, all of it.
 
-from lib.pipeline.balance import balance_by_size, balance_by_time, partition
+torchgpipe's public names are all here, under their own names. Two of them are modules in this package as well, and so
+have their own way: lib.pipeline.checkpoint.checkpoint and lib.pipeline.worker.worker.
+"""
+
+from lib.pipeline.balance import (
+    balance_by_size,
+    balance_by_time,
+    blockpartition,
+    layerwise_sandbox,
+    partition,
+    profile_sizes,
+    profile_times,
+)
 from lib.pipeline.batchnorm import DeferredBatchNorm, convert_deferred_batch_norm
-from lib.pipeline.checkpoint import is_checkpointing, is_recomputing
+from lib.pipeline.checkpoint import (
+    Checkpoint,
+    Checkpointing,
+    Recompute,
+    enable_checkpointing,
+    enable_recomputing,
+    is_checkpointing,
+    is_recomputing,
+)
+from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.skip import Namespace, pop, skippable, stash, verify_skippables
-from lib.runtime.microbatch import Batch, gather, scatter
-from lib.runtime.partitions import flatten_sequential
+from lib.pipeline.portal import (
+    Portal,
+    PortalBlue,
+    PortalCopy,
+    PortalOrange,
+    SkipTrackerThroughPortals,
+    SkipTrackerThroughPotals,
+)
+from lib.pipeline.skip import (
+    Namespace,
+    SkipLayout,
+    Skippable,
+    SkipTracker,
+    current_skip_tracker,
+    inspect_skip_layout,
+    pop,
+    skippable,
+    stash,
+    use_skip_tracker,
+    verify_skippables,
+)
+from lib.pipeline.worker import Task, spawn_workers
+from lib.runtime.dependency import Fork, Join, fork, get_phony, join
+from lib.runtime.device import (
+    AbstractStream,
+    CPUStream,
+    as_cuda,
+    current_stream,
+    default_stream,
+    get_device,
+    is_cuda,
+    new_stream,
+    record_stream,
+    use_device,
+    use_stream,
+    wait_stream,
+)
+from lib.runtime.microbatch import Batch, check, gather, scatter
+from lib.runtime.partitions import BalanceError, flatten_sequential, split_module, verify_module
 
 # fmt: off
 __all__ = [
-    "Batch", "DeferredBatchNorm", "GPipe", "Namespace", "Pipeline", "balance_by_size", "balance_by_time",
-    "clock_cycles", "convert_deferred_batch_norm", "flatten_sequential", "gather", "is_checkpointing", "is_recomputing",
-    "partition", "pop", "scatter", "skippable", "stash", "verify_skippables",
+    "AbstractStream", "BalanceError", "Batch", "CPUStream", "Checkpoint", "Checkpointing", "Copy", "DeferredBatchNorm",
+    "Fork", "GPipe", "Join", "Namespace", "Pipeline", "Portal", "PortalBlue", "PortalCopy", "PortalOrange", "Recompute",
+    "SkipLayout", "SkipTracker", "SkipTrackerThroughPortals", "SkipTrackerThroughPotals", "Skippable", "Task", "Wait",
+    "as_cuda", "balance_by_size", "balance_by_time", "blockpartition", "check", "clock_cycles",
+    "convert_deferred_batch_norm", "current_skip_tracker", "current_stream", "default_stream", "enable_checkpointing",
+    "enable_recomputing", "flatten_sequential", "fork", "gather", "get_device", "get_phony", "inspect_skip_layout",
+    "is_checkpointing", "is_cuda", "is_recomputing", "join", "layerwise_sandbox", "new_stream", "partition", "pop",
+    "profile_sizes", "profile_times", "record_stream", "scatter", "skippable", "spawn_workers", "split_module", "stash",
+    "use_device", "use_skip_tracker", "use_stream", "verify_module", "verify_skippables", "wait_stream",
 ]

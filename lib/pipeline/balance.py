@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -42,6 +43,16 @@ def partition(costs: Sequence[float], partitions: int) -> list[int]:
     squares = np.where(block <= slowest, block**2, np.inf)  # of the cuts whose slowest block is no slower, …
     _, lengths = _cheapest(squares, n, np.add)  # … the most even one
     return lengths
+
+
+def _blocks(sequence: Sequence[float], partitions: int = 1) -> list[list[float]]:
+    """Return the blocks themselves, of which `partition` gives the lengths."""
+    ends = list(accumulate(partition(sequence, partitions)))
+    return [list(sequence[a:b]) for a, b in pairwise([0, *ends])]
+
+
+blockpartition = SimpleNamespace(solve=_blocks)
+"""torchgpipe's name for it: blockpartition.solve([1, 2, 3, 4, 5, 6], partitions=2) is [[1, 2, 3, 4], [5, 6]]."""
 
 
 def _cheapest(block: NDArray[np.float64], n: int, join: np.ufunc) -> tuple[float, list[int]]:

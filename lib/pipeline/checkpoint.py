@@ -11,7 +11,7 @@ can start it early, while the gradient is still being copied from the next devic
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +37,16 @@ def is_recomputing() -> bool:
         self.calls += 1
     """
     return this_thread.recomputing
+
+
+def enable_checkpointing() -> AbstractContextManager[None]:
+    """Make is_checkpointing() true within a `with`."""
+    return during(checkpointing=True)
+
+
+def enable_recomputing() -> AbstractContextManager[None]:
+    """Make is_recomputing() true within a `with`."""
+    return during(recomputing=True)
 
 
 @contextmanager
@@ -201,7 +211,7 @@ class Checkpoint(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
         checkpointing.rng_states = {generator: generator.get_state() for generator in checkpointing.generators}
-        with during(checkpointing=True):  # an autograd function's forward is without grad mode
+        with enable_checkpointing():  # an autograd function's forward is without grad mode
             batch = Batch(input[0] if checkpointing.atomic else input)
             output = checkpointing.guard.call(checkpointing.function, batch)
         without = {id(x) for x in input if not x.requires_grad}

@@ -86,7 +86,8 @@ def use_stream(stream: AbstractStream) -> AbstractContextManager[object]:
     """Make `stream` the current one of its device within a `with`; nothing happens for the CPUStream."""
     if not on_accelerator(stream):
         return nullcontext()
-    # not `with stream:` itself: before torch 2.12 that can't be nested (pytorch#176560)
+    # Not `with stream:` itself: it keeps the stream to return to in the object, so that of two threads in one stream
+    # each would return to the other's.
     switch: AbstractContextManager[object] = _module(stream.device).stream(stream)
     return switch
 

@@ -1,5 +1,6 @@
 """Devices under one set of names: a CPU, an accelerator of any kind, and what is not there."""
 
+import ast
 import copy
 import pickle
 
@@ -29,6 +30,7 @@ from lib.runtime.device import (
 )
 from tests.lib.accelerators import FakeAccelerator
 from tests.lib.refusal import refuses
+from tools.project import ROOT
 
 CPU = torch.device("cpu")
 
@@ -169,3 +171,15 @@ def test_torch_has_what_is_asked_of_a_module():
     for kind in (torch.cuda, torch.xpu, torch.mtia):
         missing = asked - set(dir(kind))
         assert missing <= {"default_stream"}, kind.__name__
+
+
+def test_no_other_file_of_lib_asks_torch_for_a_kind_of_device():
+    kinds = {"cuda", "xpu", "mps", "mtia", "accelerator", "get_device_module"}
+    found = {}
+    for path in sorted((ROOT / "lib").rglob("*.py")):
+        dotted = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
+        asked = {node.attr for node in dotted if ast.unparse(node.value) == "torch" and node.attr in kinds}
+        if asked:
+            found[path.relative_to(ROOT).as_posix()] = asked
+    assert found.pop("lib/runtime/device.py") == {"accelerator", "get_device_module"}
+    assert found == {"lib/measure.py": {"cuda"}}, "the machine card names the driver of an NVIDIA GPU, and nothing else"

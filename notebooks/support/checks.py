@@ -150,7 +150,8 @@ class Guess:
     def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
         """Comment on a guess; never fails because of it."""
         what = self.what if isinstance(self.what, str) else self.what(*known, **named)
-        mine, truth = self.read(my_guess), self.truth(*known, **named)
+        mine = self.read(my_guess)
+        truth = self.truth(*known, **named)
         why = self.said.get(mine, "") if isinstance(mine, str) else ""
         return guess(mine, truth, what=what, unit=self.unit, tolerance=self.tolerance, why=why)
 

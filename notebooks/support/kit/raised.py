@@ -22,6 +22,8 @@ NOT_THE_READERS = (
     *(_LIB.submodule_search_locations or () if _LIB else ()),
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
+#: Files with solutions: what they define stands where the reader's answer would.
+IN_PLACE_OF_THE_READERS = ("solved.py", "built.py")
 LONGEST = 300  # characters of an exception's own text that are quoted
 
 
@@ -78,7 +80,7 @@ def told_of(error: BaseException) -> str:
     said = named(error)
     if where:
         return f"your code raised {said} ({where})."
-    return f"what your code gives can't be used here: {said.removesuffix('.')}."
+    return f"your code gives what can't be used here: {said.removesuffix('.')}."
 
 
 def known_by(error: BaseException) -> str:
@@ -91,4 +93,6 @@ def known_by(error: BaseException) -> str:
 def _is_the_readers(filename: str) -> bool:
     if filename.startswith("<frozen"):
         return False
+    if Path(filename).name in IN_PLACE_OF_THE_READERS:
+        return True
     return not filename.startswith(NOT_THE_READERS)

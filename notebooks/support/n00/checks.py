@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -14,33 +13,19 @@ from torch.nn import functional as F
 
 from lib.timeline import Span, Trace
 from support.built import my_step
-from support.checks import Exercise, Guess, Tried, cases
+from support.checks import Exercise, Tried, cases
 from support.checks import use as use
+from support.kit.exact import exact_number
+from support.kit.mistakes import edited
 from support.n00.figures import shared_step
 
 # ---- predictions
 
 
-def _exact(
-    what: str, truth: Callable[..., float], said: Mapping[float, str], *, unit: str = "", tried: Tried
-) -> Guess:
-    """Make a guess that is right or not, since famous wrong answers lie near the truth; said: what of which of them."""
-
-    def read(number: Any) -> Any:
-        if isinstance(number, str):
-            with suppress(ValueError, ZeroDivisionError):  # "3/4", or a number between quotation marks
-                number = float(Fraction(number.removesuffix(unit).strip()))
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            return number
-        return f"{number:g} ({said[number]})" if number in said else f"{number:g}"
-
-    return Guess(what, lambda *known, **named: f"{truth(*known, **named):g}", unit, read=read, tried=tried)
-
-
-guess_weight = _exact(
+guess_weight = exact_number(
     "the weight of rank 0's gradient",
     lambda rows: rows[0] / sum(rows),
-    {
+    said={
         0.5: "right only if both ranks had equally many rows",
         1: "then the two gradients would be added, but each of them is a mean already",
         6: "its number of rows; but the whole batch's loss is a mean over 8 rows",
@@ -50,9 +35,10 @@ guess_weight = _exact(
     tried=Tried(right=0.75, wrong=0.5, known=((6, 2),)),
 )
 """Unequal shares: a gradient that is a mean over more rows weighs more."""
-guess_slow_rank = _exact(
+guess_slow_rank = exact_number(
     "the whole step",
     lambda ranks, slow: shared_step(ranks, slow).makespan,
+    "ticks",
     {
         5: "as if rank 3 worked on alone; but the mean needs its gradient",
         5.75: "the 3 extra ticks are not shared out over four ranks: all wait for them",
@@ -61,15 +47,14 @@ guess_slow_rank = _exact(
         7: "there the slow rank ends its backward; the mean and the step still follow",
         10: "twice everything; but loading, the mean and the step take as long as before",
     },
-    unit="ticks",
     tried=Tried(right=8, wrong=5, known=(4, 2)),
 )
 """All wait for the slowest."""
-guess_python_speedup = _exact(
+guess_python_speedup = exact_number(
     "the speed-up by two threads that count",
     lambda: 1.0,
+    "×",
     {2: "that is what threads get while they multiply in torch"},
-    unit="×",
     tried=Tried(right=1, wrong=2),
 )
 """Threads that run Python: the interpreter's lock lets one of them run at a time."""
@@ -112,42 +97,6 @@ def _on_every_rank(replicas: list[nn.Module], batches: list[Batch], learning_rat
         _alone(replica, batches, learning_rate)
 
 
-def _mistaken(
-    *,
-    combine: str = "mean",
-    stepped: int | None = None,
-    clear: bool = True,
-    sign: float = -1.0,
-    rate: float | None = None,
-    shared: bool = False,
-) -> Step:
-    """Return the ranks' step with one thing wrong."""
-
-    def step(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
-        for replica, (rows, labels) in zip(replicas, batches, strict=True):
-            F.cross_entropy(replica(rows), labels).backward()  # type: ignore[no-untyped-call]
-        for weights in zip(*(replica.parameters() for replica in replicas), strict=True):
-            gradients = [weight.grad.clone() for weight in weights]
-            divisor = {"sum": 1, "half": 2, "rows": len(replicas) * len(batches[0][0])}
-            for rank, weight in enumerate(weights[:stepped]):
-                if combine == "own":
-                    gradient = gradients[rank]
-                elif combine == "overwritten":
-                    gradient = gradients[rank] = sum(gradients) / len(gradients)
-                elif combine == "in place":  # g = weights[0].grad, then each += gradient / W
-                    gradient = gradients[0] * (1 + 1 / len(gradients)) + sum(gradients[1:]) / len(gradients)
-                elif combine == "twice":  # the same, divided at the end
-                    gradient = (gradients[0] + sum(gradients)) / len(gradients)
-                else:
-                    gradient = sum(gradients) / divisor.get(combine, len(gradients))
-                weight.data += sign * (learning_rate if rate is None else rate) * gradient
-            for weight in weights:
-                weight.grad = None if clear else weight.grad
-                weight.data = weights[0].data if shared else weight.data
-
-    return step
-
-
 class _Watched(nn.Sequential):
     """A small model that keeps what its forwards were given."""
 
@@ -161,12 +110,17 @@ class _Watched(nn.Sequential):
         return out
 
 
+def _owner(rows: torch.Tensor, batches: list[Batch]) -> int | None:
+    """Return the rank whose batch this is, None if it is no rank's."""
+    for rank, (own, _) in enumerate(batches):
+        if torch.equal(rows, own):
+            return rank
+    return None
+
+
 def _broken_rule(replicas: list[_Watched], batches: list[Batch]) -> str:
     """Say what no real rank could have done, or would have done in vain; "" if nothing."""
-    saw = [
-        [next((r for r, (own, _) in enumerate(batches) if torch.equal(rows, own)), None) for rows in seen]
-        for seen in (replica.seen for replica in replicas)
-    ]
+    saw = [[_owner(rows, batches) for rows in replica.seen] for replica in replicas]
     if len(saw) > 1 and all(set(range(len(batches))) <= set(owners) for owners in saw):
         return "every rank did a forward on the rows of all ranks; a rank has its own batch and no other"
     for rank, owners in enumerate(saw):
@@ -234,6 +188,15 @@ def _first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
     return ""
 
 
+_stepped = partial(edited, my_step)
+MEAN = "mean = sum(weight.grad for weight in weights) / len(weights)"
+STEP = "weight -= learning_rate * mean"
+ADDED_IN_PLACE = """mean = weights[0].grad
+        for weight in weights:
+            mean += weight.grad / len(weights)"""
+OVERWRITTEN = """weight.grad = sum(other.grad for other in weights) / len(weights)
+                weight -= learning_rate * weight.grad"""
+
 check_step = Exercise(
     "one step of all ranks",
     reference=my_step,
@@ -245,42 +208,49 @@ check_step = Exercise(
     fault=_first_difference,
     praise="the same weights on every rank as torch on the whole batch, in all {count} cases",
     mistakes={
-        "Each rank stepped by its own gradient: the replicas are different models now.": _mistaken(
-            combine="own"
+        "Each rank stepped by its own gradient: the replicas are different models now.": _stepped(
+            ("* mean", "* weight.grad")
         ),
-        "You took the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _mistaken(
-            combine="sum"
+        "You took the sum of the gradients: the whole batch's loss is a mean, and so is its gradient.": _stepped(
+            (" / len(weights)", "")
         ),
-        "You divided by 2, but the mean over the ranks divides by their number.": _mistaken(combine="half"),
-        "You divided by the number of rows, but each gradient is that of a mean over rows already.": _mistaken(
-            combine="rows"
+        "You divided by 2, but the mean over the ranks divides by their number.": _stepped(
+            ("len(weights)", "2")
+        ),
+        "You divided by the number of rows, but each gradient is that of a mean over rows already.": _stepped(
+            ("len(weights)", "(len(weights) * len(rows))")
         ),
         "Rank 0's gradient counts more than once: a sum that begins with `weights[0].grad` and adds in place changes "
-        "that very tensor, and adds it again.": _mistaken(combine="in place"),
-        "Rank 0's gradient counts twice: the sum began with it and added it again.": _mistaken(
-            combine="twice"
+        "that very tensor, and adds it again.": _stepped((MEAN, ADDED_IN_PLACE)),
+        "Rank 0's gradient counts twice: the sum began with it and added it again.": _stepped(
+            (
+                "sum(weight.grad for weight in weights)",
+                "sum((weight.grad for weight in weights), weights[0].grad)",
+            )
         ),
         "You put the rows of all ranks together: real ranks have no place where all rows are.": whole_batch_step,
         "Rank 0 did the work of all: let replicas[r] do forward and backward on batches[r].": _on_rank_0,
-        "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": (
-            _on_every_rank
+        "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": _on_every_rank,
+        "Give each rank numbers of its own, as `weight -= …` does.": _stepped(
+            (STEP, f"{STEP}\n                weight.data = weights[0].data")
         ),
-        "Give each rank numbers of its own, as `weight -= …` does.": _mistaken(shared=True),
-        "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _mistaken(
-            stepped=1
+        "Rank 0 stepped, the others did not: each rank has weights of its own to change.": _stepped(
+            (STEP, f"if weight is weights[0]:\n                    {STEP}")
         ),
-        "Nothing moved: `weight = …` gives the name a new tensor; change the weight in place, `weight -= …`.": (
-            _mistaken(stepped=0)
+        "Nothing moved: `weight = …` gives the name a new tensor; change the weight in place, `weight -= …`.": _stepped(
+            (STEP, "weight = weight - learning_rate * mean")
         ),
-        "You stepped with 0.5 whatever the learning rate is: it is the third argument.": _mistaken(rate=0.5),
-        "You left out the learning rate: it multiplies the mean.": _mistaken(rate=1.0),
-        "The gradients were not cleared: backward adds to what is there from the step before.": _mistaken(
-            clear=False
+        "You stepped with 0.5 whatever the learning rate is: it is the third argument.": _stepped(
+            ("learning_rate *", "0.5 *")
         ),
-        "You overwrote rank 0's gradient with the mean before the others had read it.": _mistaken(
-            combine="overwritten"
+        "You left out the learning rate: it multiplies the mean.": _stepped(("learning_rate * ", "")),
+        "The gradients were not cleared: backward adds to what is there from the step before.": _stepped(
+            ("weight.grad = None", "pass")
         ),
-        "You went up the gradient: a step subtracts it.": _mistaken(sign=1.0),
+        "You overwrote rank 0's gradient with the mean before the others had read it.": _stepped(
+            (MEAN, "pass"), (STEP, OVERWRITTEN), ("weight.grad = None", "pass")
+        ),
+        "You went up the gradient: a step subtracts it.": _stepped(("-=", "+=")),
     },
 )
 """Exercise 1: forward and backward on each rank, the mean of the gradients, the same step on all."""

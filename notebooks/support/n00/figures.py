@@ -66,7 +66,8 @@ def draw_shared_step(ranks: int, slow: float, count: int) -> Figure:
 def draw_both(measured: Trace, predicted: Trace, title: str) -> Figure:
     """Draw `draw_timeline`'s picture of both traces, each on grey only up to its own end: busy shares refer to that."""
     figure = draw_timeline(measured, predicted, title=title)
-    axes, layout = figure.axes[0], lay_out(measured, predicted, None, None)
+    axes = figure.axes[0]
+    layout = lay_out(measured, predicted, None, None)
     for name, trace in layout.traces.items():
         end = trace.end * layout.per_second
         for row in range(len(layout.rows)):

@@ -43,7 +43,8 @@ class Round:
 def lane(work: Callable[[], Any], k: int, lanes: int, tasks: int) -> Round:
     """Be process k of so many lanes: do tasks k, k + lanes, …"""
     _gate.wait(PATIENCE)  # all processes begin together
-    recorder, before = Recorder(), process_time()
+    recorder = Recorder()
+    before = process_time()
     for task in range(k, tasks, lanes):
         with recorder.span(f"process {k}", str(task)):
             work()

@@ -111,7 +111,8 @@ def _rounded(layout: Layout, time: float) -> float:
 
 def _geometry(layout: Layout) -> Geometry:
     count = max(1, len(layout.rows))
-    row = 56 if len(layout.traces) > 1 else 38 if count <= 16 else 26
+    one_trace = 38 if count <= 16 else 26
+    row = 56 if len(layout.traces) > 1 else one_trace
     return Geometry(
         start=_rounded(layout, layout.start),
         end=_rounded(layout, layout.end),
@@ -128,7 +129,8 @@ def _geometry(layout: Layout) -> Geometry:
 
 def _svg(layout: Layout, at: Geometry, alt: str) -> Iterator[str]:
     """Yield the picture; an inner SVG cuts off what lies outside the time axis (a clip path would need an id)."""
-    inner, right = at.width - at.left - at.right, at.width - at.right
+    inner = at.width - at.left - at.right
+    right = at.width - at.right
     yield f'<svg viewBox="0 0 {at.width} {at.height}" role="img" aria-label="{escape(alt)}">'
     for row, lane in enumerate(layout.rows):
         y = f'y="{at.row * (row + 0.5) + 4.5:g}"'
@@ -158,11 +160,14 @@ def _svg(layout: Layout, at: Geometry, alt: str) -> Iterator[str]:
 
 
 def _span(span: Span, row: int, name: str, layout: Layout, at: Geometry) -> str:
-    inner, color = at.width - at.left - at.right, layout.colors[span.kind]
+    inner = at.width - at.left - at.right
+    color = layout.colors[span.kind]
     start, end = (time * layout.per_second for time in (span.start, span.end))
     scale = inner / (at.end - at.start)
     offset, height = at.alone if len(layout.traces) < 2 else getattr(at, name)
-    x, y, width = (start - at.start) * scale, at.row * row + offset, max((end - start) * scale, 0.8)
+    x = (start - at.start) * scale
+    y = at.row * row + offset
+    width = max((end - start) * scale, 0.8)
     look = f'fill="{color}"' if name == "measured" else f'fill="{mixed(color, PAPER, 0.88)}" stroke="{color}"'
     labels = labels_for(span, layout.letters[span.kind])
     text = next((label for label in labels if len(label) * at.letter + 6 <= width), "")

@@ -39,9 +39,14 @@ QUEUE_CONTROLS = dict(
 
 @style.styled
 def draw_loading_model(
-    num_workers: int, prefetch_factor: int = 2, load_ms: float = 12.0, step_ms: float = 12.0, slow_batch: float = 1, *,
+    num_workers: int,
+    prefetch_factor: int = 2,
+    load_ms: float = 12.0,
+    step_ms: float = 12.0,
+    slow_batch: float = 1,
+    *,
     batches: int = 20,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw an epoch of the model: what every lane does, how full the queue is, and the epoch over num_workers.
 
     slow_batch: batch 12 takes so many times as long.
@@ -60,7 +65,8 @@ def draw_loading_model(
     deepest = _draw_queue(axes[1], trace, places)
     _draw_curve(axes[2], [epoch.makespan for epoch in epochs], num_workers)
 
-    idle_share, who = 1 - trace.active("step") / trace.makespan, plural(num_workers, "worker")
+    idle_share = 1 - trace.active("step") / trace.makespan
+    who = plural(num_workers, "worker")
     finding = f"{who}: {trace.makespan:.0f} ms, and for {idle_share:.0%} of it the trainer does not train"
     style.title(axes[0], finding)
     axes[0].set_title(axes[0].get_title("left"), pad=30)
@@ -90,7 +96,8 @@ def _draw_lanes(axes: Axes, trace: Trace, end: float) -> None:
 def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     """Draw how many batches lie ready; returns the most that ever did."""
     changes = queue_depth(trace) if places else [(0.0, 0)]
-    times, depths = [time for time, _ in changes], [depth for _, depth in changes]
+    times = [time for time, _ in changes]
+    depths = [depth for _, depth in changes]
     until = [*times, trace.end]
     axes.step(until, [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
     axes.fill_between(until, [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
@@ -123,12 +130,15 @@ def _draw_curve(axes: Axes, epochs: Sequence[float], here: int) -> None:
 
 @style.styled
 def draw_scaling(
-    predicted: Mapping[str, Sequence[float]], measured: Mapping[str, Sequence[float]], floor: Mapping[str, float],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Sequence[float]],
+    floor: Mapping[str, float],
     cores: float,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw epochs in seconds over 0, 1, 2 … workers, a panel a dataset; floor: the time of all steps alone."""
     figure, axes = style.new_figure(9, 3.9, cols=len(measured), sharey=True, squeeze=False)
-    gains, words = [], []
+    gains = []
+    words = []
     for place, (name, seconds) in zip(axes[0], measured.items(), strict=True):
         seen, model = ([1e3 * value for value in values] for values in (seconds, predicted[name]))
         look: Any = dict(color=MUTED, mfc=PAPER, mew=1.4, ms=8, label="predicted", zorder=3)
@@ -221,7 +231,8 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
     for left, right, name in ((3.8, 10.05, "host: CPU cores and RAM"), (12.25, 18.15, "device: GPU")):
         _rounded(axes, left, 0.05, right - left, 4.3, TRACK, GRID)
         axes.text(left + 0.25, 3.97, name, fontsize=9.5, color=MUTED, va="center")
-    names, times = list(hops), list(hops.values())
+    names = list(hops)
+    times = list(hops.values())
     for number, place in enumerate(PLACES):
         x = 4.1 * number + 0.1
         if number == 0:
@@ -234,10 +245,12 @@ def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
             _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)
     for number, (hop, milliseconds) in enumerate(hops.items()):
-        left, right = 4.1 * number + 1.72, 4.1 * number + 4.18
+        left = 4.1 * number + 1.72
+        right = 4.1 * number + 4.18
         style = "simple,head_length=8,head_width=11,tail_width=4"
         arrow(axes, (left, 2.3), (right, 2.3), color=color_of(hop), width=0, head=1, gap=2, style=style)
-        middle, above = (left + right) / 2, f"{hop}\n{milliseconds:g} ms"
+        middle = (left + right) / 2
+        above = f"{hop}\n{milliseconds:g} ms"
         axes.text(middle, 2.62, above, ha="center", va="bottom", fontsize=9.5, weight="bold", linespacing=1.1)
         axes.text(middle, 1.92, HOPS[hop], ha="center", va="top", fontsize=9, color=MUTED)
 
@@ -252,8 +265,16 @@ def _draw_slots(axes: Axes, x: float, y: float, width: float, height: float, col
 
 
 def _rounded(
-    axes: Axes, x: float, y: float, width: float, height: float, face: str, edge: str, line: float = 1.2, **look: Any
-) -> None:  # fmt: skip
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    face: str,
+    edge: str,
+    line: float = 1.2,
+    **look: Any,
+) -> None:
     """Draw a box whose lower left corner is (x, y)."""
     look |= dict(face=face, edge=edge, line=line, radius=0.12, zorder=1)
     box(axes, x + width / 2, y + height / 2, width, height, **look)

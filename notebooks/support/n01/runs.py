@@ -34,8 +34,12 @@ def simulate_loading(
     loads = list(load) if isinstance(load, Sequence) else [load] * batches
     if len(loads) != batches:
         raise ValueError(f"load must be one number or one for each of {batches} batches, not {len(loads)}")
-    seconds, step = [check_seconds("load", value) for value in loads], check_seconds("step", step)
-    spans, loaded, taken, done = list[Span](), list[float](), list[float](), 0.0
+    seconds = [check_seconds("load", value) for value in loads]
+    step = check_seconds("step", step)
+    spans = list[Span]()
+    loaded = list[float]()
+    taken = list[float]()
+    done = 0.0
     for batch in range(batches):
         begun = done
         if workers:
@@ -68,7 +72,8 @@ def simulate_path(batches: int, hops: Mapping[str, float], *, overlap: bool = Tr
     batches = integer("batches", batches, at_least=1)
     if not hops:
         raise ValueError("a path needs at least one hop: hops is empty")
-    tasks, before = list[Work](), list[str]()
+    tasks = list[Work]()
+    before = list[str]()
     for batch in range(batches):
         before = [] if overlap else before
         for hop, seconds in hops.items():
@@ -124,7 +129,8 @@ def moments(trace: Trace) -> dict[str, list[float]]:
 
 def queue_depth(trace: Trace) -> list[tuple[float, int]]:
     """Return (time, number of batches that are loaded and not yet taken) at each change, from (start, 0) on."""
-    at, depth = moments(trace), {trace.start: 0}
+    at = moments(trace)
+    depth = {trace.start: 0}
     for moment in sorted(at["ended"] + at["taken"]):
         depth[moment] = sum(time <= moment for time in at["ended"])
         depth[moment] -= sum(time <= moment for time in at["taken"])
@@ -133,7 +139,8 @@ def queue_depth(trace: Trace) -> list[tuple[float, int]]:
 
 def queue_held_up(trace: Trace) -> list[int]:
     """Return, at each change of `queue_depth`, how many of the batches that lie ready come after one that doesn't."""
-    at, held_up = moments(trace), []
+    at = moments(trace)
+    held_up = []
     for moment, depth in queue_depth(trace):
         due = next((b for b, time in enumerate(at["ended"]) if time > moment), len(at["ended"]))
         held_up.append(depth - (due - sum(time <= moment for time in at["taken"])))

@@ -8,14 +8,23 @@ from typing import Any
 
 
 def predict_epoch(
-    loads: Sequence[float], workers: int, cores: float, read: float, collate: float, send: float, receive: float,
-    step: float, prefetch: int = 2,
-) -> float:  # fmt: skip
+    loads: Sequence[float],
+    workers: int,
+    cores: float,
+    read: float,
+    collate: float,
+    send: float,
+    receive: float,
+    step: float,
+    prefetch: int = 2,
+) -> float:
     """Return the seconds of an epoch; `loads` has the seconds of each batch, the others are seconds a batch."""
     batches = len(loads)
     if workers == 0:
         return sum(loads) + batches * (read + collate + step)
-    loaded, taken, done = dict[int, float](), dict[int, float](), {-1: 0.0}
+    loaded = dict[int, float]()
+    taken = dict[int, float]()
+    done = {-1: 0.0}
     for b in range(batches):
         begun = max(loaded.get(b - workers, 0), taken.get(b - workers * prefetch, 0))
         loaded[b] = begun + read + loads[b] + collate + send
@@ -45,14 +54,23 @@ def send_home(team: Any, orders: Any, results: Any, missing: Any) -> None:
 
 
 def load_in_order(
-    work: Any, dataset: Any, batches: Any, collate: Any, workers: int = 1, prefetch: int = 2, context: Any = None
-) -> Any:  # fmt: skip
+    work: Any,
+    dataset: Any,
+    batches: Any,
+    collate: Any,
+    workers: int = 1,
+    prefetch: int = 2,
+    context: Any = None,
+) -> Any:
     """Yield the collated batches of one epoch, loaded by workers of `context`, in the order of `batches`."""
-    results, orders = context.Queue(), [context.Queue() for _ in range(workers)]
+    results = context.Queue()
+    orders = [context.Queue() for _ in range(workers)]
     team = [context.Process(target=work, args=(dataset, collate, queue, results)) for queue in orders]
     for worker in team:
         worker.start()
-    todo, early, missing = enumerate(batches), dict[int, Any](), set[int]()
+    todo = enumerate(batches)
+    early = dict[int, Any]()
+    missing = set[int]()
 
     def hand_out(count: int | None) -> None:
         for number, indices in islice(todo, count):

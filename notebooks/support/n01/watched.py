@@ -5,95 +5,108 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from lib.text import plural
+from support.kit.threads import PATIENCE, EndedError, Waits
 from support.ranks import in_a_process
 
 PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
-PATIENCE = 20.0  # seconds without any change; who waits for nobody is found at once
+
+
+NEVER = 10**6  # the number of a batch that no epoch has
 
 
 class Stuck(BaseException):
-    """Everybody waits for everybody: raised in the training process."""
-
-
-class Ended(BaseException):
-    """Ends a worker's thread that nobody ended."""
+    """Everybody waits for everybody: raised in the training process, where no `except Exception` catches it."""
 
 
 class _Queue:
     """A queue of which the team knows who waits."""
 
     def __init__(self, team: Team) -> None:
-        self.team, self.items = team, list[Any]()
+        self.team = team
+        self.items: list[Any] = []
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         with self.team.changed:
             self.items.append(item)
-            if threading.get_ident() == self.team.trainer and item is not None:
-                self.team.handed.append(self)
-            elif threading.get_ident() != self.team.trainer:
+            if threading.get_ident() != self.team.trainer:
                 self.team.results += 1
+            elif item is not None:
+                self.team.handed.append(self)
             self.team.changed.notify_all()
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         with self.team.changed:
-            if not self.items and (not block or timeout is not None):
+            may_give_up = not block or timeout is not None
+            if not self.items and may_give_up:
                 self.team.changed.wait(min(timeout or 0.0, 0.05))
                 if not self.items:
                     raise queue.Empty
-            self.team.wait(lambda: bool(self.items))
+            self.team.wait(threading.get_ident(), "get", lambda: bool(self.items))
             return self.items.pop(0)
 
     def close(self) -> None: ...
 
-    put_nowait, cancel_join_thread, join_thread = put, close, close
+    put_nowait = put
+    cancel_join_thread = close
+    join_thread = close
 
     def empty(self) -> bool:
         return not self.items
 
 
-class Team:
-    """In place of the module multiprocessing: what is started, handed out, put, and who waits for whom."""
+class _Worker(threading.Thread):
+    """A thread in place of a process: the team knows when it is over, and whether anybody has waited for that."""
+
+    team: Team
+
+    def __init__(self, *given: Any, daemon: Any = True, **named: Any) -> None:
+        super().__init__(*given, **named, daemon=True)
+        self.error: BaseException | None = None
+        self.over = False
+        self.joined = False
+
+    def start(self) -> None:
+        self.team.workers.append(self)
+        super().start()
+
+    def run(self) -> None:
+        try:
+            super().run()
+        except BaseException as error:
+            self.error = None if isinstance(error, EndedError) else error
+        with self.team.changed:
+            self.over = True
+            self.team.look()
+
+    def join(self, timeout: float | None = None) -> None:
+        self.joined = True
+        if timeout is None:
+            with self.team.changed:
+                self.team.wait(threading.get_ident(), "join", lambda: self.over)
+
+
+class Team(Waits):
+    """In place of the module multiprocessing: what is started, handed out, put, and who waits for whom.
+
+    A batch that is to be late waits at a gate: where nobody can go on, the gates open, one at a time. Where there is
+    none, everybody waits for everybody, and the training process is told so.
+    """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        super().__init__(everybody=lambda: self.alive() + 1)
         self.trainer = threading.get_ident()
-        self.workers: list[Any] = []
+        self.workers: list[_Worker] = []
         self.handed: list[_Queue] = []
-        self.results, self.gates, self.closed, self.stuck = 0, 0, False, False
-        self.blocked: dict[int, Callable[[], bool]] = {}
-        team = self
-
-        class Process(threading.Thread):
-            def __init__(self, *given: Any, daemon: Any = True, **named: Any) -> None:
-                super().__init__(*given, **named, daemon=True)
-                self.error: BaseException | None = None
-                self.over = self.joined = False
-
-            def start(self) -> None:
-                team.workers.append(self)
-                super().start()
-
-            def run(self) -> None:
-                try:
-                    super().run()
-                except BaseException as error:
-                    self.error = None if isinstance(error, Ended) else error
-                with team.changed:
-                    self.over = True
-                    team.changed.notify_all()
-
-            def join(self, timeout: float | None = None) -> None:
-                self.joined = True
-                if timeout is None:
-                    with team.changed:
-                        team.wait(lambda: self.over)
-
-        self.Process = Process
+        self.results = 0
+        self.gates: list[int] = []
+        self.Process = type("Process", (_Worker,), {"team": self})
 
     def Queue(self, maxsize: int = 0) -> _Queue:
         """Make a queue, under the name that multiprocessing has."""
@@ -103,90 +116,116 @@ class Team:
         """Return how many workers are not over."""
         return sum(not worker.over for worker in self.workers)
 
-    def wait(self, ready: Callable[[], bool], gate: bool = False) -> None:
-        """Wait until `ready`, holding `changed`; where everybody waits, gates open, or else it is Stuck."""
+    def wait_at_gate(self, ready: Callable[[], bool]) -> None:
+        """Wait until `ready`, or until nobody else can go on; called with `changed` held."""
         me = threading.get_ident()
-        self.blocked[me] = ready
-        self.gates += gate
+        self.gates.append(me)
         try:
-            while not ready():
-                if self.closed and me != self.trainer:
-                    raise Ended
-                if self.still():
-                    if gate:
-                        return
-                    self.stuck = self.stuck or not self.gates
-                    self.changed.notify_all()
-                if self.stuck and me == self.trainer:
-                    raise Stuck
-                if not self.changed.wait(PATIENCE):
-                    raise Stuck if me == self.trainer else Ended
+            self.wait(me, "a late batch", lambda: me not in self.gates or ready())
         finally:
-            del self.blocked[me]
-            self.gates -= gate
+            if me in self.gates:
+                self.gates.remove(me)
 
-    def still(self) -> bool:
-        """Say whether all wait for what nobody will do; the training process counts as waiting once it does."""
-        return len(self.blocked) > self.alive() and not any(ready() for ready in self.blocked.values())
+    def look(self) -> None:
+        """Open a gate if nobody can go on."""
+        if self.gates and self.nobody_can_go_on():
+            self.gates.pop(0)
+        super().look()
+
+    def stuck(self, who: Hashable) -> None:
+        """Tell the training process; workers wait on, until they are ended."""
+        if who == self.trainer:
+            raise Stuck
 
     def settle(self) -> bool:
         """Wait until every worker is over or waits for ever; say whether all are over."""
 
         def settled() -> bool:
-            waits = [self.blocked.get(worker.ident or 0) for worker in self.workers if not worker.over]
-            return all(ready is not None and not ready() for ready in waits)
+            waits = [self.waiting.get(worker.ident) for worker in self.workers if not worker.over]
+            return all(wait is not None and not wait[1]() for wait in waits)
 
         with self.changed:
             self.changed.wait_for(settled, PATIENCE)
             return not self.alive()
 
-    def end(self) -> None:
-        """End the workers that nobody ended."""
-        with self.changed:
-            self.closed = True
-            self.changed.notify_all()
+
+@dataclass(frozen=True)
+class EpochCase:
+    """An epoch to try: what is loaded by whom, and what goes wrong in it.
+
+    late: batches that are ready only after so many results. bad: the item that raises. stop: the number of batches
+    after which the loop breaks off.
+    """
+
+    size: int
+    batch: int
+    workers: int = 1
+    prefetch: int = 2
+    late: Mapping[int, int] = field(default_factory=dict)
+    bad: int | None = None
+    shuffled: bool = False
+    stop: int = NEVER
+    epochs: int = 1
+    collate: Callable[[Any], Any] = list
+
+    def __str__(self) -> str:
+        batches = -(-self.size // self.batch)
+        return f"{plural(self.workers, 'worker')}, prefetch {self.prefetch}, {plural(batches, 'batch', 'batches')}"
+
+    @property
+    def bad_batch(self) -> int:
+        """Return the number of the batch whose item raises."""
+        return NEVER if self.bad is None else self.bad // self.batch
 
 
 class Items:
     """Item i is i, loaded by whom? Batches in `late` are ready only after `late[b]` results; item `bad` raises."""
 
-    def __init__(self, team: Team, size: int, batch: int, late: dict[int, int], bad: int) -> None:
-        self.team, self.size, self.batch, self.late, self.bad = team, size, batch, late, bad
+    def __init__(self, team: Team, case: EpochCase) -> None:
+        self.team = team
+        self.case = case
         self.by: set[int] = set()
 
     def __len__(self) -> int:
-        return self.size
+        return self.case.size
 
     def __getitem__(self, index: int) -> int:
-        self.by.add(threading.get_ident())
-        if index == self.bad:
+        me = threading.get_ident()
+        self.by.add(me)
+        if index == self.case.bad:
             raise KeyError(f"item {index} has no file")
-        after = self.late.get(index // self.batch, 0)
-        if after and index % self.batch == 0 and threading.get_ident() != self.team.trainer:
+        begins_a_batch = index % self.case.batch == 0
+        after = self.case.late.get(index // self.case.batch, 0)
+        if after and begins_a_batch and me != self.team.trainer:
             with self.team.changed:
-                self.team.wait(lambda: self.team.results >= after, gate=True)
+                self.team.wait_at_gate(lambda: self.team.results >= after)
         return index
 
 
 class Batches:
     """Lists of indices; as a shuffling sampler, it gives another order each time it is iterated over."""
 
-    def __init__(self, size: int, batch: int, shuffled: bool) -> None:
-        self.size, self.batch, self.shuffled, self.passes, self.drawn = size, batch, shuffled, 0, 0
+    def __init__(self, case: EpochCase) -> None:
+        self.case = case
+        self.passes = 0
+        self.drawn = 0
 
     def lists(self, turn: int) -> list[list[int]]:
         """Return all lists of a pass."""
-        order = [(index + turn * self.shuffled) % self.size for index in range(self.size)]
-        return [order[k : k + self.batch] for k in range(0, self.size, self.batch)]
+        size = self.case.size
+        batch = self.case.batch
+        order = [(index + turn * self.case.shuffled) % size for index in range(size)]
+        return [order[k : k + batch] for k in range(0, size, batch)]
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.passes, self.drawn = self.passes + 1, 0
+        self.passes += 1
+        self.drawn = 0
         for indices in self.lists(self.passes):
             self.drawn += 1
             yield indices
 
     def __len__(self) -> int:
-        return -(-self.size // self.batch)
+        return -(-self.case.size // self.case.batch)
 
 
 def _trainer(work: Any, load: Any, tell: Any) -> None:
@@ -207,4 +246,6 @@ def on_processes(work: Any, load: Any) -> str:
     if "fork" not in multiprocessing.get_all_start_methods():
         return ""
     last = ["at the start", *in_a_process(partial(_trainer, work, load), PIPES_PATIENCE)][-1]
-    return "" if last == "right" else last if "raised" in last else f"{last}, all wait for ever"
+    if last == "right":
+        return ""
+    return last if "raised" in last else f"{last}, all wait for ever"

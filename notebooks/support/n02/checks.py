@@ -1,11 +1,9 @@
-"""Predictions and exercises of notebook 02, samplers."""
+"""Exercises of notebook 02, samplers; its predictions stand in guesses.py."""
 
 from __future__ import annotations
 
-import copy
-import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, product
 from operator import length_hint
@@ -13,92 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
-from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
 from lib.data.samplers import RandomSampler
-from support.checks import Exercise, Guess, Tried, Verdict, cases
+from support.checks import Exercise, Verdict, cases
 from support.checks import use as use
-from support.n02.runs import IndexDataset, as_worker, pooled_batches, record_epoch, sentence_lengths
-
-
-# ---- predictions
-def _asker() -> str:
-    messages = record_epoch(lambda dataset: RandomSampler(dataset, seed=0), size=5, batch_size=2)
-    return next(message.receiver for message in messages if message.name == "length")
-
-
-def _handed_out() -> str:  # a text: 8 and 12, the wrong ideas, are not close to 10
-    indices = iter(range(12))
-    loader = DataLoader(IndexDataset(12), 2, sampler=indices, num_workers=2)
-    return str(min(12 - length_hint(indices) for _ in loader))  # it grows
-
-
-def _signed(items: list[int]) -> tuple[int, int]:
-    info: Any = get_worker_info()
-    return info.id, info.dataset.loads
-
-
-def _loads() -> list[int]:
-    dataset = IndexDataset(10)
-    copies = dict(DataLoader(dataset, 2, num_workers=2, collate_fn=_signed))  # a worker's last batch counts
-    return [dataset.loads, copies[0], copies[1]]
-
-
-def _streamed() -> int:
-    return sum(map(len, DataLoader(IterableWrapper(range(10)), 5, num_workers=2)))
-
-
-def _rows(table: dict[str, Any]) -> Any:
-    return _listed([*table.values()])
-
-
-def _listed(guess: Any) -> Any:
-    return [*map(_listed, guess)] if isinstance(guess, (list, tuple)) else guess
-
-
-def _alike(guess: Any, truth: Any) -> bool:
-    if isinstance(truth, list):
-        return isinstance(guess, list) and len(guess) == len(truth) and all(map(_alike, guess, truth))
-    return str(guess).strip().isdigit()
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class _Shaped(Guess):
-    """A guess of which, where it has another shape than the truth, only the shape that is asked for is said."""
-
-    shape: str = "A whole number"
-
-    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        if my_guess is None or my_guess is ... or _alike(self.read(my_guess), self.truth(*known, **named)):
-            return super().__call__(my_guess, *known, **named)
-        return Verdict("note", f"{self.shape}, please, not {my_guess!r}. No guess? Read on for the reason.")
-
-
-guess_asker = Guess(
-    "who asks the Dataset for its length", _asker, tried=Tried(right="Sampler", wrong="DataLoader")
-)
-guess_loads = _Shaped(
-    "loads in [the main process, worker 0's copy, worker 1's copy]",
-    _loads,
-    read=_listed,
-    shape="Three whole numbers",
-    tried=Tried(right=(0, 6, 4), wrong=[10, 6, 4]),
-)
-guess_handed_out = _Shaped(
-    "indices handed out when the first batch comes",
-    _handed_out,
-    read=lambda said: str(said) if isinstance(said, int) else said,
-    tried=Tried(right=10, wrong=12),
-)
-guess_streamed = _Shaped("items in an epoch", _streamed, tried=Tried(right=20, wrong=10))
-guess_table = _Shaped(
-    "different rows of 4",
-    _rows,
-    read=_listed,
-    shape="Four pairs [[new, persistent], …]",
-    tried=Tried(right=[(1, 2)], wrong=[(2, 1)], known=({"a": (1, 2)},)),
-)
+from support.kit.judged import judged
+from support.kit.mistakes import with_methods
+from support.n02 import noise
+from support.n02.guesses import guess_asker as guess_asker
+from support.n02.guesses import guess_handed_out as guess_handed_out
+from support.n02.guesses import guess_loads as guess_loads
+from support.n02.guesses import guess_streamed as guess_streamed
+from support.n02.guesses import guess_table as guess_table
+from support.n02.runs import IndexDataset, as_worker, pooled_batches, sentence_lengths
 
 
 # ---- how the classes of the exercises are tried, and wrong ones made
@@ -121,14 +47,9 @@ def _in_turn(**views: Callable[..., Any]) -> Callable[[Exercise, Any], Verdict]:
     return judge
 
 
-def _with(base: Any, **methods: Callable[..., Any]) -> Any:
-    """Return a wrong answer: the right class with other methods."""
-    return type(base.__name__, (base,), methods)
-
-
 def _kept(base: Any) -> Any:
     """Return a wrong answer that makes its iterator once."""
-    return _with(base, __iter__=lambda self: self.__dict__.setdefault("kept", base.__iter__(self)))
+    return with_methods(base, __iter__=lambda self: self.__dict__.setdefault("kept", base.__iter__(self)))
 
 
 def _pass(iterable: Any, number: int, limit: int = 50) -> list[Any]:
@@ -148,7 +69,9 @@ class Loader:
     """What exercise 1 asks for."""
 
     def __init__(self, dataset: Any, batch_sampler: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
-        self.dataset, self.batch_sampler, self.collate_fn = dataset, batch_sampler, collate_fn
+        self.dataset = dataset
+        self.batch_sampler = batch_sampler
+        self.collate_fn = collate_fn
 
     def __iter__(self) -> Iterator[Any]:
         for indices in self.batch_sampler:
@@ -164,12 +87,13 @@ def _batches(loader: Any, size: int, batches: list[list[int]], epoch: int = 0) -
 
 
 def _first(loader: Any, size: int, batches: list[list[int]]) -> list[int]:
-    dataset, left = Tens(size), iter(batches)
+    dataset = Tens(size)
+    left = iter(batches)
     next(iter(loader(dataset, left, sum)), None)
     return [dataset.loads, len(batches) - length_hint(left)]
 
 
-_loader = partial(_with, Loader)
+_loader = partial(with_methods, Loader)
 
 check_loader = Exercise(
     "batches (here dataset[i] is 10 * i, and collate_fn is sum)",
@@ -213,7 +137,10 @@ class PooledBatches:
     cut = staticmethod(pooled_batches)
 
     def __init__(self, sampler: Any, lengths: Any, batch_size: int, pool: int) -> None:
-        self.sampler, self.lengths, self.batch_size, self.pool = sampler, lengths, batch_size, pool
+        self.sampler = sampler
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.pool = pool
 
     def __iter__(self) -> Iterator[list[int]]:
         yield from self.cut(self.lengths, list(self.sampler), self.batch_size, self.pool)
@@ -222,7 +149,8 @@ class PooledBatches:
         return -(-len(self.sampler) // self.batch_size)
 
 
-_pooled, _cut = partial(_with, PooledBatches), pooled_batches
+_pooled = partial(with_methods, PooledBatches)
+_cut = pooled_batches
 _CUTS: dict[str, Callable[..., Iterable[list[int]]]] = {  # of lengths n, order o, batch size b, pool p
     "Sort inside each pool only: this is the whole epoch.": lambda n, o, b, p: _cut(n, o, b, len(o) + 1),
     "Sort by lengths[index], not by the index itself.": lambda n, o, b, p: _cut(range(len(n)), o, b, p),
@@ -252,8 +180,12 @@ def _asked(answer: Any, size: int, batch_size: int, pool: int, ask: str = "", ep
     lengths = [length // 6 for length in sentence_lengths(size)]  # many are equal
     sampler = Odd(range(size // 2), seed=size)
     batches = answer(list(sampler) if ask == "fixed" else sampler, lengths, batch_size, pool)
-    passed = len(batches) if ask in ("len", "readings") else _pass(batches, epoch)
-    return sampler.readings if ask == "readings" else passed
+    if ask == "len":
+        return len(batches)
+    if ask == "readings":
+        len(batches)
+        return sampler.readings
+    return _pass(batches, epoch)
 
 
 check_pooled = Exercise(
@@ -291,7 +223,9 @@ class Dealt(IterableDataset[Any]):
     """What exercise 3 asks for; `places` is where wrong answers differ."""
 
     def __init__(self, read: Callable[[], Iterable[Any]], rank: int, world_size: int) -> None:
-        self.read, self.rank, self.world_size = read, rank, world_size
+        self.read = read
+        self.rank = rank
+        self.world_size = world_size
 
     def places(self, worker: int, workers: int) -> tuple[int, int]:
         """Return the first place in the stream that is this process's, and the step to its next one."""
@@ -299,7 +233,8 @@ class Dealt(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        first, step = self.places(*((info.id, info.num_workers) if info else (0, 1)))
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        first, step = self.places(worker, workers)
         return (item for place, item in enumerate(self.read()) if self.mine(place, item, first, step))
 
     def mine(self, place: int, item: Any, first: int, step: int) -> bool:
@@ -309,7 +244,7 @@ class Dealt(IterableDataset[Any]):
 
 def _places(places: Callable[[int, int, int, int], tuple[int, int]]) -> Any:
     """Make a wrong answer from a function of (rank, world_size, worker, workers) to the first place and the step."""
-    return _with(Dealt, places=lambda self, *worker: places(self.rank, self.world_size, *worker))
+    return with_methods(Dealt, places=lambda self, *worker: places(self.rank, self.world_size, *worker))
 
 
 def _numbers(size: int | None) -> Iterator[int]:
@@ -354,7 +289,7 @@ check_dealt = Exercise(
         "rank + worker: some items come twice, others never.": _places(lambda r, w, k, n: (r + k, w * n)),
         "This is the whole stream, in every process of every rank.": _places(lambda r, w, k, n: (0, 1)),
         "A kept iterator is used up: call self.read() in __iter__, anew for each epoch.": _kept(Dealt),
-        "You ask the item's value; only its place in the stream counts.": _with(
+        "You ask the item's value; only its place in the stream counts.": with_methods(
             Dealt, mine=lambda self, place, item, first, step: item % step == first
         ),
     },
@@ -366,7 +301,9 @@ class EpochKeys(Sampler[Any]):
     """What exercise 4 asks of the sampler; `key` is where wrong answers differ."""
 
     def __init__(self, sampler: Any, size: int) -> None:
-        self.sampler, self.size, self.epoch = sampler, size, 0
+        self.sampler = sampler
+        self.size = size
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next pass."""
@@ -385,10 +322,14 @@ class EpochKeys(Sampler[Any]):
 
 def _keys(answer: Any, size: int, epochs: list[int], number: int = 0) -> list[Any]:
     sampler = answer(range(0, size, 2), size)
-    return [(sampler.set_epoch(epoch), _pass(sampler, number))[1] for epoch in epochs]
+    passes = []
+    for epoch in epochs:
+        sampler.set_epoch(epoch)
+        passes.append(_pass(sampler, number))
+    return passes
 
 
-_made = partial(_with, EpochKeys)
+_made = partial(with_methods, EpochKeys)
 
 check_epoch_keys = Exercise(
     "keys of two epochs (here the sampler names only 0, 2, 4, …)",
@@ -421,7 +362,8 @@ class Repaired(Dataset[Any]):
     """What exercise 4 asks of the dataset; `source`, what an item's generator is made of, is where answers differ."""
 
     def __init__(self, size: int, seed: int = 0) -> None:
-        self.size, self.seed = size, seed
+        self.size = size
+        self.seed = seed
 
     def __len__(self) -> int:
         return self.size
@@ -445,94 +387,29 @@ def _twins(self: Repaired, key: int) -> Any:
     return key % self.size, *(int(np.random.default_rng((self.seed, key)).integers(n)) for n in (100, 2))
 
 
-_SHAPE, _RANGE, _GLOBAL, _ALIKE, _ASKED, _WORKER, _REPEATS, _SHIFT, _SEED, _SEEDS, _TWINS = (
-    "An item is (index, crop, flip): the index that its key stands for, a number from 0 to 99, and 0 or 1.",
-    "Of the crops of 60 epochs none is 0, or none is 99: a crop goes from 0 to 99, both included.",
-    "A global generator has been seeded or drawn from, and all others who use it notice: make one for the item.",
-    "All items of an epoch have the same numbers: the index is missing.",
-    "Asked again after other items, a key had other numbers: no generator may live longer than an item.",
-    "In another worker a key had other numbers: with another num_workers the run is another one.",
-    "Epoch 1 repeats epoch 0: the epoch must come out of the key; an attribute stays as it was in the worker.",
-    "Epoch 1 is epoch 0 moved on by one item: 0 + 1 and 1 + 0 are one sum. Give the generator all, unadded.",
-    "Another seed changes nothing: runs with other seeds have the same noise.",
-    "Items of seed 1 have the numbers that seed 0 gives to other items, or in another epoch: seed, epoch and index are "
-    "added or mixed into fewer numbers. Hand over all three.",
-    "The crop tells the flip, or the flip never changes: draw both from one generator, one after the other. Two with "
-    "the same seed begin with the same bits.",
-)
-_RULES: Any = (lambda crop: True, lambda crop: crop >= 50, lambda crop: crop % 2 == 1)
-
-
-def _states() -> list[Any]:
-    numpy_state: Any = np.random.get_state()  # noqa: NPY002 it is looked at, not used
-    return [random.getstate(), numpy_state[1].tolist(), torch.get_rng_state().tolist()]
-
-
-def _judge_noise(exercise: Exercise, answer: Any) -> Verdict:
-    """Try all that may make numbers repeat, or depend on more than seed, epoch and index."""
-    keys = range(40)  # two epochs of 20 items
-
-    def numbers(dataset: Any, keys: Iterable[int] = keys) -> list[tuple[int, int]]:
-        return [(int(crop), int(flip)) for _, crop, flip in map(dataset.__getitem__, keys)]
-
-    try:
-        before, dataset = _states(), answer(20, 0)
-        items = [dataset[key] for key in keys]
-        shaped = all(len(item) == 3 and item[0] == key % 20 for item, key in zip(items, keys, strict=True))
-        if not shaped or not all(0 <= crop < 100 and flip in (0, 1) for _, crop, flip in items):
-            return exercise.wrong(_SHAPE)
-        touched = _states() != before
-        straight, backwards = numbers(answer(20, 0)), numbers(answer(20, 0), reversed(keys))[::-1]
-        workers = []
-        for worker in range(2):  # a worker holds a copy
-            with as_worker(worker, 2, dataset=copy.deepcopy(answer(20, 0))) as info:
-                workers.append(numbers(info.dataset))
-        other_seed, far = numbers(answer(20, 1)), numbers(answer(20, 0), range(1200))
-    except Exception as error:
-        return exercise.wrong(f"your code raised {type(error).__name__}: {error}")
-    first, second = straight[:20], straight[20:]
-    blocks = [sorted(far[k : k + 10]) for k in range(1190)]  # sorted: a mix may change the order
-    faults = {
-        _GLOBAL: touched,
-        _ALIKE: len({*first}) == 1,
-        _ASKED: straight != backwards,
-        _WORKER: workers != [straight, straight],
-        _REPEATS: first == second,
-        _SHIFT: first[1:] == second[:-1],
-        _SEED: straight == other_seed,
-        _SEEDS: sorted(other_seed[:10]) in blocks,
-        _TWINS: any(len({rule(crop) == flip for crop, flip in straight}) == 1 for rule in _RULES),
-        _RANGE: not {0, 99} <= {crop for crop, _ in far},
-    }
-    said = next((sentence for sentence, found in faults.items() if found), "")
-    if said:
-        return exercise.wrong(f"{said} Items 0 to 3 have {first[:4]} in epoch 0 and {second[:4]} in epoch 1.")
-    return exercise.right("every number depends on seed, epoch and index, and on nothing else")
-
-
-_repaired = partial(_with, Repaired)
+_repaired = partial(with_methods, Repaired)
 
 check_repaired = Exercise(
     "Repaired",
     name="Repaired.__getitem__",
     methods=("__getitem__",),
     reference=Repaired,
-    judge=_judge_noise,
+    judge=judged(noise.fault_of_noise, "every number depends on seed, epoch and index, and on nothing else"),
     mistakes={
-        _SHAPE: _repaired(__getitem__=lambda self, key: (key, *Repaired.__getitem__(self, key)[1:])),
-        _RANGE: _repaired(
+        noise.SHAPE: _repaired(__getitem__=lambda self, key: (key, *Repaired.__getitem__(self, key)[1:])),
+        noise.RANGE: _repaired(
             __getitem__=lambda self, key: [min(98, n) for n in Repaired.__getitem__(self, key)]
         ),
-        _GLOBAL: _repaired(__getitem__=_reseeds),
-        _ALIKE: _repaired(source=lambda self, epoch, index: (self.seed, epoch)),
-        _ASKED: _repaired(
+        noise.GLOBAL: _repaired(__getitem__=_reseeds),
+        noise.ALIKE: _repaired(source=lambda self, epoch, index: (self.seed, epoch)),
+        noise.ASKED: _repaired(
             source=lambda self, *_: self.__dict__.setdefault("kept", np.random.default_rng(self.seed))
         ),
-        _WORKER: _repaired(source=lambda self, *rest: (getattr(get_worker_info(), "seed", 0), *rest)),
-        _REPEATS: _repaired(source=lambda self, epoch, index: (self.seed, index)),
-        _SHIFT: _repaired(source=lambda self, epoch, index: self.seed + epoch + index),
-        _SEED: _repaired(source=lambda self, *rest: rest),
-        _SEEDS: _repaired(source=lambda self, epoch, index: (self.seed + epoch, index)),
-        _TWINS: _repaired(__getitem__=_twins),
+        noise.WORKER: _repaired(source=lambda self, *rest: (getattr(get_worker_info(), "seed", 0), *rest)),
+        noise.REPEATS: _repaired(source=lambda self, epoch, index: (self.seed, index)),
+        noise.SHIFT: _repaired(source=lambda self, epoch, index: self.seed + epoch + index),
+        noise.SEED: _repaired(source=lambda self, *rest: rest),
+        noise.SEEDS: _repaired(source=lambda self, epoch, index: (self.seed + epoch, index)),
+        noise.TWINS: _repaired(__getitem__=_twins),
     },
 )

@@ -25,7 +25,11 @@ LIFELINES = {
     "DataLoader": (5.6, "fetches"),
     "training loop": (7.9, "uses the batch"),
 }
-ROW, HEAD, SIDE, WINDOW = 0.44, 0.62, 0.32, 8  # inches, but for the window: so many messages
+# inches, but for the window: so many messages
+ROW = 0.44
+HEAD = 0.62
+SIDE = 0.32
+WINDOW = 8
 NOW = "#e8f2f9"
 
 
@@ -56,7 +60,8 @@ def _message(
     axes: Axes, message: Message, y: float, number: int, first: int, batch_size: int, current: bool
 ) -> None:
     """Draw one message in the row at y; `first` is the position in the epoch of its first index."""
-    start, end = LIFELINES[message.sender][0], LIFELINES[message.receiver][0]
+    start = LIFELINES[message.sender][0]
+    end = LIFELINES[message.receiver][0]
     if current:
         axes.axhspan(y - ROW / 2, y + ROW / 2, color=NOW, zorder=0)
     write(axes, 0.12, y, str(number), color=INK if current else MUTED)
@@ -83,7 +88,8 @@ def _cell(
     axes: Axes, x: float, y: float, index: int | str, batch: int | None, state: str, side: float
 ) -> None:
     """Draw a cell of the order strip: "unknown", "named", "loaded", "used" or "dropped"."""
-    mark: Any = "dropped" if state == "dropped" else "faded" if state in ("named", "loaded") else "plain"
+    marks: dict[str, Any] = {"dropped": "dropped", "named": "faded", "loaded": "faded"}
+    mark = marks.get(state, "plain")
     cell = Cell(index, None if mark == "dropped" else batch, mark)
     patch = draw_cell(axes, x, y, cell, size=0.88 * side, font=10)
     if mark == "faded":
@@ -102,8 +108,14 @@ def _order(
     x = 0.05 + SIDE / 2
     for place in range(size):
         known = place < len(named)
-        state = "used" if place < used else "loaded" if place < loaded else "named" if known else "unknown"
-        state = "dropped" if place >= kept else state
+        if place >= kept:
+            state = "dropped"
+        elif place < used:
+            state = "used"
+        elif place < loaded:
+            state = "loaded"
+        else:
+            state = "named" if known else "unknown"
         index = named[place] if known else "?"
         _cell(axes, x, y, index, place // batch_size if known else None, state, SIDE)
         x += SIDE + (0.12 if (place + 1) % batch_size == 0 else 0)
@@ -211,7 +223,8 @@ def draw_orders(
     for y, (label, row) in enumerate(rows.items()):
         label_row(axes, y, label)
         for place, index in enumerate(row):
-            group = groups[label][place] if groups else place // batch_size if batch_size else 0
+            batch = place // batch_size if batch_size else 0
+            group = groups[label][place] if groups else batch
             if index is not None:
                 draw_cell(axes, at(place), y, Cell(index, group), font=font)
         for place in range(len(row), expected):
@@ -287,7 +300,8 @@ def _panel(
     padding: Any = dict(color=PAPER, edgecolor=style.GREY, hatch=style.HATCH["padding"], linewidth=0.6)
     name: Any = dict(size=9, ha="left", va="center_baseline", weight="bold")
     for number, batch in enumerate(batches):
-        color, words = style.rank_color(number), [lengths[i] for i in batch]
+        color = style.rank_color(number)
+        words = [lengths[i] for i in batch]
         rows = [y + row for row in range(len(batch))]
         axes.barh(rows, words, height=0.84, color=color)
         axes.barh(rows, [max(words) - word for word in words], left=words, height=0.84, **padding)

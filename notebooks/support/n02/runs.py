@@ -77,7 +77,8 @@ class LoggedSampler(Sampler[int]):
     """Pass on the indices of a sampler, or of any iterable, and log each one as it leaves."""
 
     def __init__(self, sampler: Iterable[int], log: list[Message]) -> None:
-        self.sampler, self.log = sampler, log
+        self.sampler = sampler
+        self.log = log
 
     def __iter__(self) -> Iterator[int]:
         for index in self.sampler:

@@ -64,7 +64,8 @@ class Beside:
     """Show, in a live notebook, torch's statements, our words, and the reader's code; stored are the words alone."""
 
     def __init__(self, theirs: type, *mine: Any) -> None:
-        self.theirs, self.mine = theirs, mine
+        self.theirs = theirs
+        self.mine = mine
 
     def page(self, live: bool) -> str:
         """Return the table as HTML; live: with the code."""

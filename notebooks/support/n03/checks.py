@@ -13,15 +13,18 @@ from typing import Any
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
-from support.checks import Exercise, Guess, Tried, Verdict, untouched
+from support.built import MyDistributedSampler, my_share
+from support.checks import Exercise, Guess, Tried
 from support.checks import use as use
+from support.kit.mistakes import famous
 
 # ---- predictions: each truth is computed, from the samplers themselves or from what the notebook has measured
 
 
 def _harmed(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Name the networks whose test loss rises by more than three standard errors, in the order A, B."""
-    names, harmed = list(dict.fromkeys(name.rpartition(", ")[0] for name in found)), ""
+    names = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
+    harmed = ""
     for sign, name in zip("AB", names, strict=True):
         told, forgotten = (found[f"{name}, {way}"]["test loss"] for way in ("told", "forgotten"))
         rises = [after - before for before, after in zip(told, forgotten, strict=True)]
@@ -103,10 +106,6 @@ def _share(order: list[int], world_size: int, rank: int, drop_last: bool) -> lis
     return [order[position] for position in sampler]
 
 
-def _steps(size: int, world_size: int, drop_last: bool) -> int:
-    return size // world_size if drop_last else -(-size // world_size)
-
-
 def _share_cases() -> Iterator[dict[str, Any]]:
     """Yield readable cases first, then 1..24 samples on 1..9 ranks; by tens, so that no index is a position, too."""
     sizes = [(6, 3), (10, 3), (2, 5), *itertools.product(range(1, 25), range(1, 10))]
@@ -117,11 +116,35 @@ def _share_cases() -> Iterator[dict[str, Any]]:
             yield dict(order=order, world_size=world_size, rank=rank, drop_last=drop_last)
 
 
-def _dealt(make: Callable[[list[int], int, int], list[int]]) -> Callable[..., list[int]]:
-    """Return a wrong share: `make` has the order, the total and W, and returns what is then dealt in hops."""
-    return lambda order, world_size, rank, drop_last: (
-        make(order, world_size * _steps(len(order), world_size, drop_last), world_size)[rank::world_size])  # fmt: skip
-
+# fmt: off
+_OF_SHARE = {
+    "Nothing is padded or dropped: the ranks get shares of different lengths.":
+        ("(order * max(1, times))[:total]", "order"),
+    "You padded with 0, or with 0, 1, 2 …: torch repeats the head of the order, whatever it is.":
+        ("(order * max(1, times))[:total]", "[*order, *range(total)][:total]"),
+    "You padded with the last index: torch repeats the head of the order.":
+        ("(order * max(1, times))[:total]", "(order + order[-1:] * total)[:total]"),
+    "You appended the head once: with more than 2 N positions it has to be repeated again.":
+        ("order * max(1, times)", "order * 2"),
+    "A rank that lacks one took its own first index again: pad the order, which all ranks share.":
+        ("(order * max(1, times))[:total]", "order",
+         "order[rank::world_size]", "[*order[rank::world_size], *order[rank : rank + 1]][:steps]"),
+    "You cut contiguous blocks: rank r takes positions r, r + W, r + 2 W, …":
+        ("order[rank::world_size]", "order[rank * steps :][:steps]"),
+    "drop_last cut the head of the order: it cuts the tail.":
+        ("[:total]", "[:total] if total >= len(order) else order[len(order) - total :]"),
+    "drop_last=True still pads.": ("if drop_last", "if False"),
+    "Rounding up is not floor + 1: where W divides N, the two differ.":
+        ("-(-len(order) // world_size)", "len(order) // world_size + 1"),
+    "These are positions: return the indices that stand there, order[p].":
+        ("(order *", "([*range(len(order))] *"),
+    "You sorted the order: it is already the one that is dealt.": ("(order *", "(sorted(order) *"),
+    "You sorted the share: a rank reads it as the order has it.":
+        ("order[rank::world_size]", "sorted(order[rank::world_size])"),
+    "Ranks count from 0, so rank r begins at position r.":
+        ("order[rank::world_size]", "order[rank - 1 :: world_size]"),
+}
+# fmt: on
 
 check_share = Exercise(
     "the share of a rank",
@@ -129,57 +152,34 @@ check_share = Exercise(
     cases=_share_cases,
     view=_a_list,
     name="my_share",
-    mistakes={
-        "Nothing is padded or dropped: the ranks get shares of different lengths.": _dealt(lambda order, *_: order),
-        "You padded with 0, or with 0, 1, 2 …: torch repeats the head of the order, whatever it is.":
-            _dealt(lambda order, total, _: [*order, *range(total)][:total]),
-        "You padded with the last index: torch repeats the head of the order.":
-            _dealt(lambda order, total, _: (order + order[-1:] * total)[:total]),
-        "You appended the head once: with more than 2 N positions it has to be repeated again.":
-            _dealt(lambda order, total, _: (order * 2)[:total]),
-        "A rank that lacks one took its own first index again: pad the order, which all ranks share.":
-            lambda order, world_size, rank, drop_last:
-                [*order[rank::world_size], *order[rank : rank + 1]][: _steps(len(order), world_size, drop_last)],
-        "You cut contiguous blocks: rank r takes positions r, r + W, r + 2 W, …":
-            lambda order, world_size, rank, drop_last:
-                (order * world_size)[rank * (steps := _steps(len(order), world_size, drop_last)) :][:steps],
-        "drop_last cut the head of the order: it cuts the tail.":
-            _dealt(lambda order, total, W: (order * W)[:total] if total >= len(order) else order[len(order) - total :]),
-        "drop_last=True still pads.":
-            lambda order, world_size, rank, drop_last: _share(order, world_size, rank, False),
-        "Rounding up is not floor + 1: where W divides N, the two differ.":
-            _dealt(lambda order, total, W: (order * (W + 1))[: total + W * (total == len(order))]),
-        "These are positions: return the indices that stand there, order[p].":
-            _dealt(lambda order, total, W: ([*range(len(order))] * W)[:total]),
-        "You sorted the order: it is already the one that is dealt.":
-            _dealt(lambda order, total, W: (sorted(order) * W)[:total]),
-        "You sorted the share: a rank reads it as the order has it.":
-            lambda order, world_size, rank, drop_last: sorted(_share(order, world_size, rank, drop_last)),
-        "Ranks count from 0, so rank r begins at position r.":
-            lambda order, world_size, rank, drop_last: (order * 2)[rank - 1 :: world_size],
-    },
-)  # fmt: skip
+    mistakes=famous(my_share, _OF_SHARE),
+)
+"""Exercise 1: what torch's own sampler yields, cut from an order that is given."""
 
 
 # ---- exercise 2: the class; a case says how it is made and what is asked of it
 
-ITERATE, TWICE, LENGTH = "list(sampler)", "list(sampler) a second time, in the same epoch", "len(sampler)"
+ITERATE = "list(sampler)"
+TWICE = "list(sampler) a second time, in the same epoch"
+LENGTH = "len(sampler)"
 LATE = "iter(sampler), then set_epoch(epoch + 1), then list"
 GLOBAL = "list(sampler) leaves torch's generator alone"
 NAMES = ("num_replicas", "rank", "shuffle", "seed", "drop_last")
 
 
+def _indices(begun: Any) -> Any:
+    """Return the indices that an iterator gives, or what is odd about it, in words."""
+    if begun is None:
+        return None
+    if not isinstance(begun, Iterator):
+        return f"a {type(begun).__name__}, which is no iterator: return iter(share)"
+    found = list(itertools.islice(begun, 100))  # an endless one ends
+    odd = [type(index).__name__ for index in found if not isinstance(index, int)]
+    return f"indices of type {odd[0]} (.tolist() makes a tensor Python's numbers)" if odd else found
+
+
 def _asked(kind: Any) -> Callable[..., Any]:
-    def taken(begun: Any) -> Any:
-        if not isinstance(begun, Iterator):
-            return (
-                None
-                if begun is None
-                else f"a {type(begun).__name__}, which is no iterator: return iter(share)"
-            )
-        found = list(itertools.islice(begun, 100))  # an endless one ends
-        odd = [type(index).__name__ for index in found if not isinstance(index, int)]
-        return f"indices of type {odd[0]} (.tolist() makes a tensor Python's numbers)" if odd else found
+    """Make the function of a case: a sampler of this kind is made, and asked what `ask` says."""
 
     def answer(ask: str, size: int, epoch: int, **made: Any) -> Any:
         sampler = kind(range(size), *(made[name] for name in NAMES))
@@ -191,8 +191,9 @@ def _asked(kind: Any) -> Callable[..., Any]:
         begun = sampler.__iter__()
         if ask == LATE:
             sampler.set_epoch(epoch + 1)
-        first = taken(begun)
-        found = taken(sampler.__iter__()) if ask == TWICE else first
+        found = _indices(begun)
+        if ask == TWICE:
+            found = _indices(sampler.__iter__())
         left_alone = torch.equal(before, torch.get_rng_state())
         torch.set_rng_state(before)
         return left_alone if ask == GLOBAL and isinstance(found, list) else found
@@ -200,65 +201,86 @@ def _asked(kind: Any) -> Callable[..., Any]:
     return answer
 
 
+# fmt: off
+_EASY = [  # ask, size, num_replicas, shuffle, seed, drop_last, epoch: one step of the recipe after the other
+    (ITERATE, 12, 3, False, 0, False, 0),
+    (ITERATE, 12, 3, True,  0, False, 0),
+    (ITERATE, 12, 3, True,  0, False, 2),
+    (ITERATE, 12, 3, True,  7, False, 0),
+    (ITERATE, 10, 3, True,  0, False, 0),
+    (ITERATE, 10, 3, True,  0, True,  0),
+    (LENGTH,  10, 3, True,  0, False, 0),
+    (LENGTH,  10, 3, True,  0, True,  0),
+    (TWICE,   10, 3, True,  0, False, 1),
+    (LATE,    10, 3, True,  0, False, 0),
+    (GLOBAL,  10, 3, True,  0, False, 0),
+]
+_RUNS = [  # ask, shuffle, seed, epoch
+    (ITERATE, False, 0, 2),
+    (ITERATE, True,  3, 0),
+    (ITERATE, True,  3, 5),
+    (LENGTH,  True,  0, 0),
+]
+# fmt: on
+
+
 def _sampler_cases() -> Iterator[dict[str, Any]]:
-    """Yield readable cases first, one step of the recipe after the other, then N = 1..24 × W = 1..8, each rank."""
+    """Yield readable cases first, then N = 1..24 × W = 1..8 in four runs; each for every rank."""
     names = ("ask", "size", "num_replicas", "shuffle", "seed", "drop_last", "epoch")
-    easy = [(ITERATE, 12, 3, False, 0, False, 0), (ITERATE, 12, 3, True, 0, False, 0)]
-    easy += [(ITERATE, 12, 3, True, 0, False, 2), (ITERATE, 12, 3, True, 7, False, 0)]
-    easy += [(ITERATE, 10, 3, True, 0, False, 0), (ITERATE, 10, 3, True, 0, True, 0)]
-    easy += [(LENGTH, 10, 3, True, 0, drop, 0) for drop in (False, True)]
-    easy += [(ask, 10, 3, True, 0, False, epoch) for ask, epoch in ((TWICE, 1), (LATE, 0), (GLOBAL, 0))]
-    runs = ((ITERATE, False, 0, 2), (ITERATE, True, 3, 0), (ITERATE, True, 3, 5), (LENGTH, True, 0, 0))
-    grid = itertools.product(range(1, 25), range(1, 9), runs, (False, True))
-    wide = [(ask, n, w, shuffle, seed, drop, epoch) for n, w, (ask, shuffle, seed, epoch), drop in grid]
-    for values in [*easy, *wide]:
-        yield from ({**dict(zip(names, values, strict=True)), "rank": rank} for rank in range(values[2]))
+    wide = [
+        (ask, size, world_size, shuffle, seed, drop_last, epoch)
+        for size in range(1, 25)
+        for world_size in range(1, 9)
+        for ask, shuffle, seed, epoch in _RUNS
+        for drop_last in (False, True)
+    ]
+    for values in [*_EASY, *wide]:
+        case: dict[str, Any] = dict(zip(names, values, strict=True))
+        for rank in range(case["num_replicas"]):
+            yield case | {"rank": rank}
 
 
-def _wrong(**methods: Any) -> type:
-    """Return torch's sampler with one thing done differently."""
-    return type("Wrong", (TorchSampler,), methods)
+# fmt: off
+_OF_SAMPLER = {
+    "Epoch 0 for ever: the epoch is not in the seed, or is set to 0.": ("self.seed + self.epoch", "self.seed"),
+    "The rank is in the seed: then every rank has an order of its own, and some samples are read by nobody.":
+        ("self.seed + self.epoch", "self.seed + self.rank + self.epoch"),
+    "The seed has no effect: only the epoch has.": ("self.seed + self.epoch", "self.epoch"),
+    "Seed and epoch are added, nothing else is done with them.":
+        ("self.seed + self.epoch", "1000 * self.seed + self.epoch"),
+    "shuffle=False still shuffles.": ("if self.shuffle:", "if True:"),
+    "You shuffled this rank's share: shuffle the order, which all ranks have alike, and take the share of that.":
+        ("list(range(self.size))", "share(list(range(self.size)), self.world_size, self.rank, self.drop_last)",
+         "torch.randperm(self.size, generator=generator).tolist()",
+         "[order[p] for p in torch.randperm(len(order), generator=generator)]",
+         "iter(share(order, self.world_size, self.rank, self.drop_last))", "iter(order)"),
+    "You shuffled with Python's random: torch draws by torch.randperm, which gives another order.":
+        ("generator = torch.Generator().manual_seed(self.seed + self.epoch)",
+         "random.Random(self.seed + self.epoch).shuffle(order)",
+         "            order = torch.randperm(self.size, generator=generator).tolist()\n", ""),
+    "You padded and then shuffled: shuffle the N indices first, pad after.":
+        ("torch.randperm(self.size, generator=generator).tolist()",
+         "[p % self.size for p in torch.randperm(max(self.size, len(self) * self.world_size), generator=generator)"
+         ".tolist()]"),
+    "drop_last has no effect: hand it on to share.": ("self.rank, self.drop_last))", "self.rank))"),
+    "len() is the share of this rank, not the dataset.":
+        ("self.size // self.world_size if self.drop_last else -(-self.size // self.world_size)", "self.size"),
+    "len() is rounded up with drop_last, too.": ("self.size // self.world_size if self.drop_last else ", ""),
+    "len() is rounded down without drop_last, too.": (" if self.drop_last else -(-self.size // self.world_size)", ""),
+    "Your sampler counts its passes: only set_epoch changes the epoch.":
+        ("return iter(", "self.epoch += 1\n        return iter("),
+    "Your sampler counts before it draws, so it begins with epoch 1: only set_epoch changes the epoch.":
+        ("order = list(", "self.epoch += 1\n        order = list("),
+    "A pass puts the epoch back to 0: only set_epoch changes it.":
+        ("return iter(", "self.epoch = 0\n        return iter("),
+    "Your __iter__ is a generator (it has a yield): it runs only when the first index is asked for. Make the whole "
+    "share at once and return iter(share).": ("return iter(", "yield from iter("),
+    "You seeded torch's global generator: whatever draws next, a dropout or an initial weight, repeats itself. "
+    "Make a torch.Generator() of your own.": ("torch.Generator().manual_seed(", "torch.manual_seed("),
+}
+# fmt: on
 
-
-def _with(change: Callable[[Any], Any], after: Callable[[Any], Any] = id) -> type:
-    """Return a sampler on which `change` is done before each pass, `after` once its share is made."""
-    return _wrong(__iter__=lambda self: (change(self), TorchSampler.__iter__(self), after(self))[1])
-
-
-def _yields(make: Callable[[Any], list[int]]) -> type:
-    return _wrong(__iter__=lambda self: iter(make(self)))
-
-
-def _pass(sampler: Any, **changes: Any) -> list[int]:
-    """Return what a sampler would yield if it were made with these changes."""
-    other: Any = TorchSampler(sampler.dataset, **{name: getattr(sampler, name) for name in NAMES} | changes)
-    other.set_epoch(sampler.epoch)
-    return list(other)
-
-
-def _drawn(sampler: Any, count: int) -> list[int]:
-    generator = torch.Generator().manual_seed(sampler.seed + sampler.epoch)
-    return torch.randperm(count, generator=generator).tolist() if sampler.shuffle else [*range(count)]
-
-
-def _by_random(self: Any) -> list[int]:
-    order = [*range(len(self.dataset))]
-    if self.shuffle:
-        random.Random(self.seed + self.epoch).shuffle(order)
-    return _share(order, self.num_replicas, self.rank, self.drop_last)
-
-
-class _Class(Exercise):
-    """An exercise whose answer is a class: if only some of its methods are written, the others are named."""
-
-    def __call__(self, *answers: Any) -> Verdict:
-        stubs = [name for name in self.methods if untouched(getattr(answers[0], name, id))]
-        if 0 < len(stubs) < len(self.methods):
-            return Verdict("open", f"{self.name}: still the stub: {', '.join(stubs)}.")
-        return super().__call__(*answers)
-
-
-check_sampler = _Class(
+check_sampler = Exercise(
     "the sampler",
     reference=TorchSampler,
     cases=_sampler_cases,
@@ -266,38 +288,9 @@ check_sampler = _Class(
     name="MyDistributedSampler",
     methods=("__init__", "__iter__", "__len__", "set_epoch"),
     praise="torch's own class, index for index, in all {count} cases",
-    mistakes={
-        "Epoch 0 for ever: the epoch is not in the seed, or is set to 0.": _with(lambda self: self.set_epoch(0)),
-        "The rank is in the seed: then every rank has an order of its own, and some samples are read by nobody.":
-            _with(lambda self: setattr(self, "seed", self.seed + self.rank)),
-        "The seed has no effect: only the epoch has.": _with(lambda self: setattr(self, "seed", 0)),
-        "Seed and epoch are added, nothing else is done with them.":
-            _yields(lambda self: _pass(self, seed=1000 * self.seed)),
-        "shuffle=False still shuffles.": _with(lambda self: setattr(self, "shuffle", True)),
-        "You shuffled this rank's share: shuffle the order, which all ranks have alike, and take the share of that.":
-            _yields(lambda self: [_pass(self, shuffle=False)[p] for p in _drawn(self, self.num_samples)]),
-        "You shuffled with Python's random: torch draws by torch.randperm, which gives another order.":
-            _yields(_by_random),
-        "You padded and then shuffled: shuffle the N indices first, pad after.":
-            _yields(lambda self: [
-                p % len(self.dataset) for p in _drawn(self, max(len(self.dataset), self.total_size))[: self.total_size]
-            ][self.rank :: self.num_replicas]),
-        "drop_last has no effect: hand it on to share.": _yields(lambda self: _pass(self, drop_last=False)),
-        "len() is the share of this rank, not the dataset.": _wrong(__len__=lambda self: len(self.dataset)),
-        "len() is rounded up with drop_last, too.": _wrong(__len__=lambda self: len(_pass(self, drop_last=False))),
-        "len() is rounded down without drop_last, too.": _wrong(__len__=lambda self: len(_pass(self, drop_last=True))),
-        "Your sampler counts its passes: only set_epoch changes the epoch.":
-            _with(id, after=lambda self: self.set_epoch(self.epoch + 1)),
-        "Your sampler counts before it draws, so it begins with epoch 1: only set_epoch changes the epoch.":
-            _with(lambda self: self.set_epoch(self.epoch + 1)),
-        "A pass puts the epoch back to 0: only set_epoch changes it.": _with(id, after=lambda self: self.set_epoch(0)),
-        "Your __iter__ is a generator (it has a yield): it runs only when the first index is asked for. Make the whole "
-        "share at once and return iter(share).":
-            _wrong(__iter__=lambda self: (yield from TorchSampler.__iter__(self))),
-        "You seeded torch's global generator: whatever draws next, a dropout or an initial weight, repeats itself. "
-        "Make a torch.Generator() of your own.": _with(lambda self: torch.manual_seed(self.seed + self.epoch)),
-    },
-)  # fmt: skip
+    mistakes=famous(MyDistributedSampler, _OF_SAMPLER, names={"random": random}),
+)
+"""Exercise 2: torch's own class, asked in all ways in which a loader and a training loop ask it."""
 
 
 # ---- exercise 3: answers that were gathered batch by batch, back in the order of the dataset
@@ -328,27 +321,35 @@ def _gathered_cases() -> Iterator[dict[str, Any]]:
     yield dict(gathered=_gather([True, False, True, True, False], 2, 2), size=5)
 
 
+def _in_order(gathered: Gathered, size: int) -> list[Any]:
+    return _turns(gathered)[:size]
+
+
+# fmt: off
+_OF_ORDER = {
+    "They are still in the order of arrival, and cutting there takes away the wrong ones: a batch holds one rank "
+    "after the other, the dataset was dealt in turns.": ("_turns(gathered)", "_flat(map(_flat, gathered))"),
+    "One rank's answers stand after the other's: the ranks took turns, index by index.":
+        ("_turns(gathered)", "_flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))"),
+    "The order is right, but the padding is still there: cut at size.": ("[:size]", ""),
+    "You cut each batch at size: the padding stands at the end of all batches together, so cut once, last.":
+        ("_turns(gathered)[:size]", "_flat(_turns([batch])[:size] for batch in gathered)"),
+    "You cut at the front: the padding stands at the end.": ("[:size]", "[-size:]"),
+    "The last batch is missing: it may be shorter than the others, and belongs to the dataset.":
+        ("_turns(gathered)", "_turns(gathered[:-1])"),
+    "You sorted the answers: they may be anything. Their place tells the sample, not their value.":
+        ("_turns(gathered)", "sorted(_turns(gathered))"),
+    "You took out answers that are equal: two samples may well have the same answer.":
+        ("_turns(gathered)[:size]", "list(dict.fromkeys(_turns(gathered)))"),
+}
+# fmt: on
+
 check_in_order = Exercise(
     "the answers in order",
-    reference=lambda gathered, size: _turns(gathered)[:size],
+    reference=_in_order,
     cases=_gathered_cases,
     view=_a_list,
     name="in_order",
-    mistakes={
-        "They are still in the order of arrival, and cutting there takes away the wrong ones: a batch holds one rank "
-        "after the other, the dataset was dealt in turns.": lambda gathered, size: _flat(map(_flat, gathered))[:size],
-        "One rank's answers stand after the other's: the ranks took turns, index by index.":
-            lambda gathered, size:
-                _flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))[:size],
-        "The order is right, but the padding is still there: cut at size.": lambda gathered, size: _turns(gathered),
-        "You cut each batch at size: the padding stands at the end of all batches together, so cut once, last.":
-            lambda gathered, size: _flat(_turns([batch])[:size] for batch in gathered),
-        "You cut at the front: the padding stands at the end.": lambda gathered, size: _turns(gathered)[-size:],
-        "The last batch is missing: it may be shorter than the others, and belongs to the dataset.":
-            lambda gathered, size: _turns(gathered[:-1])[:size],
-        "You sorted the answers: they may be anything. Their place tells the sample, not their value.":
-            lambda gathered, size: sorted(_turns(gathered))[:size],
-        "You took out answers that are equal: two samples may well have the same answer.":
-            lambda gathered, size: list(dict.fromkeys(_turns(gathered))),
-    },
-)  # fmt: skip
+    mistakes=famous(_in_order, _OF_ORDER),
+)
+"""Exercise 3: all answers, once each, in the order of the dataset."""

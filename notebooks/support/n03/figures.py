@@ -73,8 +73,14 @@ class Deal:
 
 
 def deal(
-    size: int, world_size: int, *, seed: int = 0, epoch: int = 0, kind: Any = DistributedSampler, **arguments: Any
-) -> Deal:  # fmt: skip
+    size: int,
+    world_size: int,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    kind: Any = DistributedSampler,
+    **arguments: Any,
+) -> Deal:
     """Ask one sampler of a kind a rank for its epoch; further arguments go to the samplers."""
 
     def taken(world: int, rank: int, **more: Any) -> list[int]:
@@ -102,18 +108,28 @@ def listed(shares: Sequence[Sequence[int]]) -> str:
 
 @styled
 def draw_mechanism(
-    size: int = 10, world_size: int = 3, seed: int = 0, epoch: int = 0, shuffle: bool = True, drop_last: bool = False,
+    size: int = 10,
+    world_size: int = 3,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    drop_last: bool = False,
     kind: Any = DistributedSampler,
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw the whole mechanism: length, shuffled order, padding or dropping, the slice of each rank, and its share.
 
     Made for up to about 16 samples; the order is that of real samplers, of the class `kind`.
     """
     one = deal(size, world_size, seed=seed, epoch=epoch, kind=kind, shuffle=shuffle, drop_last=drop_last)
-    order, cells, steps = one.order, one.cells, len(one.shares[0])
+    order = one.order
+    cells = one.cells
+    steps = len(one.shares[0])
     start = max(size, len(cells)) + 1.1  # the column of the shares at the right
     side = min(0.42, (WIDTH - LEFT - 0.1) / (start + max(steps, 5)))
-    data_y, order_y, ranks_y, pitch = 0.3, 1.45, 2.4, 0.48
+    data_y = 0.3
+    order_y = 1.45
+    ranks_y = 2.4
+    pitch = 0.48
 
     def at(column: float) -> float:
         return LEFT + (column + 0.5) * side
@@ -135,11 +151,7 @@ def draw_mechanism(
             y = ranks_y + cell.rank * pitch
             axes.plot([x, x], [order_y + side / 2, y - side / 2], linewidth=1.0, alpha=0.45, **thread)
             draw_strip(axes, x - side / 2, y, [cell], side)
-    if one.repeated:
-        _bow(axes, at(-0.5), at(len(order) - 0.5), at(size - 0.5), order_y + 0.55 * side, side)
-        note(axes, at(size - 0.5), order_y - 0.65 * side, "padding:\nthe head again", "bottom")
-    elif one.dropped:
-        note(axes, at(len(order) - 0.5), order_y + 0.7 * side, "dropped:\nthe tail", "top")
+    _mark_the_end(axes, one, order_y, side)
     rounded = f"⌊{size} / {world_size}⌋" if drop_last else f"⌈{size} / {world_size}⌉"
     sums = f"num_samples = {rounded} = {steps}\ntotal_size = {steps} × {world_size} = {len(order)}"
     note(axes, at(start - 0.5), data_y, sums)
@@ -155,6 +167,17 @@ def draw_mechanism(
     return describe(figure, f"From a dataset of {size} to the shares of {world_size} ranks. {said}")
 
 
+def _mark_the_end(axes: Axes, one: Deal, y: float, side: float) -> None:
+    """Say at the end of the order what was repeated, or dropped."""
+    size = LEFT + one.size * side
+    end = LEFT + len(one.order) * side
+    if one.repeated:
+        _bow(axes, LEFT, end, size, y + 0.55 * side, side)
+        note(axes, size, y - 0.65 * side, "padding:\nthe head again", "bottom")
+    elif one.dropped:
+        note(axes, end, y + 0.7 * side, "dropped:\nthe tail", "top")
+
+
 def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: float) -> None:
     """Draw a bow from the head of the order (from x = start) to the padding (middle..end), under the cells."""
     width = min(end - middle, middle - start)
@@ -166,11 +189,13 @@ def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: fl
 @styled
 def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
     """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
-    side, block = min(0.48, (WIDTH - LEFT - 0.1) / count), math.ceil(count / world_size)
+    side = min(0.48, (WIDTH - LEFT - 0.1) / count)
+    block = math.ceil(count / world_size)
     figure, axes = inch_sheet(2.75)
     name_row(axes, 1.2, "stride", f"numbers[r:{count}:{world_size}]")
     name_row(axes, 2.1, "blocks", "as in notebook 04")
-    stride, blocks = [p % world_size for p in range(count)], [p // block for p in range(count)]
+    stride = [p % world_size for p in range(count)]
+    blocks = [p // block for p in range(count)]
     draw_strip(axes, LEFT, 1.2, [Cell(p + 1, rank) for p, rank in enumerate(stride)], side)
     draw_strip(axes, LEFT, 2.1, [Cell(p + 1, rank, "faded") for p, rank in enumerate(blocks)], side)
     for y, name, small in (0.3, "position", range(count)), (1.6, "rank", stride), (2.5, "rank", blocks):
@@ -178,7 +203,8 @@ def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
         for position, text in enumerate(small):
             write(axes, LEFT + (position + 0.5) * side, y, str(text), size=9, color=MUTED)
     for position in range(count - world_size):
-        x, y = LEFT + (position + 0.5) * side, 1.2 - 0.5 * side
+        x = LEFT + (position + 0.5) * side
+        y = 1.2 - 0.5 * side
         look: Any = {"color": rank_color(position % world_size), "width": 1.4, "head": 9, "bend": -0.42}
         arrow(axes, (x, y), (x + world_size * side, y), gap=(2, 1), **look)
     title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
@@ -204,11 +230,14 @@ def draw_ranks(
     arguments = dict(seed=seed, shuffle=shuffle, drop_last=drop_last)
     one = deal(size, world_size, epoch=epoch, **arguments)
     seen = Counter(i for e in range(epoch + 1) for i in deal(size, world_size, epoch=e, **arguments).order)
-    steps, room = len(one.shares[0]), WIDTH - LEFT - 0.1
+    steps = len(one.shares[0])
+    room = WIDTH - LEFT - 0.1
     side = min(0.44, room / max(size, len(one.order)))
     grid = min(0.44, 2.9 / world_size, room / max(1, steps))
-    order_y, grid_y = 0.3, 1.15
-    seen_y, steps_y = grid_y + world_size * grid + 0.35, grid_y - grid / 2 - 0.14
+    order_y = 0.3
+    grid_y = 1.15
+    seen_y = grid_y + world_size * grid + 0.35
+    steps_y = grid_y - grid / 2 - 0.14
     figure, axes = inch_sheet(seen_y + 0.25)
     name_row(axes, order_y, "order", f"seed + epoch = {seed + epoch}" if shuffle else "not shuffled")
     draw_strip(axes, LEFT, order_y, one.cells, side)
@@ -231,8 +260,11 @@ def draw_ranks(
 
 def _times(count: int, once: int) -> Cell:
     """Say how often an index was seen: white for once an epoch, black for more, grey for less, a cross for never."""
-    color = None if count == once else INK
-    return Cell(count, color=color, mark="dropped" if not count else "faded" if count < once else "plain")
+    if count == once:
+        return Cell(count)
+    if not count:
+        return Cell(count, color=INK, mark="dropped")
+    return Cell(count, color=INK, mark="faded" if count < once else "plain")
 
 
 @styled
@@ -241,7 +273,9 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
 
     As many ranks as seeds; nothing is padded, so that a tower of cells can only come from different orders.
     """
-    world, side, pitch = len(seeds), min(0.48, (6.3 - LEFT) / size), 0.54
+    world = len(seeds)
+    side = min(0.48, (6.3 - LEFT) / size)
+    pitch = 0.54
     deals = [deal(size, world, seed=seed, epoch=epoch, pad=False) for seed in seeds]
     holders: dict[int, list[int]] = defaultdict(list)
     for rank, one in enumerate(deals):
@@ -281,7 +315,8 @@ def draw_epochs(
     """Draw epoch × position of the order for samplers that never hear of the epoch, and for those that do."""
     told = [deal(size, world_size, epoch=epoch, kind=kind).order for epoch in range(epochs)]
     untold = [deal(size, world_size, epoch=0, kind=kind).order] * epochs
-    left, top = 3.2, 1.5
+    left = 3.2
+    top = 1.5
     height = 0.6 + 8.8 * (epochs + 2.0) / (2 * size + 4)
     figure, panels = new_figure(WIDTH, height, cols=2, width_ratios=(size + left, size))
     headings = "set_epoch forgotten", "set_epoch(e) before each epoch"
@@ -289,7 +324,8 @@ def draw_epochs(
         sheet.cell_axes(axes, columns=size, rows=epochs, left=room, top=top)
         write(axes, -0.5, -top - 0.1, heading, size=11, ha="left", fontweight="bold")
         for position in range(size):
-            rank, ends = position % world_size, [position - 0.4, position + 0.4]
+            rank = position % world_size
+            ends = [position - 0.4, position + 0.4]
             axes.plot(ends, [-0.62, -0.62], color=rank_color(rank), linewidth=4, solid_capstyle="butt")
             write(axes, position, -0.98, str(rank), size=9, color=MUTED)
         for epoch, order in enumerate(orders):
@@ -318,14 +354,16 @@ def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> 
     correct: bool, one for each test sample. Shares without shuffle, and with it (the range over so many epochs).
     """
     figure, axes = new_figure(9, 4.0)
-    worlds, marks = range(1, most + 1), correct.numpy().astype(float)
+    worlds = range(1, most + 1)
+    marks = correct.numpy().astype(float)
 
     def move(world: int, **order: Any) -> float:
         return 100 * float(marks[deal(len(marks), world, **order).order].mean() - marks.mean())
 
     fixed = [move(world, shuffle=False) for world in worlds]
     mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]
-    low, high = [*map(min, mixed_up)], [*map(max, mixed_up)]
+    low = [*map(min, mixed_up)]
+    high = [*map(max, mixed_up)]
     names = f"shuffled: from lowest to highest of {epochs} epochs", "not shuffled: the same every time"
     axes.vlines(worlds, low, high, color=style.SKY, linewidth=5, label=names[0])
     axes.scatter(worlds, fixed, s=26, color=style.ORANGE, marker="s", zorder=3, label=names[1])
@@ -350,7 +388,8 @@ def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str =
     """
     networks = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
     figure, panels = new_figure(9, 3.6, cols=len(networks), sharey=True)
-    higher, said = [], []
+    higher = []
+    said = []
     for axes, network in zip(panels, networks, strict=True):
         pair = [found[f"{network}, {way}"][measure] for way in ("told", "forgotten")]
         worse = sum(after > before for before, after in zip(*pair, strict=True))

@@ -25,7 +25,9 @@ from support.digits import Digits, write_digits
 # takes mean and variance of its own rows only, and rank 0's running averages are those that evaluation uses.
 
 Data = tuple[Tensor, Tensor]
-EPSILON, MOMENTUM = 1e-5, 0.1  # those of torch.nn.BatchNorm1d
+# those of torch.nn.BatchNorm1d
+EPSILON = 1e-5
+MOMENTUM = 0.1
 
 
 def digits(split: str) -> Data:
@@ -45,12 +47,14 @@ class Networks:
 
         first = torch.stack([drawn(pixels, hidden, 2 * seed) for seed in range(seeds)])
         second = torch.stack([drawn(hidden, 10, 2 * seed + 1) for seed in range(seeds)])
-        scale, shift = torch.ones(seeds, 1, hidden), torch.zeros(seeds, 1, hidden)
+        scale = torch.ones(seeds, 1, hidden)
+        shift = torch.zeros(seeds, 1, hidden)
         self.weights = [first, scale, shift, second, torch.zeros(seeds, 1, 10)]
         for weight in self.weights:
             weight.requires_grad_()
         self.batch_norm = batch_norm
-        self.mean, self.variance = torch.zeros(seeds, 1, hidden), torch.ones(seeds, 1, hidden)
+        self.mean = torch.zeros(seeds, 1, hidden)
+        self.variance = torch.ones(seeds, 1, hidden)
 
     def logits(self, x: Tensor, ranks: int | None = None) -> Tensor:
         """Return (seeds, rows, 10). ranks: a training step, normalised by each rank's own rows; None: evaluation."""
@@ -71,9 +75,15 @@ class Networks:
 
 
 def train(
-    orders: Tensor, train_set: Data, test_set: Data, *, ranks: int, batch_norm: bool, batch_size: int = 4,
+    orders: Tensor,
+    train_set: Data,
+    test_set: Data,
+    *,
+    ranks: int,
+    batch_norm: bool,
+    batch_size: int = 4,
     rate: float = 0.1,
-) -> dict[str, list[float]]:  # fmt: skip
+) -> dict[str, list[float]]:
     """Train a network for each seed on the orders that its ranks were given; a step is one SGD step of all ranks.
 
     One thread: the tensors are small, and threads that share their core with others wait more than they work.
@@ -96,7 +106,8 @@ def train(
 def _trained(
     orders: Tensor, train_set: Data, test_set: Data, ranks: int, batch_norm: bool, step: int, rate: float
 ) -> dict[str, list[float]]:
-    (x, y), (test_x, test_y) = train_set, test_set
+    x, y = train_set
+    test_x, test_y = test_set
     networks = Networks(len(orders), batch_norm)
 
     def in_groups(epoch: Tensor) -> Tensor:
@@ -111,8 +122,10 @@ def _trained(
                 for weight, gradient in zip(networks.weights, gradients, strict=True):
                     weight.sub_(gradient, alpha=rate)
     with torch.no_grad():
-        logits, target = networks.logits(test_x.expand(len(orders), -1, -1)), test_y.expand(len(orders), -1)
-        last, mixing = orders[:, -1], torch.Generator().manual_seed(0)
+        logits = networks.logits(test_x.expand(len(orders), -1, -1))
+        target = test_y.expand(len(orders), -1)
+        last = orders[:, -1]
+        mixing = torch.Generator().manual_seed(0)
         found = {
             "test loss": _losses(logits, target),
             "accuracy": (logits.argmax(2) == target).double().mean(1),
@@ -178,7 +191,8 @@ def on_ranks(*functions: Callable[..., Any], values: Sequence[Any] = (), ranks: 
     """
     texts = [textwrap.dedent(inspect.getsource(function)) for function in functions]
     with tempfile.TemporaryDirectory() as folder:
-        script, stored = Path(folder, "ranks.py"), Path(folder, "values.pt")
+        script = Path(folder, "ranks.py")
+        stored = Path(folder, "values.pt")
         text = SCRIPT.format(functions="\n\n".join(texts), last=functions[-1].__name__)
         script.write_text(text, encoding="utf-8")
         torch.save(tuple(values), stored)

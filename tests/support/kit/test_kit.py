@@ -136,7 +136,7 @@ def test_an_exception_without_words_is_no_bare_colon_and_an_exit_is_caught_too()
 
 def test_an_exception_of_ours_is_not_called_the_readers():
     rows = Exercise("rows", [1], judge=judged(sum, ""))
-    assert rows("ab").message.startswith("rows: what your code gives can't be used here: TypeError")
+    assert rows("ab").message.startswith("rows: your code gives what can't be used here: TypeError")
 
 
 def test_a_finding_inside_the_readers_call_is_told_as_it_is():

@@ -75,12 +75,15 @@ def test_right_weights_reached_as_no_rank_could_are_refused(answer, told):
     assert verdict.status == "wrong" and told in verdict.message
 
 
-@pytest.mark.parametrize("comment, wrong, told", [
-    *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
-    *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
-    (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
-    (guess_python_speedup, 2.0, {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "comment, wrong, told",
+    [
+        *((guess_weight, weight, {"rows": (6, 2)}) for weight in (0.25, 0.5, 1, 3, 6)),
+        *((guess_slow_rank, ticks, {"ranks": 4, "slow": 2}) for ticks in (5, 5.75, 6, 6.5, 7)),
+        (guess_slow_rank, "10 ticks", {"ranks": 4, "slow": 2}),
+        (guess_python_speedup, 2.0, {}),
+    ],
+)
 def test_a_famous_wrong_guess_is_not_called_close_and_its_reason_is_told(comment, wrong, told):
     message = comment(wrong, **told).message
     assert "close" not in message and "(" in message and "…" not in message, "told, and not cut off"

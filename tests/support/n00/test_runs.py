@@ -18,7 +18,10 @@ def rounds(cores, seconds):
 
 
 def test_processes_gain_where_a_second_core_is_free_and_otherwise_nothing_is_said():
-    threads, processes, free, taken = rounds(1.0, 34), rounds(1.9, 17), rounds(2.0, 20), rounds(0.9, 40)
+    threads = rounds(1.0, 34)
+    processes = rounds(1.9, 17)
+    free = rounds(2.0, 20)
+    taken = rounds(0.9, 40)
     assert gain(threads, processes, free) is True
     for broken in (threads, rounds(1.9, 34), rounds(1.0, 17)):  # threads after all; busy in vain; less work done
         assert gain(threads, broken, free) is False
@@ -45,10 +48,13 @@ def test_every_round_has_all_tasks_and_a_process_that_dies_is_an_error():
 @pytest.mark.ranks
 def test_ranks_of_ddp_take_the_step_of_the_whole_batch():
     generator = torch.Generator().manual_seed(0)
-    model, alone = nn.Linear(3, 4).double(), nn.Linear(3, 4).double()
+    model = nn.Linear(3, 4).double()
+    alone = nn.Linear(3, 4).double()
     alone.load_state_dict(model.state_dict())
-    batches = [(torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
-        for _ in range(2)]  # fmt: skip
+    batches = [
+        (torch.randn(5, 3, generator=generator).double(), torch.randint(0, 4, (5,), generator=generator))
+        for _ in range(2)
+    ]
     before = [weight.tolist() for weight in model.parameters()]
     ranks = ddp_step(model, batches, 0.5)
     assert [weight.tolist() for weight in model.parameters()] == before, "the caller's model is left as it was"

@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from tests.lib.show.test_timeline import DEGENERATE, LOTS, MEASURED, PREDICTED
-
 from lib.show.lanes import lay_out
 from lib.timeline import Span, Trace
 from support.n00.timeline_html import timeline_html
+from tests.lib.show.test_lanes import DEGENERATE, LOTS, MEASURED, PREDICTED
 
 
 class Page(HTMLParser):

@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from support.n01 import checks as n01
-from support.n01 import watched
+from support.n01 import trials, watched
 from support.n01.runs import simulate_loading
 from support.n01.solved import load_in_order, predict_epoch, work
 
@@ -28,18 +28,31 @@ def test_the_readers_model_shares_cores_and_charges_sending_only_with_workers():
     assert predict_epoch([32] * 300, 9, 2, **times) == 300 * (32 + 2 + 4 + 8 + 16) / 2
 
 
-@pytest.mark.parametrize("answer, says", [
-    ((work, n01._load_but(("try:", "if True:"), ("finally:", "if True:"))), n01.LEFT),  # right if nobody breaks off
-    ((work, lambda _, data, lists, collate, **more: (collate([data[i] for i in ids]) for ids in lists)), n01.BY_HAND),
-    ((work, lambda _, data, lists, collate, **_more: iter(DataLoader(data, batch_sampler=lists, collate_fn=collate))),
-     n01.BY_HAND),
-    ((n01._but(work, ("None, error)", "error, None)")), load_in_order), n01.LOST),
-    ((n01._but(work, ("collate([", "tuple([")), load_in_order), f"batch 0 is (0, 1), due is [0, 1]. {n01.UNCOLLATED}"),
-    ((work, n01._load_but(("raise error", "continue"))), n01.LOST),
-    ((work, n01._load_but(("raise error", "raise RuntimeError(error)"))), n01.AS_TEXT),
-    ((lambda *_: print(end=""), load_in_order), "all wait for each other"),
-    ((lambda dataset, *_: dataset.nothing, load_in_order), "in a worker your code raised AttributeError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        ((work, n01._load(("try:", "if True:"), ("finally:", "if True:"))), n01.LEFT),  # right if nobody breaks off
+        (
+            (work, lambda _, data, lists, collate, **more: (collate([data[i] for i in ids]) for ids in lists)),
+            n01.BY_HAND,
+        ),
+        (
+            (
+                work,
+                lambda _, data, lists, collate, **_more: iter(
+                    DataLoader(data, batch_sampler=lists, collate_fn=collate)
+                ),
+            ),
+            n01.BY_HAND,
+        ),
+        ((n01._work(("None, error)", "error, None)")), load_in_order), n01.LOST),
+        ((n01._work(("collate([", "tuple([")), load_in_order), f"batch 0 is (0, 1), due is [0, 1]. {n01.UNCOLLATED}"),
+        ((work, n01._load(("raise error", "continue"))), n01.LOST),
+        ((work, n01._load(("raise error", "raise RuntimeError(error)"))), n01.AS_TEXT),
+        ((lambda *_: print(end=""), load_in_order), "all wait for each other"),
+        ((lambda dataset, *_: dataset.nothing, load_in_order), "in a worker your code raised AttributeError"),
+    ],
+)
 def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
     verdict = n01.check_loader(*answer)
     assert verdict.status == "wrong" and says in verdict.message
@@ -52,8 +65,8 @@ def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
 ])  # fmt: skip
 def test_a_loader_that_leaves_large_results_unfetched_is_ended_and_told_so(monkeypatch, moment, end):
     monkeypatch.setattr(watched, "PIPES_PATIENCE", 0.5)
-    verdict = n01.check_loader(work, n01._load_but((n01._END_ALL, end)))
-    assert f"on real processes, with large batches, {moment}, all wait for ever. {n01.HOME}" in verdict.message
+    verdict = n01.check_loader(work, n01._load((n01.END_ALL, end)))
+    assert f"on real processes, with large batches, {moment}, all wait for ever. {trials.HOME}" in verdict.message
 
 
 @pytest.mark.parametrize(

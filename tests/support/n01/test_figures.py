@@ -31,7 +31,8 @@ def test_a_queue_fills_in_front_of_a_hop_that_is_slower_than_all_before(hops, fi
 def test_every_position_of_the_model_gives_an_epoch_between_its_bounds(controls):
     for settings, words in told(n01.draw_loading_model, controls, 12):
         epoch = float(words.split(": ")[1].split(" ms")[0])
-        load, step = settings.get("load_ms", 12), settings.get("step_ms", 12)
+        load = settings.get("load_ms", 12)
+        step = settings.get("step_ms", 12)
         longest = 20 * (load + step) + load * (settings.get("slow_batch", 1) - 1)
         assert load + 20 * step <= epoch <= longest
 

@@ -53,15 +53,18 @@ def test_one_slow_batch_is_waited_for_and_a_deeper_queue_absorbs_it():
     assert epochs == [31 + 8 - 2, 31 + 8 - 4, 31, 31]
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (dict(batches=0), "batches must be at least 1, not 0"),
-    (dict(num_workers=-1), "num_workers must be at least 0, not -1"),
-    (dict(num_workers=1.5), "num_workers must be an integer"),
-    (dict(prefetch_factor=0), "prefetch_factor must be at least 1, not 0"),
-    (dict(load=-1.0), "load must be a number of seconds"),
-    (dict(step=float("nan")), "step must be a number of seconds"),
-    (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(batches=0), "batches must be at least 1, not 0"),
+        (dict(num_workers=-1), "num_workers must be at least 0, not -1"),
+        (dict(num_workers=1.5), "num_workers must be an integer"),
+        (dict(prefetch_factor=0), "prefetch_factor must be at least 1, not 0"),
+        (dict(load=-1.0), "load must be a number of seconds"),
+        (dict(step=float("nan")), "step must be a number of seconds"),
+        (dict(load=[1.0, 2.0]), "one for each of 4 batches, not 2"),
+    ],
+)
 def test_bad_arguments_raise_at_once(arguments, message):
     with pytest.raises(ValueError, match=message):
         n01.simulate_loading(**{"batches": 4, "load": 1.0, "step": 1.0, **arguments})
@@ -94,7 +97,8 @@ class Numbers(Dataset):
 
 
 def epoch_of_numbers(workers, prefetch=2):
-    recorder, seen = Recorder(), []
+    recorder = Recorder()
+    seen = []
     dataset = Numbers(recorder)
     loader = DataLoader(dataset, batch_size=2, num_workers=workers, prefetch_factor=prefetch if workers else None)
     trace = n01.run_epoch(loader, lambda batch: seen.extend(batch.tolist()), recorder)
@@ -117,7 +121,8 @@ def test_a_measured_epoch_has_the_lanes_labels_and_order_of_the_model(workers):
 def test_torch_keeps_the_rules_of_the_model(workers, prefetch):
     trace = epoch_of_numbers(workers, prefetch)[0]
     depths = [depth for _, depth in n01.queue_depth(trace)]
-    at, places = n01.moments(trace), workers * prefetch
+    at = n01.moments(trace)
+    places = workers * prefetch
     # torch gives a place away before it hands the batch over: on a busy machine the next lies ready by then
     assert depths[0] == depths[-1] == min(depths) == 0 and max(depths) <= places + 1
     for batch in range(12):

@@ -26,12 +26,15 @@ def test_an_item_is_its_index_and_messages_of_an_epoch_come_in_order_and_the_dro
     assert told(n02.record_epoch(SequentialSampler, size=3, batch_size=2, drop_last=True)) == first
 
 
-@pytest.mark.parametrize("make", [
-    SequentialSampler,
-    lambda d: RandomSampler(d, seed=0),
-    torch.utils.data.SequentialSampler,
-    torch.utils.data.RandomSampler,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        SequentialSampler,
+        lambda d: RandomSampler(d, seed=0),
+        torch.utils.data.SequentialSampler,
+        torch.utils.data.RandomSampler,
+    ],
+)
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     messages = n02.record_epoch(make, size=4, batch_size=2)
     assert {(m.name, m.sender, m.receiver) for m in messages} == {("length", "Dataset", "Sampler"),
@@ -69,7 +72,8 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
 
 
 def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
-    length, index = n02.Message("length", "a", "b", (5,)), n02.Message("indices", "a", "b", (1,))
+    length = n02.Message("length", "a", "b", (5,))
+    index = n02.Message("indices", "a", "b", (1,))
     other = n02.Message("indices", "a", "c", (1,))
     assert n02.joined([length, length, index, index, other]) == [length, n02.Message("indices", "a", "b", (1, 1)),
         other]  # fmt: skip

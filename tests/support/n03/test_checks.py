@@ -23,8 +23,13 @@ class Written:
     """As a reader may write it: no torch sampler in it, not even its base class."""
 
     def __init__(self, data, world_size, its_rank, shuffle=True, seed=0, drop_last=False):
-        self.size, self.drop_last = len(data), drop_last
-        self.world_size, self.rank, self.shuffle, self.seed, self.epoch = world_size, its_rank, shuffle, seed, 0
+        self.size = len(data)
+        self.drop_last = drop_last
+        self.world_size = world_size
+        self.rank = its_rank
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
 
     def __iter__(self):
         order = list(range(self.size))
@@ -57,7 +62,8 @@ def test_the_first_counterexample_of_a_share_is_told_and_padding_once_is_wrong_o
     cases = {(len(c["order"]), c["world_size"], c["rank"], c["drop_last"]) for c in n03.check_share.cases()}
     assert cases >= {(n, w, r, d) for n in range(1, 25) for w in range(1, 10) for r in range(w) for d in (False, True)}
     assert all(c["order"] != sorted(c["order"]) for c in n03.check_share.cases() if len(c["order"]) > 5)
-    once, true = mistake(n03.check_share, "You appended the head once"), n03.check_share.reference
+    once = mistake(n03.check_share, "You appended the head once")
+    true = n03.check_share.reference
     short = [case for case in n03.check_share.cases() if once(**case) != true(**case)]
     assert short and all(case["world_size"] > 2 * len(case["order"]) and not case["drop_last"] for case in short)
 
@@ -88,19 +94,29 @@ def written(**methods):
     return type("Written", (Written,), methods)
 
 
-@pytest.mark.parametrize("check, answer, said", [
-    ("check_share", in_place, "got a change of `order`"),
-    ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
-    ("check_in_order", emptied, "got a change of `gathered`"),
-    ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
-    ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),
-    ("check_sampler", written(__iter__=lambda self: iter(torch.tensor([*Written.__iter__(self)]))),
-     "got indices of type Tensor"),
-    ("check_sampler", counted(int, lambda epoch: epoch + 1), "counts its passes: only set_epoch"),
-    ("check_sampler", counted(lambda epoch: epoch + 1, int), "so it begins with epoch 1: only set_epoch"),
-    ("check_sampler", counted(int, lambda epoch: 0), "A pass puts the epoch back to 0"),
-    ("check_sampler", written(set_epoch=lambda self, epoch: None), "MyDistributedSampler: still the stub: set_epoch"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "check, answer, said",
+    [
+        ("check_share", in_place, "got a change of `order`"),
+        ("check_share", lambda order, **how: iter(share(order, **how)), "got a list_iterator, not a list"),
+        ("check_in_order", emptied, "got a change of `gathered`"),
+        ("check_in_order", lambda gathered, size: tuple(in_order(gathered, size)), "got a tuple, not a list"),
+        ("check_sampler", written(__iter__=lambda self: [*Written.__iter__(self)]), "got a list, which is no iterator"),
+        (
+            "check_sampler",
+            written(__iter__=lambda self: iter(torch.tensor([*Written.__iter__(self)]))),
+            "got indices of type Tensor",
+        ),
+        ("check_sampler", counted(int, lambda epoch: epoch + 1), "counts its passes: only set_epoch"),
+        ("check_sampler", counted(lambda epoch: epoch + 1, int), "so it begins with epoch 1: only set_epoch"),
+        ("check_sampler", counted(int, lambda epoch: 0), "A pass puts the epoch back to 0"),
+        (
+            "check_sampler",
+            written(set_epoch=lambda self, epoch: None),
+            "MyDistributedSampler: still the stub: set_epoch",
+        ),
+    ],
+)
 def test_an_answer_that_has_the_right_indices_and_cannot_be_used_is_refused_and_told_why(check, answer, said):
     verdict = getattr(n03, check)(answer)
     assert not verdict and said in verdict.message

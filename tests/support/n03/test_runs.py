@@ -19,10 +19,12 @@ def data(rows, seed=0):
 
 
 def test_a_step_of_all_ranks_normalises_each_by_its_own_rows_as_batchnorm1d_does():
-    networks, (x, _) = runs.Networks(1, batch_norm=True), data(8)
+    networks = runs.Networks(1, batch_norm=True)
+    (x, _) = data(8)
     first, scale, shift, second, bias = (weight[0].detach() for weight in networks.weights)
     got = networks.logits(x[None], ranks=2)[0]
-    own, evaluated = torch.nn.BatchNorm1d(32), networks.logits(x[None])[0]
+    own = torch.nn.BatchNorm1d(32)
+    evaluated = networks.logits(x[None])[0]
     for rank in (0, 1):
         layer = own if rank == 0 else torch.nn.BatchNorm1d(32)
         hidden = torch.relu(layer(x[rank::2] @ first) * scale + shift)
@@ -32,9 +34,11 @@ def test_a_step_of_all_ranks_normalises_each_by_its_own_rows_as_batchnorm1d_does
 
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_training_depends_on_the_seed_and_the_order_and_learns(batch_norm):
-    train_set, threads = data(16), torch.get_num_threads()
+    train_set = data(16)
+    threads = torch.get_num_threads()
     orders = torch.stack([torch.randperm(16, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)])
-    orders, how = orders[:, None].expand(-1, 40, -1), dict(ranks=2, batch_norm=batch_norm, rate=0.5)
+    orders = orders[:, None].expand(-1, 40, -1)
+    how = dict(ranks=2, batch_norm=batch_norm, rate=0.5)
     found = runs.train(orders, train_set, train_set, **how)
     again = runs.train(orders[:1], train_set, train_set, **how)
     assert torch.get_num_threads() == threads and {len(values) for values in found.values()} == {3}
@@ -101,7 +105,8 @@ def test_what_is_stored_has_our_words_and_no_line_of_torchs_class():
     lines = {line.strip() for line in inspect.getsource(TorchSampler).splitlines()}
     long = {line for line in lines if len(line) > 35}
     beside = Beside(TorchSampler, runs.digits)
-    live, stored = beside.page(live=True), beside._repr_mimebundle_()["text/html"]
+    live = beside.page(live=True)
+    stored = beside._repr_mimebundle_()["text/html"]
     assert "indices[self.rank :" in live and "def digits" in live and "The slice: start at the rank" in stored
     for path in (ROOT / "notebooks").glob("**/03_distributed_sampler.ipynb"):
         texts = json.dumps(json.loads(path.read_text(encoding="utf-8")), ensure_ascii=False) + stored

@@ -25,7 +25,9 @@ def test_no_cut_is_better_than_ours(drawn):
     sums = lambda cuts: [sum(costs[a:b]) for a, b in pairwise([0, *cuts, len(costs)])]  # noqa: E731
     price = lambda blocks: (max(blocks), sum(block**2 for block in blocks))  # noqa: E731
     lengths = partition(costs, n)
-    assert len(lengths) == n and min(lengths) >= 1 and sum(lengths) == len(costs)
+    assert len(lengths) == n
+    assert min(lengths) >= 1
+    assert sum(lengths) == len(costs)
     ours = [sum(lengths[: k + 1]) for k in range(n - 1)]
     assert price(sums(ours)) == min(price(sums(cuts)) for cuts in combinations(range(1, len(costs)), n - 1))
 

@@ -115,7 +115,8 @@ def test_scatter_is_even_and_gather_undoes_it(rows, chunks):
     x = torch.arange(rows)
     batches = scatter((x, x[:, None] * 2), chunks)
     sizes = [len(batch[0]) for batch in batches]
-    assert max(sizes) - min(sizes) <= 1 and sizes == sorted(sizes, reverse=True)
+    assert max(sizes) - min(sizes) <= 1
+    assert sizes == sorted(sizes, reverse=True)
     assert len(batches) == max(1, min(rows, chunks))
     assert all(map(torch.equal, gather(batches), (x, x[:, None] * 2)))
 

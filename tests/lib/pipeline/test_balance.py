@@ -57,7 +57,8 @@ class Call(Function):
 
 
 def test_costs_may_be_seconds_or_many_bytes():
-    assert partition([0.1, 0.2, 0.3], 2) == [2, 1] and partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
+    assert partition([0.1, 0.2, 0.3], 2) == [2, 1]
+    assert partition([3 * 10**15, 10**15, 10**15 + 1], 2) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,8 @@ def test_a_slow_first_call_and_one_slow_moment_do_not_count():
     # Warm-up (lazy initialisation) and noise: torchgpipe adds up all calls, the first one too.
     hiccup = Call(lambda x: time.sleep(0.3 if len(hiccup.rows) in (1, 4) else 0.001) or x)
     times = profile_times(nn.Sequential(hiccup, sleeps(20)), torch.zeros(1), 0.6, CPU)
-    assert len(hiccup.rows) > 4 and times[0] < times[1]
+    assert len(hiccup.rows) > 4
+    assert times[0] < times[1]
 
 
 def test_the_timeout_ends_it_and_gradients_must_be_gone():
@@ -112,7 +114,8 @@ def test_sizes_are_the_bytes_of_one_micro_batch_and_views_and_changes_in_place_n
     sizes = profile_sizes(nn.Sequential(keeps(4), keeps(0), nn.ReLU()), torch.zeros(1, 256), 1, 2.0, CPU)
     assert sizes == [5 * KB, 1 * KB, 1 * KB]
     double = Call(lambda x: x * 2)
-    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB] and double.rows == [3]
+    assert profile_sizes(nn.Sequential(double), torch.zeros(7, 256), 3, 0.0, CPU) == [3 * KB]
+    assert double.rows == [3]
     layers = nn.Sequential(nn.Linear(256, 256), nn.ReLU(inplace=True), nn.Unflatten(1, (16, 16)), nn.Flatten())
     assert profile_sizes(layers, torch.zeros(4, 256), 1, 0.0, CPU) == [4 * KB, 0, 0, 0]
 
@@ -120,7 +123,8 @@ def test_sizes_are_the_bytes_of_one_micro_batch_and_views_and_changes_in_place_n
 def test_parameters_count_param_scale_times_and_buffers_once():
     layers = nn.Sequential(nn.Linear(256, 256, bias=False), nn.BatchNorm1d(256))
     without, with_four = (profile_sizes(layers, torch.zeros(2, 256), 1, scale, CPU) for scale in (0.0, 4.0))
-    assert with_four[0] - without[0] == 4 * 256 * KB and with_four[1] - without[1] == 4 * 2 * KB
+    assert with_four[0] - without[0] == 4 * 256 * KB
+    assert with_four[1] - without[1] == 4 * 2 * KB
     buffers = 2 * KB + 8
     assert without[1] == buffers + 2 * KB + 2 * KB, "the output, and the mean and variance that backward needs"
 
@@ -140,7 +144,8 @@ def test_the_module_and_the_random_numbers_stay_as_they_are(balance):
     kept = sample.clone()
     with torch.no_grad():
         balance(2, model, sample)
-    assert torch.equal(torch.get_rng_state(), random) and torch.equal(sample, kept)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(sample, kept)
     assert not any(module.training for module in model.modules())
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name]), name
@@ -187,4 +192,6 @@ def test_batch_norm_and_random_layers_run_and_more_partitions_than_layers_are_re
 def test_the_sandbox_has_copies_in_training_mode():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
     for layer, original in zip(layerwise_sandbox(model, CPU), model, strict=True):
-        assert layer.training and not original.training and layer.weight is not original.weight
+        assert layer.training
+        assert not original.training
+        assert layer.weight is not original.weight

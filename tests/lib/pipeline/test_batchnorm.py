@@ -98,7 +98,8 @@ def test_alone_it_counts_to_chunks_and_a_commit_of_nothing_is_nothing():
     assert deferred.num_batches_tracked == 0
     torch.testing.assert_close(deferred.sum, rows(6).sum(0))
     deferred(rows(2))
-    assert deferred.num_batches_tracked == 1 and not deferred.sum.any()
+    assert deferred.num_batches_tracked == 1
+    assert not deferred.sum.any()
     alone = DeferredBatchNorm(3)
     alone(rows(2))
     assert alone.chunks == alone.num_batches_tracked == 1 == convert_deferred_batch_norm(nn.BatchNorm1d(3)).chunks
@@ -159,7 +160,8 @@ def test_each_thread_that_uses_a_gpipe_has_mini_batches_of_its_own_and_alone_it_
     deferred._own = Slow()
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: [deferred(batch) for _ in range(100)], range(4)))
-    assert deferred.num_batches_tracked == 200 and not deferred.sum.any()
+    assert deferred.num_batches_tracked == 200
+    assert not deferred.sum.any()
 
 
 def test_an_error_in_a_gpipe_leaves_no_trace_in_the_next_mini_batch():
@@ -197,10 +199,12 @@ def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
     assert convert_deferred_batch_norm(model, 3) is model
     deferred = model[1][0]
     assert type(deferred) is DeferredBatchNorm
-    assert deferred.weight is norm.weight and deferred.running_var is norm.running_var
+    assert deferred.weight is norm.weight
+    assert deferred.running_var is norm.running_var
     assert (deferred.eps, deferred.momentum, deferred.chunks, deferred.training) == (0.5, None, 3, False)
     deferred(rows(2, 3, 4, 2))
-    assert calls == [1] and convert_deferred_batch_norm(deferred, 3) is deferred
+    assert calls == [1]
+    assert convert_deferred_batch_norm(deferred, 3) is deferred
     assert convert_deferred_batch_norm(deferred, 4) is not deferred
 
 

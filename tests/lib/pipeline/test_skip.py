@@ -77,8 +77,10 @@ def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_ar
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))
-    assert set(tracker.portals) == {(None, "far")} and set(tracker.tensors) == {(None, "near")}
-    assert tracker.portals[(None, "far")].tensor_life == 1 and tracker.load(batch, None, "far") == 1
+    assert set(tracker.portals) == {(None, "far")}
+    assert set(tracker.tensors) == {(None, "near")}
+    assert tracker.portals[(None, "far")].tensor_life == 1
+    assert tracker.load(batch, None, "far") == 1
     refuses(RuntimeError, "tensor in portal has been removed", tracker.load, batch, None, "far")
 
 
@@ -122,12 +124,14 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     model = nn.Sequential(Encode().isolate(ns), Decode().isolate(ns))
     again = clone(model)
     x = torch.randn(2, 4)
-    assert torch.equal(again(x), model(x)) and list(again.state_dict()) == list(model.state_dict())
+    assert torch.equal(again(x), model(x))
+    assert list(again.state_dict()) == list(model.state_dict())
     skip.verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
     called = clone(kind().isolate(ns, only=["other"]))
-    assert type(called) is kind and type(Plain()) is Plain
+    assert type(called) is kind
+    assert type(Plain()) is Plain
     assert [*called.stashable(), *called.poppable()] == [(None, "plain"), (ns, "other")]
 
 
@@ -194,7 +198,8 @@ def test_a_portal_is_empty_after_backward(checkpoint):
     model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
     GPipe(model, [3, 1], devices=["cpu"] * 2, chunks=3, checkpoint=checkpoint)(torch.randn(6, 4)).sum().backward()
     portals = [portal for tracker in trackers for portal in tracker.portals.values()]
-    assert len(portals) == 3 and all(portal.tensor is None and portal.grad is None for portal in portals)
+    assert len(portals) == 3
+    assert all(portal.tensor is None and portal.grad is None for portal in portals)
 
 
 @every_mode
@@ -208,7 +213,8 @@ def test_none_and_masks_go_through_and_an_integer_first_in_the_tuple_does_not_cu
     def get(self, x):
         assert (yield pop("none")) is None
         mask = yield pop("mask")
-        assert mask.dtype == torch.bool and not mask.requires_grad
+        assert mask.dtype == torch.bool
+        assert not mask.requires_grad
         return torch.where(mask, x, 2 * x)
 
     layers = (layer(stashes=["none", "mask"], forward=put), nn.Tanh(), layer(pops=["none", "mask"], forward=get))

@@ -14,7 +14,7 @@ from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
 from support.checks import Exercise, Guess, Tried, cases
 from support.checks import use as use
-from support.n04.figures import CHANCE, lag_surprise
+from support.n04.runs import CHANCE, lag_surprise
 
 DIGITS, ROW, PAGE = 1797, 64, 4096  # the file of section 1
 

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.data.permutation import Permutation
-from lib.data.samplers import DistributedSampler
 from lib.show.explore import switch, whole
 from lib.show.sheet import (
     Cell,
@@ -47,6 +45,7 @@ from lib.show.style import (
     title,
 )
 from lib.text import plural
+from support.n04.runs import CHANCE, Use, lag_surprise, two_runs, used_at, walk_path
 
 # ---- How an epoch is cut into shards.
 
@@ -112,31 +111,22 @@ def draw_cursor(
 
     cursor: a class, called with (size, num_replicas, rank, shuffle, allow_duplicates); see checks.Cursor.
     """
-    asked, rank = rank, min(rank, world_size - 1)
+    asked = rank
+    rank = min(rank, world_size - 1)
     shards = [
         cursor(size, world_size, r, shuffle, duplicates).next(size + 1) or [] for r in range(world_size)
     ]
-    order, local = [sample for shard in shards for sample in shard], len(shards[0])
-    missing, ghosts = sorted(set(range(size)) - set(order)), sorted({i for i in order if i >= size})
+    order = [sample for shard in shards for sample in shard]
+    local = len(shards[0])
+    missing = sorted(set(range(size)) - set(order))
+    ghosts = sorted({i for i in order if i >= size})
     mine = cursor(size, world_size, rank, shuffle, duplicates)
     figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
-    # call by call: a line above the positions that it gave, and its number
-    got = None
-    for number in range(1, calls + 1):
-        begin, got = mine.position, mine.next(BATCH)
-        if got is not None:
-            axes.plot([begin - 0.4, begin + len(got) - 0.6], [0.3, 0.3], color=INK, linewidth=1.5)
-            write(axes, begin + len(got) / 2 - 0.5, 0, str(number))
+    got = _draw_calls(axes, mine, calls)
     for position, sample in enumerate(order):
         # shuffled shards repeat samples that came before, sequential ones past the end of the file
         padding = sample in order[:position] if shuffle else position >= size
-        own = position // local == rank
-        mark: Mark = "padding" if padding else "plain" if own else "faded"
-        mark = "dropped" if sample >= size else mark  # a fault of libtorch's: it does not exist
-        draw_cell(axes, position, 1, Cell(sample, position // local, mark), font=10)
-        write(axes, position, 1.75, str(position), size=9, color=INK if own else MUTED)
-        if own:  # also where all cells of the shard are padding
-            axes.plot([position - 0.46, position + 0.46], [2.1, 2.1], color=rank_color(rank), linewidth=3)
+        _draw_position(axes, position, sample, owner=position // local, rank=rank, size=size, padding=padding)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
     # the cursor stands between two positions
     axes.annotate(
@@ -151,33 +141,53 @@ def draw_cursor(
     for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
         label_row(axes, y, name, color=INK if y == 1 else MUTED)
     said = f"call {calls} gave {got}" if calls else "no call yet"
-    owner = f"Rank {rank}" + (f" (W has no rank {asked})" if asked != rank else "")
+    owner = f"Rank {rank}"
+    if asked != rank:
+        owner += f" (W has no rank {asked})"
+    finding = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
+    if not local:
+        finding = f"{size} samples for {world_size} ranks: all shards are empty"
+    words = f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. "
+    words += f"{owner}: {said}, position = {mine.position}."
     lost = f"; no shard holds {listed(missing)}" if missing else ""
-    lost += f"; there is no sample {listed(ghosts)}" if ghosts else ""
-    owns = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
-    title(axes, (owns if local else f"{size} samples for {world_size} ranks: all shards are empty") + lost)
-    return describe(
-        figure,
-        f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. {owner}: {said}, "
-        f"position = {mine.position}.{' Does not exist: ' + listed(ghosts) + '.' if ghosts else ''}"
-        f"{' In no shard: ' + listed(missing) + '.' if missing else ''}",
-    )
+    if ghosts:
+        lost += f"; there is no sample {listed(ghosts)}"
+        words += f" Does not exist: {listed(ghosts)}."
+    if missing:
+        words += f" In no shard: {listed(missing)}."
+    title(axes, finding + lost)
+    return describe(figure, words)
+
+
+def _draw_calls(axes: Axes, cursor: Any, calls: int) -> Any:
+    """Call `next` so often; draw a line above the positions that each call gave, and its number; return the last."""
+    got = None
+    for number in range(1, calls + 1):
+        begin = cursor.position
+        got = cursor.next(BATCH)
+        if got is not None:
+            axes.plot([begin - 0.4, begin + len(got) - 0.6], [0.3, 0.3], color=INK, linewidth=1.5)
+            write(axes, begin + len(got) / 2 - 0.5, 0, str(number))
+    return got
+
+
+def _draw_position(
+    axes: Axes, position: int, sample: int, *, owner: int, rank: int, size: int, padding: bool
+) -> None:
+    """Draw one position of the order: its sample in the colour of its owner, a line below those of `rank`."""
+    own = owner == rank
+    mark: Mark = "plain" if own else "faded"
+    if padding:
+        mark = "padding"
+    if sample >= size:  # a fault of libtorch's: it does not exist
+        mark = "dropped"
+    draw_cell(axes, position, 1, Cell(sample, owner, mark), font=10)
+    write(axes, position, 1.75, str(position), size=9, color=INK if own else MUTED)
+    if own:  # also where all cells of the shard are padding
+        axes.plot([position - 0.46, position + 0.46], [2.1, 2.1], color=rank_color(rank), linewidth=3)
 
 
 # ---- An epoch that is interrupted, and goes on with another number of ranks.
-
-
-def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) -> list[tuple[int, int] | None]:
-    """Return for each position of the order who used it: (rank, step counted from 1), or None where nobody has yet."""
-    local = -(-size // world_size)
-
-    def who(position: int) -> tuple[int, int] | None:
-        turn, rank = divmod(position, world_size)
-        if cut == "contiguous":
-            rank, turn = divmod(position, local)
-        return (rank, turn // batch_size + 1) if turn < step * batch_size else None
-
-    return [who(position) for position in range(size)]
 
 
 @styled
@@ -215,41 +225,6 @@ def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figu
     )
 
 
-@dataclass(frozen=True)
-class Use:
-    """One sample handed to one rank: in run 1 or 2, at the step counted on from run 1, as its `turn`-th sample."""
-
-    run: int
-    rank: int
-    step: int
-    turn: int
-    sample: int
-
-
-def two_runs(
-    size: int, before: int, after: int, steps: int, batch_size: int = 2, restart: bool = False, seed: int = 0
-) -> tuple[list[Use], int]:
-    """Use an epoch with `before` ranks for some steps, then the rest of it with `after` ranks; return all uses.
-
-    restart: the second run knows nothing of the first. Also returns how many samples the first run consumed.
-    """
-    first = [DistributedSampler(range(size), before, rank, seed=seed) for rank in range(before)]
-    uses = [
-        Use(1, rank, turn // batch_size + 1, turn, sample)
-        for rank, sampler in enumerate(first)
-        for turn, sample in enumerate(list(sampler)[: steps * batch_size])
-    ]
-    consumed, done = len(uses), max((use.step for use in uses), default=0)
-    for rank in range(after):
-        sampler = DistributedSampler(range(size), after, rank, seed=seed)
-        if not restart:
-            sampler.load_state_dict(first[0].state_dict(consumed))
-        uses += [
-            Use(2, rank, done + turn // batch_size + 1, turn, sample) for turn, sample in enumerate(sampler)
-        ]
-    return uses, consumed
-
-
 CALENDAR_CONTROLS = {
     "size": whole(20, 36, 36, "N · samples", step=2),
     "before": whole(2, 6, 4, "W before"),
@@ -266,8 +241,10 @@ def draw_calendar(
     """Draw both runs as rank × step (a cell: the sample), and below each sample with the step that used it."""
     uses, consumed = two_runs(size, before, after, steps, batch_size, restart)
     uses.sort(key=lambda use: (use.run, use.turn, use.rank))
-    times, done = Counter(use.sample for use in uses), max((u.step for u in uses if u.run == 1), default=0)
-    ranks, per_row = max(before, after), 18
+    times = Counter(use.sample for use in uses)
+    done = max((u.step for u in uses if u.run == 1), default=0)
+    ranks = max(before, after)
+    per_row = 18
     wide = {
         run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
         for run in (1, 2)
@@ -286,7 +263,8 @@ def draw_calendar(
             middle = x + (min(batch_size, wide[use.run]) - 1) / 2
             axes.text(middle, 0.35, str(use.step), ha="center", va="center_baseline", fontsize=9, color=MUTED)
     for sample, use in last.items():
-        x, y = sample % per_row, below + sample // per_row
+        x = sample % per_row
+        y = below + sample // per_row
         _cell(axes, x, y, use.step, use, again=times[sample] > 1)
     label_row(axes, 0.35, "step", color=MUTED)
     for rank in range(ranks):
@@ -299,7 +277,8 @@ def draw_calendar(
     axes.text(-0.4, below - 0.85, "sample by sample: the step that used it", va="center", fontsize=10)
     for first in range(0, size, per_row):
         label_row(axes, below + first // per_row, f"{first} to {min(size, first + per_row) - 1}")
-    twice, lost = sum(count > 1 for count in times.values()), size - len(times)
+    twice = sum(count > 1 for count in times.values())
+    lost = size - len(times)
     who = "Restarted" if restart else f"{before} ranks, then {after}"
     if done < steps:  # run 1 was asked for more than an epoch has
         who += f", run 1 ends after {done} steps"
@@ -319,7 +298,9 @@ def _column(use: Use, batch_size: int) -> float:
 
 
 def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> None:
-    mark: Mark = "padding" if again else "plain" if use.run == 1 else "faded"
+    mark: Mark = "plain" if use.run == 1 else "faded"
+    if again:
+        mark = "padding"
     draw_cell(axes, x, y, Cell(text, use.rank, mark, RED if again else None), font=10)
 
 
@@ -390,14 +371,20 @@ WALK_CONTROLS = {"index": whole(0, 39, 12, "i · position"), "size": whole(33, 6
 @styled
 def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     """Draw the walk of one index: mix(index), mix of that, … until it lands inside range(size); mix permutes 0..63."""
-    asked, index = index, min(index, size - 1)
+    asked = index
+    index = min(index, size - 1)
     path = walk_path(mix, index, size)
     passes = [len(walk_path(mix, start, size)) - 1 for start in range(size)]
     figure, axes = cell_sheet(16, 4.4, labels=0.3)
     for place in range(64):
-        x, y = place % 16, place // 16
-        mark: Mark = "dropped" if place >= size else "plain" if place in (path[0], path[-1]) else "faded"
-        color = RED if place == path[-1] else BLUE if place == path[0] else SKY
+        x = place % 16
+        y = place // 16
+        mark: Mark = "plain" if place in (path[0], path[-1]) else "faded"
+        if place >= size:
+            mark = "dropped"
+        color = BLUE if place == path[0] else SKY
+        if place == path[-1]:
+            color = RED
         draw_cell(axes, x, y, Cell(place, mark=mark, color=color), font=10)
     for a, b in itertools.pairwise(path):
         arrow(axes, (a % 16, a // 16), (b % 16, b // 16), bend=0.25, gap=9, zorder=5)
@@ -412,36 +399,14 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     )
 
 
-def walk_path(mix: Callable[[int], int], index: int, size: int) -> list[int]:
-    """Return index, its image, the image of that, … up to the first one inside range(size)."""
-    path = [index, mix(index)]
-    while path[-1] >= size:
-        path.append(mix(path[-1]))
-    return path
-
-
-CHANCE = 5  # standard deviations; a true shuffle stays below
-
-
-def lag_surprise(order: npt.NDArray[np.int64], lag: int) -> float:
-    """Return how far p[i] ^ p[i + lag] is from uniform, in its low or its high half: the worse of two z-scores.
-
-    order: a permutation of range(2^(2k)). A z-score is a chi-square in its standard deviations.
-    """
-    half = (len(order).bit_length() - 1) // 2
-    changed = order[lag:] ^ order[:-lag]
-    expected = len(changed) / 2**half
-    counts = (np.bincount(part, minlength=2**half) for part in (changed % 2**half, changed >> half))
-    surplus = [float(((count - expected) ** 2 / expected).sum()) - (2**half - 1) for count in counts]
-    return float(max(map(abs, surplus)) / math.sqrt(2 * (2**half - 1)))
-
-
 @styled
 def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size: int = 4096) -> Figure:
     """Draw for each number of rounds a picture whose pixels were shuffled, and the lag test at each power of two."""
     lags = [2**k for k in range((size - 1).bit_length())]
     figure, grid = new_figure(9, 4.4, rows=2, cols=len(rounds), height_ratios=(1.3, 1))
-    side, told, clean = math.isqrt(size), [], []
+    side = math.isqrt(size)
+    told = []
+    clean = []
     for (above, below), count in zip(grid.T, rounds, strict=True):
         order = Permutation(size, seed=3, rounds=count)[np.arange(size)]
         mixed = np.empty(size)

@@ -42,7 +42,10 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
     height = world_size * (1 + workers) + 1.35 * bool(first) + 0.35 * (world_size - 1) + 0.2
     figure, axes = cell_sheet(HELD_ROWS, height, labels=1.3)
     order = Permutation(HELD_ROWS)[range(HELD_ROWS)].tolist()
-    everything, y, copies, private = [*range(HELD_ROWS)], 0.0, 0, 0
+    everything = [*range(HELD_ROWS)]
+    y = 0.0
+    copies = 0
+    private = 0
     if first:
         label_row(axes, y, first)
         draw_cells(axes, [Cell(row, color=GREY) for row in everything], y=y, font=9.5)
@@ -60,7 +63,8 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
                 copied = worker < 0 or kind == "naive"  # the others share their rank's pages: pale
                 for row in own:
                     draw_cells(axes, [Cell(row, rank, "plain" if copied else "faded")], x=row, y=y, font=9.5)
-                copies, private = copies + copied, private + copied * len(own)
+                copies = copies + copied
+                private = private + copied * len(own)
             y += 1
         y += 0.35
     finding = {
@@ -86,7 +90,8 @@ PAGES_COPIED_CONTROLS = {
 def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
     """Draw pages that a worker shares with its parent, and its copies of them: strings above, packed bytes below."""
     read = set(Permutation(PAGED_ROWS, seed=3)[range(PAGED_ROWS)].tolist()[:reads])
-    pages, gap = -(-PAGED_ROWS // per_page), 0.35
+    pages = -(-PAGED_ROWS // per_page)
+    gap = 0.35
     copied = sorted({row // per_page for row in read})
     figure, axes = cell_sheet(PAGED_ROWS + gap * (pages - 1) + 0.2, 8.1, labels=1.7)
     lines = (("list: parent", 0.3, BLUE), ("worker's own", 2.4, ORANGE), ("packed: parent", 4.4, BLUE))
@@ -96,7 +101,8 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
             inside = range(page * per_page, min(PAGED_ROWS, (page + 1) * per_page))
             full = color == BLUE or (y < 4 and page in copied)
             look: Any = {"face": pale(color), "edge": color} if full else {"face": style.PAPER, "edge": GREY}
-            left, line = page * (per_page + gap), "-" if full else (0, (2, 2))
+            left = page * (per_page + gap)
+            line = "-" if full else (0, (2, 2))
             middle = left + (len(inside) - 1) / 2
             look |= {"line": 1.6, "radius": 0.12, "zorder": 1, "linestyle": line}
             box(axes, middle, y, len(inside) + 0.1, 1.24, **look)
@@ -107,8 +113,11 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
             if full and color == ORANGE:
                 arrow(axes, (middle, 1.0), (middle, 1.72), color=ORANGE, gap=2)
     share = format_share(len(copied) / pages)
-    title(axes, f"{reads} of {PAGED_ROWS} rows read: of a list {len(copied)} of {pages} pages copied ({share}), "
-                "of packed bytes none")  # fmt: skip
+    title(
+        axes,
+        f"{reads} of {PAGED_ROWS} rows read: of a list {len(copied)} of {pages} pages copied ({share}), "
+        "of packed bytes none",
+    )
     told = f"{PAGED_ROWS} rows in {pages} pages. A forked worker has read {reads} of them in random order"
     result = f"of a list of strings it has copied {len(copied)} pages, of packed bytes none"
     return describe(figure, f"{told}: {result}.")
@@ -135,7 +144,9 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
 
 
 # ---- From the length of the file to the rows of one rank in one mini-epoch.
-SIZE, COLUMNS, ROWS_A_PAGE = 48, 24, 4
+SIZE = 48
+COLUMNS = 24
+ROWS_A_PAGE = 4
 FILE_MAP_CONTROLS = {
     "world_size": whole(1, 8, 2, "W · ranks"),
     "rank": whole(0, 7, 0, "rank"),
@@ -151,10 +162,13 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
     asked = (("rank", rank, world_size), ("mini-epoch", mini_epoch, mini_epochs))
     lost = [f"There is no {what} {k}: {what} {count - 1} is drawn." for what, k, count in asked if k >= count]
     missing = " ".join(["", *lost])
-    rank, part = min(rank, world_size - 1), min(mini_epoch, mini_epochs - 1)
+    rank = min(rank, world_size - 1)
+    part = min(mini_epoch, mini_epochs - 1)
     order = Permutation(SIZE, epoch=epoch)[range(SIZE)].tolist()
-    turns, gap = -(-SIZE // world_size), 0.3
-    begin, end = turns * part // mini_epochs, turns * (part + 1) // mini_epochs
+    turns = -(-SIZE // world_size)
+    gap = 0.3
+    begin = turns * part // mini_epochs
+    end = turns * (part + 1) // mini_epochs
     dealt = range(world_size * begin, world_size * end)  # places; its head again beyond its end
     ids = [[order[place % SIZE] for place in dealt[r::world_size]] for r in range(world_size)]
     mine = ids[rank]
@@ -169,7 +183,8 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
         draw_cell(axes, position % COLUMNS, 1.1 * (position // COLUMNS), cell(row), font=9.5)
     for page in range(SIZE // ROWS_A_PAGE):  # below: the file; under each page a bar, full if it must be read
         line, column = divmod(page, COLUMNS // ROWS_A_PAGE)
-        left, y = column * (ROWS_A_PAGE + gap), 3.6 + 1.45 * line
+        left = column * (ROWS_A_PAGE + gap)
+        y = 3.6 + 1.45 * line
         rows = range(page * ROWS_A_PAGE, (page + 1) * ROWS_A_PAGE)
         for place, row in enumerate(rows):
             draw_cell(axes, left + place, y, cell(row), font=9.5)
@@ -205,8 +220,15 @@ def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
         over = run.peak > budget
         color, hatch = (RED, style.HATCH["padding"]) if over else (BLUE, None)
         axes.barh(y, run.peak, height=0.5, color=pale(color), edgecolor=color, hatch=hatch)
-        axes.plot(run.predicted.total, y, "D", color=ORANGE, markeredgecolor=INK, clip_on=False,
-                  label=None if y else "rows, predicted")  # fmt: skip
+        axes.plot(
+            run.predicted.total,
+            y,
+            "D",
+            color=ORANGE,
+            markeredgecolor=INK,
+            clip_on=False,
+            label=None if y else "rows, predicted",
+        )
         write(axes, 1.04 * end, y, format_bytes(run.peak), color=color, ha="left")  # in a column
     axes.axvline(budget, color=RED, linestyle=(0, (5, 3)), linewidth=1.4, zorder=0)
     small = f"the small machine: {format_bytes(budget)}"

@@ -40,8 +40,14 @@ class Run:
 
 
 def run_way(
-    way: Way, path: str | Path, *, world_size: int = 2, workers: int = 2, mini_epochs: int = 4, seconds: float = 20
-) -> Run:  # fmt: skip
+    way: Way,
+    path: str | Path,
+    *,
+    world_size: int = 2,
+    workers: int = 2,
+    mini_epochs: int = 4,
+    seconds: float = 20,
+) -> Run:
     """Let real ranks read an epoch, or what they can in `seconds`; ValueError, RuntimeError when a process fails."""
     with MetaFile(path) as meta_file:
         rows = len(meta_file)
@@ -62,7 +68,8 @@ def run_way(
             for rank in ranks:
                 rank.pipe.send(port)
             rates = [rank.hear() for rank in ranks]
-    pss, uss = watch.extra.pss, watch.extra.uss
+    pss = watch.extra.pss
+    uss = watch.extra.uss
     return Run(predicted, int(uss or 0) if pss is None else pss, sum(rates))
 
 
@@ -135,7 +142,9 @@ def be_rank(
     with MetaFile(path) as meta_file:
         loaders = _loaders(meta_file, way, _ready(pipe), rank, **machine)
         # held: dataset and loaders, whose workers stay for the last look
-        held, began, count = [next(loaders)], time.perf_counter(), 0
+        held = [next(loaders)]
+        began = time.perf_counter()
+        count = 0
         for loader in islice(loaders, machine["mini_epochs"]):  # and not to its end, which ends them
             held.append(loader)
             for batch in loader:

@@ -31,10 +31,12 @@ def ring(world_size: int) -> list[list[list[set[int]]]]:
     held = [[[{rank} for _ in range(world_size)] for rank in range(world_size)]]
     for step in range(2 * (world_size - 1)):
         now = [[set(parts) for parts in row] for row in held[-1]]
-        adds, turn = step < world_size - 1, step % (world_size - 1)
+        adds = step < world_size - 1
+        turn = step % (world_size - 1)
         for rank in range(world_size):
             chunk = (rank - turn - adds) % world_size
-            sent, to = held[-1][rank][chunk], now[(rank + 1) % world_size]
+            sent = held[-1][rank][chunk]
+            to = now[(rank + 1) % world_size]
             to[chunk] = to[chunk] | sent if adds else set(sent)
         held.append(now)
     return held
@@ -44,16 +46,19 @@ def ring(world_size: int) -> list[list[list[set[int]]]]:
 def draw_ring(*, world_size: int) -> Figure:
     """Draw what every rank holds of every chunk, before the first step and after each; framed: just received."""
     held = ring(world_size)
-    gap, panels = 0.16, len(held)
+    gap = 0.16
+    panels = len(held)
     wide = (WIDTH - LEFT - (panels - 1) * gap) / panels / world_size
-    tall, height = 0.4, 0.95 + 0.52 * world_size
+    tall = 0.4
+    height = 0.95 + 0.52 * world_size
     figure, axes = inch_sheet(height)
     for rank in range(world_size):
         name_rank(axes, 0.85 + 0.52 * rank, rank)
     for step, rows in enumerate(held):
         left = LEFT + step * (world_size * wide + gap)
         adds = step < world_size
-        words = "at first" if step == 0 else f"step {step}\n{'adds' if adds else 'copies'}"
+        does = "adds" if adds else "copies"
+        words = f"step {step}\n{does}" if step else "at first"
         write(axes, left + world_size * wide / 2, 0.2, words, size=10)
         for chunk in range(world_size):
             write(axes, left + (chunk + 0.5) * wide, 0.53, str(chunk), size=9, color=MUTED)
@@ -88,7 +93,8 @@ def _draw_chunk(
     """Draw a stripe for each rank whose part may be in a chunk, full if it is."""
     stripe = size[0] / world_size
     for part in range(world_size):
-        x, color = corner[0] + part * stripe, style.rank_color(part) if part in parts else PAPER
+        x = corner[0] + part * stripe
+        color = style.rank_color(part) if part in parts else PAPER
         axes.add_patch(
             Rectangle((x, corner[1]), stripe, size[1], facecolor=color, edgecolor=style.GREY, linewidth=0.5)
         )
@@ -102,7 +108,8 @@ def _draw_chunk(
 @styled
 def draw_negatives(batch: int = 8, world_size: int = 2) -> Figure:
     """Draw image × caption twice: compared on the ranks for themselves, and after all points were gathered."""
-    own, side = batch // world_size, 0.36
+    own = batch // world_size
+    side = 0.36
     figure, axes = inch_sheet(0.75 + batch * side)
     seen = []
     for panel, gathered in enumerate((False, True)):
@@ -165,7 +172,8 @@ def draw_overlap(*, layers: int, per_bucket: int, network: float, latency: float
     """Draw the predicted timeline of a step: what the bucket size, the network and waiting do to its end."""
     trace = plan(layers, per_bucket, network, latency, afterwards)
     waited = trace.only(kind="step").start - layers
-    calls, hidden = len(trace.only(kind="transfer")), format_share(hidden_share(trace))
+    calls = len(trace.only(kind="transfer"))
+    hidden = format_share(hidden_share(trace))
     return draw_timeline(
         predicted=trace,
         title=f"{plural(calls, 'bucket')}: {hidden} of the all-reduce is hidden, backward() waits "
@@ -206,7 +214,8 @@ def draw_memory(*, billions: float, world_size: int) -> Figure:
     figure, axes = new_figure(9, 3.0)
     sums = []
     for row, way in enumerate(SHARDED):
-        left, sizes = 0.0, held_bytes(way, billions * 1e9, world_size)
+        left = 0.0
+        sizes = held_bytes(way, billions * 1e9, world_size)
         for (name, color), size in zip(HELD.items(), sizes, strict=True):
             label = name if row == 0 else None
             axes.barh(row, size / 1e9, left=left, height=0.6, color=color, edgecolor=PAPER, label=label)
@@ -241,7 +250,9 @@ def draw_attempts(done: Iterable[Step], killed: Mapping[int, tuple[int, int]]) -
     counts = Counter(row for step in surviving(done) for row in step.rows)
     pitch = min(0.42, (WIDTH - LEFT - 0.1) / (1 + max(step.step for step in done)))
     worlds = [max(step.world_size for step in done if step.attempt == number) for number in attempts]
-    height, y, lost = 0.35 + sum(world * pitch + 0.42 for world in worlds), 0.3, set()
+    height = 0.35 + sum(world * pitch + 0.42 for world in worlds)
+    y = 0.3
+    lost = set()
     figure, axes = inch_sheet(height)
     write(axes, EDGE, 0.08, "step", size=9.5, color=MUTED, ha="left")
     for place in range(1 + max(step.step for step in done)):
@@ -258,11 +269,13 @@ def draw_attempts(done: Iterable[Step], killed: Mapping[int, tuple[int, int]]) -
             draw_cell(axes, *spot, cell, size=0.88 * pitch, font=9)
         if number in killed:
             rank, step_of_death = killed[number]
-            x, middle = LEFT + (step_of_death + 0.5) * pitch, y + (rank + 0.5) * pitch
+            x = LEFT + (step_of_death + 0.5) * pitch
+            middle = y + (rank + 0.5) * pitch
             write(axes, x, middle, "×", size=20, color=RED, weight="bold")
             write(axes, x + 0.6 * pitch, middle, "killed", color=RED, weight="bold", ha="left")
         if end is not None:
-            x, bottom = LEFT + end * pitch, y + world * pitch
+            x = LEFT + end * pitch
+            bottom = y + world * pitch
             axes.plot([x, x], [y, bottom + 0.4], color=INK, linestyle="--", linewidth=1.2)
             where = x + 0.06, bottom + 0.2
             write(axes, *where, "goes on from the state saved here", size=9.5, color=MUTED, ha="left")
@@ -315,7 +328,9 @@ def draw_losses(results: Results, source: str) -> Figure:
     others.sort(key=lambda row: -row.difference)
     figure, axes = new_figure(9, 1.6 + 0.42 * len(others))
     for place, row in enumerate(others):
-        color = (RED if row.difference < 0 else style.GREEN) if row.settled else style.GREY
+        color = RED if row.difference < 0 else style.GREEN
+        if not row.settled:
+            color = style.GREY
         axes.plot([100 * row.low, 100 * row.high], [place, place], color=color, linewidth=5, alpha=0.6)
         axes.plot(100 * row.difference, place, "D", color=color, markeredgecolor=INK, markersize=7)
         words = f"{points(row.difference)}  ({points(row.low)} … {points(row.high)})"
@@ -332,7 +347,8 @@ def draw_losses(results: Results, source: str) -> Figure:
     )
     axes.set_yticks(range(len(others)), [row.name for row in others], color=INK)
     style.source_note(figure, source, recorded=True)
-    seeds, worse = len(results[first.name]), [row for row in others if row.settled and row.difference < 0]
+    seeds = len(results[first.name])
+    worse = [row for row in others if row.settled and row.difference < 0]
     sure = [points(row.difference)[1:] for row in worse if row.sure]
     span = f" {sure[0]} to {sure[-1]} points" if len(sure) > 1 else " accuracy"
     doubtful = "".join(f"; {points(row.difference)} is doubtful" for row in worse if not row.sure)
@@ -346,7 +362,8 @@ def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
 
     measured: by name of the way: "begin", "layers" as (number, when it ended), "sent" as (start, end), "end".
     """
-    spans, lanes = [], []
+    spans = []
+    lanes = []
     for name, step in measured.items():
         begin = before = step["begin"]
         lanes += [f"{name}: computes", f"{name}: link"]

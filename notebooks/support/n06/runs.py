@@ -49,10 +49,13 @@ def against_first(
 def _comparison(
     name: str, values: npt.NDArray[np.float64], differences: npt.NDArray[np.float64], among: int
 ) -> Comparison:
-    error, freedom = float(differences.std(ddof=1)) / len(values) ** 0.5, len(values) - 1
-    mean, half = float(differences.mean()), t_point(freedom) * error
+    error = float(differences.std(ddof=1)) / len(values) ** 0.5
+    freedom = len(values) - 1
+    mean = float(differences.mean())
+    half = t_point(freedom) * error
     sure = abs(mean) > t_point(freedom, among) * error
-    low, high = mean - half, mean + half
+    low = mean - half
+    high = mean + half
     return Comparison(name, float(values.mean()), float(values.std(ddof=1)), mean, low, high, sure)
 
 

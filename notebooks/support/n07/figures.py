@@ -37,7 +37,8 @@ from lib.text import format_share, plural
 # ---- Rows, cut into micro-batches.
 
 GAP = 0.55  # cells between two micro-batches
-ZIP, SCATTER = "zip of torch.chunk", "scatter"
+ZIP = "zip of torch.chunk"
+SCATTER = "scatter"
 
 Parts: TypeAlias = Sequence[Sequence[Tensor]]
 
@@ -53,7 +54,8 @@ SIZES_CONTROLS = {"rows": whole(2, 16, 10, "rows")}
 @styled
 def draw_sizes(*, rows: int) -> Figure:
     """Draw for each number of chunks, 1..8 or 1..rows, how torch.chunk and scatter group the rows."""
-    x, most = torch.arange(rows), min(rows, 8)  # there are eight colours
+    x = torch.arange(rows)
+    most = min(rows, 8)  # there are eight colours
     columns = max(rows, 9) + 2.4
     figure, grid = new_figure(9, 0.95 + 4.35 * most / (columns + 2), cols=2)
     short: list[int] = []
@@ -91,14 +93,18 @@ TUPLE_CONTROLS = {
     "chunks": whole(1, 6, 4, "m · chunks"),
     "how": choice((SCATTER, ZIP), SCATTER, "cut by"),
 }
-WIDTHS, PLACES, MIDDLE = {"x": 3, "mask": 1, "y": 2}, {"x": 0.0, "mask": 3.5, "y": 5.0}, 13.0
+WIDTHS = {"x": 3, "mask": 1, "y": 2}
+PLACES = {"x": 0.0, "mask": 3.5, "y": 5.0}
+MIDDLE = 13.0
 
 
 @styled
 def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     """Draw (x, mask, y) and the micro-batches made of it; rows that reach no micro-batch are crossed out."""
     tensors = {name: numbered(rows_y if name == "y" else rows, width) for name, width in WIDTHS.items()}
-    whole_batch, refusal, parts = tuple(tensors.values()), "", list[Sequence[Tensor]]()
+    whole_batch = tuple(tensors.values())
+    refusal = ""
+    parts = list[Sequence[Tensor]]()
     try:
         cut: Callable[..., Any] = scatter if how == SCATTER else zip_of_chunks
         parts = [tuple(part) for part in cut(whole_batch, chunks)]
@@ -185,7 +191,9 @@ def draw_live(histories: Mapping[str, Sequence[int]]) -> Figure:
 
 # ---- The gradient of micro-batches against that of the whole batch.
 
-BY_ROWS, BY_PARTS, NOTHING = "rows / all rows", "1 / m", "1 (forgot to divide)"
+BY_ROWS = "rows / all rows"
+BY_PARTS = "1 / m"
+NOTHING = "1 (forgot to divide)"
 HOW = (BY_ROWS, BY_PARTS, NOTHING)
 
 
@@ -329,7 +337,8 @@ def draw_sees(seen: Mapping[str, Callable[[int], Tensor]], *, chunks: int) -> Fi
     )
 
 
-BATCHES, BATCH_ROWS = 80, 24
+BATCHES = 80
+BATCH_ROWS = 24
 WAYS = ("whole batches", "BatchNorm, micro-batches", "deferred, micro-batches")
 
 RUNNING_CONTROLS = {
@@ -344,7 +353,8 @@ def running(norm: nn.Module, chunks: int, ordered: bool) -> Tensor:
 
     norm: a BatchNorm of one channel in float64; its `commit`, if it has one, is called after each mini-batch.
     """
-    generator, states = torch.Generator().manual_seed(2), [[0.0, 1.0]]
+    generator = torch.Generator().manual_seed(2)
+    states = [[0.0, 1.0]]
     for _ in range(BATCHES):
         x = 3 + 2 * torch.randn(BATCH_ROWS, 1, dtype=torch.float64, generator=generator)
         for part in (x.sort(0).values if ordered else x).tensor_split(chunks):

@@ -66,7 +66,8 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
         found = model.weight.grad
         if found is None:
             return f"{where}nothing is in .grad; was backward() called?"
-        off, times = float((found - due).norm() / due.norm()), float(found.norm() / due.norm())
+        off = float((found - due).norm() / due.norm())
+        times = float(found.norm() / due.norm())
         if not off < 1e-9:
             length = f"{times:.2f} times as long as" if abs(times - 1) >= 0.005 else "as long as"
             return f"{where}the gradient is {length} the whole batch's, and {100 * off:.0f} % of its length away."
@@ -83,49 +84,64 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
     return ""
 
 
+def _fault_of_count(answer: Any, layers: int, dtype: torch.dtype, chunks: int) -> str:
+    """Let it count one network of so many layers, whose forward takes its batch in so many parts."""
+    model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(6, 6), nn.ReLU())))
+    for number, parameter in enumerate(model.parameters()):
+        parameter.data = random(*parameter.shape, seed=number, dtype=dtype)
+    x = random(8, 6, dtype=dtype)
+    due = (1 + layers) * x.nbytes
+    weights = [next(model.parameters())]
+    (right,) = torch.autograd.grad(model(x).sum(), weights)
+    held = list[Any]()
+    alive = list[Any]()
+    inner = model[1].register_forward_hook(lambda *seen: alive.append(weakref.ref(seen[2])))
+
+    def forward() -> Any:
+        held.append(sum(model(part).sum() for part in x.tensor_split(chunks)))
+        return held[0]
+
+    got = answer(forward, model.parameters())
+    inner.remove()
+    kind = str(dtype).removeprefix("torch.")
+    parts = "" if chunks == 1 else f", in {chunks} parts"
+    where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
+    if got is None:
+        return NONE
+    if isinstance(got, Tensor):
+        return f"{where}expected a number, {due}, got a tensor."
+    if got != due:
+        return f"{where}expected {due} bytes (the input, and each ReLU's output), got {got}."
+    if len(held) != 1:
+        return f"{where}forward() was called {len(held)} times; once is enough."
+    try:
+        (gradient,) = torch.autograd.grad(held[0], weights, retain_graph=True)
+    except Exception as error:
+        said = str(error).splitlines()[0]
+        return f"{where}right count, but backward() no longer works: {type(error).__name__}: {said}."
+    if not torch.allclose(gradient, right):
+        return f"{where}right count, but backward() now gives another gradient."
+    held.clear()
+    if any(ref() is not None for ref in alive):
+        gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
+    if any(ref() is not None for ref in alive):
+        return f"{where}right count, but the saved tensors never die, even when the loss is deleted."
+    return ""
+
+
 def fault_of_saved(answer: Any) -> str:
     """Let it count networks whose saved tensors are known; backward must work, and the graph must die with its loss."""
-    single, double = torch.float32, torch.float64
-    for layers, dtype, chunks in (1, single, 1), (3, single, 1), (2, double, 1), (2, single, 4):
-        model = nn.Sequential(*(part for _ in range(layers) for part in (nn.Linear(6, 6), nn.ReLU())))
-        for number, parameter in enumerate(model.parameters()):
-            parameter.data = random(*parameter.shape, seed=number, dtype=dtype)
-        x = random(8, 6, dtype=dtype)
-        due = (1 + layers) * x.nbytes
-        weights = [next(model.parameters())]
-        (right,) = torch.autograd.grad(model(x).sum(), weights)
-        held, alive = list[Any](), list[Any]()
-        inner = model[1].register_forward_hook(lambda *seen, to=alive: to.append(weakref.ref(seen[2])))
-
-        def forward() -> Any:
-            held.append(sum(model(part).sum() for part in x.tensor_split(chunks)))  # noqa: B023
-            return held[0]  # noqa: B023
-
-        got = answer(forward, model.parameters())
-        inner.remove()
-        kind, parts = str(dtype).removeprefix("torch."), "" if chunks == 1 else f", in {chunks} parts"
-        where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
-        if got is None:
-            return NONE
-        if isinstance(got, Tensor):
-            return f"{where}expected a number, {due}, got a tensor."
-        if got != due:
-            return f"{where}expected {due} bytes (the input, and each ReLU's output), got {got}."
-        if len(held) != 1:
-            return f"{where}forward() was called {len(held)} times; once is enough."
-        try:
-            (gradient,) = torch.autograd.grad(held[0], weights, retain_graph=True)
-        except Exception as error:
-            said = str(error).splitlines()[0]
-            return f"{where}right count, but backward() no longer works: {type(error).__name__}: {said}."
-        if not torch.allclose(gradient, right):
-            return f"{where}right count, but backward() now gives another gradient."
-        held.clear()
-        if any(ref() is not None for ref in alive):
-            gc.collect()  # a cycle in Python would be harmless, and is rare enough to be worth the wait
-        if any(ref() is not None for ref in alive):
-            return f"{where}right count, but the saved tensors never die, even when the loss is deleted."
-    a, kept = random(3, 3).requires_grad_(), list[Tensor]()
+    for layers, dtype, chunks in (
+        (1, torch.float32, 1),
+        (3, torch.float32, 1),
+        (2, torch.float64, 1),
+        (2, torch.float32, 4),
+    ):
+        fault = _fault_of_count(answer, layers, dtype, chunks)
+        if fault:
+            return fault
+    a = random(3, 3).requires_grad_()
+    kept = list[Tensor]()
     if (got := answer(lambda: kept.extend((a * a, a.exp())), [])) != 2 * a.nbytes:
         return f"a * a and a.exp(): expected {2 * a.nbytes} bytes (a, and the result of exp), got {got}."
     node: Any = kept[1].grad_fn

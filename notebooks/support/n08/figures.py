@@ -50,7 +50,8 @@ THREE_WAYS_CONTROLS = {
 
 def three_ways(micro_batches: int, partitions: int) -> dict[str, Trace]:
     """Return the forward pass of one batch for each way; labels are micro-batch (or "all") and partition: "3 1"."""
-    m, pieces = micro_batches, range(partitions)
+    m = micro_batches
+    pieces = range(partitions)
     devices = [f"device {j}" for j in pieces]
     alone = [Work("device 0", f"all {j}", m) for j in pieces]
     parallel = [Work(devices[j], f"all {j}", m, [f"all {j - 1}"] if j else []) for j in pieces]
@@ -109,11 +110,13 @@ DIAGONALS_CONTROLS = {
 @styled
 def draw_diagonals(clock_cycles: Clocks, micro_batches: int, partitions: int, clock: int) -> Figure:
     """Draw all pairs with their clock, and the table by clock; `clock` stands out (at most the last)."""
-    m, n = micro_batches, partitions
+    m = micro_batches
+    n = partitions
     table = [list(pairs) for pairs in clock_cycles(m, n)]
     clocks = len(table)
     clock = min(clock, clocks - 1)
-    now, rows = sorted(table[clock], reverse=True), max(m, n)
+    now = sorted(table[clock], reverse=True)
+    rows = max(m, n)
     figure, (left, right) = new_figure(9, 1.75 + 0.5 * rows, cols=2, width_ratios=[n + 1.4, clocks + 1.7])
     _number_grid(left, n, m, rows, "partition j", "micro-batch i")
     _number_grid(right, clocks, n, rows, "clock k", "partition j")
@@ -207,9 +210,11 @@ def idle_share(clock_cycles: Clocks, micro_batches: int, partitions: int) -> flo
 @styled
 def draw_bubble(clock_cycles: Clocks, micro_batches: int, partitions: int) -> Figure:
     """Draw the clock table with its idle cells hatched, and the idle share over m for several n."""
-    m, n = micro_batches, partitions
+    m = micro_batches
+    n = partitions
     busy = [{j: i for i, j in pairs} for pairs in clock_cycles(m, n)]
-    clocks, share = len(busy), partial(idle_share, clock_cycles)
+    clocks = len(busy)
+    share = partial(idle_share, clock_cycles)
     figure, (table, plot) = new_figure(9, 4.1, cols=2, width_ratios=[1.15, 1])
     cell_axes(table, columns=clocks, rows=max(n, 3) + 0.6, left=1.0, top=0.6)
     for k, done in enumerate(busy):
@@ -253,9 +258,14 @@ def _draw_shares(axes: Axes, m: int, n: int, share: Callable[[int, int], float])
 
 @styled
 def draw_runs(
-    orders: Mapping[str, Orders], simulate: Simulate, live: Live | None = None, /,
-    arrows: bool = False, title: str = "", **costs: Any,
-) -> Figure:  # fmt: skip
+    orders: Mapping[str, Orders],
+    simulate: Simulate,
+    live: Live | None = None,
+    /,
+    arrows: bool = False,
+    title: str = "",
+    **costs: Any,
+) -> Figure:
     """Draw runs on one time axis, by name, and what ranks hold by `live`; costs as `run_of` takes them.
 
     arrows: from the end of the task that is waited for to the end of the idle time. title: the finding, if it is not
@@ -263,7 +273,8 @@ def draw_runs(
     """
     runs = {name: run_of(each, simulate, **costs) for name, each in orders.items()}
     held = {name: live(each) for name, each in orders.items()} if live else {}
-    counts, end = [len(run.trace.lanes) for run in runs.values()], max(run.trace.end for run in runs.values())
+    counts = [len(run.trace.lanes) for run in runs.values()]
+    end = max(run.trace.end for run in runs.values())
     most = max((max(peaks, default=1) for peaks in held.values()), default=1)
     shape: Any = {"width_ratios": [8.2, 1], "height_ratios": [count + 0.4 for count in counts]}
     height = 1.6 + 0.38 * sum(counts) + 0.42 * (len(counts) > 1) * len(counts)
@@ -311,9 +322,16 @@ PAIR_CONTROLS = {
 
 
 def draw_pair(
-    makers: Mapping[str, Callable[[int, int], Orders]], simulate: Simulate, live: Live, /,
-    micro_batches: int, partitions: int, backward: float, message: float, slow: float,
-) -> Figure:  # fmt: skip
+    makers: Mapping[str, Callable[[int, int], Orders]],
+    simulate: Simulate,
+    live: Live,
+    /,
+    micro_batches: int,
+    partitions: int,
+    backward: float,
+    message: float,
+    slow: float,
+) -> Figure:
     """Draw the orders of several makers with the same costs; rank 0 takes `slow` times as long for each task."""
     orders = {name: make(micro_batches, partitions) for name, make in makers.items()}
     factor = [slow] + [1.0] * (partitions - 1)
@@ -330,7 +348,8 @@ def draw_two_laws(
     ticks: Sequence[float], micro_batches: int, clock_cycles: Clocks, simulate: Simulate
 ) -> Figure:
     """Draw the forward pass of unequal partitions by both laws, one below the other on one time axis."""
-    ends, borders = Ends(), [0.0]
+    ends = Ends()
+    borders = [0.0]
     for clock in clock_cycles(micro_batches, len(ticks)):
         pairs = list(clock)
         ends |= {("F", i, j): borders[-1] + ticks[j] for i, j in pairs}
@@ -387,9 +406,11 @@ def draw_steps(predicted: Mapping[int, float], measured: Mapping[int, float]) ->
 @styled
 def draw_ring(orders: Orders) -> Figure:
     """Draw orders as they are written; where ranks are stuck, an arrow leads to what each task there waits for."""
-    schedule, high = as_schedule(orders), 1.9
+    schedule = as_schedule(orders)
+    high = 1.9
     waiting = stuck(schedule)
-    heads, needed = {action.stage: action for action, _ in waiting}, {need for _, need in waiting}
+    heads = {action.stage: action for action, _ in waiting}
+    needed = {need for _, need in waiting}
     rows = [schedule.actions(rank) for rank in range(len(orders))]
     figure, axes = new_figure(9, 1.4 + 1.3 * len(rows))
     cell_axes(axes, columns=max(8, *map(len, rows)), rows=high * len(rows), left=1.6, top=0.3)

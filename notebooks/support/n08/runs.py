@@ -31,9 +31,12 @@ def as_schedule(orders: Orders, name: str = "orders") -> Schedule:
 
 
 def run_of(
-    orders: Orders, simulate: Simulate, forward: float | Sequence[float] = 1,
-    backward: float | Sequence[float] = 2, message: float = 0,
-) -> Run:  # fmt: skip
+    orders: Orders,
+    simulate: Simulate,
+    forward: float | Sequence[float] = 1,
+    backward: float | Sequence[float] = 2,
+    message: float = 0,
+) -> Run:
     """Run orders with one cost for all ranks or one for each. Raises what `simulate` raises."""
     n = len(orders)
     given = {"F": forward, "B": backward}
@@ -43,8 +46,10 @@ def run_of(
         Span(f"rank {j}", f"{j}{kind}{i}", end - costs[kind][j], end, KINDS[kind])
         for (kind, i, j), end in ends.items()
     ]
-    trace, schedule = Trace(spans, [f"rank {j}" for j in range(n)]), as_schedule(orders)
-    every, waits = {action for _, action in schedule}, []
+    trace = Trace(spans, [f"rank {j}" for j in range(n)])
+    schedule = as_schedule(orders)
+    every = {action for _, action in schedule}
+    waits = []
     for rank, lane in enumerate(trace.lanes):
         row = sorted(trace.only(lane=lane), key=lambda span: span.start)
         begins = [0.0, *(span.end for span in row)]
@@ -60,12 +65,15 @@ def run_of(
 def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> list[list[Task]]:
     """Return the orders of ranks that never wait while they have something to do; backward first, if it can begin."""
     orders: list[list[Task]] = [[] for _ in range(n)]
-    ends, free = Ends(), [0.0] * n
+    ends = Ends()
+    free = [0.0] * n
     left = {(kind, i, j) for kind in "FB" for i in range(m) for j in range(n)}
     while left:
         able = []
         for kind, i, j in left:
-            need = ("F", i, j) if kind == "B" and j == n - 1 else (kind, i, j - 1 if kind == "F" else j + 1)
+            need = (kind, i, j - 1 if kind == "F" else j + 1)
+            if kind == "B" and j == n - 1:  # on the last rank, right after its own forward
+                need = ("F", i, j)
             if need in ends or need[2] < 0:
                 able.append((max(free[j], ends.get(need, 0.0)), kind, i, j))
         _, kind, i, j = task = min(able)  # the earliest; of equals "B" stands before "F"

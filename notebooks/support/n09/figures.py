@@ -88,9 +88,14 @@ RUNTIME_CONTROLS = {
 }
 
 # inches, from the upper left corner of the figure
-ROW, TOP, SIDE = 1.12, 0.72, 0.31
+ROW = 1.12
+TOP = 0.72
+SIDE = 0.31
 WIRE: Any = {"width": 1.8, "head": 14, "gap": 2, "zorder": 4}
-SCHEDULER, PIPE, WORKER, TABLE = (0.08, 1.72), (2.5, 4.1), (4.72, 6.1), 6.62
+SCHEDULER = (0.08, 1.72)
+PIPE = (2.5, 4.1)
+WORKER = (4.72, 6.1)
+TABLE = 6.62
 WAYS = {  # of a task in these steps: from, to, and on the height of which queue (0 in, 1 out)
     "put": (SCHEDULER[1], PIPE[0], 0),
     "run": (PIPE[1], WORKER[0], 0),
@@ -102,7 +107,8 @@ WAYS = {  # of a task in these steps: from, to, and on the height of which queue
 @styled
 def draw_runtime(step: int, clock: int, partitions: int) -> Figure:
     """Draw one of the seven steps in one clock of a forward pass (a clock beyond the last is taken as the last)."""
-    clock, name = min(clock, MICRO_BATCHES + partitions - 2), NAMES[step - 1]
+    clock = min(clock, MICRO_BATCHES + partitions - 2)
+    name = NAMES[step - 1]
     scene = scene_at(step, clock, partitions)
     figure, axes = _stage(partitions)
     _banner(axes, name)
@@ -189,7 +195,8 @@ def _worker(axes: Axes, j: int, scene: Scene) -> None:
     busy = j in scene.running
     color = rank_color(j)
     _frame(axes, WORKER, (upper - 0.2, lower + 0.2), style.pale(color, 0.25 if busy else 0.08), color)
-    middle, doing = (upper + lower) / 2, "computes" if busy else "waits"
+    middle = (upper + lower) / 2
+    doing = "computes" if busy else "waits"
     axes.text(WORKER[0] + 0.1, middle - 0.13, f"worker {j}", weight="bold", fontsize=10.5, va="center")
     axes.text(WORKER[0] + 0.1, middle + 0.13, doing, fontsize=10, va="center", color=MUTED)
 
@@ -209,10 +216,11 @@ def _table(axes: Axes, scene: Scene) -> None:
         x = TABLE + 0.16 + k * 0.33
         axes.text(x, TOP + 0.2, str(k), fontsize=9, color=MUTED, ha="center", va="center")
         for i, j in pairs:
-            state = "done" if (i, j) in scene.done else "now" if (i, j) in scene.now else "to do"
-            hue = rank_color(j) if state != "to do" else style.GREY
+            done = (i, j) in scene.done
+            now = (i, j) in scene.now and not done
+            hue = rank_color(j) if done or now else style.GREY
             y = TOP + (j + 0.5) * ROW
-            cell = Cell(i, color=hue, mark="faded" if state != "now" else "plain")
+            cell = Cell(i, color=hue, mark="plain" if now else "faded")
             draw_cell(axes, x, y, cell, size=0.29, font=9)
 
 
@@ -318,8 +326,14 @@ def _finding(
     done = f"done at {trace.end:g}"
     if streams == 1:
         return f"One stream runs one kernel at a time, in order of launch: {done}"
-    late = "B's launches come late" if launch < kernel else "launching, not computing, takes the time"
-    why = "B waits for A1" if waits else late if threads == 1 else "both are launched at once"
+    if waits:
+        why = "B waits for A1"
+    elif threads > 1:
+        why = "both are launched at once"
+    elif launch < kernel:
+        why = "B's launches come late"
+    else:
+        why = "launching, not computing, takes the time"
     return f"Two streams, side by side for {side:g} ticks ({why}): {done}"
 
 

@@ -48,7 +48,10 @@ def lives(
             again = step is not None and step[:3] == ("recompute", i, k)  # a second copy: another life
             if begun is not None and (again or not here):
                 kept = k in starts and steps[begun][:3] != ("recompute", i, k)
-                yield (i, k), begun, t, "inside" if i >= stop else "boundary" if kept else "recomputed"
+                why = "boundary" if kept else "recomputed"
+                if i >= stop:
+                    why = "inside"
+                yield (i, k), begun, t, why
                 begun = None
             if here and begun is None:
                 begun = t
@@ -58,7 +61,8 @@ def lives(
 def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode: Mode = "always") -> Figure:
     """Draw when each tensor is held for backward, and their number in each step: predicted and counted."""
     segments = min(segments, layers)
-    steps, stop = predict(layers, segments, micro_batches, mode), checkpointed(micro_batches, mode)
+    steps = predict(layers, segments, micro_batches, mode)
+    stop = checkpointed(micro_batches, mode)
     counted = [count for *_, count in measure(layers, segments, micro_batches, mode)]
     rows = micro_batches * (layers + 1)
     tall = min(0.17 * rows, 4.6)
@@ -79,7 +83,8 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     looks = {why: look for why, look in LIVES.items() if why in seen}
     handles = [Patch(fc=c, ec=style.PAPER, hatch=h, label=words) for c, h, words in looks.values()]
     top.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
-    highest, without = peak(steps), micro_batches * (layers + 1)
+    highest = peak(steps)
+    without = micro_batches * (layers + 1)
     batches = f" × {micro_batches} micro-batches" if micro_batches > 1 else ""
     parts = f", {plural(segments, 'segment')}" if stop else ""
     against = f" instead of {without}" if stop else ", no checkpoint"
@@ -98,7 +103,9 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
 
 def _name_tensors(axes: Axes, layers: int, micro_batches: int, *, dense: float) -> None:
     """Name the rows: every tensor where there is room, else every fourth; a line between micro-batches."""
-    every = 1 if dense < 6.5 else 4 if dense < 20 else layers
+    every = 4 if dense < 20 else layers
+    if dense < 6.5:
+        every = 1
     last = layers + 1 if every == 1 else layers + 2 - every  # not so near to the next x0
     places = [(i, k) for i in range(micro_batches) for k in range(0, max(1, last), every)]
     names = [f"micro-batch {i}: x0" if micro_batches > 1 and k == 0 else f"x{k}" for i, k in places]
@@ -119,7 +126,8 @@ def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
         axes.broken_barh([(places[0], len(places))], (0, 1), facecolor=color, edgecolor=style.PAPER, lw=1)
         label = LETTER[kind] + (str(i) if micro_batches > 1 else "")
         wide = 560 * len(places) / len(steps) > 7 * len(label)
-        x, size = places[0] + len(places) / 2, 9 if wide else 6
+        x = places[0] + len(places) / 2
+        size = 9 if wide else 6
         axes.text(x, 0.5, label, ha="center", va="center_baseline", fontsize=size, color=style.ink_on(color))
     axes.set(ylim=(0, 1), yticks=[])
     for spine in axes.spines.values():
@@ -147,14 +155,16 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     ways: list[tuple[str, int, Mode]] = [("without", 1, "never")]
     ways += [(plural(s, "segment"), s, "always") for s in segments]
     figure, panels = style.new_figure(9, 0.9 + 1.45 * len(ways), rows=len(ways), sharex=True, sharey=True)
-    said, peaks = [], {}
+    said = []
+    peaks = {}
     colors = {
         "forward": style.PALETTE["forward"],
         "recompute": style.PINK,
         "backward": style.PALETTE["backward"],
     }
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
-        expected, log = predict(layers, count, 1, mode), measure(layers, count, 1, mode)
+        expected = predict(layers, count, 1, mode)
+        log = measure(layers, count, 1, mode)
         edges = list(range(len(log) + 1))
         for kind, color in colors.items():
             # one filled step function a kind; nan leaves out the steps of the others

@@ -48,8 +48,11 @@ class _Segment(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second, self.drop = nn.Linear(6, 6), nn.Linear(6, 6), nn.Dropout(0.5)
-        self.masks, self.types = list[Tensor](), list[torch.dtype]()
+        self.first = nn.Linear(6, 6)
+        self.second = nn.Linear(6, 6)
+        self.drop = nn.Dropout(0.5)
+        self.masks = list[Tensor]()
+        self.types = list[torch.dtype]()
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
         hidden = self.first(x)
@@ -66,7 +69,8 @@ class _Case:
 
     def __init__(self, apply: Callable[..., Any] | None, cast: torch.dtype | None = None) -> None:
         torch.manual_seed(7)
-        self.before, self.shift = nn.Linear(6, 6), nn.Parameter(torch.randn(6))
+        self.before = nn.Linear(6, 6)
+        self.shift = nn.Parameter(torch.randn(6))
         self.parts = _Segment(), _Segment()
         call = apply or (lambda function, *inputs: function(*inputs))
         keep = torch.rand(10, 6) < 0.8
@@ -99,7 +103,8 @@ class _Case:
 
 def fault_of_checkpoint(answer: Any) -> str:
     """Say what differs from a run without a checkpoint: output, what is kept, masks, gradients, random state, types."""
-    plain, mine = _Case(None), _Case(answer.apply)
+    plain = _Case(None)
+    mine = _Case(answer.apply)
     if not isinstance(mine.y, Tensor):
         return f"forward must return function(*inputs), a tensor, not {type(mine.y).__name__}."
     if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
@@ -126,7 +131,8 @@ def fault_of_checkpoint(answer: Any) -> str:
 
 
 def _fault_of_memory(answer: Any) -> str:
-    layer, x = nn.Linear(64, 128), torch.ones(64, 64, requires_grad=True)
+    layer = nn.Linear(64, 128)
+    x = torch.ones(64, 64, requires_grad=True)
     with LiveTensors() as live:
         y = answer.apply(layer, x)
         more = live.now - y.nbytes
@@ -154,7 +160,9 @@ def _fault_of_autocast(answer: Any) -> str:
 
 
 def _fault_of_data(answer: Any) -> str:
-    layer, data, required = nn.Linear(4, 4), torch.ones(2, 4), list[bool]()
+    layer = nn.Linear(4, 4)
+    data = torch.ones(2, 4)
+    required = list[bool]()
     layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
     output = answer(layer, data)
     if not isinstance(output, Tensor):
@@ -165,7 +173,8 @@ def _fault_of_data(answer: Any) -> str:
         return "no input requires a gradient, and the layer's weights get none."
     if data.requires_grad:
         return "the caller's data now requires a gradient."
-    before, x = nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
+    before = nn.Linear(4, 4)
+    x = torch.ones(2, 4, requires_grad=True)
     (answer(layer, before(x)) + answer(layer, x)).sum().backward()
     if before.weight.grad is None or x.grad is None:
         return "the layer before the checkpoint has no gradient: you have cut the inputs off."
@@ -177,7 +186,8 @@ def _fault_of_data(answer: Any) -> str:
 
 
 def _fault_of_writes(answer: Any) -> str:
-    layer, before = nn.Linear(4, 4), nn.Linear(4, 4)
+    layer = nn.Linear(4, 4)
+    before = nn.Linear(4, 4)
 
     def on_its_input(x: Tensor, *others: Tensor) -> Tensor:
         (others or (x,))[-1].mul_(2)

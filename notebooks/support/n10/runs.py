@@ -58,7 +58,8 @@ def checkpointed(micro_batches: int, mode: Mode) -> int:
 
 def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always") -> list[Step]:
     """Return the steps of one forward and backward over all micro-batches, in order."""
-    parts, stop = segments_of(layers, segments), checkpointed(micro_batches, mode)
+    parts = segments_of(layers, segments)
+    stop = checkpointed(micro_batches, mode)
     steps: list[Step] = []
     held: set[tuple[int, int]] = set()
 
@@ -100,7 +101,9 @@ class _Layer(nn.Linear):
 
     def __init__(self, width: int, number: int, saved: SavedTensors, log: list[tuple[Kind, int, int, int]]):
         super().__init__(width, width)
-        self.number, self.saved, self.log = number, saved, log
+        self.number = number
+        self.saved = saved
+        self.log = log
 
     def run(self, x: Tensor, i: int) -> Tensor:
         def note(kind: Kind, _: object = None) -> None:
@@ -117,7 +120,8 @@ def measure(
     layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always", *, width: int = 4
 ) -> list[tuple[Kind, int, int, int]]:
     """Run such a model, forward and backward; return (kind, micro-batch, layer, tensors held) of each step."""
-    parts, stop = segments_of(layers, segments), checkpointed(micro_batches, mode)
+    parts = segments_of(layers, segments)
+    stop = checkpointed(micro_batches, mode)
     log: list[tuple[Kind, int, int, int]] = []
     saved = SavedTensors()
     model = [_Layer(width, number, saved, log) for number in range(1, layers + 1)]
@@ -204,7 +208,8 @@ def _gradients(case: str, how: How | None) -> tuple[list[Tensor | None], int]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         first: nn.Module = nn.Identity() if case in NO_GRAD else nn.Linear(8, 8)
-        layers, last = CASES[case](), nn.Linear(8, 8)
+        layers = CASES[case]()
+        last = nn.Linear(8, 8)
         segment = layers[0] if len(layers) == 1 else nn.Sequential(*layers)
         inputs = [first(torch.randn(16, 8)), torch.ones(8)][: 1 + isinstance(segment, Scale)]
         y = segment(*inputs) if how is None else how(segment, *inputs)

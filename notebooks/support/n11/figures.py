@@ -26,7 +26,12 @@ from support.n11.runs import Node, alive, order_of, peaks, walk
 NAMES = ("Copy", "Wait", "Checkpoint", "Recompute", "Fork", "Join", "Add")
 COLUMNS = ("fed", "copy", "wait in", "work", "wait out", "branch", "merge", "fork", "join", "sum")
 """Of a partition, left to right. branch and merge are the Fork and Join of a Recompute, which hangs below them."""
-ROW, TOP, TALL, BELOW = 1.2, 0.85, 0.3, 0.46  # inches
+
+# Inches.
+ROW = 1.2
+TOP = 0.85
+TALL = 0.3
+BELOW = 0.46
 Point = tuple[float, float]
 
 
@@ -101,7 +106,9 @@ class Graph:
         if node.name == "Fork":
             return "branch" if any(x.name == "Recompute" and k in x.next for x in self.nodes) else "fork"
         if node.name == "Join":
-            return "merge" if "Recompute" in names else "fed" if node.next[0] is None else "join"
+            if "Recompute" in names:
+                return "merge"
+            return "fed" if node.next[0] is None else "join"
         return {"Copy": "copy", "Recompute": "merge", "Add": "sum"}.get(node.name, "work")
 
     def _ends(self, k: int) -> Iterator[int]:
@@ -117,7 +124,8 @@ class Graph:
         for k in sorted((k for k in self.shown if not self._hung(k)), key=self.column.__getitem__):
             widths[self.column[k]] = max(widths.get(self.column[k], 0.0), width_of(self.nodes[k].name))
         gap = min(1.3, (WIDTH - 0.45 - sum(widths.values())) / (len(widths) + 1))
-        right, self.x = 0.4 + gap, dict[tuple[int, int], float]()
+        right = 0.4 + gap
+        self.x = dict[tuple[int, int], float]()
         for key, width in widths.items():
             self.x[key] = right + width / 2
             right += width + gap
@@ -126,7 +134,8 @@ class Graph:
         return self.nodes[k].name == "Recompute"
 
     def _center(self, k: int) -> Point:
-        x, y = self.x[self.column[k]], self.rows.index(self.nodes[k].place.i) * ROW
+        x = self.x[self.column[k]]
+        y = self.rows.index(self.nodes[k].place.i) * ROW
         return (x + 0.1 - width_of("Recompute") / 2, y + BELOW) if self._hung(k) else (x, y)
 
 
@@ -136,8 +145,10 @@ def width_of(name: str) -> float:
 
 
 def _draw_node(axes: Axes, graph: Graph, k: int, at: Point, turn: int) -> None:
-    (x, y), node = at, graph.nodes[k]
-    role, hue = COLUMNS[graph.column[k][1]], MUTED if node.name[-1].isdigit() else rank_color(node.place.j)
+    (x, y) = at
+    node = graph.nodes[k]
+    role = COLUMNS[graph.column[k][1]]
+    hue = MUTED if node.name[-1].isdigit() else rank_color(node.place.j)
     look = {"work": (pale(hue, 0.3), hue), "fed": (PAPER, RED), "fork": (PAPER, RED), "join": (PAPER, RED)}
     face, edge = (pale(PINK, 0.4), PINK) if graph._hung(k) else look.get(role, (pale(MUTED, 0.12), MUTED))
     wide = width_of(node.name)
@@ -147,7 +158,8 @@ def _draw_node(axes: Axes, graph: Graph, k: int, at: Point, turn: int) -> None:
 
 
 def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, Point], start: int, end: int) -> None:
-    (x0, y0), (x1, y1) = at[start], at[end]
+    (x0, y0) = at[start]
+    (x1, y1) = at[end]
     halves = [width_of(graph.nodes[k].name) / 2 for k in (start, end)]
     look: dict[str, Any] = {"color": MUTED, "linewidth": 1.2}
     points = [(x0 - halves[0], y0), (x1 + halves[1], y1)]
@@ -215,16 +227,19 @@ def draw_orders(orders: Mapping[str, Sequence[str]], finding: str) -> Figure:
 @style.styled
 def draw_backward(micro_batches: int, partitions: int) -> Figure:
     """Draw backward of m micro-batches through n partitions, with ties and without, and how many insides are alive."""
-    m, n = micro_batches, partitions
+    m = micro_batches
+    n = partitions
     orders = {name: order_of(m, n, tied) for name, tied in (("with ties", True), ("without", False))}
     shape: Any = {"sharex": "col", "sharey": "row", "height_ratios": (0.22 * m * n + 0.2, 1.1)}
     figure, grid = style.new_figure(9, 2.9 + 0.22 * m * n, rows=2, cols=2, **shape)
-    said, most = [], [max(peaks(ops)) for ops in orders.values()]
+    said = []
+    most = [max(peaks(ops)) for ops in orders.values()]
     for (lanes, stairs), (name, ops) in zip(zip(*grid, strict=True), orders.items(), strict=True):
         _draw_lanes(lanes, ops, m, n)
         counts = np.array([[sum(pair[1] == str(j) for pair in now) for now in alive(ops)] for j in range(n)])
         for j in range(n):
-            color, below = pale(rank_color(j), 0.55), counts[:j].sum(axis=0)
+            color = pale(rank_color(j), 0.55)
+            below = counts[:j].sum(axis=0)
             stairs.bar(np.arange(len(ops)), counts[j], 1.0, below, color=color)
         lanes.set_title(f"{name}: at most {max(peaks(ops))} in a partition", fontsize=11)
         stairs.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -252,7 +267,8 @@ def _draw_lanes(axes: Axes, ops: Sequence[str], m: int, n: int) -> None:
         look: Any = {"facecolor": pale(rank_color(j), 0.55), "linewidth": 0}
         axes.add_patch(Rectangle((steps[0] - 0.5, j * m + i - 0.3), steps[-1] - steps[0] + 1, 0.6, **look))
         for k in (steps[0], steps[-1]):
-            face, corner = HUE[ops[k][0]], (k - 0.5, j * m + i - 0.45)
+            face = HUE[ops[k][0]]
+            corner = (k - 0.5, j * m + i - 0.45)
             axes.add_patch(Rectangle(corner, 1, 0.9, facecolor=face, edgecolor=PAPER, zorder=3))
             if len(ops) <= 16:
                 write(axes, k, j * m + i, ops[k][0], size=9, color=style.ink_on(face), zorder=4)

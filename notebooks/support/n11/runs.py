@@ -46,12 +46,14 @@ class Node:
 
 def engine_order(root: Any) -> list[Any]:
     """Return all nodes behind `root`, itself first, in the order in which autograd will run them."""
-    users, found = Counter[Any](), [root]
+    users = Counter[Any]()
+    found = [root]
     for node in found:  # grows while it is read
         for x in following(node):
             users[x] += 1
             found += [x] * (users[x] == 1)
-    order, ready = [], [root]
+    order = []
+    ready = [root]
     while ready:
         node = max(ready, key=lambda node: node._sequence_nr())
         ready.remove(node)
@@ -150,7 +152,8 @@ class MyRecompute(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, phony: Tensor, shared: dict[str, Any], function: Any, x: Tensor) -> Tensor:
-        ctx.shared, ctx.function = shared, function
+        ctx.shared = shared
+        ctx.function = function
         ctx.save_for_backward(x)
         return phony.detach()
 
@@ -189,7 +192,8 @@ def fenced(m: int, n: int, prepare: Fence) -> tuple[list[str], Tensor | None, Te
 
     One worker computes all partitions, as in torchgpipe on a CPU.
     """
-    ran, w = list[str](), torch.full((2,), 0.5, requires_grad=True)
+    ran = list[str]()
+    w = torch.full((2,), 0.5, requires_grad=True)
     batches = [torch.full((1, 2), 1.0 + i) for i in range(m)]
     far_ahead()
 
@@ -232,7 +236,8 @@ def alive(ops: Sequence[str]) -> list[set[str]]:
 
     An inside exists from its recomputation to the end of its backward.
     """
-    now, found = set[str](), []
+    now = set[str]()
+    found = []
     for op in ops:
         now = now | {op[1:]}
         found.append(now)
@@ -256,7 +261,9 @@ class Probe(nn.Module):
 
     def __init__(self, j: int, ran: list[str], recomputing: Callable[[], bool]) -> None:
         super().__init__()
-        self.j, self.ran, self.recomputing = j, ran, recomputing
+        self.j = j
+        self.ran = ran
+        self.recomputing = recomputing
         self.weight = nn.Parameter(torch.ones(4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -293,10 +300,12 @@ def torchgpipe_orders() -> tuple[dict[str, list[str]], str]:
     Raises FileNotFoundError where torchgpipe is not and nothing is recorded.
     """
     try:
-        orders, origin = run_both()["orders"], "run here"
+        orders = run_both()["orders"]
+        origin = "run here"
     except ImportError:
         record = load("torchgpipe_order")
-        orders, origin = record["orders"], provenance(record)
+        orders = record["orders"]
+        origin = provenance(record)
     return {name: order.split() for name, order in orders.items()}, origin
 
 

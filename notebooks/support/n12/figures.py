@@ -60,7 +60,9 @@ def block_costs(costs: Sequence[float], balance: Sequence[int]) -> list[float]:
 
 def predicted_forward(seconds: Sequence[float], chunks: int) -> Trace:
     """Return the spans of a forward pass, clock by clock, in which a task of partition j takes seconds[j]."""
-    now, spans, lanes = 0.0, [], [f"partition {j}" for j in range(len(seconds))]
+    now = 0.0
+    spans = []
+    lanes = [f"partition {j}" for j in range(len(seconds))]
     for clock in clock_cycles(chunks, len(seconds)):
         spans += [Span(lanes[j], f"F{i}", now, now + seconds[j], "forward") for i, j in clock]
         now += max(seconds[j] for _, j in clock)
@@ -93,11 +95,13 @@ def owners(balance: Sequence[int]) -> list[int]:
 @styled
 def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: float) -> Figure:
     """Draw ten layers in three partitions, and the predicted forward pass of `chunks` micro-batches."""
-    layers, asked = COSTS[costs], (first, second)
+    layers = COSTS[costs]
+    asked = (first, second)
     first = min(first, len(layers) - 2)
     second = min(second, len(layers) - first - 1)
     balance = [first, second, len(layers) - first - second]
-    blocks, best = block_costs(layers, balance), fastest(layers, 3, chunks, overhead)
+    blocks = block_costs(layers, balance)
+    best = fastest(layers, 3, chunks, overhead)
     gain, possible = (speedup(layers, cut, chunks, overhead) for cut in (balance, best))
     trace = predicted_forward([block / chunks + overhead for block in blocks], chunks)
 
@@ -181,7 +185,8 @@ def draw_gains(rows: Sequence[Row]) -> Figure:
 @styled
 def draw_ways(seconds: Mapping[str, float]) -> Figure:
     """Draw how long a training step takes in several ways; the first one is the unit."""
-    names, values = list(seconds), list(seconds.values())
+    names = list(seconds)
+    values = list(seconds.values())
     gains = [values[0] / value for value in values]
     figure, axes = new_figure(9, 3.3)
     colors = [GREY, *[BLUE] * (len(names) - 1)]
@@ -253,7 +258,8 @@ def draw_published(record: Row) -> Figure:
     figure, (ideals, ablation) = new_figure(9, 3.9, cols=2)
     shares = _draw_ideals(ideals, record["amoebanet"])
     gain = _draw_ablation(ablation, record["ablation"])
-    least, most = round(100 * min(shares)), round(100 * max(shares))
+    least = round(100 * min(shares))
+    most = round(100 * max(shares))
     finding = f"Published: {least} to {most} % of the speed that the clocks allow"
     headline(figure, finding)
     origin = record["provenance"]
@@ -268,11 +274,9 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
     rows = [row for row in rows if row["micro_batches"] > 1]  # m = 1: one at a time works, that is the unit
     rows = sorted(rows, key=lambda row: ideal(row["partitions"], row["micro_batches"]))
     limits = [ideal(row["partitions"], row["micro_batches"]) for row in rows]
-    ours, theirs, places = (
-        [row["torchgpipe"] for row in rows],
-        [row["gpipe"] for row in rows],
-        range(len(rows)),
-    )
+    ours = [row["torchgpipe"] for row in rows]
+    theirs = [row["gpipe"] for row in rows]
+    places = range(len(rows))
     axes.hlines(places, theirs, limits, color=GREY, lw=1, zorder=1)
     axes.plot(limits, places, "|", color=INK, ms=15, mew=2, label="limit: n·m / (m+n−1)")
     axes.plot(ours, places, "o", color=BLUE, ms=8, label="torchgpipe")
@@ -286,7 +290,8 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
 
 
 def _draw_ablation(axes: Axes, rows: Sequence[Row]) -> str:
-    speeds, said = [row["samples_per_second"] for row in rows], []
+    speeds = [row["samples_per_second"] for row in rows]
+    said = []
     axes.barh([row["with"] for row in rows], speeds, height=0.62, color=BLUE, lw=0)
     for y, (row, speed) in enumerate(zip(rows, speeds, strict=True)):
         busy = f"{row['busy'] * 100:.0f} % busy"

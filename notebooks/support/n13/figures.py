@@ -79,7 +79,9 @@ def _box(axes: Axes, op: Operation, span: Span, y: float, racing: bool) -> None:
     if racing:
         frame = (span.start + 0.04, y - 0.32), span.duration - 0.08, 0.64
         axes.add_patch(Rectangle(*frame, fill=False, edgecolor=RED, linewidth=3.0, zorder=4))
-    middle, use, ink = (span.start + span.end) / 2, block_names(op), style.ink_on(color)
+    middle = (span.start + span.end) / 2
+    use = block_names(op)
+    ink = style.ink_on(color)
     write(axes, middle, y - 0.13 * bool(use), op.label, size=10, weight="bold", color=ink, zorder=5)
     write(axes, middle, y + 0.17, use, size=9, color=ink, zorder=5)
 
@@ -92,7 +94,8 @@ def block_names(op: Operation) -> str:
 
 def _wait(axes: Axes, a: Span, b: Span, row: dict[str, int]) -> None:
     down = 1 if row[b.lane] > row[a.lane] else -1
-    begin, finish = (a.end - 0.06, row[a.lane] + 0.30 * down), (b.start + 0.08, row[b.lane] - 0.33 * down)
+    begin = (a.end - 0.06, row[a.lane] + 0.30 * down)
+    finish = (b.start + 0.08, row[b.lane] - 0.33 * down)
     arrow(axes, begin, finish, width=1.1, head=12, zorder=4)
 
 
@@ -103,7 +106,8 @@ def _red_arrow(axes: Axes, a: Span, b: Span, row: dict[str, int], block: str, da
     x0, x1 = ((span.start + span.end) / 2 for span in (a, b))
     look: dict[str, Any] = {"linestyle": (0, (3, 2))} if dashed else {"style": "<|-|>"}
     arrow(axes, (x0, edges[0]), (x1, edges[1]), color=RED, width=2.2, head=14, zorder=7, **look)
-    text, y = f"{block}!" if len(block) <= 2 else "host!", sum(edges) / 2
+    text = f"{block}!" if len(block) <= 2 else "host!"
+    y = sum(edges) / 2
     x = min(x0, x1) - 0.35 if dashed else (x0 + x1) / 2  # a label on the dashes would hide them
     box = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": RED}
     write(axes, x, y, text, size=9, color=RED, weight="bold", bbox=box, zorder=8)
@@ -172,7 +176,8 @@ def draw_chunks(chunks: int, copy: float, compute: float, overhead: float, depth
 def draw_lanes(axes: Axes, trace: Trace, limit: float) -> None:
     """Draw a bar for each span; its label where there is room."""
     for row, lane in enumerate(LANES):
-        spans, color = trace.only(lane=lane), LANE_COLORS[lane]
+        spans = trace.only(lane=lane)
+        color = LANE_COLORS[lane]
         thin = min(span.duration for span in spans) < limit / 150
         look: dict[str, Any] = {"size": 9.5, "edgecolor": color if thin else PAPER, "height": 0.78}
         for span in spans:
@@ -207,14 +212,16 @@ def draw_removed(removed: int) -> Figure:
     races = find_races(operations)  # each wait that is missing makes one
     figure, (axes, grid) = style.new_figure(9, 5.2, rows=2, height_ratios=[1.35, 1])
     spans = draw_rows(axes, operations, races, LANES, dashed=True)
-    found, truth = outcomes(operations, 4), ["0", "1", "2", "3"]
+    found = outcomes(operations, 4)
+    truth = ["0", "1", "2", "3"]
     wrong = [result for result in found if result != truth]
     shown = found[:SHOWN]
     if wrong and all(result == truth for result in shown):
         shown[-1] = wrong[0]
     _draw_outcomes(grid, shown, truth)
     if races:
-        first, second = races[0].earlier.label, races[0].later.label
+        first = races[0].earlier.label
+        second = races[0].later.label
         finding = f"{second} does not wait for {first}: a wrong result in {len(wrong)} of {len(found)} allowed orders"
     else:
         finding = f"With all {WAIT_COUNT} waits the result is right in all of {len(found)} allowed orders"

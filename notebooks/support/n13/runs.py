@@ -28,7 +28,9 @@ def as_text(operations: Iterable[Operation]) -> str:
 
 def earliest(operations: Sequence[Operation], seconds: Callable[[Operation], float]) -> dict[int, Span]:
     """Return when each launch would run, by its number, if all ran as soon as its stream and its waits allow."""
-    clock, events, spans = {HOST: 0.0}, dict[int, float](), dict[int, Span]()
+    clock = {HOST: 0.0}
+    events = dict[int, float]()
+    spans = dict[int, Span]()
     for number, op in enumerate(operations):
         now = max(clock.get(op.lane, 0.0), clock[HOST])
         if op.kind == "launch":
@@ -56,7 +58,8 @@ def orders(operations: Sequence[Operation], seed: int = 0) -> Iterator[list[int]
     for a, b in ordered(operations):
         before[b].add(a)
     while True:
-        order, left = list[int](), list(before)
+        order = list[int]()
+        left = list(before)
         while left:  # take one of those that wait for nothing any more
             ready = [number for number in left if before[number].isdisjoint(left)]
             order.append(ready[int(torch.randint(len(ready), (), generator=generator))])
@@ -97,7 +100,8 @@ def run_way(way: str, batches: int = 3) -> list[Operation]:
     gpu = PretendGPU()
     compute = gpu.current_stream()
     side = compute if way == "one stream" else gpu.new_stream("side")
-    copied, events = [], []
+    copied = []
+    events = []
     for i in range(batches):
         with gpu.use_stream(side), gpu.span(side, "", f"C{i}"):
             copied.append(gpu.host(torch.ones(4), f"batch {i}").to("cuda", non_blocking=True))
@@ -183,7 +187,9 @@ class ModelEvent:
     """Stand in for torch.cuda.Event: reached when the device gets to it."""
 
     def __init__(self, gpu: ModelGPU, enable_timing: bool) -> None:
-        self.gpu, self.timed, self.at = gpu, enable_timing, -1.0
+        self.gpu = gpu
+        self.timed = enable_timing
+        self.at = -1.0
 
     def record(self, stream: object = None) -> None:
         """Put the event into the stream, which is a launch, too."""
@@ -212,11 +218,13 @@ class ModelEvent:
 
 def torchs_races(operations: Sequence[Operation]) -> list[tuple[str, str]]:
     """Return the pairs of labels that torch's sanitizer reports, in its order, for launches on the device."""
-    handler, found = EventHandler(), []
+    handler = EventHandler()
+    found = []
     streams = {lane: number for number, lane in enumerate(dict.fromkeys(op.lane for op in operations))}
     numbers: dict[str, int] = {}
     for op in operations:
-        lane, event = streams[op.lane], op.event or 0
+        lane = streams[op.lane]
+        event = op.event or 0
         if op.kind == "launch" and op.lane != HOST:
             writes, reads = (  # tensors of the host, with longer names, it does not watch
                 {numbers.setdefault(r.block, len(numbers)) for r in regions if r.block.isupper()}

@@ -65,7 +65,8 @@ def draw_messages(
     forwards_ahead: Callable[..., int], /, micro_batches: int, partitions: int, message: float
 ) -> Figure:
     """Draw GPipe, 1F1B and 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`."""
-    m, n = micro_batches, partitions
+    m = micro_batches
+    n = partitions
     mine = with_warm_up("your warm-up", m, [forwards_ahead(j, n, 1, 2, message) for j in range(n)])
     tables = [gpipe(m, n), one_f_one_b(m, n), mine]
     ends = [simulate(each, communicate=message).makespan for each in tables]
@@ -92,9 +93,13 @@ def draw_interleaving(
     v = 1 is 1F1B with the warm-up of `forwards_ahead(j, n, forward, backward, message)`. communicate: the time of a
     message in ticks, whatever v: the activation at a cut is as large as before.
     """
-    m, n = micro_batches, partitions
-    work, cut = 3.0 * m, (1, 2, 3, 4, 6, 8)
-    free, real, peaks = [], [], []
+    m = micro_batches
+    n = partitions
+    work = 3.0 * m
+    cut = (1, 2, 3, 4, 6, 8)
+    free = []
+    real = []
+    peaks = []
     for v in cut:
         ahead = [forwards_ahead(j, n, 1, 2, communicate) for j in range(n)]
         table = with_warm_up("", m, ahead) if v == 1 else interleaved_one_f_one_b(m, n, v)
@@ -108,7 +113,8 @@ def draw_interleaving(
     places = range(len(cut))
     look: dict[str, Any] = {"width": 0.66, "edgecolor": PAPER, "linewidth": 0.8}
     axes.bar(places, work, color=color_of("forward"), label="work", **look)
-    bubble, dots = [f - work for f in free], HATCH["bubble"]
+    bubble = [f - work for f in free]
+    dots = HATCH["bubble"]
     axes.bar(places, bubble, bottom=work, color=GREY, hatch=dots, label="bubble", **look)
     added = [r - f for r, f in zip(real, free, strict=True)]
     axes.bar(places, added, bottom=free, color=ORANGE, hatch="//", label="added by messages", **look)
@@ -139,7 +145,8 @@ def draw_interleaving(
 @styled
 def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -> Figure:
     """Draw what was predicted (outlines, above) and measured (filled, below), lane by lane, in the same seconds."""
-    lanes, end = len(predicted.lanes), max(measured.end, predicted.end) * 1e3
+    lanes = len(predicted.lanes)
+    end = max(measured.end, predicted.end) * 1e3
     figure, axes = new_figure(9, 1.7 + 0.62 * lanes)
     points = 72 * 7.6 / end  # about how wide a millisecond comes out
     for rank, lane in enumerate(predicted.lanes):
@@ -148,7 +155,8 @@ def draw_run(schedule: Schedule, measured: Trace, predicted: Trace, name: str) -
             idle(axes, row, [(0, trace.end * 1e3)], height=0.38)
             for span in trace.only(lane=lane):
                 action = Action.parse(span.label)
-                color, width = shade(action, stages.index(action.stage)), span.duration * 1e3
+                color = shade(action, stages.index(action.stage))
+                width = span.duration * 1e3
                 face = mixed(color, PAPER, 0.8) if trace is predicted else color
                 edge = color if trace is predicted else PAPER
                 look: Any = {"height": 0.38, "edgecolor": edge, "linewidth": 0.9 * (width * points > 3)}
@@ -251,7 +259,8 @@ def unbeaten(points: Mapping[str, tuple[float, float]]) -> list[str]:
 def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: float) -> Figure:
     """Draw ticks and activations held of every schedule, the fastest first; blue: unbeaten."""
     points = time_and_memory(all_schedules(micro_batches, partitions), communicate, weight)
-    front, ordered = unbeaten(points), sorted(points, key=lambda name: points[name])
+    front = unbeaten(points)
+    ordered = sorted(points, key=lambda name: points[name])
     colors = [BLUE if name in front else GREY for name in ordered]
     figure, (left, right) = new_figure(9, 1.3 + 0.34 * len(ordered), cols=2, width_ratios=[1.9, 1])
     names = [f"{name} *" if name in front else name for name in ordered]
@@ -263,7 +272,8 @@ def draw_trade(micro_batches: int, partitions: int, communicate: float, weight: 
     left.set_title(f"ticks of a step; dashed: the work alone, {3 * micro_batches}", fontsize=11, pad=5)
     right.set(xlim=(0, 1.25 * max(peaks)))
     right.set_title("activations held", fontsize=11, pad=5)
-    quick, least = points[ordered[0]], min(peaks)
+    quick = points[ordered[0]]
+    least = min(peaks)
     fastest = " and ".join(name for name in ordered if points[name] == quick)
     finding = (
         f"Fastest: {fastest}, {quick[0]:.4g} ticks, holding {quick[1]:g}; none holds less than {least:g}"

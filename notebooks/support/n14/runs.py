@@ -67,7 +67,9 @@ def torch_rows(
 
 def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
     """Return when rows end if a receive is over before anything behind it begins; seconds: of an F and of a B."""
-    left, done, free = [list(row) for row in rows], dict[Step, float](), [0.0] * len(rows)
+    left = [list(row) for row in rows]
+    done = dict[Step, float]()
+    free = [0.0] * len(rows)
     while any(left):
         before = sum(map(len, left))
         for rank, row in enumerate(left):
@@ -88,11 +90,16 @@ def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> 
 
 def follow(dist: Any, rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
     """Do one row on this rank of two; F and B sleep, a receive waits; return the seconds that it took."""
-    rank, sent = dist.get_rank(), []
+    rank = dist.get_rank()
+    sent = []
     dist.barrier()
     begin = time.monotonic()
     for what, stage, i in rows[rank]:
-        to = stage + (1 if what == "SEND_F" else -1 if what == "SEND_B" else 0)  # the stage that receives
+        to = stage  # that receives
+        if what == "SEND_F":
+            to += 1
+        elif what == "SEND_B":
+            to -= 1
         tag = 1000 * (what[-1] == "B") + 10 * to + i
         if what.startswith("RECV"):
             dist.recv(torch.zeros(1), 1 - rank, tag=tag)

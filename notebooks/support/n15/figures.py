@@ -112,8 +112,10 @@ class Place:
 
 def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list[Place]]:
     """Return a row for each replica, a Place for each stage."""
-    n, ends = partitions, [0, *accumulate(even_balance(LAYERS, partitions))]
-    dealt, rows = deal == "to replicas", [range(first, first + n) for first in range(0, ranks, n)]
+    n = partitions
+    ends = [0, *accumulate(even_balance(LAYERS, partitions))]
+    dealt = deal == "to replicas"
+    rows = [range(first, first + n) for first in range(0, ranks, n)]
     shares = len(rows) if dealt else ranks
     return [
         [Place(r, d, r % n, d if dealt else r, shares, range(*ends[r % n : r % n + 2])) for r in row]
@@ -133,7 +135,8 @@ def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
     """Draw the mesh; more stages than ranks are cut to as many. The images come from the first column's rows."""
     n = min(partitions, ranks)
     mesh = mesh_of(ranks, n, deal)
-    pitch, wide = 1.02, (WIDTH - SIDE - 0.1) / n
+    pitch = 1.02
+    wide = (WIDTH - SIDE - 0.1) / n
     height = len(mesh) * pitch + 0.42
     figure, axes = inch_sheet(height)
     for j, place in enumerate(mesh[0]):
@@ -160,7 +163,8 @@ def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
 
 
 def _finding(mesh: list[list[Place]]) -> str:
-    ranks, n = sum(map(len, mesh)), len(mesh[0])
+    ranks = sum(map(len, mesh))
+    n = len(mesh[0])
     apart = sum(row[0].share != row[-1].share for row in mesh)
     if apart:
         return f"{apart} of {len(mesh)} replicas in error: images of one rank's rows, targets of another's"
@@ -170,12 +174,16 @@ def _finding(mesh: list[list[Place]]) -> str:
 
 
 def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Place]], place: Place) -> None:
-    inner, tall, row = wide - 0.22, 0.84, mesh[place.data]
-    first, last = place is row[0], place is row[-1]
+    inner = wide - 0.22
+    tall = 0.84
+    row = mesh[place.data]
+    first = place is row[0]
+    last = place is row[-1]
     wrong = last and row[0].share != place.share
     look: Any = {"edge": RED, "line": 2.4} if wrong else {"line": 1.6}
     box(axes, x + 0.02 + inner / 2, y + tall / 2, inner, tall - 0.04, zorder=1, **look)
-    uses = "images, targets" if first and last else "images" if first else "targets" if last else ""
+    used = {"images": first, "targets": last}
+    uses = ", ".join(what for what, needed in used.items() if needed)
     words = f"rank {place.rank}"
     if uses and wide > 1.5:
         words += f" · {uses}"
@@ -205,7 +213,8 @@ def draw_same(losses: Mapping[str, Sequence[float]], tolerance: float = 1e-9) ->
     figure, (upper, lower) = new_figure(WIDTH, 4.6, rows=2, sharex=True, height_ratios=(2, 1))
     steps_done = range(len(first))
     upper.plot(steps_done, first, color=ORANGE, linewidth=9, alpha=0.5, solid_capstyle="round", label=name)
-    most, smallest = 0.0, 1e-18
+    most = 0.0
+    smallest = 1e-18
     for number, (other, values) in enumerate(others):
         color, width = (BLUE, 4.0) if number % 2 == 0 else (INK, 1.4)
         dash = "-" if number % 2 == 0 else (0, (4, 3))

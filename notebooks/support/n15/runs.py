@@ -147,7 +147,8 @@ class Machine(NamedTuple):
     gpus: int = 8
 
 
-LARGE, GPUS = Model(), Machine()
+LARGE = Model()
+GPUS = Machine()
 ORDERS = ("pipeline", "replicas")  # whose ranks share a machine
 MemoryRule = Callable[..., float]
 
@@ -209,9 +210,16 @@ def _chosen(
 
 
 def make_plan(
-    ranks: int, partitions: int, memory_rule: MemoryRule, *, recompute: bool = False, order: str = ORDERS[0],
-    shards: bool = True, model: Model = LARGE, machine: Machine = GPUS,
-) -> Plan:  # fmt: skip
+    ranks: int,
+    partitions: int,
+    memory_rule: MemoryRule,
+    *,
+    recompute: bool = False,
+    order: str = ORDERS[0],
+    shards: bool = True,
+    model: Model = LARGE,
+    machine: Machine = GPUS,
+) -> Plan:
     """Return the fastest schedule for so many ranks in pipelines of `partitions`, and what a step of it takes.
 
     memory_rule(model, n, held, shards, recompute): bytes of a rank. shards: whether moments and master weights are
@@ -222,7 +230,8 @@ def make_plan(
     n = partitions
     if ranks % n or model.layers % n or model.sequences % (ranks // n):
         raise ValueError(f"{ranks} ranks do not make equal pipelines of {n} for {model.layers} layers")
-    replicas, few = ranks // n, 2 * n
+    replicas = ranks // n
+    few = 2 * n
     m = model.sequences // replicas
     dealt = replicas if shards else 1
     empty, one = (memory_rule(model, n, held, dealt, recompute) for held in (0, 1))
@@ -237,9 +246,15 @@ def make_plan(
     forward = 2 * model.parameters / n * model.tokens / machine.speed
     rounds = 3 if recompute else 2
     message = 2 * model.tokens * model.hidden / chain
-    name, seconds, held, each = "", math.inf, 0.0, 0.0
+    name = ""
+    seconds = math.inf
+    held = 0.0
+    each = 0.0
     if most > 0 and n == 1 and most >= 1:
-        name, seconds, held, each = "gradient accumulation", few * (1 + rounds), 1.0, 1.0 + rounds
+        name = "gradient accumulation"
+        seconds = few * (1 + rounds)
+        held = 1.0
+        each = 1.0 + rounds
     elif most > 0 and n > 1:
         units = min(model.layers, 4 * n) if n < 8 else 16
         name, seconds, held, each = _chosen(n, units, rounds, round(message / forward, 3), min(most, 4 * n))
@@ -307,7 +322,8 @@ def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, 
     taken: dict[tuple[str, int], list[float]] = {}
     waits = [0.0]
     for trace in traces:
-        spans, free = {Action.parse(span.label): span for span in trace}, dict[str, float]()
+        spans = {Action.parse(span.label): span for span in trace}
+        free = dict[str, float]()
         for (op, stage, i), span in sorted(spans.items(), key=lambda item: item[1].start):
             taken.setdefault((op, stage), []).append(span.duration)
             last = op == "B" and stage + 1 == schedule.stages

@@ -1,0 +1,83 @@
+"""Small models of notebook 04: who used which sample, the walk of an index, how far from chance an order is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lib.data.samplers import DistributedSampler
+
+
+def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) -> list[tuple[int, int] | None]:
+    """Return for each position of the order who used it: (rank, step counted from 1), or None where nobody has yet."""
+    local = math.ceil(size / world_size)
+
+    def who(position: int) -> tuple[int, int] | None:
+        turn, rank = divmod(position, world_size)
+        if cut == "contiguous":
+            rank, turn = divmod(position, local)
+        return (rank, turn // batch_size + 1) if turn < step * batch_size else None
+
+    return [who(position) for position in range(size)]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One sample handed to one rank: in run 1 or 2, at the step counted on from run 1, as its `turn`-th sample."""
+
+    run: int
+    rank: int
+    step: int
+    turn: int
+    sample: int
+
+
+def two_runs(
+    size: int, before: int, after: int, steps: int, batch_size: int = 2, restart: bool = False, seed: int = 0
+) -> tuple[list[Use], int]:
+    """Use an epoch with `before` ranks for some steps, then the rest of it with `after` ranks; return all uses.
+
+    restart: the second run knows nothing of the first. Also returns how many samples the first run consumed.
+    """
+    first = [DistributedSampler(range(size), before, rank, seed=seed) for rank in range(before)]
+    uses = []
+    for rank, sampler in enumerate(first):
+        for turn, sample in enumerate(list(sampler)[: steps * batch_size]):
+            uses.append(Use(1, rank, turn // batch_size + 1, turn, sample))
+    consumed = len(uses)
+    done = max((use.step for use in uses), default=0)
+    for rank in range(after):
+        sampler = DistributedSampler(range(size), after, rank, seed=seed)
+        if not restart:
+            sampler.load_state_dict(first[0].state_dict(consumed))
+        for turn, sample in enumerate(sampler):
+            uses.append(Use(2, rank, done + turn // batch_size + 1, turn, sample))
+    return uses, consumed
+
+
+def walk_path(mix: Callable[[int], int], index: int, size: int) -> list[int]:
+    """Return index, its image, the image of that, … up to the first one inside range(size)."""
+    path = [index, mix(index)]
+    while path[-1] >= size:
+        path.append(mix(path[-1]))
+    return path
+
+
+CHANCE = 5  # standard deviations; a true shuffle stays below
+
+
+def lag_surprise(order: npt.NDArray[np.int64], lag: int) -> float:
+    """Return how far p[i] ^ p[i + lag] is from uniform, in its low or its high half: the worse of two z-scores.
+
+    order: a permutation of range(2^(2k)). A z-score is a chi-square in its standard deviations.
+    """
+    half = (len(order).bit_length() - 1) // 2
+    changed = order[lag:] ^ order[:-lag]
+    expected = len(changed) / 2**half
+    counts = (np.bincount(part, minlength=2**half) for part in (changed % 2**half, changed >> half))
+    surplus = [float(((count - expected) ** 2 / expected).sum()) - (2**half - 1) for count in counts]
+    return float(max(map(abs, surplus)) / math.sqrt(2 * (2**half - 1)))

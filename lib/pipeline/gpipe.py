@@ -54,16 +54,17 @@ class GPipe(nn.Module):
         output = model(input.to(model.devices[0]))
         loss = loss_function(output, target.to(model.devices[-1]))
 
-    balance: the number of layers of each partition. devices: one for each partition; by default the GPUs, or the CPU
-    for all where there is none. chunks: micro-batches a mini-batch. checkpoint: which of them keep only the
-    inputs of the partitions and are computed again in backward: "always" all, "except_last" all but the last (for which
-    it would save nothing), "never" none; in eval mode none. deferred_batch_norm: see lib.pipeline.batchnorm. chunks=1
-    with checkpoint="never" is plain model parallelism.
+    balance: the number of layers of each partition.
+    devices: one for each partition; by default the GPUs, or the CPU for all where there is none.
+    chunks: micro-batches a mini-batch. chunks=1 with checkpoint="never" is plain model parallelism.
+    checkpoint: which micro-batches keep only the inputs of the partitions and are computed again in backward: "always"
+    all, "except_last" all but the last (for which it would save nothing), "never" none; in eval mode none.
+    deferred_batch_norm: see lib.pipeline.batchnorm.
 
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
     partitions, of any dtype. Random numbers repeat under torch.manual_seed, but are not those of `module` alone (see
     lib.runtime.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
-    CPUs. Where the caller is in a mode that only his thread can have (FlopCounterMode, save_on_cpu; see
+    CPUs. Where the caller is in a mode that only this thread can have (FlopCounterMode, save_on_cpu; see
     lib.runtime.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
     them behind. The state dict has the partitions in its keys; one of `module` can be loaded all the same.
 

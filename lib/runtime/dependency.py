@@ -64,7 +64,9 @@ def fork(input: Tensor) -> tuple[Tensor, Tensor]:
     """Branch a phony off from a tensor; without a gradient to follow, the tensor stays as it is."""
     batch = Batch(input)
     phony = fork_batch(batch)
-    return batch.tensor, get_phony(input.device, requires_grad=False) if phony is None else phony
+    if phony is None:
+        phony = get_phony(input.device, requires_grad=False)
+    return batch.tensor, phony
 
 
 def join(input: Tensor, phony: Tensor) -> Tensor:
@@ -78,7 +80,9 @@ def join(input: Tensor, phony: Tensor) -> Tensor:
 def fork_batch(batch: Batch) -> Tensor | None:
     """Branch a phony off from all tensors of the batch that require grad, in place; None if there is none."""
     outputs = _lead_through(Fork, batch)
-    return outputs[-1] if outputs else None
+    if not outputs:
+        return None
+    return outputs[-1]
 
 
 def join_batch(batch: Batch, phony: Tensor) -> bool:
@@ -87,12 +91,17 @@ def join_batch(batch: Batch, phony: Tensor) -> bool:
 
 
 def _lead_through(function: type[Fork | Join], batch: Batch, *phony: Tensor) -> Tensors:
-    # all through one node: so it does not matter which of them the loss uses; masks and indices pass by
-    lanes = {k: x for k, x in enumerate(batch) if x.requires_grad} if torch.is_grad_enabled() else {}
+    """Lead the tensors of the batch that require grad through one node, in place; return all that it returns.
+
+    One node for all: so it does not matter which of them the loss uses. Masks and indices pass by.
+    """
+    if not torch.is_grad_enabled():
+        return ()
+    lanes = {k: x for k, x in enumerate(batch) if x.requires_grad}
     if not lanes:
         return ()
     outputs = function.apply(*lanes.values(), *phony)  # type: ignore[no-untyped-call]
     made: Tensors = (outputs,) if isinstance(outputs, Tensor) else outputs
-    for k, x in zip(lanes, made, strict=False):
+    for k, x in zip(lanes, made, strict=False):  # Fork makes one more: the phony
         batch[k] = x
     return made

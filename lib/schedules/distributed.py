@@ -91,13 +91,14 @@ class EngineStage(pipelining.PipelineStage):
             with device_span(current_stream(self.device), self.lane, str(action), KINDS[op]):
                 yield
         except Exception as error:
-            # the engine raises a RuntimeError about the layer's error; in W it does not
-            layers = error.__cause__ if type(error) is RuntimeError else None
             told = f"in {action}: stage {action.stage}, {KINDS[op]} of micro-batch {action.micro_batch}"
-            (layers or error).add_note(told)
-            if layers is None:
-                raise
-            raise layers from layers.__cause__
+            if type(error) is RuntimeError and error.__cause__ is not None:
+                # in F, B and I the engine raises an error of its own about the layer's; in W it does not
+                layers = error.__cause__
+                layers.add_note(told)
+                raise layers from layers.__cause__
+            error.add_note(told)
+            raise
 
 
 def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[[Tensor, Tensor], Tensor]) -> Any:
@@ -110,10 +111,11 @@ def engine_for(schedule: Schedule, stages: list[EngineStage], loss_fn: Callable[
             continue
         engine = getattr(pipelining, maker.torch_class)
         with suppress(ValueError):  # numbers that one of the two does not take
-            # a class counts as the same only if the table is the maker's, action for action
+            # torch's class does what our table says only if the table is its maker's, action for action
             if maker.table(m, n, v).compact().ranks == schedule.compact().ranks:
-                one = issubclass(engine, engines.PipelineScheduleSingle)
-                return engine(stages[0] if one else stages, m, loss_fn)
+                if issubclass(engine, engines.PipelineScheduleSingle):
+                    return engine(stages[0], m, loss_fn)
+                return engine(stages, m, loss_fn)
     runtime: Any = engines._PipelineScheduleRuntime(stages, m, loss_fn)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         schedule.compact().to_csv(Path(folder) / "table.csv")
@@ -151,56 +153,50 @@ class DistributedPipeline:
     """
 
     def __init__(
-        self, module: nn.Sequential, balance: Sequence[int], schedule: Schedule,
-        loss_fn: Callable[[Tensor, Tensor], Tensor], *, mesh: DeviceMesh, device: torch.device | str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        module: nn.Sequential,
+        balance: Sequence[int],
+        schedule: Schedule,
+        loss_fn: Callable[[Tensor, Tensor], Tensor],
+        *,
+        mesh: DeviceMesh,
+        device: torch.device | str | None = None,
+    ) -> None:
         verify_module(module)
         validate(schedule)
-        if sum(balance) != len(module) or min(balance, default=0) < 1:
-            raise BalanceError(f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one")
-        if schedule.stages != len(balance):
-            cut = f"the balance {len(balance)}: {list(balance)}"
-            raise ValueError(f"{schedule.name} has {schedule.stages} stages, {cut}")
-        names, ranks = mesh.mesh_dim_names or (), len(schedule.ranks)
-        if "pipeline" not in names or set(names) - {"pipeline", "data"}:
-            raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')
-        if mesh["pipeline"].size() != ranks:
-            raise ValueError(
-                f"{schedule.name} has {ranks} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
-                f'"pipeline": start replicas x {ranks} processes'
-            )
-        if idle := [r for r in range(ranks) if not schedule.actions(r)]:
-            raise ValueError(
-                f"pipeline rank {idle[0]} has nothing to do in {schedule.name}, and torch's engine takes no such rank: "
-                f"leave its row out, and start replicas x {ranks - len(idle)} processes"
-            )
-        ends = [0, *accumulate(balance)]
+        _refuse_what_does_not_fit(module, balance, schedule, mesh)
+        self.schedule = schedule
         self._splits = any(action.op == "W" for _, action in schedule)
-        trained = [any(p.requires_grad for p in module[i:j].parameters()) for i, j in pairwise(ends)]
-        if self._splits and any(trained) and not trained[0]:  # 5 of the list above
-            raise ValueError(
-                f"{schedule.name} splits the backward, and torch's engine loses gradients there if stage 0 has nothing "
-                "to train: take a schedule with whole backwards (one_f_one_b), or give stage 0 the first layer to train"
-            )
-        self.schedule, self._rows, self._begun = schedule, 0, False
+        self._rows = 0  # of the first batch
+        self._begun = False
+
         self.pipeline_rank = mesh.get_local_rank("pipeline")
-        self.data_rank = mesh.get_local_rank("data") if "data" in names else 0
-        self.replicas = mesh["data"].size() if "data" in names else 1
-        self._group = mesh["data"].get_group() if self.replicas > 1 else None
+        self.data_rank = 0
+        self.replicas = 1
+        self._group: dist.ProcessGroup | None = None  # of the replicas of this rank, if there are several
+        if "data" in (mesh.mesh_dim_names or ()):
+            self.data_rank = mesh.get_local_rank("data")
+            self.replicas = mesh["data"].size()
+            if self.replicas > 1:
+                self._group = mesh["data"].get_group()
         self.device = with_index(torch.device(mesh.device_type)) if device is None else torch.device(device)
-        mine, last = sorted(j for j, r in schedule.rank_of.items() if r == self.pipeline_rank), schedule.stages - 1
-        self.stages = {j: module[ends[j] : ends[j + 1]].to(self.device) for j in mine}
-        self.first, self.last = 0 in mine, last in mine
-        group = mesh["pipeline"].get_group()
-        self._stages = [
-            EngineStage(self._replicated(self.stages[j]), j, schedule.stages, self.device, group=group) for j in mine
-        ]
+
+        last = schedule.stages - 1
+        mine = sorted(stage for stage, rank in schedule.rank_of.items() if rank == self.pipeline_rank)
+        self.first = 0 in mine
+        self.last = last in mine
+        ends = [0, *accumulate(balance)]
+        self.stages = {stage: module[ends[stage] : ends[stage + 1]].to(self.device) for stage in mine}
         self._order = [i for _, (op, stage, i) in schedule if op == "F" and stage == last]  # 6 of the list above
-        for stage in self._stages:
-            stage.order, stage.lane = self._order, f"rank {dist.get_rank()}"
-        number = {i: k for k, i in enumerate(self._order)}
-        rows = [[a._replace(micro_batch=number[a.micro_batch]) for a in schedule.actions(r)] for r in range(ranks)]
-        self.engine = engine_for(Schedule(schedule.name, rows), self._stages, loss_fn)
+        self._stages = []
+        group = mesh["pipeline"].get_group()
+        for stage, layers in self.stages.items():
+            replicated = self._replicated(layers)
+            engine_stage = EngineStage(replicated, stage, schedule.stages, self.device, group=group)
+            engine_stage.order = self._order
+            engine_stage.lane = f"rank {dist.get_rank()}"
+            self._stages.append(engine_stage)
+        self.engine = engine_for(_renumbered(schedule, self._order), self._stages, loss_fn)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of this rank's stages."""
@@ -220,23 +216,28 @@ class DistributedPipeline:
             self._begun = True
             for stage in self._stages:
                 stage.keep_buffers()
-        given: dict[str, Any] = {}
         losses: list[Tensor] = []
+        given: dict[str, Any] = {}
         if self.last:
             given = {"target": self._checked("targets", targets), "losses": losses}
         with ExitStack() as quiet:
             for stage in self._stages:
                 if isinstance(stage.submod, DistributedDataParallel):
                     quiet.enter_context(stage.submod.no_sync())
-            self.engine.step(*([self._checked("inputs", inputs)] if self.first else []), **given)
+            if self.first:
+                self.engine.step(self._checked("inputs", inputs), **given)
+            else:
+                self.engine.step(**given)
         if self._group is not None and self._splits:
             self._average(self._group)
         return torch.stack(losses).detach().mean() if losses else None
 
     def _checked(self, name: str, batch: object) -> Tensor:
+        """Return a batch on the device, in the engine's order of micro-batches; raise for one that it doesn't take."""
         if not isinstance(batch, Tensor):
             raise TypeError(f"pipeline rank {self.pipeline_rank} needs {name}: a tensor, not {type(batch).__name__}")
-        rows, m = len(batch), self.schedule.micro_batches
+        rows = len(batch)
+        m = self.schedule.micro_batches
         if rows < m or rows % m:
             what = f"{rows} rows of {name} do not make {m} equal micro-batches, and torch's engine takes no others"
             raise ValueError(f"{what}: give a multiple of {m}. {SHORTER}")
@@ -245,22 +246,72 @@ class DistributedPipeline:
             raise ValueError(f"{what}: torch's engine keeps the sizes of the first batch. {SHORTER}")
         self._rows = rows
         batch = batch.to(self.device)
-        return batch if self._order == [*range(m)] else torch.cat([batch.chunk(m)[i] for i in self._order])
+        if self._order == list(range(m)):
+            return batch
+        parts = batch.chunk(m)
+        return torch.cat([parts[i] for i in self._order])
 
     def _replicated(self, stage: nn.Module) -> nn.Module:
+        """Return a stage with replica 0's weights, in DDP where DDP sees its gradients (3 of the list above)."""
         if self._group is None or not any(p.requires_grad for p in stage.parameters()):
             return stage
         if not self._splits:
             return DistributedDataParallel(stage, process_group=self._group)
+        source = dist.get_global_rank(self._group, 0)
         for value in (*stage.parameters(), *stage.buffers()):
-            dist.broadcast(value.detach(), dist.get_global_rank(self._group, 0), group=self._group)
+            dist.broadcast(value.detach(), source, group=self._group)
         return stage
 
     def _average(self, group: dist.ProcessGroup) -> None:
+        """Put the mean over replicas in the place of this rank's gradients; all of them travel as one tensor."""
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
         if not gradients:  # nor has this rank of any other replica
             return
         flat = torch.cat([gradient.flatten() for gradient in gradients]) / self.replicas
         dist.all_reduce(flat, group=group)
-        for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
+        means = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means, strict=True):
             gradient.copy_(mean.view_as(gradient))
+
+
+def _refuse_what_does_not_fit(
+    module: nn.Sequential, balance: Sequence[int], schedule: Schedule, mesh: DeviceMesh
+) -> None:
+    """Raise BalanceError or ValueError, the same on every rank; before anything is sent."""
+    if sum(balance) != len(module) or min(balance, default=0) < 1:
+        raise BalanceError(f"balance {list(balance)} does not cut {len(module)} layers into stages of at least one")
+    if schedule.stages != len(balance):
+        cut = f"the balance {len(balance)}: {list(balance)}"
+        raise ValueError(f"{schedule.name} has {schedule.stages} stages, {cut}")
+    names = mesh.mesh_dim_names or ()
+    if "pipeline" not in names or set(names) - {"pipeline", "data"}:
+        raise ValueError(f'the dimensions of the mesh must be ("data", "pipeline") or ("pipeline",), not {names}')
+    ranks = len(schedule.ranks)
+    if mesh["pipeline"].size() != ranks:
+        raise ValueError(
+            f"{schedule.name} has {ranks} ranks, the mesh {mesh['pipeline'].size()} in its dimension "
+            f'"pipeline": start replicas x {ranks} processes'
+        )
+    idle = [rank for rank in range(ranks) if not schedule.actions(rank)]
+    if idle:
+        raise ValueError(
+            f"pipeline rank {idle[0]} has nothing to do in {schedule.name}, and torch's engine takes no such rank: "
+            f"leave its row out, and start replicas x {ranks - len(idle)} processes"
+        )
+    splits = any(action.op == "W" for _, action in schedule)
+    ends = [0, *accumulate(balance)]
+    trained = [any(p.requires_grad for p in module[i:j].parameters()) for i, j in pairwise(ends)]
+    if splits and any(trained) and not trained[0]:  # 5 of the list above
+        raise ValueError(
+            f"{schedule.name} splits the backward, and torch's engine loses gradients there if stage 0 has nothing "
+            "to train: take a schedule with whole backwards (one_f_one_b), or give stage 0 the first layer to train"
+        )
+
+
+def _renumbered(schedule: Schedule, order: Sequence[int]) -> Schedule:
+    """Return the table with the micro-batches numbered in this order: the k-th of it is k (6 of the list above)."""
+    number = {i: k for k, i in enumerate(order)}
+    rows: list[list[Action]] = [[] for _ in schedule.ranks]
+    for rank, action in schedule:
+        rows[rank].append(action._replace(micro_batch=number[action.micro_batch]))
+    return Schedule(schedule.name, rows)

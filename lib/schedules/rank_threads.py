@@ -39,7 +39,7 @@ from lib.schedules.table import Action, Schedule
 from lib.timeline import Recorder, Trace
 
 Queue: TypeAlias = "SimpleQueue[tuple[Parcel, Any] | None]"  # with the event after which the parcel is ready
-Address: TypeAlias = tuple[str, int, int]  # who needs a parcel: F or B (or I, its first half), stage, micro-batch
+Destination: TypeAlias = tuple[str, int, int]  # who needs a parcel: F or B (or I, its first half), stage, micro-batch
 
 
 class _StoppedError(Exception):
@@ -69,8 +69,8 @@ class RankThreads:
         self.seeds = Seeds(m, n)
         self.generators = {device: Lock() for device in devices}
         every = [(op, s, i) for op in "FB" for s in range(n) for i in range(m)]
-        self.queues: dict[Address, Queue] = {address: SimpleQueue() for address in every}
-        self.made: dict[Address, Parcel] = {}  # what no stage needs: losses, gradients of inputs
+        self.queues: dict[Destination, Queue] = {destination: SimpleQueue() for destination in every}
+        self.made: dict[Destination, Parcel] = {}  # what no stage needs: losses, gradients of inputs
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         self.stopped = False
 

@@ -17,7 +17,8 @@ from torch.utils._device import DeviceContext
 
 def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
     """Return the kinds of device for which this thread casts now, and to what."""
-    if not torch._C._is_any_autocast_enabled():  # nearly always, and this is asked for every task
+    # Nearly always none, and this is asked for every task. torch's own look at all kinds leaves one out.
+    if not (torch._C._is_any_autocast_enabled() or torch.is_autocast_enabled("mps")):
         return ()
     kinds = filter(torch.is_autocast_enabled, torch._C._autocast_supported_devices())
     return tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)

@@ -13,7 +13,7 @@ import html
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -37,17 +37,22 @@ class Control:
         if self.value not in self.options:
             raise ValueError(f"control {self.label!r} starts at {self.value!r}, which is none of {self.options[:10]}")
 
-    def stops(self, count: int) -> tuple[Any, ...]:
-        """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start."""
+    def stops(self, count: int, keep: Iterable[Any] = ()) -> tuple[Any, ...]:
+        """Return `count` options, at least 2, evenly spread: the ends are among them, and so is the start.
+
+        keep: options that are among them, too. Where they need more room than `count`, there are more.
+        """
         last = len(self.options) - 1
-        start = self.options.index(self.value)
         if count > last:
             return self.options
+        kept = [self.options.index(option) for option in (self.value, *keep)]
         places = {round(k * last / (count - 1)) for k in range(count)}
-        inner = places - {0, last}
-        if start not in places and inner:  # the nearest stop gives its place to the start
-            places.remove(min(inner, key=lambda place: abs(place - start)))
-        return tuple(self.options[place] for place in sorted(places | {start}))
+        for wanted in kept:
+            inner = places - {0, last, *kept}
+            if wanted not in places and inner:  # the nearest stop gives its place to the one that is wanted
+                places.remove(min(inner, key=lambda place: abs(place - wanted)))
+            places.add(wanted)
+        return tuple(self.options[place] for place in sorted(places))
 
 
 class Slider(Control):
@@ -78,6 +83,9 @@ def switch(value: bool, label: str) -> Switch:
     return Switch((False, True), value, label)
 
 
+#: Called with each explorer that a cell shows, before its picture is stored: the site takes its frames along.
+WATCHERS: list[Callable[[Explorer], None]] = []
+
 KEPT = 64  # frames of an explorer, 100 kB each: a slider that moves back and forth draws nothing twice
 
 
@@ -94,17 +102,19 @@ class Explorer:
         self.values = {name: control.value for name, control in self.controls.items()}
         self.figure = draw(**self.values)
 
-    def grid(self, limit: int = 400) -> dict[str, tuple[Any, ...]]:
+    def grid(self, limit: int = 400, keep: Mapping[str, Iterable[Any]] | None = None) -> dict[str, tuple[Any, ...]]:
         """Return the stops of each control, for tests and pages without a kernel, which draw all combinations.
 
         All options where they make at most `limit` settings; else the longest sliders keep fewer of them, at least 3.
+        keep: options that stay, by the name of their control; they may take the grid beyond the limit.
         """
+        kept = keep or {}
         counts = {name: len(control.options) for name, control in self.controls.items()}
         while math.prod(counts.values()) > limit and max(counts.values()) > 3:
             sliders = [name for name, count in counts.items() if count > 3 and isinstance(self.controls[name], Slider)]
             longest = max(sliders or counts, key=counts.__getitem__)
             counts[longest] -= 1
-        return {name: control.stops(counts[name]) for name, control in self.controls.items()}
+        return {name: control.stops(counts[name], kept.get(name, ())) for name, control in self.controls.items()}
 
     def update(self, **values: Any) -> Figure:
         """Draw with changed settings, as moving a control does."""
@@ -145,6 +155,8 @@ class Explorer:
         return box
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        for tell in WATCHERS:
+            tell(self)
         return bundle(self.figure, self.widget)
 
 

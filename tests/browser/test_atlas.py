@@ -40,7 +40,7 @@ def explorer() -> Explorer:
 
 @pytest.fixture(scope="module")
 def frames(explorer: Explorer) -> atlas.Atlas:
-    return atlas.frames_of(explorer, explorer.grid(), None, processes=1)
+    return atlas.frames_of(explorer, explorer.grid(), processes=1)
 
 
 def write(path: Path, *parts: str, scripts: tuple[str, ...] = ("atlas.js", "guess.js")) -> str:

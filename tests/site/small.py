@@ -124,7 +124,7 @@ def cells() -> list[dict[str, Any]]:
 def executed() -> Executed:
     explorer = Explorer(draw, {"n": whole(1, 3, 2, "n · squares"), "on": switch(True, "on")})
     stops = stops_of(explorer)
-    atlas = fragment(explorer, stops, frames_of(explorer, stops, None), "atlas-explore-0")
+    atlas = fragment(explorer, stops, frames_of(explorer, stops), "atlas-explore-0")
     guess = exported(exact("the number of squares", lambda: 4, _5="one too many"))
     return Executed({"cells": cells()}, {"explore": [atlas]}, {"ask": [guess]})
 

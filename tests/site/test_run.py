@@ -72,8 +72,20 @@ def test_a_change_of_text_runs_nothing_and_a_change_of_code_runs_all(executed, f
             run.executed(path, cache=folder / "cache", sample=sample)
 
 
+def test_another_setting_that_the_text_names_is_another_run(executed, folder, monkeypatch):
+    monkeypatch.setattr(run, "run", lambda *arguments, **options: 1 / 0)
+    path = write(folder / "08_small.ipynb", "before")
+    assert run.executed(path, cache=folder / "cache", sample=2).settings == executed.settings == 2
+    notebook = nbformat.read(path, as_version=4)
+    place = [cell.id for cell in notebook.cells].index("c3")
+    notebook.cells.insert(place + 1, nbformat.v4.new_markdown_cell("Now try 7 bars.", id="asks"))
+    nbformat.write(notebook, path)
+    with pytest.raises(ZeroDivisionError):
+        run.executed(path, cache=folder / "cache", sample=2)
+
+
 def test_a_prediction_that_cannot_be_exported_stops_the_build_and_is_no_output_of_a_cell(monkeypatch):
     monkeypatch.setattr(capture, "failed", [])
     capture._ask("guess_it(None)", {"guess_it": Guess("it", lambda: 3, read=lambda said: 1 / 0 if said == 7 else said)})
     with pytest.raises(ValueError, match="but 7 raises ZeroDivisionError"):
-        capture.finish("nowhere", "", "", 1, None, "08_small")
+        capture.finish("nowhere", {}, 1, None, "08_small")

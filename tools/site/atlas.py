@@ -1,6 +1,6 @@
 """An explorer without a kernel: a frame for each setting of its grid, cut into elements, each element kept once.
 
-Atlas     the frames of one drawing function, kept in a file by what they depend on
+Atlas     the frames of one explorer
 payload   what the page unpacks: elements, frames as lists of their numbers, settings, words
 fragment  the HTML of one explorer: its controls, its first frame as a still picture, its payload
 """
@@ -8,7 +8,6 @@ fragment  the HTML of one explorer: its controls, its first frame as a still pic
 from __future__ import annotations
 
 import base64
-import contextlib
 import gc
 import html
 import io
@@ -16,30 +15,34 @@ import itertools
 import json
 import math
 import multiprocessing
-import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import LayoutEngine
 
 from lib.show.explore import Explorer, Slider, Switch
 from lib.show.style import STYLE, alt_text, png, shown_size
-from tools.site.keys import Unkeyed, digest, fingerprint
+from tools.site.named import Named
 
 Stops = dict[str, tuple[Any, ...]]
 LIMIT = 400
 REST = "all of them in the notebook"
 PROCESSES = 2
+#: Of so many frames whose words were told before, one is drawn all the same.
+CHECKED = 20
 
 #: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
 SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
 NOTHING = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+#: Dots per inch of an SVG, whatever the figure says: it has points.
+SVG_DOTS = 72
 
 
 @dataclass(frozen=True)
@@ -63,33 +66,31 @@ class Atlas:
         numbers = tuple(self.elements.setdefault(element, len(self.elements)) for element in elements)
         self.frames[settings] = Frame(numbers, words, width)
 
-    @classmethod
-    def read(cls, path: Path | None) -> Atlas:
-        """Return the atlas in a file, an empty one if there is none or it cannot be read."""
-        with contextlib.suppress(OSError, ValueError, zlib.error):
-            if path is not None:
-                elements, frames = json.loads(zlib.decompress(path.read_bytes()))
-                known = {settings: Frame(tuple(ids), words, width) for settings, (ids, words, width) in frames.items()}
-                return cls({text: number for number, text in enumerate(elements)}, known)
-        return cls()
-
-    def write(self, path: Path) -> None:
-        """Write a file, whole or not at all."""
-        frames = {settings: (each.elements, each.words, each.width) for settings, each in self.frames.items()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_bytes(zlib.compress(json.dumps([list(self.elements), frames]).encode(), 3))
-        beside.replace(path)
-
 
 def svg(figure: Figure) -> str:
     """Return a figure as SVG: the same text for the same picture."""
     buffer = io.StringIO()
+    canvas = figure.canvas
+    engine = figure.get_layout_engine()
+    FigureCanvasSVG(figure)
     with matplotlib.rc_context(SVG):
-        figure.savefig(buffer, format="svg", metadata=NOTHING)
+        if engine is not None:  # with an engine print_figure would draw everything twice, to the same end
+            _lay_out(figure, engine)
+            figure.set_layout_engine(None)
+        figure.canvas.print_figure(buffer, format="svg", metadata=NOTHING)
+    figure.set_layout_engine(engine)
+    figure.set_canvas(canvas)
     text = buffer.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def _lay_out(figure: Figure, engine: LayoutEngine) -> None:
+    """Put everything in its place, as it is for SVG."""
+    dpi = figure.dpi
+    figure.dpi = SVG_DOTS
+    engine.execute(figure)
+    figure.dpi = dpi
 
 
 def cut(text: str) -> list[str]:
@@ -97,12 +98,13 @@ def cut(text: str) -> list[str]:
     return [part.replace("\n", " ") for part in re.split(r"(?<=>)\n", text) if part]
 
 
-def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None) -> Stops:
-    """Return the stops that a page offers. sample: of at most so many settings, for a test: some controls stand still.
+def stops_of(explorer: Explorer, limit: int = LIMIT, sample: int | None = None, keep: Named | None = None) -> Stops:
+    """Return the stops that a page offers. The start is always among them.
 
-    The start is always among them.
+    limit: an explorer with more settings keeps some of its stops. keep: stops that stay, as the text names them.
+    sample: of at most so many settings, for a test: some controls stand still.
     """
-    stops = explorer.grid(limit)
+    stops = explorer.grid(limit, keep)
     if sample is None:
         return stops
     for name, control in explorer.controls.items():
@@ -119,52 +121,52 @@ def settings_of(stops: Stops) -> list[dict[str, Any]]:
 
 
 _drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
+_told: dict[str, str] = {}  # the pictures that this process has made for the explorer in hand, by their words
+_repeated = [0]  # how many frames of it had the words of another one
 
 
 def drawn(values: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Draw a frame of the explorer in hand: its SVG, its words, its width."""
-    figure = _drawing[-1].draw(**values)
-    return svg(figure), alt_text(figure), shown_size(figure)[0]
+    """Draw a frame of the explorer in hand: its SVG, its words, its width.
 
-
-def key_of(explorer: Explorer, house: str) -> str | None:
-    """Return what the frames of an explorer depend on besides their values; None if nobody can tell."""
-    try:
-        return digest(house, fingerprint(explorer.draw), json.dumps(STYLE, sort_keys=True, default=str))
-    except (Unkeyed, RecursionError):
-        return None
-
-
-def frames_of(
-    explorer: Explorer, stops: Stops, cache: Path | None, house: str = "", processes: int = PROCESSES
-) -> Atlas:
-    """Return an atlas with a frame for all combinations of stops; what the cache has is not drawn again.
-
-    Raises what `draw` raises, with the settings named.
+    Frames with the same words are the same picture (tests/support/test_explorers.py holds every figure to it), and most
+    of a frame's time goes into its SVG: so only one in CHECKED of them is made to see whether it is.
     """
-    key = None if cache is None else key_of(explorer, house)
-    path = None if cache is None or key is None else cache / "frames" / f"{key}.atlas"
-    atlas = Atlas.read(path)
-    missing = [values for values in settings_of(stops) if repr(values) not in atlas.frames]
-    if not missing:
-        return atlas
+    figure = _drawing[-1].draw(**values)
+    words = alt_text(figure)
+    if words not in _told:
+        _told[words] = svg(figure)
+        return _told[words], words, shown_size(figure)[0]
+    _repeated[0] += 1
+    if _repeated[0] % CHECKED == 1 and svg(figure) != _told[words]:
+        raise ValueError(f"another picture with the same words: {values}: {words}")
+    return _told[words], words, shown_size(figure)[0]
+
+
+def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> Atlas:
+    """Return an atlas with a frame for all combinations of stops.
+
+    Raises what `draw` raises, and ValueError where two different pictures have the same words.
+    """
+    atlas = Atlas()
+    settings = settings_of(stops)
     _drawing.append(explorer)
+    _told.clear()
+    _repeated[0] = 0
     try:
-        for values, (text, words, width) in zip(missing, _all_drawn(missing, processes), strict=True):
+        for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
             atlas.add(repr(values), cut(text), words, width)
     finally:
         _drawing.pop()
-    if path is not None:
-        atlas.write(path)
+        _told.clear()
     return atlas
 
 
-def _all_drawn(missing: Sequence[Mapping[str, Any]], processes: int) -> Iterable[tuple[str, str, int]]:
-    if processes < 2 or len(missing) < 8 or "fork" not in multiprocessing.get_all_start_methods():
-        yield from map(drawn, missing)
+def _all_drawn(settings: Sequence[Mapping[str, Any]], processes: int) -> Iterable[tuple[str, str, int]]:
+    if processes < 2 or len(settings) < 8 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from map(drawn, settings)
         return
     with ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _begin) as pool:
-        yield from pool.map(drawn, missing, chunksize=4)
+        yield from pool.map(drawn, settings, chunksize=4)
 
 
 def _begin() -> None:

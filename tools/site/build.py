@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
 
 STATIC = Path(__file__).with_name("static")
+#: Frames of all explorers together: more would make the pages heavy (45 MB) and a build long.
+MOST_SETTINGS = 12_000
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
     shutil.copytree(STATIC, new / "static")
     links = Links([path.stem for path in paths], paths[0].parents[1])
     pictures = Pictures(new / "pictures")
-    pages = []
+    pages: list[Page] = []
+    settings = 0
     for path in paths:
-        start = time.monotonic()
+        began = cpu_seconds()
         done = run(path)
+        settings += done.settings
         solution = path.parent / "solutions" / path.name
         solutions = json.loads(solution.read_text(encoding="utf-8"))
         pages.append(Writer(path.stem, done, solutions, links, pictures, index.glance(path, links)).page())
@@ -52,12 +56,23 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
             shutil.copy(source, folder)
         if say:
             explorers = sum(map(len, done.atlases.values()))
-            print(f"{path.name}: {explorers} explorers, {time.monotonic() - start:.1f} s", flush=True)
+            took = f"{cpu_seconds() - began:.0f} CPU s"
+            print(f"{path.name}: {explorers} explorers in {done.settings} settings, {took}", flush=True)
+            for kept in done.kept:
+                print(f"    the text names a setting that would have been left out: {kept}")
     words = index.glossary(links)
     write(new, pages, words, links)
+    if settings > MOST_SETTINGS:
+        raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
     return Site(out, [*pages, words])
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of all its children that have ended: kernels and what they started."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def stored(path: Path) -> Executed:

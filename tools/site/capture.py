@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lib.show import explore
 from lib.show.explore import Explorer
 from lib.show.style import alt_text
 from tools.site import atlas
 from tools.site.guesses import predictions
+from tools.site.named import missing, named_settings
 
-#: The explorers that each cell showed, with the picture that stands in its outputs.
+#: The explorers that each cell showed, with the picture that stands in its outputs and its words.
 shown: dict[str, list[tuple[Explorer, str, str]]] = defaultdict(list)
 #: What guess.js needs of the predictions that each cell checks.
 guesses: dict[str, list[dict[str, Any]]] = {}
@@ -27,33 +29,35 @@ def begin(shell: Any, cells: Sequence[str]) -> None:
     coming = iter([*cells, ""])
     shell.events.register("pre_run_cell", lambda info: _cell.__setitem__(0, next(coming)))
     shell.events.register("post_run_cell", lambda result: _ask(result.info.raw_cell, shell.user_ns))
-    bundle = Explorer._repr_mimebundle_
+    explore.WATCHERS.append(_note)
 
-    def noted(explorer: Explorer, include: Any = None, exclude: Any = None) -> Any:
-        shown[_cell[0]].append((explorer, atlas.svg(explorer.figure), alt_text(explorer.figure)))
-        return bundle(explorer, include, exclude)
 
-    Explorer._repr_mimebundle_ = noted  # type: ignore
+def _note(explorer: Explorer) -> None:
+    shown[_cell[0]].append((explorer, atlas.svg(explorer.figure), alt_text(explorer.figure)))
 
 
 def _ask(source: str, space: dict[str, Any]) -> None:
     try:
-        if found := predictions(source, space):
+        found = predictions(source, space)
+        if found:
             guesses[_cell[0]] = found
     except Exception as error:
         error.add_note(f"while the predictions of cell {_cell[0]} were exported")
         failed.append(error)
 
 
-def finish(file: str, cache: str, house: str, limit: int, sample: int | None, stem: str) -> None:
+def finish(file: str, texts: Mapping[str, str], limit: int, sample: int | None, stem: str) -> None:
     """Draw the frames of all that was shown and write the fragments, and what was counted, to a file.
 
+    texts: what the notebook says about the explorers of a cell: the settings named there are among the stops.
     Raises RuntimeError when an explorer draws its start otherwise than where it was shown: a cell below changed what
     it reads. Raises the error of a prediction that could not be exported.
     """
     for error in failed:
         raise error
     fragments: dict[str, list[str]] = {}
+    kept: list[str] = []
+    settings = 0
     for cell, explorers in shown.items():
         for number, (explorer, picture, words) in enumerate(explorers):
             start = explorer.draw(**{name: control.value for name, control in explorer.controls.items()})
@@ -61,8 +65,13 @@ def finish(file: str, cache: str, house: str, limit: int, sample: int | None, st
                 raise RuntimeError(
                     f"{stem}: the explorer of cell {cell} draws another start now than where it was shown"
                 )
-            stops = atlas.stops_of(explorer, limit, sample)
-            frames = atlas.frames_of(explorer, stops, Path(cache), house)
+            asked = named_settings(texts.get(cell, ""), explorer)
+            stops = atlas.stops_of(explorer, limit, sample, asked)
+            frames = atlas.frames_of(explorer, stops)
             name = f"atlas-{stem[:2]}-{cell}-{number}"
             fragments.setdefault(cell, []).append(atlas.fragment(explorer, stops, frames, name))
-    Path(file).write_text(json.dumps({"atlases": fragments, "guesses": guesses}), encoding="utf-8")
+            settings += len(frames.frames)
+            absent = missing(asked, explorer.grid(limit))
+            kept += [f"{explorer.controls[control].label} {options}" for control, options in absent.items()]
+    found = {"atlases": fragments, "guesses": guesses, "settings": settings, "kept": kept}
+    Path(file).write_text(json.dumps(found), encoding="utf-8")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from tools.execute import Client, execute
 from tools.kept import WIDGET
 from tools.project import ROOT
 from tools.save import tidy
-from tools.site.keys import digest, files, house, rooms_of
+from tools.site.keys import digest, key
+from tools.site.named import NUMBER, around
 
 CELL_SECONDS = 300
-#: What makes a run of this package: how its pages look is written elsewhere, and runs nothing again.
-OURS = ("run", "capture", "atlas", "guesses", "keys")
+#: What makes a run, of this package: how its pages look is written elsewhere, and runs nothing again.
+OURS = [Path(__file__), Path(__file__).with_name("capture.py"), ROOT / "tools" / "save.py"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,15 @@ class Executed:
 
     atlases: HTML, one for each explorer that the cell shows; the outputs that they stand for have their number in
     `metadata.atlas`. guesses: what guesses.fragment and guess.js need, one for each prediction that the cell checks;
-    the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`.
+    the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`. settings: how many frames
+    the atlases have in all. kept: stops that are there only because the text names them, in words.
     """
 
     notebook: dict[str, Any]
     atlases: dict[str, list[str]]
     guesses: dict[str, list[dict[str, Any]]]
+    settings: int = 0
+    kept: Sequence[str] = ()
 
 
 class Quiet(Client):
@@ -61,12 +67,12 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     """
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    home = house(rooms_of(cell.source for cell in code))
-    ours = files([ROOT / "tools" / "save.py", *(Path(__file__).with_name(f"{name}.py") for name in OURS)])
-    key = digest(home, ours, limit, sample, *(part for cell in code for part in (cell.id, cell.source)))
-    kept = cache / "runs" / f"{path.stem}-{key}.json"
+    texts = texts_of(notebook.cells)
+    numbers = [re.findall(NUMBER, text) for text in texts.values()]  # another setting may be named
+    name = digest(key([cell.source for cell in code], OURS), [cell.id for cell in code], numbers, limit, sample)
+    kept = cache / "runs" / f"{path.stem}-{name}.json"
     if not kept.exists():
-        found = run(notebook, path, cache=cache, home=home, limit=limit, sample=sample)
+        found = run(notebook, path, texts=texts, limit=limit, sample=sample)
         kept.parent.mkdir(parents=True, exist_ok=True)
         beside = kept.with_suffix(f".{os.getpid()}")
         beside.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
@@ -74,10 +80,17 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     found = json.loads(kept.read_text(encoding="utf-8"))
     for cell in code:
         cell["outputs"], cell["execution_count"] = found["outputs"][cell.id]
-    return Executed(json.loads(json.dumps(notebook)), found["atlases"], found["guesses"])
+    known = {name: found[name] for name in ("atlases", "guesses", "settings", "kept")}
+    return Executed(json.loads(json.dumps(notebook)), **known)
 
 
-def run(notebook: Any, path: Path, *, cache: Path, home: str, limit: int, sample: int | None) -> dict[str, Any]:
+def texts_of(cells: Sequence[Any]) -> dict[str, str]:
+    """Return what a notebook says about its explorers, by the id of the cell that shows them."""
+    places = [place for place, cell in enumerate(cells) if cell.cell_type == "code" and "explore(" in cell.source]
+    return {cells[place].id: around(cells, place) for place in places}
+
+
+def run(notebook: Any, path: Path, *, texts: Mapping[str, str], limit: int, sample: int | None) -> dict[str, Any]:
     """Run a notebook in a kernel of its own; return outputs by cell, atlases and guesses."""
     fresh = copy.deepcopy(notebook)
     code = [cell for cell in fresh.cells if cell.cell_type == "code"]
@@ -87,7 +100,7 @@ def run(notebook: Any, path: Path, *, cache: Path, home: str, limit: int, sample
     ids = [cell.id for cell in code if cell.source.strip()]  # nbclient runs no empty cell
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
-        options = (str(file), str(cache.resolve()), home, limit, sample, path.stem)
+        options = (str(file), dict(texts), limit, sample, path.stem)
         begin = f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'notebooks')]!r}\n__import__('tools.site.capture')"
         begin += f".site.capture.begin(get_ipython(), {ids}); del sys"
         finish = f"__import__('tools.site.capture').site.capture.finish(*{options!r})"

@@ -28,7 +28,8 @@ class FileDataset(Dataset[Any]):
     """
 
     def __init__(self, meta_file: MetaFile, *, transform: Callable[[str], Any] | None = None) -> None:
-        self.meta_file, self.transform = meta_file, transform
+        self.meta_file = meta_file
+        self.transform = transform
 
     def __len__(self) -> int:
         return len(self.meta_file)

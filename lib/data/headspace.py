@@ -2,10 +2,11 @@
 
     print(headspace(loader, step))        step: what training does with one batch
 
-Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster), the
-loader with nobody to use its batches, and both together as in training. Beside workers a batch takes max(step, loader),
-without any it takes step + loader, and what is above that is what the two take from each other. Pattern: SPDL's guide
-to the performance of data loading, whose headspace analysis asks the same.
+Three times, in seconds a batch, decide it: the step on batches that are kept (no loader can make training faster than
+that), the loader with nobody to use its batches, and both together as in training. Workers that run beside the step
+give max(step, loader), no workers give step + loader, and what is above that is what the two take from each other.
+
+Pattern: the headspace analysis of SPDL's guide to the performance of data loading.
 """
 
 from __future__ import annotations
@@ -65,35 +66,56 @@ class Headspace:
         A loader without workers counts as one, whose batches come for nothing: what it takes to send them isn't known.
         Where the step limits, no more than there are: they are enough.
         """
-        asked = max(1, math.ceil(round(max(1, self.workers) * self.loader / self.step, 6)))  # 2 · 0.3 / 0.1 > 6
-        return min(asked, self.workers) if self.limits == "step" else asked
+        # rounded before ceil: with floats 2 · 0.3 / 0.1 is a little more than 6, which would ask for a seventh worker
+        batches_of_one = round(self._one_worker / self.step, 6)
+        asked = max(1, math.ceil(batches_of_one))
+        if self.limits == "step":
+            return min(asked, self.workers)
+        return asked
 
     @property
     def workers_that_fit(self) -> int:
-        """How many of these get a core each: a rank has cores / ranks of them, and its step takes one."""
-        return max(0, min(self.workers_needed, self.cores // self.ranks - 1))
+        """How many of these have a core of their own: each rank has cores / ranks, and its step takes one of them."""
+        cores_for_workers = self.cores // self.ranks - 1
+        return max(0, min(self.workers_needed, cores_for_workers))
 
     @property
     def within_reach(self) -> float:
         """Seconds a batch with the workers that fit, if they compute: those that wait, for a disk, share cores."""
-        one_worker, fit = max(1, self.workers) * self.loader, self.workers_that_fit
-        return max(self.step, one_worker / fit) if fit else self.step + one_worker
+        fit = self.workers_that_fit
+        if fit == 0:
+            return self.step + self._one_worker
+        return max(self.step, self._one_worker / fit)
+
+    @property
+    def _one_worker(self) -> float:
+        """Seconds that one worker takes for a batch; several share the batches of a loader."""
+        return max(1, self.workers) * self.loader
 
     def __str__(self) -> str:
-        times = (self.step, self.loader, self.both, self.undisturbed, self.within_reach)
-        step, loader, both, undisturbed, reach = (format_time(seconds, unit_for(self.both)) for seconds in times)
-        sharing = "neither alone: they share cores, memory or disk, and more workers don't help"
-        limit = sharing if self.limits == "sharing" else f"the {self.limits}"
-        rows = [("step", f"{step} a batch, on batches that are kept"), ("loader", f"{loader} a batch, alone")]
-        rows += [("both", f"{both} a batch, as in training; {undisturbed} if they took nothing from each other")]
-        rows += [("limit", f"{limit}; {self.gain:.2f} times as fast at most, if batches cost nothing")]
+        def of(seconds: float) -> str:
+            return format_time(seconds, unit_for(self.both))
+
+        limit = f"the {self.limits}"
+        if self.limits == "sharing":
+            limit = "neither alone: they share cores, memory or disk, and more workers don't help"
+        taken = f"{of(self.undisturbed)} if they took nothing from each other"
+        rows = [
+            ("step", f"{of(self.step)} a batch, on batches that are kept"),
+            ("loader", f"{of(self.loader)} a batch, alone"),
+            ("both", f"{of(self.both)} a batch, as in training; {taken}"),
+            ("limit", f"{limit}; {self.gain:.2f} times as fast at most, if batches cost nothing"),
+        ]
         if self.workers_needed:
             there = self.workers or "none: step and loader take turns, so their times add up"
-            asked = f"{max(1, self.workers)} · {loader} / {step} asks for {self.workers_needed}, the loader has {there}"
-            node = f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}: beside its step a rank has "
-            node += f"cores for {self.workers_that_fit} of these {plural(self.workers_needed, 'worker')}"
-            reach += " a batch with these, if loading is computing and not waiting"
-            rows += [("workers", asked), ("node", node), ("at best", reach)]
+            asked = f"{max(1, self.workers)} · {of(self.loader)} / {of(self.step)} asks for {self.workers_needed}"
+            node = f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}"
+            fit = f"cores for {self.workers_that_fit} of these {plural(self.workers_needed, 'worker')}"
+            rows += [
+                ("workers", f"{asked}, the loader has {there}"),
+                ("node", f"{node}: beside its step a rank has {fit}"),
+                ("at best", f"{of(self.within_reach)} a batch with these, if loading is computing and not waiting"),
+            ]
         return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
 
@@ -122,7 +144,8 @@ def headspace(
     Raises TypeError for a step that can't be called or hasn't run (a generator) and for an iterator in the loader's
     place, ValueError for an epoch too short to measure; what the step raises passes through.
     """
-    batches, cached = integer("batches", batches, at_least=1), integer("cached", cached, at_least=1)
+    batches = integer("batches", batches, at_least=1)
+    cached = integer("cached", cached, at_least=1)
     ranks = integer("ranks", ranks, at_least=1)
     cores = integer("cores", usable_cores() if cores is None else cores, at_least=1)
     if not callable(step):
@@ -130,6 +153,7 @@ def headspace(
     if isinstance(loader, Iterator):
         raise TypeError(f"loader is iterated twice, so it can't be an iterator ({loader!r}); pass the loader itself")
     workers = int(getattr(loader, "num_workers", 0))
+    warm = max(1, workers)  # the first batches of all workers come at once
     kept: list[Any] = []
 
     def keep(batch: Any) -> None:
@@ -142,33 +166,46 @@ def headspace(
             done.close()
             raise TypeError(f"step returned a {type(done).__name__}: it hasn't run; write it without yield or async")
 
+    alone = _seconds_a_batch(loader, keep, warm, batches, clock)
+    trained = _seconds_a_batch(itertools.cycle(kept), train, warm, batches, clock)
+    seconds_above_zero("the time of a step", trained)
+    both = _seconds_a_batch(loader, train, warm, batches, clock)
+    return Headspace(trained, alone, both, workers, ranks, cores)
+
+
+def _seconds_a_batch(
+    source: Any, use: Callable[[Any], None], warm: int, batches: int, clock: Callable[[], float]
+) -> float:
+    """Return the mean over some batches of the source, each of them used; those that come first warm up."""
+
     def now() -> float:
         synchronize_used()  # a step returns before a GPU has done it
         return clock()
 
-    def seconds(source: Any, use: Callable[[Any], None]) -> float:
-        warm, seen, start = max(1, workers), 0, 0.0  # the first batches of all workers come at once
-        iterator = iter(source)
-        try:
-            for batch in itertools.islice(iterator, warm + batches):
-                use(batch)
-                seen += 1
-                if seen == warm:
-                    start = now()
-            end = now()
-        finally:  # now: torch ends workers when an iterator is collected, and persistent ones never
-            close = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
-            if close:
-                close()
-            if getattr(source, "_iterator", None) is iterator:
-                source._iterator = None
-        if seen <= warm:
-            raise ValueError(
-                f"the loader gives {plural(seen, 'batch', 'batches')}, and {warm + 1} are needed, the first {warm} to "
-                "warm up: pass one with a longer epoch (drop_last=True leaves none of a dataset smaller than a batch)"
-            )
-        return (end - start) / (seen - warm)
+    seen = 0
+    start = 0.0
+    iterator = iter(source)
+    try:
+        for batch in itertools.islice(iterator, warm + batches):
+            use(batch)
+            seen += 1
+            if seen == warm:
+                start = now()
+        end = now()
+    finally:
+        _close(source, iterator)
+    if seen <= warm:
+        raise ValueError(
+            f"the loader gives {plural(seen, 'batch', 'batches')}, and {warm + 1} are needed, the first {warm} to "
+            "warm up: pass one with a longer epoch (drop_last=True leaves none of a dataset smaller than a batch)"
+        )
+    return (end - start) / (seen - warm)
 
-    alone = seconds(loader, keep)
-    trained = seconds_above_zero("the time of a step", seconds(itertools.cycle(kept), train))
-    return Headspace(trained, alone, seconds(loader, train), workers, ranks, cores)
+
+def _close(loader: Any, iterator: Any) -> None:
+    """End an iterator now: torch ends its workers when it is collected, and persistent ones never."""
+    end = getattr(iterator, "_shutdown_workers", None) or getattr(iterator, "close", None)
+    if end:
+        end()
+    if getattr(loader, "_iterator", None) is iterator:
+        loader._iterator = None

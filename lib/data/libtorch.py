@@ -50,8 +50,11 @@ class _DistributedSampler:
     def next(self, batch_size: int) -> list[int] | None:
         """Return the next indices, `batch_size` of them or what is left of the shard; None at its end."""
         batch_size = integer("batch_size", batch_size, at_least=1)
-        start, self._index = self._index, min(self._index + batch_size, self._end)
-        return self._indices_at(start, self._index) if start < self._end else None
+        start = self._index
+        if start >= self._end:
+            return None
+        self._index = min(start + batch_size, self._end)
+        return self._indices_at(start, self._index)
 
     def index(self) -> int:
         """Return the absolute position of the cursor: from rank·local to (rank + 1)·local."""
@@ -103,7 +106,8 @@ class _DistributedSampler:
         index = integer("the state's index", state["index"], at_least=self._end - len(self), below=self._end + 1)
         self.set_epoch(state.get("epoch", self._epoch))
         self.reset()
-        self._index, self._loaded = index, index < self._end
+        self._index = index
+        self._loaded = index < self._end  # a state from the end of a shard leaves nothing: the next pass is a whole one
 
     def _position(self) -> dict[str, int]:
         return {"index": self._index}
@@ -116,7 +120,9 @@ class _DistributedSampler:
         return f"{type(self).__name__}({shard})"
 
     def _local(self, size: int) -> int:
-        return (size + (self._num_replicas - 1 if self._allow_duplicates else 0)) // self._num_replicas
+        if self._allow_duplicates:  # rounded up: the last shards wrap
+            return -(-size // self._num_replicas)
+        return size // self._num_replicas
 
     def _checked_size(self, size: int) -> int:
         return integer("size", size, at_least=0)
@@ -159,7 +165,8 @@ class DistributedRandomSampler(_DistributedSampler):
         super().reset(new_size)
         # Drawn at first use: the constructor is instant, and the reset that begins a loop is no second shuffle.
         if self._drawing != (self._size, self._epoch):
-            self._drawing, self._slice = (self._size, self._epoch), None
+            self._drawing = (self._size, self._epoch)
+            self._slice = None
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next `reset`, or the next pass of a loop or DataLoader, shuffles by."""
@@ -182,7 +189,8 @@ class DistributedRandomSampler(_DistributedSampler):
         if self._slice is None:
             assert self._drawing is not None  # reset has run
             order = _shuffled(len(self) * self._num_replicas, seed=self._drawing[1])
-            self._slice = np.frombuffer(order, dtype=np.int64)[begin : self._end] % self._size
+            shard = np.frombuffer(order, dtype=np.int64)[begin : self._end]
+            self._slice = shard % self._size
         indices: list[int] = self._slice[start - begin : stop - begin].tolist()
         return indices
 
@@ -191,7 +199,9 @@ def _shuffled(count: int, seed: int) -> array[int]:
     """Return 0..count - 1 as std::shuffle(first, last, std::mt19937(seed)) of libstdc++ leaves them."""
     order = array("q", range(count))
     for i, j in enumerate(_swap_positions(count, _mt19937(seed).__next__), start=1):
-        order[i], order[j] = order[j], i  # nobody has touched i yet
+        # a swap; nobody has touched place i yet, so i is what stands there
+        order[i] = order[j]
+        order[j] = i
     return order
 
 

@@ -131,7 +131,8 @@ class Permutation:
         low_bits, high_bits = self._bits
         low = (ids & (2**low_bits - 1)).astype(np.uint32)
         high = (ids >> low_bits).astype(np.uint32)
-        word, folded = np.empty_like(low), np.empty_like(low)
+        word = np.empty_like(low)
+        folded = np.empty_like(low)
         for factor, key, into_high in self._schedule[inverse]:
             source, target, bits = (low, high, high_bits) if into_high else (high, low, low_bits)
             np.multiply(source, np.uint32(factor), out=word)
@@ -148,9 +149,11 @@ class Permutation:
 
     def _network_one(self, number: int, inverse: bool) -> int:
         low_bits, high_bits = self._bits
-        low, high = number & (1 << low_bits) - 1, number >> low_bits
+        low = number & (1 << low_bits) - 1
+        high = number >> low_bits
         for factor, key, into_high in self._schedule[inverse]:
-            word = ((low if into_high else high) * factor + key) % _WORD
+            source = low if into_high else high
+            word = (source * factor + key) % _WORD
             word = (word ^ word >> 16) * _MIX % _WORD
             if into_high:
                 high ^= word >> 32 - high_bits

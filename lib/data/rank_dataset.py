@@ -79,15 +79,20 @@ class RankDataset(Dataset[Any]):
     ) -> None:
         if order not in ("torch", "feistel"):
             raise ValueError(f"order must be 'torch' or 'feistel', not {order!r}")
-        self.meta_file, self.size = meta_file, len(meta_file)
+        self.meta_file = meta_file
+        self.size = len(meta_file)
         self.world_size = integer("world_size", world_size, at_least=1)
         self.rank = rank_of(rank, self.world_size)
         self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)
         self.mini_epochs = integer("mini_epochs", mini_epochs, at_least=1)
-        self.drop_last, self.transform, self.order = bool(drop_last), transform, order
-        self.epoch = self.mini_epoch = 0
+        self.drop_last = bool(drop_last)
+        self.transform = transform
+        self.order = order
+        self.epoch = 0
+        self.mini_epoch = 0
         # After a restart, the first rows of the order are used and the rest goes to the mini-epochs from _first on.
-        self._consumed = self._first = 0
+        self._consumed = 0
+        self._first = 0
         self._packed: Packed | None = None
         self._deal = 0  # how often epoch or state were changed: a loop over the mini-epochs compares it
         self._may_load_in_worker = False
@@ -106,7 +111,8 @@ class RankDataset(Dataset[Any]):
 
     def turns(self, mini_epoch: int) -> range:
         """Return which of this rank's turns a mini-epoch is; the same for every rank."""
-        part, parts = mini_epoch - self._first, self.mini_epochs - self._first
+        part = mini_epoch - self._first
+        parts = self.mini_epochs - self._first
         if not 0 <= part < parts:  # used before a restart
             return range(0)
         return range(self.num_samples * part // parts, self.num_samples * (part + 1) // parts)
@@ -129,7 +135,11 @@ class RankDataset(Dataset[Any]):
         """Choose the epoch, and with it the order: rows of another epoch are let go, and mini-epoch 0 is next."""
         epoch = integer("epoch", epoch, at_least=0, below=2**62)
         if epoch != self.epoch:
-            self.epoch, self.mini_epoch, self._consumed, self._first, self._packed = epoch, 0, 0, 0, None
+            self.epoch = epoch
+            self.mini_epoch = 0
+            self._consumed = 0
+            self._first = 0
+            self._packed = None
             self._deal += 1
 
     def load(self, mini_epoch: int) -> None:
@@ -141,7 +151,8 @@ class RankDataset(Dataset[Any]):
                 f"{list(range(self._first, self.mini_epochs)) or 'the next epoch: call set_epoch'}"
             )
         if self._packed is None or mini_epoch != self.mini_epoch:
-            self._packed, self.mini_epoch = None, mini_epoch
+            self._packed = None  # before the next rows are read: there is memory for one mini-epoch only
+            self.mini_epoch = mini_epoch
             return_freed()  # measured with 6 million rows a part: else 40 MB above the payload stay for good
             self._packed = self.read(mini_epoch)
 
@@ -157,13 +168,15 @@ class RankDataset(Dataset[Any]):
             check()
             progress(rows)
 
-        count, label = len(self.turns(mini_epoch)), f"epoch {self.epoch} mini-epoch {mini_epoch}"
+        count = len(self.turns(mini_epoch))
+        label = f"epoch {self.epoch} mini-epoch {mini_epoch}"
         with progress_bar(label, count, " rows", show=self.rank == 0) as progress:
             return self.meta_file.pack(count, ids(), step)
 
     def swap(self, mini_epoch: int, packed: Packed) -> None:
         """Make rows that `read` returned those in memory."""
-        self.mini_epoch, self._packed = mini_epoch, packed
+        self.mini_epoch = mini_epoch
+        self._packed = packed
 
     @property
     def packed(self) -> Packed:
@@ -179,7 +192,9 @@ class RankDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         packed = self._packed
-        row = (self.packed if packed is None else packed)[index]
+        if packed is None:
+            packed = self.packed
+        row = packed[index]
         return row if self.transform is None else self.transform(row)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -209,7 +224,8 @@ class RankDataset(Dataset[Any]):
                 "from the start of the epoch"
             )
         if consumed >= min(most, self.size):  # over, and so is what drop_last leaves out
-            mini_epoch, consumed = self.mini_epochs, self.size
+            mini_epoch = self.mini_epochs
+            consumed = self.size
         else:
             turn = (consumed - self._consumed) // self.world_size
             mini_epoch = next(k for k in range(self._first, self.mini_epochs) if turn < self.turns(k).stop)
@@ -229,19 +245,32 @@ class RankDataset(Dataset[Any]):
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
         parts = integer("mini_epochs", state["mini_epochs"], at_least=1)
         first = integer("mini_epoch", state["mini_epoch"], at_least=0, below=parts + 1)
-        if (over := first == parts) != (consumed == self.size):
+        over = first == parts
+        if over != (consumed == self.size):
             raise ValueError(
                 f"the state contradicts itself: {consumed} of {self.size} rows are used, but its epoch is "
                 f"{'over' if over else 'not over'} (mini_epoch {first} of {parts}); take it anew with state_dict()"
             )
-        # With as few mini-epochs as keep each as small as in a whole epoch; with the same number as before, not fewer
-        # than were left, so that a state at the start of one goes on with that one.
-        rest, most = self._turns_of(self.size - consumed), self._turns_of(self.size, parts=self.mini_epochs)
-        least = self.mini_epochs - -(-rest // max(1, most))
-        first = self.mini_epochs if over else min(first, least) if parts == self.mini_epochs else least
-        self.epoch, self._consumed, self._packed = epoch, consumed, None
-        self._first = self.mini_epoch = first
+        if over:
+            first = self.mini_epochs
+        elif parts == self.mini_epochs:
+            # not fewer mini-epochs than were left, so that a state at the start of one goes on with that one
+            first = min(first, self._first_for(consumed))
+        else:
+            first = self._first_for(consumed)
+        self.epoch = epoch
+        self._consumed = consumed
+        self._first = first
+        self.mini_epoch = first
+        self._packed = None
         self._deal += 1
+
+    def _first_for(self, consumed: int) -> int:
+        """Return the first of as few mini-epochs as the rest can have if each is as small as in a whole epoch."""
+        rest = self._turns_of(self.size - consumed)
+        most = self._turns_of(self.size, parts=self.mini_epochs)
+        needed = -(-rest // max(1, most))
+        return self.mini_epochs - needed
 
     def _turns_of(self, rows: int, parts: int = 1) -> int:
         """Return how many turns a rank has when so many rows are dealt, or how many the largest of its parts has."""
@@ -309,7 +338,8 @@ class _Ahead:
     """Read at most one mini-epoch in a thread."""
 
     def __init__(self, dataset: RankDataset) -> None:
-        self._dataset, self._stopped = dataset, threading.Event()
+        self._dataset = dataset
+        self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, "mini-epoch")  # has no thread before the first task
         self._future: Future[Packed] | None = None
 
@@ -328,7 +358,8 @@ class _Ahead:
 
     def load(self, mini_epoch: int) -> None:
         """Make the rows of a mini-epoch those in memory: the ones that were read ahead, if any were."""
-        future, self._future = self._future, None
+        future = self._future
+        self._future = None
         if future is None:
             self._dataset.load(mini_epoch)
         else:
@@ -344,7 +375,9 @@ class _Loader(DataLoader[Any]):
 
     def __init__(self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any) -> None:
         super().__init__(dataset, **arguments)
-        self._ahead, self._following, self._ended = ahead, following, False
+        self._ahead = ahead
+        self._following = following
+        self._ended = False
         self._rows = weakref.ref(dataset.packed)  # not kept alive: what the dataset lets go is gone
         self._last: Callable[[], Any] = lambda: None
 
@@ -373,7 +406,8 @@ class _Loader(DataLoader[Any]):
             raise RuntimeError("the mini-epoch of this loader is over and its rows are gone; take the next loader")
 
     def _refuse_if_changed(self) -> None:
-        rows, dataset = self._rows(), cast(RankDataset, self.dataset)
+        rows = self._rows()
+        dataset = cast(RankDataset, self.dataset)
         if rows is None or rows is not dataset._packed:
             raise RuntimeError(
                 f"the rows of this loader are gone: the dataset was set to epoch {dataset.epoch}, mini-epoch "

@@ -172,7 +172,10 @@ class DistributedSampler(Sampler[int]):
         self.rank = rank_of(rank, self.num_replicas, world="num_replicas")
         # seed + epoch must be a seed that torch takes
         self.seed = integer("seed", seed, at_least=-(2**62), below=2**62)
-        self.shuffle, self.drop_last, self.order, self.pad = bool(shuffle), bool(drop_last), order, bool(pad)
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
+        self.order = order
+        self.pad = bool(pad)
         self.epoch = 0
         self._consumed = 0
         self._rest_dealt = False
@@ -188,7 +191,9 @@ class DistributedSampler(Sampler[int]):
         rest = self.size - self._consumed
         if not self.pad:
             return max(0, -(-(rest - self.rank) // self.num_replicas))
-        return rest // self.num_replicas if self.drop_last else -(-rest // self.num_replicas)
+        if self.drop_last:
+            return rest // self.num_replicas
+        return -(-rest // self.num_replicas)
 
     @property
     def total_size(self) -> int:
@@ -200,7 +205,7 @@ class DistributedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         if self._rest_dealt:  # the rest of the interrupted epoch was for one pass only
-            self._consumed, self._rest_dealt = 0, False
+            self._forget_state()
         return self._deal(self._blocks(), (self.epoch, self._consumed))
 
     def _deal(self, blocks: Iterable[list[int]], begun_at: tuple[int, int]) -> Iterator[int]:
@@ -213,17 +218,21 @@ class DistributedSampler(Sampler[int]):
         """Return this rank's indices, a block at a time; the order is fixed now, whatever set_epoch says later."""
         if self.shuffle and self.order == "torch":
             return (block.tolist() for block in torch.split(self._share(), BLOCK))
-        permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch) if self.shuffle else None
+        permutation = None
+        if self.shuffle:
+            permutation = Permutation(max(1, self.size), seed=self.seed % 2**64, epoch=self.epoch)
         blocks = deal(permutation, range(self.num_samples), self.rank, self.num_replicas, self._consumed, self.size)
         return (block.tolist() for block in blocks)
 
     def _share(self) -> torch.Tensor:
-        order = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch))[self._consumed :]
+        order = shuffled(self.size, torch.Generator().manual_seed(self.seed + self.epoch))
+        order = order[self._consumed :]
         share = order[self.rank :: self.num_replicas][: self.num_samples]
         missing = self.num_samples - len(share)
         if missing:  # padding starts over at the head of the order, more than once if it must
             turns = torch.arange(len(share), self.num_samples)
-            share = torch.cat([share, order[(self.rank + turns * self.num_replicas) % len(order)]])
+            places = (self.rank + turns * self.num_replicas) % len(order)
+            share = torch.cat([share, order[places]])
         return share.contiguous()  # a copy of the share alone: the whole order is freed before the epoch runs
 
     def set_epoch(self, epoch: int) -> None:
@@ -233,7 +242,7 @@ class DistributedSampler(Sampler[int]):
         """
         epoch = integer("epoch", epoch, at_least=0, below=2**62)
         if epoch != self.epoch:
-            self._consumed, self._rest_dealt = 0, False
+            self._forget_state()
         self.epoch = epoch
 
     def state_dict(self, consumed: int) -> dict[str, Any]:
@@ -259,7 +268,14 @@ class DistributedSampler(Sampler[int]):
         state = check_state(self, state, self._identity(), ("epoch", "consumed"))
         epoch = integer("epoch", state["epoch"], at_least=0, below=2**62)
         consumed = integer("consumed", state["consumed"], at_least=0, below=self.size + 1)
-        self.epoch, self._consumed, self._rest_dealt = epoch, consumed, False
+        self.epoch = epoch
+        self._consumed = consumed
+        self._rest_dealt = False
+
+    def _forget_state(self) -> None:
+        """Make the next pass a whole one, whatever state was loaded."""
+        self._consumed = 0
+        self._rest_dealt = False
 
     def _identity(self) -> dict[str, Any]:
         same = {"size": self.size, "seed": self.seed, "shuffle": self.shuffle, "order": self.order}

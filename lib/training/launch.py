@@ -83,8 +83,11 @@ class RankError(RuntimeError):
 
     def __init__(self, failure: Failure, run: Run, message: str = "") -> None:
         super().__init__(message or failure.message())
-        self.rank, self.exitcode = failure.rank, failure.exitcode
-        self.error, self.traceback, self.run = failure.error, failure.traceback, run
+        self.rank = failure.rank
+        self.exitcode = failure.exitcode
+        self.error = failure.error
+        self.traceback = failure.traceback
+        self.run = run
 
 
 class RankTimeoutError(RankError, TimeoutError):
@@ -126,8 +129,14 @@ def torchrun(
         command += [os.fspath(script), *map(str, arguments)]
         logs = RankLogs(folder, show=not quiet)
         with open(logs.agent_log, "wb") as own:
-            more: Any = {"env": _environment(environment) | {MARK: folder}, "stdin": subprocess.DEVNULL, "stdout": own}
-            agent = subprocess.Popen(command, stderr=subprocess.STDOUT, start_new_session=True, **more)
+            agent = subprocess.Popen(
+                command,
+                env=_environment(environment) | {MARK: folder},
+                stdin=subprocess.DEVNULL,
+                stdout=own,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         family = _Family(agent, folder)
         try:
             in_time = _watch(agent, family, logs, began + timeout)
@@ -168,7 +177,8 @@ class _Family:
 
     def __init__(self, agent: subprocess.Popen[bytes], folder: str) -> None:
         self._psutil = import_psutil("torchrun")
-        self._agent, self._folder = agent, folder
+        self._agent = agent
+        self._folder = folder
         self._known: set[Any] = {self._psutil.Process(agent.pid)}
         self._next_call = 0.0
 
@@ -190,7 +200,7 @@ class _Family:
         # All are stopped before one is killed: whoever runs may start another while we look. Nor is the agent asked to
         # end its ranks: while it starts them, it would forget those that it has begun with.
         stopped: set[Any] = set()
-        while new := (self._known | self._children() | self._marked()) - stopped:
+        while new := self._known.union(self._children(), self._marked()) - stopped:
             self._each(new, "suspend")
             stopped |= new
             self._known |= new
@@ -205,8 +215,12 @@ class _Family:
         return set().union(*self._each(self._known, "children", recursive=True))
 
     def _marked(self) -> set[Any]:
-        everyone = self._psutil.process_iter(["environ"])
-        return {process for process in everyone if (process.info["environ"] or {}).get(MARK) == self._folder}
+        marked = set()
+        for process in self._psutil.process_iter(["environ"]):
+            environment = process.info["environ"] or {}  # None: not ours to read
+            if environment.get(MARK) == self._folder:
+                marked.add(process)
+        return marked
 
     def _each(self, processes: set[Any], what: str, **how: bool) -> list[Any]:
         """Ask something of each process and return the answers of those that are still there."""
@@ -244,11 +258,12 @@ class Failure:
         """Say it: "rank 1 ended with ValueError: …", then the traceback."""
         who = "torchrun itself" if self.rank is None else f"rank {self.rank}"
         said = f": {self.said}" if self.said else ""
-        if not self._killed:
-            how = f"ended with {self.error or f'exit code {self.exitcode}{said}'}"
-            return f"{who} {how}" + (f"\n\n{self.traceback}" if self.traceback else "")
-        crashed = self.exitcode not in (-signal.SIGKILL, -signal.SIGTERM)  # then it could still say why
-        return f"{who} was killed by {signal_name(self.exitcode)}{said if crashed else ''}"
+        if self._killed:
+            crashed = self.exitcode not in (-signal.SIGKILL, -signal.SIGTERM)  # then it could still say why
+            return f"{who} was killed by {signal_name(self.exitcode)}" + (said if crashed else "")
+        last_word = self.error or f"exit code {self.exitcode}{said}"
+        traceback = f"\n\n{self.traceback}" if self.traceback else ""
+        return f"{who} ended with {last_word}{traceback}"
 
     @property
     def _killed(self) -> bool:
@@ -276,7 +291,8 @@ class RankLogs:
     """Follow the logs that torchrun writes below a folder; `lines` is what came so far."""
 
     def __init__(self, folder: str | Path, show: bool = True) -> None:
-        self.folder, self.show = Path(folder), show
+        self.folder = Path(folder)
+        self.show = show
         self.agent_log = self.folder / "torchrun.log"
         self.lines: list[str] = []
         self._read: dict[Path, int] = {}
@@ -314,8 +330,11 @@ class RankLogs:
         if returncode < 0:  # nobody is left who could say what the ranks did
             return Failure(None, returncode)
         attempts = sorted(self.folder.glob("ranks/*/attempt_*"), key=_attempt)
-        table, forced = _TABLE.findall(text), _FORCED.findall(text)  # who minds no SIGTERM gets SIGKILL after 30 s
-        exitcodes = {int(rank): -signal.SIGTERM if pid in forced else int(code) for rank, code, pid in table}
+        # who did not mind torchrun's SIGTERM for half a minute was ended by it all the same, with SIGKILL
+        forced = _FORCED.findall(text)
+        exitcodes = {}
+        for rank_said, code, pid in _TABLE.findall(text):
+            exitcodes[int(rank_said)] = -signal.SIGTERM if pid in forced else int(code)
         failures = []
         for folder in attempts[-1].iterdir() if attempts else ():
             rank = int(folder.name)
@@ -338,7 +357,8 @@ def _last_error(folder: Path) -> tuple[str, str, str]:
     """Return the error that a rank ended with, in one line, its traceback, and the last line of stderr; "" for none."""
     log = folder / "stderr.log"
     text = _RANK_PREFIX.sub("", log.read_text("utf-8", "replace") if log.exists() else "")
-    lines, said = text.splitlines(), _last_line(text)
+    lines = text.splitlines()
+    said = _last_line(text)
     # @record of torch writes the error to a file too; there may be none, or half of one
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         message = json.loads((folder / "error.json").read_text("utf-8"))["message"]

@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic import rendezvous
@@ -30,6 +29,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from lib.measure import import_psutil
 
 HOST = "127.0.0.1"
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2): who loses its parent below this process becomes its child
 
 
 class Loopback(StaticTCPRendezvous):
@@ -49,9 +49,15 @@ class Loopback(StaticTCPRendezvous):
         """Open a store on a free port and say where it is; called for the first attempt and for each restart."""
         with socket.create_server((HOST, 0)) as server:
             port = server.getsockname()[1]
-            how: Any = {"is_master": True, "wait_for_workers": False, "master_listen_fd": server.fileno()}
-            # libuv's store takes no open socket before torch 2.7, and Windows has none
-            store = TCPStore(HOST, port, timeout=self.timeout, use_libuv=False, **how)
+            store = TCPStore(
+                HOST,
+                port,
+                is_master=True,
+                timeout=self.timeout,
+                wait_for_workers=False,
+                master_listen_fd=server.fileno(),
+                use_libuv=False,  # that store takes no open socket before torch 2.7, and Windows has none
+            )
             server.detach()  # the store closes it
         self._stores.append(store)
         info = rendezvous.RendezvousStoreInfo(HOST, port)
@@ -80,8 +86,8 @@ def _end_with(parent: int) -> None:
 if __name__ == "__main__":
     from torch.distributed.run import main
 
-    if sys.platform == "linux":  # PR_SET_CHILD_SUBREAPER: who loses its parent becomes a child of this process
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    if sys.platform == "linux":  # elsewhere, whoever has started us finds orphans by their environment
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     rendezvous.rendezvous_handler_registry.register("loopback", Loopback)
     code = 0

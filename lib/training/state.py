@@ -1,9 +1,12 @@
-"""What outlives a run whose process dies: the state that it goes on from. One file, whole or not at all, no pickle:
+"""What outlives a run whose process dies: the state that it goes on from.
 
-state.npz     model/words.weight            every tensor of the model
-              optimizer/0/exp_avg           every tensor of the optimizer, by number of parameter
-              json                          all else: where in the epoch, which step, learning rate, …; and which
-                                            integers are the bits of a type that numpy has not, as bfloat16
+It is one file, whole or not at all, and without pickle:
+
+    state.npz     model/words.weight            every tensor of the model
+                  optimizer/0/exp_avg           every tensor of the optimizer, by number of parameter
+                  json                          all else: where in the epoch, which step, learning rate, …
+
+What numpy has no numbers for, as bfloat16, is saved as integers of as many bytes, and json says which those are.
 """
 
 from __future__ import annotations
@@ -29,20 +32,24 @@ def save_state(
 ) -> None:
     """Write model, optimizer and whatever else JSON can hold. Written beside the file, then renamed onto it.
 
-    identity: by name, what must be equal where the state is loaded: seed, checksum of the data, …; also the optimizer's
-    class. Whoever is killed meanwhile leaves the old file as it was. One process may write at a time: rank 0.
+    identity: by name, what must be equal where the state is loaded: seed, checksum of the data, …; the name of the
+    optimizer's class is one more. Whoever is killed meanwhile leaves the old file as it was. One process may write at a
+    time: rank 0.
     """
     values = {f"model/{name}": tensor for name, tensor in model.state_dict().items()}
-    moments, groups = optimizer.state_dict()["state"], optimizer.state_dict()["param_groups"]
-    for number, moment in moments.items():
+    of_optimizer = optimizer.state_dict()
+    groups = of_optimizer["param_groups"]
+    for number, moment in of_optimizer["state"].items():
         values |= {f"optimizer/{number}/{name}": value for name, value in moment.items()}
-    arrays, dtypes = {}, {}
+    arrays = {}
+    dtypes = {}
     for name, value in values.items():
         tensor = torch.as_tensor(value).detach().cpu()
         try:
             arrays[name] = tensor.numpy()
-        except TypeError:
-            arrays[name] = tensor.view(getattr(torch, f"int{8 * tensor.itemsize}")).numpy()
+        except TypeError:  # numpy has no such numbers
+            same_size = getattr(torch, f"int{8 * tensor.itemsize}")
+            arrays[name] = tensor.view(same_size).numpy()
             dtypes[name] = str(tensor.dtype).removeprefix("torch.")
     identity = {"optimizer": type(optimizer).__name__, **identity}
     text = json.dumps({"format": FORMAT, "identity": identity, "groups": groups, "more": more, "dtypes": dtypes})
@@ -65,7 +72,10 @@ def load_state(
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         info = json.loads(str(arrays.pop("json")))
-        found, groups, there, more = info["format"], info["groups"], info["identity"], info["more"]
+        found = info["format"]
+        groups = info["groups"]
+        there = info["identity"]
+        more = info["more"]
         values = {name: torch.from_numpy(array) for name, array in arrays.items()}
         for name, dtype in info.get("dtypes", {}).items():
             values[name] = values[name].view(getattr(torch, dtype))
@@ -99,7 +109,8 @@ def _check(path: Path, weights: Mapping[str, torch.Tensor], model: nn.Module) ->
     def described(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
         return {name: f"has shape {tuple(tensor.shape)}, {tensor.dtype}," for name, tensor in tensors.items()}
 
-    there, here = described(weights), described(model.state_dict())
+    there = described(weights)
+    here = described(model.state_dict())
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
             raise ValueError(

@@ -48,12 +48,12 @@ save: environment-test ## run one notebook and save its outputs: NB=03, NB=all (
 	@echo "Running and saving $(or $(NB),… which one? make save NB=03, or NB=all) (up to 1 minute each)."
 	@$(PY) -m tools.save $(if $(FRESH),--fresh) $(NB)
 
-site: environment-test ## build the course as pages that need no kernel, build/site (15 minutes once, then seconds): NB=03 runs one, PDF=1, CHECK=1
+site: environment-test ## build the course as pages that need no kernel, build/site (15 minutes once, then what has changed): NB=03 runs one, PDF=1, CHECK=1
 	@echo "Building build/site (the first time each notebook is run and each figure drawn in its settings: 15 minutes)."
 	@$(PY) -m tools.site $(NB) $(if $(PDF),--pdf) $(if $(CHECK),--check)
 
-bench: environment ## print the benchmark tables (3 minutes)
-	@echo "Measuring: ours against torch's, interleaved (3 minutes; close what else is running)."
+bench: environment ## print the benchmark tables (8 minutes)
+	@echo "Measuring the benchmark tables: ours against torch's, interleaved (8 minutes; close what else is running)."
 	@$(PY) -m tests.bench
 
 lint: environment-test ## check style, types, spelling, links, workflows; change nothing (30 s)

@@ -39,6 +39,9 @@ from lib.text import table
 from tests.bench.bench_pipelines import LAYERS, MICRO_BATCHES, data, stages
 from tests.bench.common import arguments
 
+#: Seconds on a calm machine with 2 cores.
+TAKES = 45
+
 TABLES = {"GPipe": gpipe(MICRO_BATCHES, 2), "1F1B": one_f_one_b(MICRO_BATCHES, 2)}
 SIZES = {(8, 64): (20, 30), (512, 1024): (1, 40)}  # width, rows: steps a measurement, pairs
 

@@ -30,6 +30,9 @@ from lib.schedules.executor import Executor
 from lib.text import table
 from tests.bench.common import linears, peer, run_beside_a_peer
 
+#: Seconds on a calm machine with 2 cores.
+TAKES = 120
+
 MICRO_BATCHES = 8
 LAYERS = 4
 WORK = (512, 8192)  # width, rows

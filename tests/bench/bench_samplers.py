@@ -24,6 +24,9 @@ from lib.text import table
 from support import recordings
 from tests.bench.common import ROOT, arguments, in_own_process, timed
 
+#: Seconds on a calm machine with 2 cores.
+TAKES = 90
+
 SIZES = (1_000_000, 20_000_000)
 WORLD_SIZE = 8
 ROUNDS = 3

@@ -27,6 +27,9 @@ from lib.data.server_dataset import ServerDataset
 from lib.text import table
 from tests.bench.common import ROOT, arguments
 
+#: Seconds on a calm machine with 2 cores.
+TAKES = 60
+
 ROWS = 1_000_000
 BATCH = 256
 ROUNDS = 3

@@ -1,13 +1,19 @@
 """`make run`, `make test` and `make bench` report what happened, and fail when something did."""
 
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import pytest
 
+from tests import sizes
 from tests.bench import __main__ as bench
+from tests.conftest import choose_size
 from tools import run_all
 from tools import test as suite
 
@@ -77,8 +83,8 @@ def test_every_suite_and_every_notebook_is_in_a_step() -> None:
 def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd):
     folder = tmp_path / "tests" / "bench"
     folder.mkdir(parents=True)
-    (folder / "bench_good.py").write_text("def main(): print('a table')")
-    (folder / "bench_bad.py").write_text("def main(): 1 / 0")
+    (folder / "bench_good.py").write_text("TAKES = 2\ndef main(): print('a table')")
+    (folder / "bench_bad.py").write_text("TAKES = 3\ndef main(): 1 / 0")
     monkeypatch.setattr(bench, "FOLDER", folder)
     assert bench.main(["good"]) == 0
     assert "a table" in capfd.readouterr().out
@@ -86,6 +92,23 @@ def test_bench_runs_what_is_named_and_fails_with_it(tmp_path, monkeypatch, capfd
     assert "Failed: bench_bad" in capfd.readouterr().err
     assert bench.main(["unknown"]) == 2
     assert "there are: bench_bad bench_good" in capfd.readouterr().err
+
+
+def test_bench_says_first_what_each_table_takes_and_make_help_promises_their_sum() -> None:
+    paths = sorted(bench.FOLDER.glob("bench_*.py"))
+    seconds = sum(map(bench.declared, paths))
+    said = bench.head(paths)
+    assert [path.stem for path in paths if f"{path.stem:<20} {bench.declared(path):>4} s" not in said] == []
+    assert f"together             {seconds:>4} s" in said
+    makefile = (suite.ROOT / "Makefile").read_text(encoding="utf-8")
+    promised = re.findall(r"(?m)^bench:.*\((\d+) minutes\)|benchmark tables.*\((\d+) minutes;", makefile)
+    assert {int(number) for pair in promised for number in pair if number} == {math.ceil(seconds / 60)}
+
+
+def test_a_benchmark_that_does_not_say_what_it_takes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bench_silent.py").write_text("def main(): pass")
+    with pytest.raises(ValueError, match="bench_silent.py does not say what it takes"):
+        bench.declared(tmp_path / "bench_silent.py")
 
 
 def test_one_notebook_is_its_room_hygiene_cells_and_widgets() -> None:
@@ -105,32 +128,35 @@ def test_fast_leaves_out_whatever_takes_long() -> None:
     assert not {"tests/notebooks", "tests/browser", "--prove"} & set(step.arguments)
 
 
-SIZES = """
-import pytest
-from tests.sizes import size
-
-@pytest.mark.parametrize("n", range(size(suite=1, prove=3)))
-def test_sized(n): pass
-
-@pytest.mark.prove
-def test_large(): pass
-"""
-
-
-@pytest.mark.parametrize(("option", "expected"), [([], (1, 0)), (["--prove"], (4, 0))], ids=["the suite", "make prove"])
-def test_a_test_has_a_size_for_the_suite_and_one_for_prove(tmp_path: Path, option, expected) -> None:
-    (tmp_path / "test_sized.py").write_text(SIZES)
-    report = tmp_path / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"--junitxml={report}", *option, str(tmp_path)]
-    done = subprocess.run([*command, "--import-mode=importlib"], cwd=suite.ROOT, capture_output=True, text=True)
-    assert suite.counts(report)[:2] == expected, done.stdout
+def chosen(prove: bool, *items: Any) -> list[str]:
+    """Return the names of the tests that are run, of these; the others are reported as left out."""
+    left_out: list[Any] = []
+    config: Any = SimpleNamespace(
+        getoption=lambda name: prove,
+        hook=SimpleNamespace(pytest_deselected=lambda items: left_out.extend(items)),
+    )
+    kept = list(items)
+    choose_size(config, kept)
+    assert len(kept) + len(left_out) == len(items)
+    return [item.name for item in kept]
 
 
-def test_prove_leaves_out_what_the_suite_has_run_at_the_same_size(tmp_path: Path) -> None:
-    (tmp_path / "test_plain.py").write_text("def test_it(): pass")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--prove", str(tmp_path)]
-    done = subprocess.run(command, cwd=suite.ROOT, capture_output=True, text=True)
-    assert "1 deselected" in done.stdout
+def item(name: str, marked: bool = False, **module: Any) -> Any:
+    marker = object() if marked else None
+    return SimpleNamespace(name=name, get_closest_marker=lambda _: marker, module=SimpleNamespace(**module))
+
+
+def test_a_test_marked_prove_is_left_out_of_the_suite_and_prove_leaves_out_what_has_one_size() -> None:
+    items = [item("plain"), item("large", marked=True), item("sized", size=sizes.size)]
+    assert chosen(False, *items) == ["plain", "sized"]
+    assert chosen(True, *items) == ["large", "sized"]
+
+
+def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(sizes.VARIABLE, "0")
+    assert sizes.size(suite=1, prove=2) == 1
+    monkeypatch.setenv(sizes.VARIABLE, "1")
+    assert sizes.size(suite=1, prove=2) == 2
 
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:

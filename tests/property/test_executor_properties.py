@@ -41,10 +41,12 @@ def check(schedule, kinds, rows, seed, reduction):
     executor = Executor(schedule, stages)
     losses, trace = executor.run(x, target, loss_fn, reduction=reduction)
     torch.testing.assert_close(sum(losses), loss.detach())
-    assert len(losses) == schedule.micro_batches and not any(part.requires_grad for part in losses)
+    assert len(losses) == schedule.micro_batches
+    assert not any(part.requires_grad for part in losses)
     for ours, theirs in zip(nn.Sequential(*stages).parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
-    assert executor.live == schedules.live_activations(schedule) and len(trace) == len(list(schedule))
+    assert executor.live == schedules.live_activations(schedule)
+    assert len(trace) == len(list(schedule))
 
 
 KINDS = st.lists(st.sampled_from(["linear", "deep", "none", "frozen"]), min_size=16, max_size=16)

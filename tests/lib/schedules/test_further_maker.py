@@ -96,6 +96,13 @@ def pytest_with_the_toy(*arguments):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.prove
+def test_every_test_that_loops_over_makers_passes_with_it():
+    properties = ("tests/property/test_schedule_properties.py", "tests/property/test_executor_properties.py")
+    ran = pytest_with_the_toy(*LOOPING, *properties)
+    assert ran.returncode == 0, ran.stdout
+
+
 def test_every_loop_of_a_test_over_makers_has_it():
     found = pytest_with_the_toy("--collect-only", *LOOPING)
     assert found.returncode == 0, found.stdout

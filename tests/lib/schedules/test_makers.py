@@ -25,8 +25,13 @@ from lib.schedules import (
 from lib.schedules.makers import MAKERS, round_size
 from lib.schedules.table import Schedule, ScheduleError, slotted, validate
 from tests.lib.refusal import refuses
+from tests.sizes import size
 
-SIZES = list(product(range(1, 12), range(1, 6)))  # m, n
+#: m and n: fewer micro-batches than ranks, as many, more; rounds that are even and that are not.
+SIZES = size(
+    suite=list(product((1, 2, 3, 4, 5, 7, 8, 10), (1, 2, 3, 4))),
+    prove=list(product(range(1, 17), range(1, 8))),
+)
 EVERY = list(MAKERS.values())
 LOOPED = [maker for maker in EVERY if maker.looped]
 

@@ -41,7 +41,8 @@ def test_one_timeline_by_hand_and_costs_that_differ_by_op_and_stage_but_not_by_i
 
 def test_a_table_that_is_being_filled_can_be_simulated_and_one_that_cannot_run_is_refused():
     trace = simulate(table("0F0 0F1\n1F0\n."))
-    assert [span.label for span in trace] == ["0F0", "0F1", "1F0"] and trace.lanes[2] == "rank 2"
+    assert [span.label for span in trace] == ["0F0", "0F1", "1F0"]
+    assert trace.lanes[2] == "rank 2"
     assert len(simulate(table(".\n."))) == 0
     for ask in (simulate, waits_for):
         refuses(ScheduleError, "rank 0, slot 0: 0B0 needs 0F0, which the same rank does only", ask, table("0B0 0F0"))
@@ -75,27 +76,33 @@ def test_the_bubble_of_gpipe_and_1f1b(make, forward, backward):
 def test_model_parallelism_idles_in_all_but_one_the_slowest_stage_decides_and_more_stages_idle_less():
     for m, n in SIZES:
         trace = simulate(model_parallel(m, n))
-        assert trace.makespan == m * n * 3 and trace.bubble == pytest.approx((n - 1) / n)
+        assert trace.makespan == m * n * 3
+        assert trace.bubble == pytest.approx((n - 1) / n)
     m = 16
     slow = 4
     trace = simulate(one_f_one_b(m, 3), forward=(1, slow, 1), backward=(1, slow, 1))
     assert trace.makespan == 1 + m * 2 * slow + 1  # to the slow one, m times through it, and back
     assert trace.busy("rank 1") == m * 2 * slow
-    assert bubble_share(8, 4) == pytest.approx(3 / 11) and bubble_share(8, 4, 2) == pytest.approx(3 / 19)
-    assert bubble_share(5, 1) == 0 and bubble_share(1, 4) == pytest.approx(3 / 4)
+    assert bubble_share(8, 4) == pytest.approx(3 / 11)
+    assert bubble_share(8, 4, 2) == pytest.approx(3 / 19)
+    assert bubble_share(5, 1) == 0
+    assert bubble_share(1, 4) == pytest.approx(3 / 4)
     refuses(ValueError, "stages_per_rank must be at least 1, not 0", bubble_share, 8, 4, 0)
 
 
 def test_live_activations_are_m_for_gpipe_at_most_n_for_1f1b_and_end_with_the_weight_half():
     for m, n in SIZES:
-        assert live_activations(model_parallel(m, n)) == [1] * n and live_activations(gpipe(m, n)) == [m] * n
+        assert live_activations(model_parallel(m, n)) == [1] * n
+        assert live_activations(gpipe(m, n)) == [m] * n
         assert live_activations(one_f_one_b(m, n)) == [min(m, n - j) for j in range(n)]
     assert live_activations(table("0F0 0F1 0B0 0B1")) == [2]
     assert live_activations(table("0F0 0I0 0F1 0I1 0W0 0W1")) == [2]
-    assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1] and live_activations(table(".\n0F0")) == [0, 1]
+    assert live_activations(table("0F0 0I0 0W0 0F1 0I1 0W1")) == [1]
+    assert live_activations(table(".\n0F0")) == [0, 1]
     fifo = gpipe(5, 3)
     lifo = Schedule("as autograd does it", [[*fifo.actions(j)[:5], *reversed(fifo.actions(j)[5:])] for j in range(3)])
-    assert simulate(lifo).bubble == simulate(fifo).bubble and live_activations(lifo) == live_activations(fifo)
+    assert simulate(lifo).bubble == simulate(fifo).bubble
+    assert live_activations(lifo) == live_activations(fifo)
 
 
 def steady(trace, first, last, n):

@@ -23,7 +23,8 @@ def table(text, name="table"):
 def test_an_action_prints_and_is_read_as_torch_does():
     action = Action("B", 2, 13)
     assert str(action) == repr(action) == "2B13" == str(_Action.from_str("2B13"))
-    assert Action.parse(" 2B13 ") == action == ("B", 2, 13) and pickle.loads(pickle.dumps(action)) == action
+    assert Action.parse(" 2B13 ") == action == ("B", 2, 13)
+    assert pickle.loads(pickle.dumps(action)) == action
 
 
 @pytest.mark.parametrize("text", ["", "F0", "2X1", "2B", "2b1", "-1F0", "2B1 3", "2SEND_F1", "٢F1"])
@@ -33,11 +34,13 @@ def test_what_is_no_action_is_refused(text):
 
 def test_all_rows_are_as_long_as_the_longest_and_a_table_knows_its_sizes_and_where_its_stages_are():
     schedule = Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0), None], iter([]), [None] * 5])
-    assert [len(row) for row in schedule.ranks] == [3, 3, 3] and schedule.slots == 3
+    assert [len(row) for row in schedule.ranks] == [3, 3, 3]
+    assert schedule.slots == 3
     assert schedule == Schedule("x", [[Action("F", 0, 0), None, Action("B", 0, 0)], [], []])
     assert Schedule("nothing", [[None], []]).ranks == ((), ())
     schedule = table("0F0 3F1\n. 1F0 2B1")
-    assert (schedule.stages, schedule.micro_batches) == (4, 2) and schedule.rank_of == {0: 0, 3: 0, 1: 1, 2: 1}
+    assert (schedule.stages, schedule.micro_batches) == (4, 2)
+    assert schedule.rank_of == {0: 0, 3: 0, 1: 1, 2: 1}
     assert table("0F0\n0B0").rank_of == {0: 0}, "the first rank that works on it; validate refuses the second"
     assert list(map(str, schedule.actions(1))) == ["1F0", "2B1"]
     assert [(rank, str(action)) for rank, action in schedule][-1] == (1, "2B1")
@@ -87,7 +90,8 @@ def test_csv_is_a_row_a_rank_appears_whole_or_not_at_all_and_blank_lines_do_not_
     table("0F0").to_csv(path)
     monkeypatch.setattr(os, "replace", mock.Mock(side_effect=OSError("disk full")))
     refuses(OSError, "disk full", table("0F0 0B0").to_csv, path)
-    assert path.read_text() == "0F0\n" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == "0F0\n"
+    assert list(tmp_path.iterdir()) == [path], "nothing unfinished stays"
 
 
 def test_of_a_csv_of_torch_the_work_is_read_and_torch_reads_ours(tmp_path):
@@ -217,7 +221,8 @@ def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
     with pytest.raises(ScheduleError) as caught:
         validate(table(text))
     error = caught.value
-    assert str(error) == why and why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
+    assert str(error) == why
+    assert why.startswith(f"rank {error.rank}, slot {error.slot}: {error.action} needs ")
 
 
 @pytest.mark.parametrize("text, asked, why", [
@@ -233,7 +238,9 @@ def test_a_deadlock_is_told_as_the_circle_that_it_is(text, why):
 def test_how_many_there_should_be_can_be_said_and_that_more_will_come(text, asked, why):
     with pytest.raises(ValueError) as caught:
         validate(table(text), **asked)
-    assert str(caught.value).endswith(why) and isinstance(caught.value, ScheduleError) == ("must be" not in why)
+    assert str(caught.value).endswith(why)
+    about_the_question = "must be" in why
+    assert isinstance(caught.value, ScheduleError) != about_the_question
     validate(table("0F0 0B0"))
     validate(table("."), complete=False)
     validate(table("0F0 0F1\n. 1F0"), stages=2, micro_batches=4, complete=False)

@@ -7,15 +7,16 @@ import pickle
 import pytest
 import torch
 
-from lib.runtime import device as devices
 from lib.runtime.device import (
     CPUStream,
     accelerators,
+    as_cuda,
     current_stream,
     default_generator,
     default_stream,
     get_device,
     has_streams,
+    is_cuda,
     locate,
     new_stream,
     on_accelerator,
@@ -160,9 +161,9 @@ def test_only_accelerators_in_use_are_waited_for(monkeypatch):
 
 def test_torchgpipes_names_for_a_stream_of_an_accelerator_are_kept(monkeypatch):
     gpu = FakeAccelerator(monkeypatch)
-    assert devices.is_cuda(gpu.stream)
-    assert not devices.is_cuda(CPUStream)
-    assert devices.as_cuda(gpu.stream) is gpu.stream
+    assert is_cuda(gpu.stream)
+    assert not is_cuda(CPUStream)
+    assert as_cuda(gpu.stream) is gpu.stream
 
 
 def test_torch_has_what_is_asked_of_a_module():

@@ -98,7 +98,7 @@ class Guard:
                 "changed one, and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
             )
         if lent is not batch:
-            self.writes = self.writes or any(written)
+            self.writes = self.writes is True or any(written)  # who wrote once gets copies for good
             self._give_back(output, lent, batch, written)
         return output
 

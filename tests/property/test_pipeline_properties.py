@@ -102,7 +102,7 @@ def test_outputs_gradients_and_input_gradients_are_equal(model, rows, chunks, mo
 
 
 @given(models(), st.integers(1, 9), st.integers(1, 6))
-def test_eval_is_equal_too(model, rows, chunks):
+def test_in_eval_mode_outputs_are_equal_too(model, rows, chunks):
     plain, balance = model
     piped = GPipe(copy.deepcopy(plain), balance, devices=["cpu"] * len(balance), chunks=chunks).eval()
     x = torch.linspace(-2, 2, rows * 4, dtype=torch.float64).reshape(rows, 4)

@@ -72,12 +72,12 @@ def test_costs_may_be_seconds_or_many_bytes():
         ([1, 2], 1.5, "partitions must be an integer"),
     ],
 )
-def test_what_can_not_be_cut(costs, n, message):
+def test_costs_that_can_not_be_cut_are_refused_and_say_why(costs, n, message):
     refuses(ValueError, message, partition, costs, n)
 
 
 # --- by time
-def test_time_decides_and_backward_counts():
+def test_the_balance_follows_measured_time_and_backward_counts():
     model = nn.Sequential(*(sleeps(ms) for ms in (1, 1, 1, 1, 60)))  # far apart: a busy machine wakes sleepers late
     assert balance_by_time(2, model, torch.zeros(1), timeout=0.2, device="cpu") == [4, 1]
     slow = Function(lambda x: hooked(x, lambda _: time.sleep(0.02)))
@@ -104,7 +104,7 @@ def test_the_timeout_ends_it_and_gradients_must_be_gone():
 
 
 # --- by size
-def test_what_is_kept_for_backward_decides():
+def test_a_balance_by_size_follows_what_is_kept_for_backward():
     x = torch.zeros(1, 256)
     assert balance_by_size(2, nn.Sequential(*map(keeps, [1, 2, 3, 4, 5, 6])), x, device="cpu") == [4, 2]
     assert balance_by_size(2, nn.Sequential(*map(keeps, [6, 5, 4, 3, 2, 1])), x, device="cpu") == [2, 4]

@@ -75,7 +75,7 @@ def test_each_micro_batch_is_normalised_by_itself_and_the_gradients_are_those_of
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_inputs_of_other_types(dtype):
+def test_an_input_of_another_type_is_normalised_as_torch_does(dtype):
     norm, deferred = pair(nn.BatchNorm2d)
     if dtype == torch.float64:
         norm = norm.double()
@@ -218,7 +218,7 @@ def test_state_goes_both_ways_and_conversion_keeps_the_objects_and_the_mode():
         (lambda: DeferredBatchNorm(3)(torch.zeros(1, 3)), ValueError, "more than 1 value per channel"),
     ],
 )
-def test_what_can_not_be_deferred(make, error, words):
+def test_a_norm_that_can_not_be_deferred_is_refused(make, error, words):
     refuses(error, words, make)
     untracked = nn.BatchNorm1d(3, track_running_stats=False)
     assert convert_deferred_batch_norm(untracked, 4) is untracked

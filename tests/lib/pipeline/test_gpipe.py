@@ -18,7 +18,7 @@ from tests.lib.refusal import refuses
 
 
 # --- what it looks like
-def test_its_attributes():
+def test_its_arguments_are_attributes_in_their_plain_types():
     model = GPipe(mlp(3), (1, 2), devices=iter(CPU), chunks=42.0, checkpoint="always")
     assert model.balance == [1, 2]
     assert model.devices == [torch.device("cpu")] * 2

@@ -137,7 +137,7 @@ def test_to_eval_and_back_and_a_lazy_layer_are_no_change():
 
 
 @pytest.mark.parametrize("checkpoint", MODES)
-def test_functional_call_needs_never(checkpoint):
+def test_functional_call_works_with_never_and_is_refused_where_something_is_recomputed(checkpoint):
     model = gpipe(mlp(2), chunks=2, checkpoint=checkpoint)
     given = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     y = torch.func.functional_call(model, given, torch.ones(4, 3))

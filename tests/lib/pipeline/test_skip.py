@@ -166,7 +166,7 @@ def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a
 
 # --- in a pipeline
 @every_mode
-def test_the_tensor_goes_straight(checkpoint, monkeypatch):
+def test_a_skip_tensor_goes_straight_to_the_partition_that_pops_it(checkpoint, monkeypatch):
     # 5 partitions, stashed in 0 and popped in 4: one copy of the skip tensor for each micro-batch, not four.
     shapes = []
     forward = Copy.forward

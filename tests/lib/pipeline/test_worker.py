@@ -25,7 +25,8 @@ class FakeDevice:
 
 
 # --- clock
-def test_clock_cycles():  # all other sizes: tests/property/test_pipeline_properties.py
+def test_in_clock_k_run_the_pairs_whose_numbers_add_up_to_k():
+    # all other sizes: tests/property/test_pipeline_properties.py
     assert list(clock_cycles(3, 2)) == [[(0, 0)], [(1, 0), (0, 1)], [(2, 0), (1, 1)], [(2, 1)]]
 
 

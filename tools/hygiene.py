@@ -282,13 +282,18 @@ def broken(target: str, page: Page) -> list[str]:
         return [f"the link {target} is absolute"]
     if not file.exists():
         return [f"the link {target} leads nowhere"]
-    if anchor and file.suffix in {".ipynb", ".md"}:
-        text = (
-            Page.read(file).prose if file.suffix == ".ipynb" and name else page.prose if not name else file.read_text()
-        )
-        if anchor not in anchors(text):
-            return [f"the link {target} names a heading that is not there"]
+    if anchor and file.suffix in {".ipynb", ".md"} and anchor not in anchors(prose_of(file, page)):
+        return [f"the link {target} names a heading that is not there"]
     return []
+
+
+def prose_of(file: Path, page: Page) -> str:
+    """Return the Markdown of a file that a page links; of the page itself, as it is in memory."""
+    if file == page.path:
+        return page.prose
+    if file.suffix == ".ipynb":
+        return Page.read(file).prose
+    return file.read_text(encoding="utf-8")
 
 
 def anchors(text: str) -> set[str]:

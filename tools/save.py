@@ -18,6 +18,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +86,19 @@ def keep_equal_text(old: list[Any], new: list[Any], patterns: list[tuple[re.Patt
     for before, after in zip(old, new, strict=False):
         if before.output_type != after.output_type:
             continue
-        pairs = [(before, after, key) for key in ("text", "ename", "evalue", "traceback")]
+        keep_equal(before, after, ("text", "ename", "evalue", "traceback"), patterns)
         # a picture holds no address, and a pattern takes minutes for so long a word
         texts = [key for key in after.get("data", {}) if key != "image/png"]
-        pairs += [(before.get("data", {}), after.get("data", {}), key) for key in texts]
-        for source, target, key in pairs:
-            if key in source and key in target and sanitized(source[key], patterns) == sanitized(target[key], patterns):
-                target[key] = source[key]
+        keep_equal(before.get("data", {}), after.get("data", {}), texts, patterns)
+
+
+def keep_equal(source: Any, target: Any, keys: Iterable[str], patterns: list[tuple[re.Pattern[str], str]]) -> None:
+    """Put the values of `source` into `target` that are the same there as nbval compares them."""
+    for key in keys:
+        if key not in source or key not in target:
+            continue
+        if sanitized(source[key], patterns) == sanitized(target[key], patterns):
+            target[key] = source[key]
 
 
 def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
@@ -116,16 +123,9 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
             kept = kept + 1
         elif old.source == cell.source:
             keep_equal_text(old.outputs, cell.outputs, patterns)
-    notebook["metadata"] = {
-        key: value
-        for key, value in {
-            **notebook.metadata,
-            "kernelspec": KERNELSPEC,
-            "language_info": LANGUAGE,
-            "idt": {"sources": sources(notebook)},
-        }.items()
-        if key in KEPT_IN_NOTEBOOK
-    }
+    kept_of_it = {key: value for key, value in notebook.metadata.items() if key in KEPT_IN_NOTEBOOK}
+    ours = {"kernelspec": KERNELSPEC, "language_info": LANGUAGE, "idt": {"sources": sources(notebook)}}
+    notebook["metadata"] = {**kept_of_it, **ours}
     notebook["nbformat"] = 4
     notebook["nbformat_minor"] = 5
     return kept

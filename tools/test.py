@@ -41,6 +41,8 @@ COMPARE = [
 #: The folder whose sitecustomize.py every Python process of the suite runs first.
 QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
+#: These tests look at every room.
+GENERIC = ("exercises", "detectors", "given_away", "explorers")
 #: These tests of tools run notebooks.
 RUN = ("save", "export")
 
@@ -99,7 +101,7 @@ def about(names: list[str]) -> list[Step]:
     chosen = find(names)
     numbers = sorted({path.name[:2] for path in chosen})
     rooms = [room for number in numbers if (ROOT / (room := f"tests/support/n{number}")).exists()]
-    generic = ["tests/notebooks", "tests/support/test_exercises.py", "tests/support/test_explorers.py"]
+    generic = ["tests/notebooks", *(f"tests/support/test_{name}.py" for name in GENERIC)]
     asked = " or ".join(f"n{number} or {number}_" for number in numbers)
     widgets = " or ".join(f"{number}_" for number in numbers)
     return [

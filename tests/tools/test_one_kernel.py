@@ -49,9 +49,12 @@ def test_solutions_share_a_kernel_that_forgets_what_came_before_and_ends_with_th
     first = run(one, "solutions")
     notebook = run(one, "notebooks")
     second = run(one, "solutions")
-    assert first is second and first is not notebook
-    assert first.ran == [FORGET] and notebook.ran == []
-    assert first.alive and not notebook.alive
+    assert first is second
+    assert first is not notebook
+    assert first.ran == [FORGET]
+    assert notebook.ran == []
+    assert first.alive
+    assert not notebook.alive
     one.end_shared()
     assert not first.alive
 
@@ -61,4 +64,7 @@ def test_after_a_kernel_that_died_or_does_not_answer_comes_another(one, ends):
     first = run(one, "solutions")
     setattr(first, ends, ends == "stuck")
     second = run(one, "solutions")
-    assert second is not first and not first.alive and second.alive and second.ran == []
+    assert second is not first
+    assert not first.alive
+    assert second.alive
+    assert second.ran == []

@@ -28,7 +28,9 @@ def test_requirements_are_lower_bounds_with_a_reason_and_pinned_inside_their_ran
     """Lower bounds: a machine that has the packages downloads nothing."""
     for key, (requirement, reason) in requirements(name).items():
         assert [part.operator for part in requirement.specifier] == [">="], f"{requirement} in {name}"
-        assert requirement.url is None and requirement.marker is None and not requirement.extras
+        assert requirement.url is None
+        assert requirement.marker is None
+        assert not requirement.extras
         assert key in pins(), f"{requirement} of {name} has no pin in constraints.txt"
         assert requirement.specifier.contains(pins()[key]), f"{key}=={pins()[key]} is outside of {requirement}"
         assert reason, f"{name} does not say who needs {key}"
@@ -45,7 +47,9 @@ def test_the_pins_close_over_what_the_requirements_pull_in() -> None:
         seen.add(name)
         needs = [Requirement(text) for text in distribution(name).requires or []]
         waiting += [canonicalize_name(r.name) for r in needs if r.marker is None or r.marker.evaluate({"extra": ""})]
-    assert seen - pins().keys() == set() and "torch" in seen and "jupyter-client" in seen
+    assert seen - pins().keys() == set()
+    assert "torch" in seen
+    assert "jupyter-client" in seen
 
 
 @cache
@@ -94,7 +98,8 @@ def test_condas_environment_which_mybinder_builds_is_python_and_requirements_txt
     wanted = [str(requirement) for requirement, _ in requirements("requirements.txt").values()]
     assert packages == ["pytorch" + one.removeprefix("torch") if one.startswith("torch>") else one for one in wanted]
     name, version = python.split("=")  # mybinder reads "python=", and takes a Python of its own for anything else
-    assert name == "python" and SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
+    assert name == "python"
+    assert SpecifierSet(PROJECT["project"]["requires-python"]).contains(f"{version}.0")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a script for sh")
@@ -114,7 +119,8 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
     if SpecifierSet(PROJECT["project"]["requires-python"]).contains(version):
         assert result.stdout.strip() == "fakepython"
     else:
-        assert result.returncode == 1 and "make lab PYTHON=" in result.stderr
+        assert result.returncode == 1
+        assert "make lab PYTHON=" in result.stderr
 
 
 @pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")

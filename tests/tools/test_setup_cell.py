@@ -89,7 +89,8 @@ def test_a_notebook_uses_the_project_that_it_lies_in(tmp_path: Path, place: str)
 
 def test_colab_fetches_the_project_at_its_ref_once_and_goes_to_its_notebooks(tmp_path: Path) -> None:
     (colab := tmp_path / "content").mkdir()
-    clone, git = colab / "inside-distributed-training", published(project(tmp_path / "remote"), ADDRESS)
+    clone = colab / "inside-distributed-training"
+    git = published(project(tmp_path / "remote"), ADDRESS)
     found = run(colab, colab=True, **git)
     assert found == ["set up", str(clone / "notebooks"), *packages(clone)]
     assert run(colab, colab=True, GIT_ALLOW_PROTOCOL="none") == found, "nothing is fetched the second time"
@@ -159,7 +160,8 @@ def test_after_the_command_that_the_error_names_the_cell_finds_the_project(tmp_p
 
 def test_away_from_the_project_the_installed_one_is_used_and_the_cell_is_short_with_the_address(tmp_path: Path):
     for module in run(tmp_path)[-2:]:
-        assert os.path.exists(module) and not Path(module).is_relative_to(tmp_path)
+        assert os.path.exists(module)
+        assert not Path(module).is_relative_to(tmp_path)
     text = setup_cell.text(address())
     assert len(text.splitlines()) <= 24
     assert f'ref = "{address().ref}"\nrepository = "{address().repository}"\n' in text

@@ -37,7 +37,8 @@ def page(root: Path) -> hygiene.Page:
 
 
 def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_readme_follows(root: Path) -> None:
-    assert hygiene.has_the_projects_badge(page(root)) and hygiene.begins_with_the_setup_cell(page(root))
+    assert hygiene.has_the_projects_badge(page(root))
+    assert hygiene.begins_with_the_setup_cell(page(root))
     stamp.stamp(root, "someone/somewhere", "v9.9")
     assert hygiene.has_the_projects_badge(page(root)) == []
     assert hygiene.begins_with_the_setup_cell(page(root)) == []
@@ -53,7 +54,8 @@ def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_re
 
 def test_the_projects_own_readme_leads_to_its_site_and_to_mybinder() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"]({address().site})" in text and f"]({address().binder})" in text
+    assert f"]({address().site})" in text
+    assert f"]({address().binder})" in text
 
 
 def test_the_links_to_the_neighbours_follow_the_map(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,7 +311,9 @@ def use(answer: Any, exercise: Exercise, ours: Any = None) -> Any:
     """
     right = bool(exercise(*answer) if exercise.answers > 1 else exercise(answer))
     print(f"{exercise.name or exercise.what}: from here on {'yours' if right else OURS}")
-    return answer if right else exercise.reference if ours is None else ours
+    if right:
+        return answer
+    return exercise.reference if ours is None else ours
 
 
 def check_value(

@@ -56,7 +56,9 @@ def test_no_more_batches_are_under_way_than_the_queue_has_places(epoch):
     for batch in range(places, epoch["batches"]):
         assert at["started"][batch] >= at["taken"][batch - places]
     depths = [depth for _, depth in queue_depth(trace)]
-    assert depths[-1] == 0 and min(depths) == 0 and max(depths) <= places
+    assert depths[-1] == 0
+    assert min(depths) == 0
+    assert max(depths) <= places
 
 
 @given(epochs(), st.sampled_from(["step", "load"]))

@@ -16,7 +16,8 @@ ROUNDS = st.integers(1, 16)
 def test_every_permutation_is_a_bijection_with_its_inverse(n: int, seed: int, epoch: int, rounds: int) -> None:
     p = Permutation(n, seed, epoch, rounds)
     ids = p[np.arange(n)]
-    assert sorted(ids.tolist()) == list(range(n)) and (p.inverse(ids) == np.arange(n)).all()
+    assert sorted(ids.tolist()) == list(range(n))
+    assert (p.inverse(ids) == np.arange(n)).all()
 
 
 @settings(max_examples=size(suite=60, prove=600))
@@ -25,6 +26,7 @@ def test_ints_arrays_and_inverses_agree_at_any_position(data: st.DataObject, n: 
     p = Permutation(n, seed, rounds=rounds)
     positions = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=20))
     ids = p[positions].tolist()
-    assert ids == [p[i] for i in positions] and all(0 <= i < n for i in ids)
+    assert ids == [p[i] for i in positions]
+    assert all(0 <= i < n for i in ids)
     assert p.inverse(ids).tolist() == [p.inverse(i) for i in ids] == positions
     assert len(set(ids)) == len(set(positions))

@@ -69,9 +69,11 @@ def test_every_row_is_dealt_once_as_the_distributed_sampler_does(size, world, pa
     assert max(*lengths) - min(*lengths) <= 1 if parts > 1 else True, "and mini-epochs are even"
     count = Counter(row for of_rank in dealt for part in of_rank for row in part)
     if drop_last:
-        assert len(count) == size // world * world and set(count.values()) <= {1}
+        assert len(count) == size // world * world
+        assert set(count.values()) <= {1}
     else:
-        assert set(count) == set(range(size)) and count.total() - size <= world - 1
+        assert set(count) == set(range(size))
+        assert count.total() - size <= world - 1
 
 
 @given(
@@ -115,7 +117,8 @@ def test_a_stop_and_another_world_size_lose_and_double_nothing(size, worlds, par
         assert len(used) == len(count), "nothing twice"
         assert size - len(count) < max(worlds), "what cannot be dealt evenly in the end"
     else:
-        assert set(count) == set(range(size)) and len(used) - size < max(worlds)
+        assert set(count) == set(range(size))
+        assert len(used) - size < max(worlds)
 
 
 @given(size=sizes, world_size=worlds, mini_epochs=parts, drop_last=st.booleans(), data=st.data())
@@ -164,4 +167,5 @@ def test_a_changed_state_is_refused_or_deals_what_it_says(size, world_size, mini
     if drop_last:
         assert found == Counter(left[: len(left) // world_size * world_size])
     else:
-        assert set(found) >= set(left) and found.total() - len(left) < world_size
+        assert set(found) >= set(left)
+        assert found.total() - len(left) < world_size

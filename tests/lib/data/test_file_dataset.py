@@ -30,14 +30,17 @@ def test_items_are_the_rows_as_one_would_read_them_naively(path):
     with MetaFile(path) as meta:
         naive = NaiveDataset(meta).rows
         dataset = FileDataset(meta)
-        assert len(dataset) == N and list(dataset) == naive == [dataset[i] for i in range(N)]
+        assert len(dataset) == N
+        assert list(dataset) == naive == [dataset[i] for i in range(N)]
         some = [*np.random.default_rng(0).integers(-N, N, 300), -1, 0, 0, N - 1, -N]  # repeated, and from the end
         wanted = [naive[i] for i in some]
         for size in (1, 8, 9, len(some)):  # few rows and many go different ways
             assert dataset.__getitems__(some[:size]) == wanted[:size]
-        assert dataset[np.int64(-3)] == dataset[torch.tensor(-3)] == naive[-3] and dataset.__getitems__([]) == []
+        assert dataset[np.int64(-3)] == dataset[torch.tensor(-3)] == naive[-3]
+        assert dataset.__getitems__([]) == []
         dataset.transform = len
-        assert dataset[7] == len(naive[7]) and dataset.__getitems__(range(N)) == [*map(len, naive)]
+        assert dataset[7] == len(naive[7])
+        assert dataset.__getitems__(range(N)) == [*map(len, naive)]
         for wrong in (N, -N - 1):
             for asked in ([wrong], [-1] * 20 + [wrong]):
                 refuses(IndexError, f"item {wrong} is out of range: there are {N}", dataset.__getitems__, asked)
@@ -51,7 +54,8 @@ def test_a_batch_is_one_call_that_reads_close_rows_together(path, monkeypatch):
         asked = []
         monkeypatch.setattr(MetaFile, "rows", lambda self, ids: asked.append(len(ids)) or rows(self, ids))
         loader = DataLoader(Subset(dataset, range(100, 200)), batch_size=50, sampler=RandomSampler(range(100)))
-        assert sum(map(len, loader)) == 100 and asked == [50, 50]
+        assert sum(map(len, loader)) == 100
+        assert asked == [50, 50]
         if not hasattr(os, "preadv"):
             return
         reads = []
@@ -96,4 +100,6 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
 
     _, peak, naive = sizes(1_000)
     held, large_peak, large_naive = sizes(16_000)
-    assert large_naive > 12 * naive and large_peak < 1.5 * peak < large_naive / 4 and held < 10_000
+    assert large_naive > 12 * naive
+    assert large_peak < 1.5 * peak < large_naive / 4
+    assert held < 10_000

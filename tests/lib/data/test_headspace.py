@@ -32,8 +32,13 @@ class Loader:
     """A loader that takes `seconds` a batch: between the steps, or with workers beside them. Starting takes 100 s."""
 
     def __init__(self, clock, seconds, num_workers=0, length=1000, friction=0.0):
-        self.clock, self.seconds, self.num_workers, self.length = clock, seconds, num_workers, length
-        self.friction, self.opened, self.closed = friction, 0, 0
+        self.clock = clock
+        self.seconds = seconds
+        self.num_workers = num_workers
+        self.length = length
+        self.friction = friction
+        self.opened = 0
+        self.closed = 0
 
     def __iter__(self):
         self.opened += 1
@@ -77,12 +82,15 @@ def test_three_times_say_what_limits_and_how_many_workers(step, loader, workers,
     found = measured(step, loader, workers)
     assert times(found) == (step, loader, both), "neither the 100 s of a start nor anything else is in them"
     assert found.undisturbed == pytest.approx(both)
-    assert (found.limits, found.workers_needed) == (limits, needed) and found.gain == pytest.approx(gain)
+    assert (found.limits, found.workers_needed) == (limits, needed)
+    assert found.gain == pytest.approx(gain)
 
 
 def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_workers():
     found = measured(0.1, 0.08, 2, friction=0.05)
-    assert times(found) == (0.1, 0.08, 0.15) and found.limits == "sharing" and found.workers_needed == 2
+    assert times(found) == (0.1, 0.08, 0.15)
+    assert found.limits == "sharing"
+    assert found.workers_needed == 2
     assert "150 ms a batch, as in training; 100 ms if they took nothing from each other" in str(found)
     assert "more workers don't help; 1.50 times as fast at most" in str(found)
 
@@ -93,7 +101,8 @@ def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_w
 def test_ranks_of_a_node_divide_its_cores_and_each_step_takes_one(ranks, cores, fit, within_reach):
     """8 workers are asked for, each of which makes a batch in 0.8 s on a core of its own."""
     found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores)
-    assert found.workers_that_fit == fit and found.within_reach == pytest.approx(within_reach)
+    assert found.workers_that_fit == fit
+    assert found.within_reach == pytest.approx(within_reach)
 
 
 def test_what_is_printed_says_it_all_in_aligned_lines():
@@ -112,7 +121,8 @@ def test_what_is_printed_says_it_all_in_aligned_lines():
 
 # --- how it is measured
 def test_the_step_gets_kept_batches_first_then_those_of_the_loader_and_warm_up_is_not_counted():
-    clock, got = Clock(), []
+    clock = Clock()
+    got = []
 
     def step(batch):
         got.append(batch)
@@ -121,7 +131,8 @@ def test_the_step_gets_kept_batches_first_then_those_of_the_loader_and_warm_up_i
     loader = Loader(clock, 0.4, num_workers=2)
     found = headspace(loader, step, batches=5, cached=3, clock=clock)
     assert got == [0, 1, 2, 0, 1, 2, 0, *range(7)], "two to warm up, one for each worker, and five"
-    assert times(found) == (0.1, 0.4, 0.4) and (loader.opened, loader.closed) == (2, 2)
+    assert times(found) == (0.1, 0.4, 0.4)
+    assert (loader.opened, loader.closed) == (2, 2)
     assert found.cores >= 1 == found.ranks
 
 
@@ -194,15 +205,18 @@ class Slow(Dataset):
 def test_a_real_loader_is_measured_its_workers_ended_and_it_is_whole_again():
     loader = DataLoader(Slow(0.005), batch_size=2, num_workers=1, persistent_workers=True)
     found = headspace(loader, lambda batch: batch + 1, batches=10)
-    assert found.limits == "loader" and found.workers == 1
-    assert found.gain > 2 and found.workers_needed > 2, "10 ms for a batch, microseconds for a step"
+    assert found.limits == "loader"
+    assert found.workers == 1
+    assert found.gain > 2
+    assert found.workers_needed > 2, "10 ms for a batch, microseconds for a step"
     assert not multiprocessing.active_children()
     assert torch.cat([*loader]).tolist() == [*range(64)]
     loader._iterator._shutdown_workers()
 
 
 def test_a_step_that_raises_is_told_as_it_is_and_leaves_no_worker():
-    loader, seen = DataLoader(Slow(0.0), num_workers=1), []
+    loader = DataLoader(Slow(0.0), num_workers=1)
+    seen = []
 
     def step(batch):
         seen.append(batch)
@@ -210,4 +224,5 @@ def test_a_step_that_raises_is_told_as_it_is_and_leaves_no_worker():
             raise FloatingPointError("the loss is nan")
 
     refuses(FloatingPointError, "the loss is nan", headspace, loader, step, batches=5)
-    assert len(seen) == 9 and not multiprocessing.active_children()
+    assert len(seen) == 9
+    assert not multiprocessing.active_children()

@@ -43,8 +43,10 @@ def test_huge_n_goes_there_and_back_without_a_collision(n):
     positions = np.concatenate([np.arange(5000), np.arange(n - 5000, n), np.arange(5000) * (n // 5001)])
     positions = np.unique(positions)
     ids = p[positions]
-    assert len(np.unique(ids)) == len(ids) and ids.min() >= 0
-    assert n // 2 < ids.max() < n and (p.inverse(ids) == positions).all()
+    assert len(np.unique(ids)) == len(ids)
+    assert ids.min() >= 0
+    assert n // 2 < ids.max() < n
+    assert (p.inverse(ids) == positions).all()
 
 
 @pytest.mark.parametrize("n, rounds", [(1, 8), (7, 8), (1024, 8), (2048, 1), (3000, 2), (4097, 64), (70_000, 8)])
@@ -53,8 +55,10 @@ def test_iterating_yields_every_id_as_an_int_in_order_without_a_warning_about_ov
         warnings.simplefilter("error")
         p = Permutation(n, seed=2**70, epoch=2**70, rounds=rounds)
         ids = list(p)
-        assert is_bijection(p) and ids == order_of(p).tolist()
-        assert len(p) == len(ids) == n and {type(ids[0]), type(p[0]), type(p.inverse(0))} == {int}
+        assert is_bijection(p)
+        assert ids == order_of(p).tolist()
+        assert len(p) == len(ids) == n
+        assert {type(ids[0]), type(p[0]), type(p.inverse(0))} == {int}
 
 
 def test_the_order_never_changes_between_versions_and_machines():
@@ -129,10 +133,14 @@ def test_arrays_lists_tensors_and_slices_give_int64_arrays_of_their_shape():
     given = [[0, 7], [4999, 7]]
     for positions in (*(np.array(given, dtype) for dtype in ("i8", "u2", ">i4")), given, torch.tensor(given)):
         ids = p[positions]
-        assert isinstance(ids, np.ndarray) and ids.dtype == np.int64 and (ids == expected).all()
+        assert isinstance(ids, np.ndarray)
+        assert ids.dtype == np.int64
+        assert (ids == expected).all()
         assert np.array_equal(np.asarray(positions), [[0, 7], [4999, 7]]), "what was given is left alone"
-    assert p[[]].tolist() == [] and p[1::1000].tolist() == [p[1], p[1001], p[2001], p[3001], p[4001]]
-    assert p[-2:].tolist() == [p[4998], p[4999]] and p[np.array([3])].shape == (1,)
+    assert p[[]].tolist() == []
+    assert p[1::1000].tolist() == [p[1], p[1001], p[2001], p[3001], p[4001]]
+    assert p[-2:].tolist() == [p[4998], p[4999]]
+    assert p[np.array([3])].shape == (1,)
     assert p[np.int64(3)] == p[torch.tensor(3)] == p[3]
 
 
@@ -153,8 +161,10 @@ def test_equal_arguments_are_equal_survive_pickling_and_do_not_change():
     p = Permutation(5000, seed=3, epoch=4)
     p[0]
     copy = pickle.loads(pickle.dumps(p))
-    assert copy == p == Permutation(5000, 3, 4, 8) and hash(copy) == hash(p)
-    assert copy[:9].tolist() == p[:9].tolist() and p != Permutation(5000, seed=4, epoch=3)
+    assert copy == p == Permutation(5000, 3, 4, 8)
+    assert hash(copy) == hash(p)
+    assert copy[:9].tolist() == p[:9].tolist()
+    assert p != Permutation(5000, seed=4, epoch=3)
     with pytest.raises(AttributeError):
         p.n = 6
     assert repr(p) == "Permutation(n=5000, seed=3, epoch=4, rounds=8)"

@@ -1,13 +1,9 @@
-"""RankDataset: this rank's rows of this mini-epoch, nothing else; and loaders whose workers really have them."""
+"""RankDataset: this rank's rows of this mini-epoch, nothing else, in its own process and in workers."""
 
 import gc
 import json
-import multiprocessing
 import pickle
-import threading
-import time
 import tracemalloc
-import weakref
 
 import numpy as np
 import pytest
@@ -15,65 +11,15 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from lib.data.meta import MetaFile
-from lib.data.rank_dataset import NaiveDataset, RankDataset, _Ahead, mini_epoch_loaders
+from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
+from tests.lib.data.rank_rows import N, batches, dealt, note_what_runs_already, number
 from tests.lib.forks import in_fork, needs_fork
 from tests.lib.refusal import refuses
-
-N = 1000
-
-
-@pytest.fixture(scope="module")
-def meta(tmp_path_factory):
-    path = tmp_path_factory.mktemp("meta") / "captions.txt"
-    path.write_text("# image caption\n" + "".join(f'img/{i:04}.png "number {i}"\n' for i in range(N)))
-    gc.freeze()  # collecting garbage takes a moment then: what is imported is not looked at
-    with MetaFile(path) as meta:
-        yield meta
-    gc.unfreeze()
-
-
-def number(row):
-    return int(row[4:8])
-
-
-def dealt(meta, world_size, epoch=0, **arguments):
-    """What each rank gets in each mini-epoch, as numbers: [rank][mini-epoch][item]."""
-    ranks = []
-    for rank in range(world_size):
-        dataset = RankDataset(meta, world_size, rank, transform=number, **arguments)
-        dataset.set_epoch(epoch)
-        parts = []
-        for mini_epoch in range(dataset.mini_epochs):
-            dataset.load(mini_epoch)
-            parts.append([dataset[i] for i in range(len(dataset))])
-        ranks.append(parts)
-    return ranks
-
-
-def batches(loader):
-    return [row if isinstance(row, str) else int(row) for batch in loader for row in batch]
-
-
-def nothing_left_behind():
-    """Wait a little: the threads that feed a dead worker's queue end by themselves."""
-    gc.collect()
-    names = ("mini-epoch", "QueueFeeder", "Thread-")
-    deadline = time.monotonic() + 10
-    while any(t.name.startswith(names) for t in {*threading.enumerate()} - alive_before):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return not {*multiprocessing.active_children()} - alive_before
-
-
-alive_before: set[object] = set()  # threads and processes
 
 
 @pytest.fixture(autouse=True)
 def what_runs_already():
-    """Other tests of this process may have left a thread or a worker: it is not counted here."""
-    alive_before.clear()
-    alive_before.update(threading.enumerate(), multiprocessing.active_children())
+    note_what_runs_already()
 
 
 # --- dealing
@@ -82,7 +28,8 @@ def test_an_empty_file_is_an_empty_dataset(tmp_path):
     with MetaFile(tmp_path / "empty.txt") as empty:
         for order in ("feistel", "torch"):
             dataset = RankDataset(empty, 2, 1, mini_epochs=3, order=order)
-            assert len(dataset) == 0 and list(dataset) == []
+            assert len(dataset) == 0
+            assert list(dataset) == []
             assert list(mini_epoch_loaders(dataset, 0, batch_size=2)) == []
             dataset.load_state_dict(dataset.state_dict(0))
         assert list(NaiveDataset(empty)) == []
@@ -111,7 +58,8 @@ def test_items_one_by_one_in_batches_and_iterated_are_the_same(meta):
     dataset = RankDataset(meta, 3, 1, mini_epochs=2)
     one_by_one = [dataset[i] for i in range(len(dataset))]
     assert one_by_one == dataset.__getitems__(range(len(dataset))) == list(dataset)
-    assert dataset[-1] == one_by_one[-1] and dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
+    assert dataset[-1] == one_by_one[-1]
+    assert dataset[np.int64(3)] == dataset[torch.tensor(3)] == one_by_one[3]
     refuses(IndexError, f"there are {len(dataset)}", dataset.__getitem__, len(dataset))
     dataset.transform = str.upper
     assert list(dataset) == dataset.__getitems__(range(len(dataset))) == [row.upper() for row in one_by_one]
@@ -156,22 +104,26 @@ def test_old_rows_are_freed_before_new_ones_are_read(tmp_path):
         rows = dataset._packed
         dataset.meta_file.close()
         refuses(ValueError, "closed", dataset.load, 0)
-        assert dataset._packed is None and rows is not None
+        assert dataset._packed is None
+        assert rows is not None
 
 
 # --- stop and resume
 def test_after_the_resumed_epoch_the_next_one_is_whole(meta):
     dataset = RankDataset(meta, 2, 0, mini_epochs=4)
     dataset.load_state_dict(RankDataset(meta, 2, 0, mini_epochs=4).state_dict(600))
-    assert dataset.first_mini_epoch == 2 and dataset.num_samples == 200
+    assert dataset.first_mini_epoch == 2
+    assert dataset.num_samples == 200
     refuses(ValueError, r"mini-epoch 0 of epoch 0 was used before the restart.*\[2, 3\]", dataset.load, 0)
     assert sum(len(batches(loader)) for loader in mini_epoch_loaders(dataset, 0, batch_size=16)) == 200
     dataset.set_epoch(1)
-    assert dataset.first_mini_epoch == 0 and dataset.num_samples == 500
+    assert dataset.first_mini_epoch == 0
+    assert dataset.num_samples == 500
     state = dataset.state_dict(N)
     assert (state["consumed"], state["mini_epoch"]) == (N, 4), "at the end nothing is left"
     dataset.load_state_dict(state)
-    assert len(dataset) == 0 and list(mini_epoch_loaders(dataset, 1, batch_size=8)) == list(dataset) == []
+    assert len(dataset) == 0
+    assert list(mini_epoch_loaders(dataset, 1, batch_size=8)) == list(dataset) == []
     refuses(ValueError, "the next epoch: call set_epoch", dataset.load, 3)
     assert len(list(mini_epoch_loaders(dataset, 2, batch_size=8))) == 4
     state = RankDataset(meta, 2, 0, mini_epochs=4).state_dict(500)
@@ -264,206 +216,3 @@ def test_reading_in_workers_makes_no_page_of_the_rows_private(tmp_path):
         packed = private_growth(rank)
         naive = private_growth(NaiveDataset(meta))
     assert packed < 2_000_000 < naive
-
-
-# --- the loaders of an epoch
-@pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
-def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=2, transform=number)
-    for epoch in (0, 1):
-        seen = []
-        for loader in mini_epoch_loaders(dataset, epoch, batch_size=50, prefetch=prefetch, **workers):
-            seen.append(batches(loader))
-            assert batches(loader) == seen[-1], "a loader may be iterated twice"
-        assert seen == dealt(meta, 2, epoch, mini_epochs=2)[0]
-    assert nothing_left_behind()
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-def test_leaving_the_loop_early_or_by_an_error_leaves_no_worker_and_no_thread(meta, prefetch):
-    def train(transform):
-        dataset = RankDataset(meta, 2, 0, mini_epochs=3, transform=transform)
-        for loader in mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=2, prefetch=prefetch):
-            for _ in loader:
-                return
-
-    train(number)
-    assert nothing_left_behind()
-    refuses(ValueError, "invalid literal for int", train, int)
-    assert nothing_left_behind()
-
-
-def test_a_loader_ends_when_the_next_one_is_taken_and_the_epoch_must_not_change_under_the_loop(meta):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=1)
-    half_read = iter(next(loaders))
-    next(half_read)
-    assert len(multiprocessing.active_children()) == 1
-    second = next(loaders)
-    assert not multiprocessing.active_children()
-    refuses(RuntimeError, "this loader is over", next, half_read)
-    assert len(batches(second)) == len(dataset)
-    dataset.set_epoch(1)
-    refuses(RuntimeError, "set to epoch 1 while epoch 0", next, loaders)
-    for loader in list(mini_epoch_loaders(dataset, 0, batch_size=10, num_workers=1)):  # collected first, used later
-        refuses(RuntimeError, "take the next loader", iter, loader)
-    assert not multiprocessing.active_children(), "nor were workers started"
-
-
-def noted_reads(monkeypatch, broken=()):
-    """Note each reading: which mini-epoch, and whether in the main thread."""
-    read = RankDataset.read
-    reads = []
-
-    def note(self, mini_epoch, *rest):
-        reads.append((mini_epoch, threading.current_thread() is threading.main_thread()))
-        if mini_epoch in broken:
-            raise OSError("disk")
-        return read(self, mini_epoch, *rest)
-
-    monkeypatch.setattr(RankDataset, "read", note)
-    return reads
-
-
-def test_prefetch_reads_the_next_rows_while_these_are_used_and_nothing_after_the_last(meta, monkeypatch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    reads = noted_reads(monkeypatch)
-    for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)):
-        assert len(reads) == turn + 1, "not before the workers of this loader run"
-        iterator = iter(loader)
-        loader._ahead.wait()
-        assert len(reads) == min(turn + 2, 3)
-        assert len(list(iterator)) == -(-len(dataset) // 50)
-        assert len(batches(loader)) == len(dataset) and len(reads) == min(turn + 2, 3), "a second pass reads nothing"
-    assert reads == [(0, True), (1, False), (2, False)]
-    assert nothing_left_behind()
-    noted_reads(monkeypatch, broken=[1])  # an error of the thread comes with the rows that it should have read
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True)
-    assert len(batches(next(loaders))) == len(dataset)
-    refuses(OSError, "disk", next, loaders)
-    assert nothing_left_behind()
-
-
-def test_without_more_arguments_loaders_read_nothing_ahead_start_nothing_and_keep_the_order(meta, monkeypatch):
-    dataset = RankDataset(meta, 2, 0, mini_epochs=3)
-    reads = noted_reads(monkeypatch)
-    threads = {*threading.enumerate()}
-    for turn, loader in enumerate(mini_epoch_loaders(dataset, 0, batch_size=50)):
-        assert reads == [(mini_epoch, True) for mini_epoch in range(turn + 1)]
-        rows = batches(loader)
-        assert reads == [(mini_epoch, True) for mini_epoch in range(turn + 1)] and rows == list(dataset)
-        assert {*threading.enumerate()} <= threads and not multiprocessing.active_children()
-    assert turn == 2
-
-
-def test_a_second_pass_waits_for_the_thread_that_reads(meta, monkeypatch):
-    """A worker that is forked while a thread holds a lock has a copy of it that nobody will open."""
-    asked = threading.Event()
-    read = RankDataset.read
-    wait = _Ahead.wait
-    done = []
-
-    def slow(self, mini_epoch, *rest):
-        if mini_epoch == 1:
-            asked.wait(10)
-            time.sleep(0.02)  # a reading that goes on while it is waited for
-            done.append(mini_epoch)
-        return read(self, mini_epoch, *rest)
-
-    monkeypatch.setattr(RankDataset, "read", slow)
-    monkeypatch.setattr(_Ahead, "wait", lambda self: (asked.set() if self._future else None, wait(self)))
-    loaders = mini_epoch_loaders(RankDataset(meta, 2, 0, mini_epochs=2), 0, batch_size=50, prefetch=True)
-    loader = next(loaders)
-    iter(loader)
-    assert done == []
-    iter(loader)
-    assert done == [1]
-    asked.set()
-
-
-# --- rows that change under a loop
-def other_loop(dataset):
-    for loader in mini_epoch_loaders(dataset, 0, batch_size=50):
-        batches(loader)
-
-
-CHANGES = {  # and whether the loop goes on with its next loader
-    "another epoch": (lambda dataset: dataset.set_epoch(1), False),
-    "and back": (lambda dataset: (dataset.set_epoch(1), dataset.set_epoch(0)), False),
-    "and loaded": (lambda dataset: (dataset.set_epoch(1), dataset.load(0)), False),
-    "a state": (lambda dataset: dataset.load_state_dict(dataset.state_dict(100)), False),
-    "another mini-epoch": (lambda dataset: dataset.load(2), True),
-    "another loop": (other_loop, True),
-}
-
-
-@pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("change, goes_on", CHANGES.values(), ids=CHANGES)
-@pytest.mark.parametrize("after", [0, 9])
-def test_a_loader_whose_rows_are_changed_refuses_the_next_batch(meta, change, goes_on, prefetch, after):
-    """Without workers it takes its rows from the dataset, batch by batch: they would be those of another part."""
-    dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=20, prefetch=prefetch)
-    (parts,) = dealt(meta, 1, mini_epochs=3)
-    loader = next(loaders)
-    iterator = iter(loader)
-    assert [int(row) for _ in range(after) for row in next(iterator)] == parts[0][: 20 * after]
-    rows = weakref.ref(dataset.packed)
-    change(dataset)
-    assert rows() is None, "no loader keeps what the dataset has let go"
-    refuses(RuntimeError, r"rows of this loader are gone.*of its own", next, iterator)
-    refuses(RuntimeError, "rows of this loader are gone", iter, loader)
-    if goes_on:
-        assert [batches(loader) for loader in loaders] == parts[1:]
-    else:
-        refuses(RuntimeError, "while epoch 0 was dealt, or given a state: begin the loop again", next, loaders)
-
-
-@needs_fork
-def test_workers_hold_their_rows_whatever_becomes_of_the_dataset(meta):
-    dataset = RankDataset(meta, 1, 0, mini_epochs=3, transform=number)
-    loaders = mini_epoch_loaders(dataset, 0, batch_size=20, num_workers=1)
-    loader = next(loaders)
-    iterator = iter(loader)
-    other_loop(dataset)
-    dataset.set_epoch(1)
-    assert [int(row) for batch in iterator for row in batch] == dealt(meta, 1, mini_epochs=3)[0][0]
-    refuses(RuntimeError, "rows of this loader are gone", iter, loader)  # new workers would hold other rows
-    loaders.close()
-    assert nothing_left_behind()
-
-
-def test_of_a_dataset_in_one_part_a_loop_within_the_loop_is_right_they_have_the_same_rows(meta):
-    dataset = RankDataset(meta, 1, 0, transform=number)
-    rows = dealt(meta, 1)[0][0]
-    for loader in mini_epoch_loaders(dataset, 0, batch_size=500):
-        for k, batch in enumerate(loader):
-            assert [*map(int, batch)] == rows[500 * k : 500 * (k + 1)]
-            assert [batches(inner) for inner in mini_epoch_loaders(dataset, 0, batch_size=500)] == [rows]
-
-
-def test_leaving_early_stops_a_long_prefetch(tmp_path, monkeypatch):
-    from lib.data import samplers
-
-    monkeypatch.setattr(samplers, "BLOCK", 10)
-    path = tmp_path / "many.txt"
-    path.write_text("".join(f"row {i}\n" for i in range(20_000)))
-    with MetaFile(path) as meta:
-        dataset = RankDataset(meta, 1, 0, mini_epochs=2)
-        asked = []
-        ids = RankDataset.ids
-
-        def slow(self, mini_epoch):
-            for block in ids(self, mini_epoch):
-                asked.append(mini_epoch)
-                if mini_epoch == 1:
-                    time.sleep(0.01)
-                yield block
-
-        monkeypatch.setattr(RankDataset, "ids", slow)
-        for loader in mini_epoch_loaders(dataset, 0, batch_size=50, prefetch=True):
-            next(iter(loader))
-            break
-        gc.collect()
-        assert asked.count(1) < 1000

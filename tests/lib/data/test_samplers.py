@@ -34,7 +34,8 @@ def test_the_order_is_fixed_when_the_pass_begins_as_in_torch():
     ours, theirs = (kind(range(20), 2, 0) for kind in (DistributedSampler, TorchDistributedSampler))
     passes = iter(ours), iter(theirs)
     ours.set_epoch(1), theirs.set_epoch(1)
-    assert list(passes[0]) == list(passes[1]) and list(ours) == list(theirs)
+    assert list(passes[0]) == list(passes[1])
+    assert list(ours) == list(theirs)
 
 
 @pytest.mark.parametrize("order", ["torch", "feistel"])
@@ -116,7 +117,8 @@ def test_a_dataloader_follows_it_through_the_epochs(workers):
         for sampler in samplers:
             sampler.set_epoch(epoch)
         seen = [torch.cat(list(loader)).tolist() for loader in loaders]
-        assert seen == [list(sampler) for sampler in samplers] and set(sum(seen, [])) == set(range(23))
+        assert seen == [list(sampler) for sampler in samplers]
+        assert set(sum(seen, [])) == set(range(23))
         orders.append(seen)
     assert orders[0] != orders[1]
 
@@ -158,7 +160,8 @@ def test_data_without_length_is_refused_at_once(make):
 
 # --- the two simple ones
 def test_sequential_is_range_and_a_sampler_survives_pickle():
-    assert list(SequentialSampler("abc")) == [0, 1, 2] and len(SequentialSampler("abc")) == 3
+    assert list(SequentialSampler("abc")) == [0, 1, 2]
+    assert len(SequentialSampler("abc")) == 3
     sampler = DistributedSampler(range(10), 3, 1, seed=4)
     assert list(pickle.loads(pickle.dumps(sampler))) == list(sampler)
 
@@ -170,7 +173,8 @@ def test_random_under_the_global_seed_equals_torch():
             torch.manual_seed(3)
             sampler = kind(range(50))
             passes.append([list(sampler), list(sampler)])
-    assert passes[0] == passes[1] and passes[0][0] != passes[0][1]
+    assert passes[0] == passes[1]
+    assert passes[0][0] != passes[0][1]
 
 
 def test_random_with_a_seed_equals_torch_with_that_generator_pass_after_pass():

@@ -88,8 +88,10 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
             f"[rank {rank}] no newline",
             f"[rank {rank}] to stderr",
         ]
-    assert len(printed) == 8 and [line for line in run.lines if not line.startswith("[torchrun]")] == printed
-    assert run.returncode == 0 and run.seconds > 0
+    assert len(printed) == 8
+    assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
+    assert run.returncode == 0
+    assert run.seconds > 0
 
 
 @dataclass
@@ -132,9 +134,13 @@ def test_a_rank_that_raises_is_blamed_a_restart_works_and_nothing_listens_to_oth
     error = group.error
     assert str(error).startswith("rank 1 ended with ValueError: the planted error\n")
     assert (error.rank, error.exitcode, error.error) == (1, 1, "ValueError: the planted error")
-    assert "script.py" in error.traceback and str(error).endswith(error.traceback)
+    assert "script.py" in error.traceback
+    assert str(error).endswith(error.traceback)
     assert not isinstance(error, RankTimeoutError)  # it was bounded by torchrun, which ended the peer
-    assert isinstance(error.run, Run) and error.run.returncode == 1 and group.left == [] and group.printed == ""
+    assert isinstance(error.run, Run)
+    assert error.run.returncode == 1
+    assert group.left == []
+    assert group.printed == ""
     assert {line.split()[-1] for line in group.error.run.lines if "listens on" in line} == {"127.0.0.1"}
     sums = [line for line in group.error.run.lines if "sum" in line]
     assert sums == ["[rank 0] sum 2", "[rank 1] sum 2"]
@@ -148,7 +154,8 @@ def test_a_torchrun_that_is_killed_leaves_neither_ranks_nor_their_children(tmp_p
     text = CHILD + ALL_KNOWN + DETACHED + kill
     with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert caught.value.rank is None and caught.value.exitcode == -signal.SIGKILL
+    assert caught.value.rank is None
+    assert caught.value.exitcode == -signal.SIGKILL
     assert commands_that_know(tmp_path) == []
 
 
@@ -170,7 +177,8 @@ def test_when_time_is_over_even_ranks_that_ignore_sigterm_end_and_their_last_wor
     monkeypatch.setattr("lib.training.launch._watch", until_it_waits)
     with pytest.raises(RankTimeoutError, match="not done after 60 s") as caught:
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
-    assert isinstance(caught.value, TimeoutError) and caught.value.rank is None
+    assert isinstance(caught.value, TimeoutError)
+    assert caught.value.rank is None
     assert "rank 0 said last: waiting for the others; rank 1 said nothing" in str(caught.value)
     assert commands_that_know(tmp_path) == []
 

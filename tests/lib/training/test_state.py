@@ -65,11 +65,13 @@ def test_whoever_dies_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", die_half_way)
     refuses(KeyboardInterrupt, "", save_state, path, *trained(), {}, step=2)
-    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["s.npz"]
     monkeypatch.undo()
     (tmp_path / ".s.npz.unfinished").write_bytes(b"of one that was killed")
     save_state(path, *trained(), {}, step=3)
-    assert load_state(path, *trained(), {}) == {"step": 3} and [p.name for p in tmp_path.iterdir()] == ["s.npz"]
+    assert load_state(path, *trained(), {}) == {"step": 3}
+    assert [p.name for p in tmp_path.iterdir()] == ["s.npz"]
 
 
 @pytest.mark.parametrize("damage", [
@@ -98,7 +100,8 @@ def test_a_file_that_is_no_state_is_refused_and_nothing_is_changed(tmp_path, dam
     model, optimizer = trained(steps=1)
     before = weights(model)
     refuses(ValueError, "s.npz .*remove it to begin anew", load_state, path, model, optimizer, {})
-    assert equal(weights(model), before) and not (tmp_path / "exploded").exists()
+    assert equal(weights(model), before)
+    assert not (tmp_path / "exploded").exists()
 
 
 def half(optimizer_of=torch.optim.Adam, steps=2):

@@ -43,6 +43,8 @@ QUICK = ROOT / "tools" / "quick"
 SLOWEST = 10
 #: These tests look at every room.
 GENERIC = ("exercises", "detectors", "given_away", "explorers")
+#: The step that needs a browser.
+WIDGETS = "widgets in a browser"
 #: These tests of tools run notebooks.
 RUN = ("save", "export")
 
@@ -80,7 +82,7 @@ def everything() -> list[Step]:
     return [
         Step("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
         cells(notebooks()),
-        Step("widgets in a browser", ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
+        Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
     ]
 
 
@@ -92,8 +94,11 @@ def fast() -> list[Step]:
 
 
 def prove() -> list[Step]:
-    """Return the step of `make prove`."""
-    return [Step("full sizes", [*units(), *BOTH_CORES, "--prove"], 60)]
+    """Return the steps of `make prove`."""
+    return [
+        Step("full sizes", [*units(), *BOTH_CORES, "--prove"], 60),
+        Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal", "--prove"], 40),
+    ]
 
 
 def about(names: list[str]) -> list[Step]:
@@ -108,7 +113,7 @@ def about(names: list[str]) -> list[Step]:
         Step("room", [*rooms, *BOTH_CORES], 10),
         Step("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10),
         cells(chosen),
-        Step("widgets in a browser", ["tests/browser/test_widgets.py", "-k", widgets], 40),
+        Step(WIDGETS, ["tests/browser/test_widgets.py", "-k", widgets], 40),
     ]
 
 
@@ -198,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
             start = time.monotonic()
             report = Path(folder, f"{number}.xml")
             reports.append(report)
-            if step.name == "widgets in a browser":
+            if step.name == WIDGETS:
                 get_browser()
             code = run(step, report)
             codes.append(code)

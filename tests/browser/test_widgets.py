@@ -1,8 +1,9 @@
 """Every control of every interactive figure, moved in a real JupyterLab: the figure follows and no cell shows an error.
 
-Two notebooks run whole, as a reader runs them; of the others the set-up cell and what their figures need (needed.py),
-because strict nbval runs every cell of them anyway. A solution holds no interactive figure; one that did would be tried
-like any notebook. What the browser showed lies in tests/browser/screenshots afterwards; git ignores it.
+One notebook runs whole, as a reader runs it (two in `make prove`); of the others the set-up cell and what their figures
+need (needed.py), because strict nbval runs every cell of them anyway. A solution holds no interactive figure; one that
+did would be tried like any notebook. What the browser showed lies in tests/browser/screenshots afterwards; git ignores
+it.
 """
 
 from collections.abc import Callable, Set
@@ -13,10 +14,12 @@ import pytest
 
 from tests.browser.conftest import SCREENSHOTS
 from tests.browser.needed import LIVES, SHOWS, shows, with_needed_cells_only
+from tests.sizes import size
 from tools.lab import Notebook, Server
 from tools.project import ROOT, notebooks
 
-WHOLE = ("11_backward_order", "13_cuda_streams")  # the quickest: what others measure is measured by nbval
+#: The quickest: what others measure is measured by nbval.
+WHOLE = size(suite=("13_cuda_streams",), prove=("11_backward_order", "13_cuda_streams"))
 assert {path.stem for path in notebooks()} >= {*WHOLE}
 
 

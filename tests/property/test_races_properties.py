@@ -66,7 +66,7 @@ def conflict(a, b):
     return any(x.meets(y) for x, y in pairs + [(x, y) for x in a.reads for y in b.writes])
 
 
-@settings(max_examples=size(suite=500, prove=5_000))
+@settings(max_examples=size(suite=200, prove=5_000))
 @given(programs)
 def test_two_launches_race_exactly_if_some_run_has_both_in_progress(program):
     together = at_the_same_time(program)

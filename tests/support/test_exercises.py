@@ -6,6 +6,7 @@ import pytest
 
 from support.checks import Guess, Tried
 from tests.rooms import GUESSES
+from tests.sizes import size
 
 
 @pytest.mark.parametrize("name", GUESSES)
@@ -33,11 +34,14 @@ def test_a_guess_is_only_commented_on_and_none_is_told_nothing(name):
     assert f" = {truth}" not in missing.message
 
 
+ROUND_NUMBERS = size(suite=[k / 4 for k in range(0, 400, 9)], prove=[k / 4 for k in range(405)])
+
+
 @pytest.mark.parametrize("name", GUESSES)
 def test_a_comment_on_a_number_is_said_to_its_end(name):
     told = GUESSES[name].tried.known
     quick = replace(GUESSES[name], truth=lambda *known, **named: 1.0)
     famous = GUESSES[name].said
-    for number in (*famous, *range(101), *(k / 4 for k in range(400))):
+    for number in (*famous, *ROUND_NUMBERS):
         message = quick(number, *told).message.replace(", …]", "]")  # a list that goes on is not cut off
         assert "…" not in message

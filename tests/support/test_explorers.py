@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from lib.show.explore import Control, Explorer, explore, switch, whole
 from lib.show.style import alt_text, describe, new_figure
 from tests.browser.needed import needed, shows, statements
 from tests.pictures import corners
+from tests.sizes import size
 from tools.project import ROOT
 
-FRAMES = 5  # of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot
+#: Frames of one explorer: its start, each control one step on, the lowest and the highest ends, and others by lot.
+FRAMES = size(suite=5, prove=60)
 WIDEST = 9.6  # inches of a figure
 SMALLEST = 9  # points of a text
 
@@ -50,7 +53,13 @@ def code_of(path: Path) -> list[str]:
     return [statement for cell in code for statement in statements(cell)]
 
 
-def all_shown() -> Iterator[Shown]:
+@cache
+def all_shown() -> tuple[Shown, ...]:
+    """Return every call of `explore` in the notebooks."""
+    return tuple(_shown())
+
+
+def _shown() -> Iterator[Shown]:
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         code = code_of(path)
         for k, statement in enumerate(code):
@@ -99,7 +108,7 @@ def complaints(explorer: Explorer) -> Iterator[str]:
             yield f"{values}: this control changes nothing"
 
 
-@pytest.mark.parametrize("shown", list(all_shown()), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
+@pytest.mark.parametrize("shown", all_shown(), ids=lambda shown: f"{shown.number} {shown.call.split(',')[0]}")
 def test_an_explorer_draws_its_start_and_corners_and_each_control_is_seen_and_told(shown: Shown) -> None:
     explorer = shown.build()
     known = FAULTS.get(f"{shown.number} {getattr(explorer.draw, '__name__', '')}")
@@ -137,4 +146,4 @@ def test_each_fault_of_an_explorer_is_found(what: str) -> None:
 def test_every_call_is_found() -> None:
     code = {path.name[:2]: code_of(path) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
     calls = [call for each in code.values() for call in shows("\n".join(each))]
-    assert len(list(all_shown())) == len(calls) > 0
+    assert len(all_shown()) == len(calls) > 0

@@ -161,9 +161,10 @@ def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.Monk
 
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:
-    (step,) = suite.prove()
-    assert "--prove" in step.arguments
-    assert set(suite.units()) <= set(step.arguments)
+    first, widgets = suite.prove()
+    assert "--prove" in first.arguments
+    assert set(suite.units()) <= set(first.arguments)
+    assert {"tests/browser", "--prove"} <= set(widgets.arguments)
 
 
 def test_the_slowest_tests_of_all_steps_are_named(tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ def legal_table(chance: random.Random, ranks: int, most: int = 4) -> Schedule:
             ready.append(Action("F", s + 1, i))
         if op == "I":
             ready.append(Action("W", s, i))
-        back = s if op == "F" and s + 1 == stages else s - 1 if op in "BI" else -1
+        back = -1  # the stage that can go back now
+        if op == "F" and s + 1 == stages:
+            back = s
+        elif op in "BI":
+            back = s - 1
         if back >= 0:
             ready.append(Action("I" if split[back, i] else "B", back, i))
     return Schedule("random", rows)

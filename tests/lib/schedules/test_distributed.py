@@ -5,6 +5,7 @@ kill. Before they end they write down what they saw, and the tests below read it
 """
 
 import json
+import pickle
 import signal
 import time
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed import pipelining
 
 from lib import schedules as tables
 from lib.schedules import Schedule
@@ -28,27 +30,33 @@ pytestmark = pytest.mark.ranks
 AT_RANDOM = size(suite=60, prove=300)
 
 RUNTIME = "_PipelineScheduleRuntime"  # of torch: it does any table
-ENGINES = {name: maker.torch_class or RUNTIME for name, maker in MAKERS.items() if maker.flushes}
+
+
+def engine_of(maker):
+    """Name the class that does a maker's table: the one that its entry names, if this torch has it."""
+    if maker.torch_class is not None and hasattr(pipelining, maker.torch_class):
+        return maker.torch_class
+    return RUNTIME
+
+
+ENGINES = {name: engine_of(maker) for name, maker in MAKERS.items() if maker.flushes}
 ENGINES["by hand"] = RUNTIME
 
-TABLE = """
-from lib import schedules as tables
-from lib.schedules import Schedule
-from lib.schedules.makers import MAKERS
+#: The micro-batches in pairs; the second of a pair has the first loss.
+BY_HAND = """
+    0F0 0F1 0F2 0F3  0I0 0I1 0W1 0W0 0B3 0B2
+    1F1 1F0 1B0 1B1  1F3 1F2 1B3 1B2"""
 
-def table(name):
-    if name == "by hand":  # the micro-batches in pairs; the second of a pair has the first loss
-        return Schedule.from_text("pairs", '''
-            0F0 0F1 0F2 0F3  0I0 0I1 0W1 0W0 0B3 0B2
-            1F1 1F0 1B0 1B1  1F3 1F2 1B3 1B2''')
+
+def table(name: str) -> Schedule:
+    if name == "by hand":
+        return Schedule.from_text("pairs", BY_HAND)
     maker = MAKERS[name]
     return maker.table(max(4, maker.fewest(2)), 2, 2)
-"""
 
-RANKS = (
-    TABLE
-    + """
-import copy, json, os, random, signal, sys, time
+
+RANKS = """
+import copy, json, os, pickle, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -56,9 +64,14 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.functional import mse_loss
+from lib import schedules as tables
+from lib.schedules import Schedule
 from lib.schedules.distributed import DistributedPipeline
 from lib.timeline import Recorder
 from tests.lib.schedules.random_tables import can_run, damaged, legal_table
+
+TABLES = pickle.loads((Path(sys.argv[1]) / "tables.pickle").read_bytes())  # by name
+table = TABLES.__getitem__
 
 def build():
     with torch.random.fork_rng(devices=[]):
@@ -245,7 +258,6 @@ def norm(run, x, y):
 
 main()
 """
-)
 
 
 @dataclass
@@ -258,6 +270,7 @@ class Launch:
 
 def launch(folder: Path, ranks: int, makers: tuple[str, ...], how: str) -> Launch:
     (folder / "script.py").write_text(RANKS)
+    (folder / "tables.pickle").write_bytes(pickle.dumps({name: table(name) for name in ENGINES}))
     arguments = (folder, ",".join(makers), how, AT_RANDOM)
     with pytest.raises(RankError) as caught:
         torchrun(folder / "script.py", *arguments, ranks=ranks, timeout=150, quiet=True)
@@ -279,12 +292,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Launch:
 def four(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     """Two replicas of such a pipeline. In the end rank 3 is killed in mid-schedule."""
     return launch(tmp_path_factory.mktemp("four"), 4, tuple(ENGINES)[:-1], "kill")
-
-
-def table(maker: str) -> Schedule:
-    names: dict[str, Any] = {}
-    exec(TABLE, names)
-    return names["table"](maker)  # type: ignore[no-any-return]
 
 
 def trace(run: Launch, maker: str) -> Trace:

@@ -31,5 +31,4 @@ KNOWN = [
     ("n13.check_prefetch", "raises a bare number", "your code raised KeyError: 7"),
     ("n13.check_streamed", "raises a bare number", "your code raised KeyError: 7"),
     ("n14.check_split", "raises a bare number", "your code raised KeyError: 7."),
-    ("n15.check_average", "raises a bare number", "your code raised KeyError: 7."),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,23 +32,28 @@ class Finding(Exception):
 
 
 class InCaseError(Exception):
-    """An exception of the reader's code, with the case in which it was raised."""
+    """An exception of the reader's code, with the case in which it was raised, and what it means there."""
 
-    def __init__(self, case: str, error: BaseException) -> None:
+    def __init__(self, case: str, error: BaseException, meaning: str = "") -> None:
         super().__init__(case)
         self.case = case
         self.error = error
+        self.meaning = meaning
 
 
 @contextmanager
-def in_case(case: str) -> Iterator[None]:
-    """Note of whatever is raised inside in which case it was; the innermost case counts."""
+def in_case(case: str, meanings: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Note of whatever is raised inside in which case it was; the innermost case counts.
+
+    meanings: words of an exception's text, and a sentence that is said behind it.
+    """
     try:
         yield
     except (Finding, InCaseError):
         raise
     except (Exception, SystemExit) as error:
-        raise InCaseError(case, error) from error
+        meaning = next((why for words, why in (meanings or {}).items() if words in str(error)), "")
+        raise InCaseError(case, error, meaning) from error
 
 
 def named(error: BaseException) -> str:
@@ -75,7 +80,7 @@ def told_of(error: BaseException) -> str:
     if isinstance(error, Finding):
         return str(error)
     if isinstance(error, InCaseError):
-        return f"{error.case}: {told_of(error.error)}"
+        return " ".join(filter(None, [f"{error.case}: {told_of(error.error)}", error.meaning]))
     where = place(error)
     said = named(error)
     if where:

@@ -30,5 +30,4 @@ KNOWN = [
     ("n13.check_prefetch", "gives a number", "your code raised TypeError: 'int' object is not iterable"),
     ("n13.check_prefetch", "raises a bare number", "your code raised KeyError: 7"),
     ("n13.check_streamed", "raises a bare number", "your code raised KeyError: 7"),
-    ("n14.check_split", "raises a bare number", "your code raised KeyError: 7."),
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import torch
 
 from lib import schedules
 from lib.schedules import gpipe, live_activations, simulate, waits_for, zbv, zero_bubble_h1
+from support.kit.mistakes import edited
 from support.n14 import checks as n14
 from support.n14 import solved
 from support.n14.figures import with_warm_up
@@ -112,7 +113,7 @@ def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_see
         ("cannot be called", "append(add_to_weight)", "append(add_to_weight())"),
         ("is None at first", "part if weight.grad is None else weight.grad + part", "weight.grad + part"),
     ):
-        assert said in n14.check_split(n14._but(solved.SplitLinear, (old, new))).message
+        assert said in n14.check_split(edited(solved.SplitLinear, (old, new))).message
     assert "100: fewer are enough" in n14.check_forwards_ahead(lambda **case: 100).message
 
 

@@ -1,0 +1,168 @@
+"""How a backward in two halves is tried: by values, by matrix products, and by what stays alive in between.
+
+    F   forward            I   the input's gradient            W   the weights' gradient, from `later`
+
+Two micro-batches: both F's, both I's, then the W of the later one first, so that each must know its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from support.kit.raised import in_case
+
+ROWS = 5
+INPUTS = 4
+OUTPUTS = 3
+#: Floating point operations of one matrix product of this size.
+PRODUCT = 2 * ROWS * INPUTS * OUTPUTS
+
+
+def fault_of_split(answer: Any) -> str:
+    """Say what is wrong with a layer whose backward is cut in two, "" if nothing."""
+    _products(lambda: torch.ones(2, 2).mm)  # the first count in a process imports much, and keeps it
+    gc.disable()  # so that new objects stay in the youngest generation, where `_alive` counts
+    try:
+        trial = _Trial(answer)
+        return (
+            trial.fault_of_forward_and_input()
+            or trial.fault_between()
+            or trial.fault_of_weights()
+            or trial.fault_one_by_one()
+            or trial.fault_at_the_end()
+        )
+    finally:
+        gc.enable()
+
+
+def _products(work: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what `work` returns, and how many matrix products it has cost."""
+    with FlopCounterMode(display=False) as counter:
+        result = work()
+    return result, counter.get_total_flops() / PRODUCT
+
+
+def _alive() -> int:
+    """Return the bytes of the tensors made since gc was disabled, and a few older ones, each storage once."""
+    found = [one for one in gc.get_objects(generation=0) if type(one) in (Tensor, nn.Parameter)]
+    kept = [one.untyped_storage() for one in found if one.layout == torch.strided]
+    return sum({each.data_ptr(): each.nbytes() for each in kept}.values())
+
+
+class _Trial:
+    """Two micro-batches through one layer; each method goes on where the one before has stopped."""
+
+    def __init__(self, answer: Any) -> None:
+        draw = torch.Generator().manual_seed(0)
+        self.answer = answer
+        self.weight = torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_()
+        self.xs = [torch.randn(ROWS, INPUTS, generator=draw).requires_grad_() for _ in range(2)]
+        self.gradients = [torch.randn(ROWS, OUTPUTS, generator=draw) for _ in range(2)]
+        self.later: list[list[Any]] = [[], []]
+        self.outputs: list[weakref.ref[Tensor]] = []
+        self.before = _alive()
+
+    def fault_of_forward_and_input(self) -> str:
+        """F and I of both; the outputs are let go of at the end."""
+        with in_case("in forward"):
+            ys = [
+                self.answer.apply(x, self.weight, owed) for x, owed in zip(self.xs, self.later, strict=True)
+            ]
+        for x, y in zip(self.xs, ys, strict=True):
+            if not isinstance(y, Tensor):
+                return f"forward returned {y}, expected a tensor."
+            if y.shape != (ROWS, OUTPUTS) or not torch.allclose(y, x @ self.weight.T):
+                return f"forward doesn't return x @ weight.T, of shape {(ROWS, OUTPUTS)}."
+        more = _alive() - self.before - sum(y.nbytes for y in ys)
+        if more > 0:
+            return f"after F {more} bytes are kept beside x and y: W needs no copy, only x and the gradient."
+        self.outputs = [weakref.ref(y) for y in ys]
+        for k, y in enumerate(ys):
+            fault = self.fault_of_input(k, y)
+            if fault:
+                return fault
+        return ""
+
+    def fault_of_input(self, k: int, y: Tensor) -> str:
+        """I of micro-batch k."""
+        gradient = self.gradients[k]
+        backward = partial(torch.autograd.grad, y, self.xs[k], gradient, allow_unused=True)
+        with in_case("in I (backward)"):
+            (found,), cost = _products(backward)
+        if found is None:
+            return "backward returned None for x: the stage before waits for that gradient."
+        if found.shape != self.xs[k].shape or not torch.allclose(found, gradient @ self.weight):
+            return "the gradient of x is wrong: if y = x Wᵀ, it is gradient @ weight."
+        owed = self.later[k]
+        if len(owed) != 1:
+            return (
+                f"after I there are {len(owed)} functions in `later`, expected 1: the W of this micro-batch."
+            )
+        if not callable(owed[0]):
+            return "what is in `later` cannot be called: append the function itself, don't call it."
+        if cost > 1.5:
+            return f"I costs {cost:g} matrix products, expected 1: that of the weights has to wait."
+        if self.weight.grad is not None:
+            return "after I `weight.grad` is there already: that is for W to compute."
+        return ""
+
+    def fault_between(self) -> str:
+        """Between I and W x and the gradient are all that is kept."""
+        if any(output() is not None for output in self.outputs):
+            return "after I the output is still alive: W needs x and the gradient only, so keep nothing else."
+        more = _alive() - self.before
+        if more > 0:
+            return f"between I and W {more} bytes are kept beside x and the gradient."
+        return ""
+
+    def fault_of_weights(self) -> str:
+        """W of both, the later micro-batch first."""
+        total = torch.zeros_like(self.weight)
+        for k in (1, 0):
+            first = self.weight.grad is None
+            unset = {"NoneType": "`weight.grad` is None at first: then set it, and add only later."}
+            with in_case("in W (what I put into `later`)", unset if first else {}):
+                _, cost = _products(self.later[k].pop())
+            total += self.gradients[k].T @ self.xs[k].detach()
+            found = self.weight.grad
+            if found is None:
+                return "after W `weight.grad` is None."
+            if found.requires_grad:
+                return "after W `weight.grad` has a graph of its own, which keeps x alive."
+            if not torch.allclose(found, total):
+                which = "of the first W" if k == 1 else "of two micro-batches (they add up)"
+                return f"the gradient of the weights {which} is not autograd's."
+            if cost > 1.5:
+                return f"W costs {cost:g} matrix products, expected 1."
+        return ""
+
+    def fault_one_by_one(self) -> str:
+        """F, I and W of one micro-batch, then of the next: before, both F's came first."""
+        self.weight.grad = None
+        for x, gradient in zip(self.xs, self.gradients, strict=True):
+            waiting: list[Any] = []
+            with in_case("in the order F0 I0 W0 F1 I1 W1"):
+                torch.autograd.grad(self.answer.apply(x, self.weight, waiting), x, gradient)
+                waiting.pop()()
+        total = sum(g.T @ x.detach() for g, x in zip(self.gradients, self.xs, strict=True))
+        found: Tensor | None = self.weight.grad
+        if found is None or not torch.allclose(found, torch.as_tensor(total)):
+            return "in the order F0 I0 W0 F1 I1 W1 the gradients of the two micro-batches don't add up."
+        return ""
+
+    def fault_at_the_end(self) -> str:
+        """Nobody keeps x."""
+        inputs = [weakref.ref(x) for x in self.xs]
+        self.xs.clear()
+        gc.collect(0)
+        if any(x() is not None for x in inputs):
+            return "x is still alive when I and W are done: somebody keeps it."
+        return ""

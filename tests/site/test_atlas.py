@@ -71,12 +71,6 @@ def test_a_sample_is_small_and_has_the_start(sample):
     assert all(CONTROLS[name].value in kept for name, kept in stops.items())
 
 
-def test_two_pictures_with_the_same_words_are_noticed():
-    explorer = explore(lambda count: describe(draw(count), "bars"), count=whole(1, 2, 1, "n"))
-    with pytest.raises(ValueError, match="another picture with the same words: {'count': 2}"):
-        atlas.frames_of(explorer, atlas.stops_of(explorer), processes=1)
-
-
 def test_a_setting_that_the_text_names_is_a_stop_however_thinned_the_slider_is():
     explorer = explore(draw, **{**CONTROLS, "count": whole(1, 500, 37, "bars")})
     assert 123 not in atlas.stops_of(explorer, limit=40)["count"]

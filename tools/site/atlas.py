@@ -35,8 +35,6 @@ Stops = dict[str, tuple[Any, ...]]
 LIMIT = 400
 REST = "all of them in the notebook"
 PROCESSES = 2
-#: Of so many frames whose words were told before, one is drawn all the same.
-CHECKED = 20
 
 #: Text as paths needs no font on the reader's machine; without the salt and with dates, no two files would be equal.
 SVG: Any = {**STYLE, "svg.fonttype": "path", "svg.hashsalt": "atlas"}
@@ -121,43 +119,24 @@ def settings_of(stops: Stops) -> list[dict[str, Any]]:
 
 
 _drawing: list[Explorer] = []  # what the processes draw: it reaches them by fork, which pickles nothing
-_told: dict[str, str] = {}  # the pictures that this process has made for the explorer in hand, by their words
-_repeated = [0]  # how many frames of it had the words of another one
 
 
 def drawn(values: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Draw a frame of the explorer in hand: its SVG, its words, its width.
-
-    Frames with the same words are the same picture (tests/support/test_explorers.py holds every figure to it), and most
-    of a frame's time goes into its SVG: so only one in CHECKED of them is made to see whether it is.
-    """
+    """Draw a frame of the explorer in hand: its SVG, its words, its width."""
     figure = _drawing[-1].draw(**values)
-    words = alt_text(figure)
-    if words not in _told:
-        _told[words] = svg(figure)
-        return _told[words], words, shown_size(figure)[0]
-    _repeated[0] += 1
-    if _repeated[0] % CHECKED == 1 and svg(figure) != _told[words]:
-        raise ValueError(f"another picture with the same words: {values}: {words}")
-    return _told[words], words, shown_size(figure)[0]
+    return svg(figure), alt_text(figure), shown_size(figure)[0]
 
 
 def frames_of(explorer: Explorer, stops: Stops, processes: int = PROCESSES) -> Atlas:
-    """Return an atlas with a frame for all combinations of stops.
-
-    Raises what `draw` raises, and ValueError where two different pictures have the same words.
-    """
+    """Return an atlas with a frame for all combinations of stops. Raises what `draw` raises."""
     atlas = Atlas()
     settings = settings_of(stops)
     _drawing.append(explorer)
-    _told.clear()
-    _repeated[0] = 0
     try:
         for values, (text, words, width) in zip(settings, _all_drawn(settings, processes), strict=True):
             atlas.add(repr(values), cut(text), words, width)
     finally:
         _drawing.pop()
-        _told.clear()
     return atlas
 
 

@@ -28,7 +28,7 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "requirements-test.txt"]}
 
 
-def fingerprint(kind: str) -> str:
+def environment_hash(kind: str) -> str:
     """Return a hash of every file that decides what belongs in the environment of this kind ("lab" or "test")."""
     digest = hashlib.sha256()
     for name in [*REQUIREMENTS[kind], "constraints.txt", "pyproject.toml", "tools/nbconvert_config.py"]:
@@ -108,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--test", action="store_const", const="test", default="lab", dest="kind")
     kind = parser.parse_args().kind
-    wanted = fingerprint(kind)
+    wanted = environment_hash(kind)
     works = python_works()
     if works and read_stamp().get(kind) == wanted:
         return
@@ -128,7 +128,7 @@ def main() -> None:
     install(uv, "--no-deps", "-e", ".")
     set_up_jupyter()
     kinds = ["lab", "test"] if kind == "test" else ["lab"]
-    STAMP.write_text(json.dumps({name: fingerprint(name) for name in kinds}))
+    STAMP.write_text(json.dumps({name: environment_hash(name) for name in kinds}))
     print(f".venv is ready ({time.monotonic() - start:.0f} s).", flush=True)
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tools.lab_control import Control
+from tools.lab_control import LiveControl
 from tools.project import ROOT
 
 if TYPE_CHECKING:
@@ -313,12 +313,12 @@ class Notebook:
             box.screenshot(path=files[-1])
         return files
 
-    def explorers(self) -> list[Explorer]:
+    def explorers(self) -> list[LiveExplorer]:
         """Return every interactive figure of the notebook, from top to bottom."""
-        return [Explorer(box) for box in self.page.locator(".idt-explore").all()]
+        return [LiveExplorer(box) for box in self.page.locator(".idt-explore").all()]
 
 
-class Explorer:
+class LiveExplorer:
     """One interactive figure (`lib.show.explore`): its frame and its controls."""
 
     def __init__(self, box: Locator) -> None:
@@ -342,7 +342,7 @@ class Explorer:
             return name === 'alt' || !value ? value : `${value.length} ${sum}`; }"""
         return str(self.box.evaluate(ask, name))
 
-    def controls(self) -> list[Control]:
+    def controls(self) -> list[LiveControl]:
         """Return every control; raises AssertionError where the figure has none, or one that is not known here."""
         selectors = {
             "slider": ".noUi-handle",
@@ -351,7 +351,7 @@ class Explorer:
             "buttons": ".widget-toggle-buttons",
         }
         found = [
-            Control(kind, element, self._label(element))
+            LiveControl(kind, element, self._label(element))
             for kind, selector in selectors.items()
             for element in self.box.locator(selector).all()
         ]
@@ -401,11 +401,11 @@ class Explorer:
                 complaints += [f"{name}: {fault}" for fault in [control.readout_is_wrong()] if fault]
                 complaints += [] if self.alt() else [f"{name}: no alt text after the move"]
                 if number == 1:
-                    self.photograph(folder / f"{prefix}-{control.kind}-{slug(control.label)}.png")
+                    self.photograph(folder / f"{prefix}-{control.kind}-{file_part(control.label)}.png")
                 control.restore(value)
                 self.wait_for_return(first, seconds)
             except AssertionError as error:
-                self.photograph(folder / f"{prefix}-{number}-{control.kind}-{slug(control.label)}-FAULT.png")
+                self.photograph(folder / f"{prefix}-{number}-{control.kind}-{file_part(control.label)}-FAULT.png")
                 complaints.append(f"{name}: {error}")
         return complaints
 
@@ -415,6 +415,6 @@ class Explorer:
         self.box.screenshot(path=file)
 
 
-def slug(text: str) -> str:
+def file_part(text: str) -> str:
     """Return a label as part of a file's name."""
     return re.sub(r"\W+", "_", text).strip("_")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Control:
+class LiveControl:
     """One control of an interactive figure: a slider's handle, a dropdown, a checkbox or a row of buttons."""
 
     kind: str

@@ -11,7 +11,7 @@ import html
 from typing import Any
 
 
-def describe(notebook: Any, resources: Any) -> tuple[Any, Any]:
+def show_alt_texts(notebook: Any, resources: Any) -> tuple[Any, Any]:
     """Show each picture that has an alt text as HTML, the kind of output that the template prefers."""
     for output in [output for cell in notebook.cells for output in cell.get("outputs", [])]:
         data = output.get("data", {})
@@ -24,4 +24,4 @@ def describe(notebook: Any, resources: Any) -> tuple[Any, Any]:
 
 
 if "get_config" in globals():  # this file is read as settings
-    globals()["get_config"]().HTMLExporter.preprocessors = [describe]
+    globals()["get_config"]().HTMLExporter.preprocessors = [show_alt_texts]

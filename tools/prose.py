@@ -29,7 +29,7 @@ PASSED_OVER = {"data", "__pycache__", "screenshots", "recorded", "goldens", ".ip
 OUTSIDE = re.compile(r"https?://[^\s\"'`<>()\[\]{}\\]+")
 
 
-def files(root: Path = ROOT) -> list[Path]:
+def written_files(root: Path = ROOT) -> list[Path]:
     """Return every file of text that the project has written."""
     found = [path for path in root.iterdir() if path.is_file()]
     for folder in FOLDERS:
@@ -38,9 +38,9 @@ def files(root: Path = ROOT) -> list[Path]:
     return sorted(path for path in ours if path.suffix in WRITTEN or path.name in NAMES)
 
 
-def texts(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
+def written_texts(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Yield each file with its text; of a notebook all that was written into its cells."""
-    for path in files(root):
+    for path in written_files(root):
         if path.suffix == ".ipynb":
             page = Page.read(path, root)
             cells = sorted([*page.cells("markdown"), *page.cells("code")], key=lambda cell: cell[0])
@@ -52,7 +52,7 @@ def texts(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
 def misspelled(root: Path = ROOT) -> list[str]:
     """Return "file:line: wrong ==> right" for each known misspelling; in a notebook lines of its cells are counted."""
     with tempfile.TemporaryDirectory(prefix="idt-prose-") as folder:
-        for path, text in texts(root):
+        for path, text in written_texts(root):
             copy = Path(folder, path.relative_to(root))
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(text, encoding="utf-8")
@@ -66,7 +66,7 @@ def misspelled(root: Path = ROOT) -> list[str]:
 def wrong_links(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the links and pictures of Markdown files and of notebooks."""
     pages = [Page.read(path, root) for path in notebooks(root)]
-    for path in files(root):
+    for path in written_files(root):
         if path.suffix == ".md":
             cell = {"cell_type": "markdown", "source": path.read_text(encoding="utf-8")}
             pages.append(Page(path, {"cells": [cell]}, root))
@@ -81,7 +81,7 @@ def wrong_links(root: Path = ROOT) -> list[str]:
 def outside(root: Path = ROOT) -> dict[str, list[str]]:
     """Return each address outside of the project with the files that name it."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path, text in texts(root):
+    for path, text in written_texts(root):
         if not {"tests", "tools"} & set(path.relative_to(root).parts):  # their addresses are samples and patterns
             for address in OUTSIDE.findall(text):
                 found[address.rstrip(".,;:!")].add(path.relative_to(root).as_posix())

@@ -35,7 +35,7 @@ BEGIN = "<!-- notebooks: made by `make readme` -->"
 END = "<!-- /notebooks -->"
 
 
-def table(root: Path = ROOT) -> str:
+def notebook_table(root: Path = ROOT) -> str:
     """Return the table of notebooks in Markdown, with the seconds that were recordings."""
     record = recordings.load("seconds")
     lines = ["| Notebook | You will | CPU seconds | Needs |", "|---|---|---|---|"]
@@ -69,7 +69,7 @@ def with_table(text: str, rows: str) -> str:
     return f"{before}{BEGIN}\n{rows}\n{END}{rest.split(END)[1]}"
 
 
-def frame(micro_batches: int, partitions: int) -> Image:
+def readme_frame(micro_batches: int, partitions: int) -> Image:
     """Draw the explorer at one setting, with its sliders."""
     from PIL import Image
 
@@ -83,11 +83,11 @@ def frame(micro_batches: int, partitions: int) -> Image:
     return with_sliders(figure, BUBBLE_CONTROLS, dict(zip(BUBBLE_CONTROLS, (micro_batches, partitions), strict=True)))
 
 
-def picture() -> bytes:
+def moving_picture() -> bytes:
     """Return README's picture, a GIF that moves."""
     from PIL import Image
 
-    frames = [frame(*settings) for settings in DRIVEN]
+    frames = [readme_frame(*settings) for settings in DRIVEN]
     # One palette for all, or every frame would bring its own, and greys would flicker.
     both = Image.new("RGB", (WIDE, 2 * frames[0].height))
     both.paste(frames[0])
@@ -150,9 +150,9 @@ def main() -> int:
     """Write the picture and README."""
     readme = ROOT / "README.md"
     (ROOT / PICTURE).parent.mkdir(exist_ok=True)
-    (ROOT / PICTURE).write_bytes(picture())
+    (ROOT / PICTURE).write_bytes(moving_picture())
     text = readme.read_text(encoding="utf-8")
-    readme.write_text(with_table(with_picture(text, description()), table()), encoding="utf-8")
+    readme.write_text(with_table(with_picture(text, description()), notebook_table()), encoding="utf-8")
     print("README.md and its picture are made anew.")
     return 0
 

@@ -46,7 +46,8 @@ def main() -> int:
     print(f"{'all ' + str(len(rows)):<44} {sum(seconds for _, seconds, _ in rows):6.1f} s")
     if options.record and all(verdict != "FAILED" for *_, verdict in rows):
         chapters = {name: round(seconds, 1) for name, seconds, _ in rows if "/" not in name}
-        print(f"recorded in {recordings.save('seconds', {'seconds': chapters}, command='make run RECORD=1').name}")
+        file = recordings.save_recording("seconds", {"seconds": chapters}, command="make run RECORD=1")
+        print(f"recorded in {file.name}")
     return 0 if all(verdict == "ok" for *_, verdict in rows) else 1
 
 

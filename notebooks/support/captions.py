@@ -92,7 +92,7 @@ def list_row_bytes(row_bytes: float) -> float:
     return math.ceil((STR_HEADER + letters) / ROUNDED_TO) * ROUNDED_TO + POINTER
 
 
-def predict(
+def predict_holding(
     way: Way, *, rows: int, row_bytes: float, world_size: int = 1, workers: int = 0, mini_epochs: int = 1
 ) -> Holding:
     """Return who holds the rows when every worker has read enough. Raises ValueError for an unknown way."""

@@ -73,7 +73,7 @@ def _write_into(folder: Path) -> None:
         (folder / name).write_text(f"{HEADER}\n{''.join(part)}", encoding="utf-8")
 
 
-def read_rows(meta_file: str | Path) -> list[str]:
+def rows_of_file(meta_file: str | Path) -> list[str]:
     """Return the rows of a small meta file: no header lines (they start with #), no blank lines."""
     lines = Path(meta_file).read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]
@@ -125,7 +125,7 @@ class Digits(Dataset[tuple[Any, int]]):
             raise FileNotFoundError(
                 f"no digits in {self.folder}; call write_digits({str(self.folder)!r}) first"
             )
-        self.rows = [parse_row(row) for row in read_rows(self.folder / f"{split}.txt")]
+        self.rows = [parse_row(row) for row in rows_of_file(self.folder / f"{split}.txt")]
         self.transform = transform
 
     def __len__(self) -> int:

@@ -51,7 +51,7 @@ class World(Waits):
     def __init__(self, size: int) -> None:
         super().__init__(everybody=lambda: self.size - len(self._ended))
         self.size = integer("world_size", size, at_least=1)
-        self.messages: dict[tuple[int, int], deque[Message]] = {}
+        self.messages: dict[tuple[int, int], deque[InTransit]] = {}
         self.calls: list[dict[int, tuple[str, Any, Tensor]]] = []
         self.sent: Counter[int] = Counter()
         self.posted: list[tuple[int, int]] = []
@@ -71,7 +71,7 @@ class World(Waits):
         return ", ".join(waiting + [f"rank {rank} has ended" for rank in sorted(self._ended)])
 
 
-class Message:
+class InTransit:
     """A tensor on its way: read when it is received, as a real one may be until `wait()` has returned."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -197,7 +197,7 @@ class Imitation:
     def _send(self, tensor: Tensor, dst: int, what: str) -> Handle:
         self._peer(dst)
         world = self.world
-        message = Message(tensor.detach())
+        message = InTransit(tensor.detach())
         with world.changed:
             world.messages.setdefault((self._rank, dst), deque()).append(message)
             world.sent[self._rank] += tensor.numel()

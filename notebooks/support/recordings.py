@@ -86,7 +86,7 @@ def load(name: str) -> Record:
     )
 
 
-def save(name: str, data: Record, *, command: str, folder: Path | None = None, **more: str) -> Path:
+def save_recording(name: str, data: Record, *, command: str, folder: Path | None = None, **more: str) -> Path:
     """Write a recording with the provenance of this process, whole or not at all, and return its file.
 
     command: what a reader types to measure again. more: further provenance, such as gpu="…". Raises ValueError
@@ -119,7 +119,7 @@ def provenance(record: Mapping[str, Any]) -> str:
     return lines.format(on=on, **origin)
 
 
-def check(record: Record, recording: Recording) -> None:
+def check_recording(record: Record, recording: Recording) -> None:
     """Raise ValueError unless a recording has a whole provenance, was made by its command, and has its data."""
     name = recording.name
     more = (recording.package,) if recording.package else ("gpu", "driver", "cuda")
@@ -202,7 +202,7 @@ def as_trace(rows: Iterable[Sequence[Any]], lanes: Iterable[str]) -> Trace:
     return Trace((Span(*row) for row in rows), lanes)
 
 
-def make(name: str) -> Path:
+def make_recording(name: str) -> Path:
     """Measure in this process, however long it takes, and write the recording."""
     recording = _KNOWN[name]
     module, _, function = recording.measures.partition(":")
@@ -210,7 +210,7 @@ def make(name: str) -> Path:
     needed: Any = {"gpu": torch.cuda.get_device_name()}
     if recording.package:
         needed = {recording.package: version(recording.package)}
-    return save(name, data, command=recording.command, **needed)
+    return save_recording(name, data, command=recording.command, **needed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -254,7 +254,11 @@ def _make_apart(recording: Recording, limit: float) -> tuple[bool, str]:
     """Make it in a process of its own; return as _state does."""
     if limit <= 0:
         return False, "not tried: no time was left"
-    command = [sys.executable, "-c", f"from {MODULE} import make; make({recording.name!r})"]
+    command = [
+        sys.executable,
+        "-c",
+        f"from {MODULE} import make_recording; make_recording({recording.name!r})",
+    ]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=limit, cwd=_REPOSITORY, env=_environment()
@@ -274,7 +278,7 @@ def _state(recording: Recording) -> tuple[bool, str]:
     """Return whether it is recorded, and when and on what, or what is wrong."""
     try:
         record = load(recording.name)
-        check(record, recording)
+        check_recording(record, recording)
     except FileNotFoundError:
         return False, "no recording yet"
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Print every benchmark table: `make bench`, or `python -m tests.bench samplers` for those whose name contains a word.
 
-A benchmark is a module bench_*.py in this folder with a function main() that prints its table, and TAKES: its seconds
+A benchmark is a module bench_*.py of this folder with a function main() that prints its table, and TAKES: its seconds
 on a calm machine with 2 cores. Each runs in a process of its own, so that one's memory is not counted for another. What
 all of them take together stands in the Makefile (tests/tools/test_run.py holds it to their sum).
 """

@@ -59,7 +59,7 @@ def main() -> None:
             "results": results,
             "comparison": {what: [asdict(row) for row in table] for what, table in tables.items()},
         }
-        print(recordings.save(NAME, record, command="python -m tests.bench.accuracy --record"))
+        print(recordings.save_recording(NAME, record, command="python -m tests.bench.accuracy --record"))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def main() -> None:
     if options.record:
         data = {"world_size": WORLD_SIZE, "rounds": ROUNDS, "samplers": samplers, "permutation": permutation}
         command = "python -m tests.bench.bench_samplers --record"
-        print(f"Recorded in {recordings.save('samplers_cpu', data, command=command).relative_to(ROOT)}")
+        print(f"Recorded in {recordings.save_recording('samplers_cpu', data, command=command).relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -211,7 +211,8 @@ def main(given: list[str]) -> int:
         print(f"kept: {folder}", file=sys.stderr) if options.keep else shutil.rmtree(folder)
     print(as_text(result))
     if options.record:
-        print(f"recorded: {recordings.save('headline', result, command='python -m tests.bench.headline --record')}")
+        file = recordings.save_recording("headline", result, command="python -m tests.bench.headline --record")
+        print(f"recorded: {file}")
     return 0
 
 

@@ -167,7 +167,9 @@ def test_the_answer_is_seen_after_the_guess_and_remembered(tmp_path: Path, offli
     data = {"name": "guess_held", **guesses.exported(GUESSES["n08.guess_held"], 8, 4)}
     memory = "remember: (kind, id, value) => { kept[kind + id] = value; }, recall: (kind, id) => kept[kind + id]"
     memory = f"<script>const kept = {{}}; window.course = {{{memory}}};</script>"
-    offline.goto(write(tmp_path / "page.html", memory, guesses.fragment(data, "guess-08-x-0"), scripts=("guess.js",)))
+    offline.goto(
+        write(tmp_path / "page.html", memory, guesses.prediction_fragment(data, "guess-08-x-0"), scripts=("guess.js",))
+    )
     field = offline.get_by_role("textbox", name="Your guess: what rank 0 has to hold")
     answer = offline.locator(".guess-answer")
     assert answer.inner_text() == "" and "4 activations" not in offline.locator("body").inner_text()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import write
-from tools.lab import Explorer, Notebook, Server
+from tools.lab import LiveExplorer, Notebook, Server
 
 DRAW = """
 import ipywidgets
@@ -58,7 +58,7 @@ def test_planted_faults_are_noticed(server: Server, open_notebook: Callable[[Pat
 
 
 def test_a_figure_that_fails_between_two_looks_has_not_changed() -> None:
-    class Failing(Explorer):
+    class Failing(LiveExplorer):
         """The picture is there at the first look and gone, with an error in its place, at every later one."""
 
         looks = 0

@@ -24,7 +24,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def test_everything_on_the_small_site_works_without_a_network(site: Site, browser: Browser):
-    report = check.check(site.folder, browser)
+    report = check.check_site(site.folder, browser)
     assert report.faults == []
     tried = {name: report.counts[name] for name in ("pages", "explorers", "controls", "predictions", "solutions")}
     assert tried == {"pages": 4, "explorers": 1, "controls": 2, "predictions": 1, "solutions": 1}
@@ -48,7 +48,7 @@ def test_every_planted_fault_is_found(site: Site, browser: Browser, tmp_path: Pa
     shutil.copytree(site.folder, folder)
     page = folder / "01_other.html"
     page.write_text(page.read_text("utf-8").replace("</article>", f"{''.join(FAULTS.values())}</article>"), "utf-8")
-    check.files(folder, report)
+    check.check_files(folder, report)
     check.look(browser, folder, [page.name], report)
     assert {found.partition(":")[0].partition(",")[0] for found in report.faults} == {page.name}
     assert [fault for fault in FAULTS if not any(fault in found for found in report.faults)] == []
@@ -107,11 +107,11 @@ def test_on_paper_hints_are_open_solutions_and_controls_away(site: Site, browser
 
 
 def test_the_pdf_holds_all_pages_and_leads_inside_itself(site: Site, browser: Browser):
-    whole = pdf.joined(site)
+    whole = pdf.whole_site(site)
     assert "<script" not in whole and whole.count('<article id="') == 3
     reader = check.Reader()
     reader.feed(whole)
     assert max(reader.ids.values()) == 1
     assert [link for link in reader.links if link.startswith("#") and link[1:] not in reader.ids] == []
     assert "#01_other--a-second-idea" in reader.links
-    assert pdf.make(site, browser).read_bytes().startswith(b"%PDF") and not (site.folder / "print.html").exists()
+    assert pdf.make_pdf(site, browser).read_bytes().startswith(b"%PDF") and not (site.folder / "print.html").exists()

@@ -277,13 +277,13 @@ def test_torchs_own_sanitizer_finds_the_missing_waits_and_nothing_else(planted):
 
 
 def test_a_recording_made_here_is_whole(tmp_path, monkeypatch):
-    saved = recordings.save
-    monkeypatch.setattr(recordings, "save", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
-    recordings.make("chunk_speed_gpu")
+    saved = recordings.save_recording
+    monkeypatch.setattr(recordings, "save_recording", lambda *a, **k: saved(*a, **k, folder=tmp_path / "recorded"))
+    recordings.make_recording("chunk_speed_gpu")
     monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.chdir(tmp_path)
     known = {recording.name: recording for recording in recordings.RECORDINGS}
-    recordings.check(recordings.load("chunk_speed_gpu"), known["chunk_speed_gpu"])
+    recordings.check_recording(recordings.load("chunk_speed_gpu"), known["chunk_speed_gpu"])
 
 
 def test_the_prefetcher_of_exercise_3_runs_on_a_real_gpu():

@@ -13,7 +13,7 @@ from tests.site import small
 from tools.project import ROOT
 from tools.site import check, frame, index, text
 from tools.site.build import STATIC, Site, build, stored
-from tools.site.check import Report, files
+from tools.site.check import Report, check_files
 from tools.site.links import Links
 from tools.site.page import Page, Pictures, Writer
 from tools.site.run import Executed
@@ -151,7 +151,7 @@ def test_every_ink_has_a_contrast_of_4_5_on_every_paper(dark: bool):
 
 
 def test_the_search_knows_every_section_and_every_term(site: Site):
-    rows = check.sections(site.folder)
+    rows = check.searched_sections(site.folder)
     assert ["00_small.html", "one-idea--its-name", "00 · Small", "One idea & its name"] in [row[:4] for row in rows]
     assert ["glossary.html", "rank-r", "Glossary", "rank r", "a process (01) 进程"] in rows
     assert any("Begin with one." in row[4] for row in rows)
@@ -169,6 +169,6 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     """From stored outputs: formulas convert, exercises have solutions, no link is dead."""
     report = Report()
     made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
-    files(made.folder, report)
+    check_files(made.folder, report)
     assert report.faults == []
     assert report.counts["pages"] == len(COURSE) + 2 and all(page.exercises for page in made.pages[:-1])

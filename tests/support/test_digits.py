@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from support import digits
-from support.digits import Digits, decode_image, digit_of, parse_row, read_rows, write_digits
+from support.digits import Digits, decode_image, digit_of, parse_row, rows_of_file, write_digits
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 def test_the_meta_file_reads_like_an_image_caption_set_and_writing_again_changes_nothing(folder):
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
-    train, test, everything = (read_rows(folder / f"{name}.txt") for name in ("train", "test", "meta"))
+    train, test, everything = (rows_of_file(folder / f"{name}.txt") for name in ("train", "test", "meta"))
     assert (len(train), len(test)) == (1437, 360) and train + test == everything
     assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
@@ -80,4 +80,4 @@ def test_a_row_is_a_file_name_and_a_quoted_caption_that_names_its_digit(tmp_path
     with pytest.raises(ValueError, match="handwritten eleven"):
         digit_of("a handwritten eleven")
     (tmp_path / "meta.txt").write_text('#filename label\n\nimg/1.png "a one"\n   \n')
-    assert read_rows(tmp_path / "meta.txt") == ['img/1.png "a one"'], "header and blank lines are no rows"
+    assert rows_of_file(tmp_path / "meta.txt") == ['img/1.png "a one"'], "header and blank lines are no rows"

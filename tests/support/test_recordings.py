@@ -42,7 +42,7 @@ def save(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def save(data, command="python -m probe", **more):
-        return recordings.save("probe", data, command=command, folder=tmp_path / "recorded", **more)
+        return recordings.save_recording("probe", data, command=command, folder=tmp_path / "recorded", **more)
 
     return save
 
@@ -132,7 +132,7 @@ def test_no_two_have_one_name_or_one_function():
 def test_every_file_has_a_whole_provenance_and_its_data(name):
     assert recordings.provenance(recordings.load(name))
     if name in EVERY:
-        recordings.check(recordings.load(name), EVERY[name])
+        recordings.check_recording(recordings.load(name), EVERY[name])
 
 
 def good(recording, **change):
@@ -144,8 +144,8 @@ def good(recording, **change):
 def test_a_whole_recording_passes_and_each_gap_is_named():
     recording = PROBES["probe_0"]
     theirs = EVERY["torchgpipe_order"]
-    recordings.check(good(recording), recording)
-    recordings.check(good(theirs, torchgpipe="0.0.7", gpu=""), theirs)  # a package instead of a GPU
+    recordings.check_recording(good(recording), recording)
+    recordings.check_recording(good(theirs, torchgpipe="0.0.7", gpu=""), theirs)  # a package instead of a GPU
     faults = [(good(recording, **{name: " "}), f"lacks {name}") for name in GPU_PROVENANCE]
     faults += [(good(recording, gpu=5), "lacks gpu"), (good(recording, command="by hand"), "record it again")]
     for key in ("rows",):
@@ -153,17 +153,17 @@ def test_a_whole_recording_passes_and_each_gap_is_named():
         faults.append((good(recording) | {key: "text"}, f"{key} of probe_0 is a str"))
     for record, says in [*faults, ({}, "provenance")]:
         with pytest.raises(ValueError, match=says):
-            recordings.check(record, recording)
+            recordings.check_recording(record, recording)
     with pytest.raises(ValueError, match="lacks torchgpipe"):
-        recordings.check(good(theirs), theirs)
+        recordings.check_recording(good(theirs), theirs)
 
 
 def test_a_recording_is_made_by_its_function_with_gpu_driver_and_cuda(tmp_path, monkeypatch, probes):
     monkeypatch.setattr(recordings, "_REPOSITORY", tmp_path)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "some GPU")
     monkeypatch.setattr("support.chunk_speed.gpu_speed", lambda: {"rows": [1]})
-    record = json.loads(recordings.make("probe_0").read_text())
-    recordings.check(record, PROBES["probe_0"])
+    record = json.loads(recordings.make_recording("probe_0").read_text())
+    recordings.check_recording(record, PROBES["probe_0"])
     assert record["rows"] == [1] and record["provenance"]["gpu"] == "some GPU"
 
 

@@ -105,7 +105,7 @@ class _File(ast.NodeVisitor):
         name = ast.unparse(node.func)
         if name == "monkeypatch.setattr" and len(node.args) == 3:
             self._replaced(node)
-        if name in ("recordings.make", "recordings.load") and isinstance(node.args[0], ast.Constant):
+        if name in ("recordings.make_recording", "recordings.load") and isinstance(node.args[0], ast.Constant):
             recording = node.args[0].value
             if recording not in {known.name for known in RECORDINGS}:
                 self.note(node, f"there is no recording {recording}")

@@ -20,7 +20,7 @@ def test_every_name_that_a_gpu_test_uses_exists(path):
         ("from lib.nowhere import run", "there is no module lib.nowhere"),
         ("from lib.runtime.device import streams", "lib.runtime.device has no streams"),
         ("import lib.runtime.streams", "there is no module lib.runtime.streams"),
-        ("recordings.make('preprocess')", "there is no recording preprocess"),
+        ("recordings.make_recording('preprocess')", "there is no recording preprocess"),
         ("recordings.load('preprocess')", "there is no recording preprocess"),
         ("recordings.nothing", "recordings has no nothing"),
         ("GPipe.nothing", "GPipe has no nothing"),
@@ -41,8 +41,8 @@ def test_a_name_that_is_gone_is_found(line, sentence):
     [
         "def test(recordings):\n    recordings.nothing()",  # an argument hides what was imported
         "model = GPipe(layers, [1], chunks=2)\nmodel.nothing",  # an object's own: unknown without running it
-        "recordings.make(name)",
-        "recordings.make('chunk_speed_gpu')",
+        "recordings.make_recording(name)",
+        "recordings.make_recording('chunk_speed_gpu')",
         "torch.cuda.Stream.wait_event = None",
     ],
 )

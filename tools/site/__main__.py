@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         from tools.site import pdf
 
         with lab.browser() as browser:
-            file = pdf.make(site, browser)
+            file = pdf.make_pdf(site, browser)
         print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
     if options.check:
         from tools.site import check

@@ -83,7 +83,7 @@ class Reader(HTMLParser):
         self.styles += re.findall(r"url\(([^)]*)\)", found.get("style", ""))
 
 
-def read(folder: Path) -> dict[str, Reader]:
+def read_pages(folder: Path) -> dict[str, Reader]:
     """Read all pages of a site."""
     found = {}
     for file in sorted(folder.glob("*.html")):
@@ -92,9 +92,9 @@ def read(folder: Path) -> dict[str, Reader]:
     return found
 
 
-def files(folder: Path, report: Report) -> None:
+def check_files(folder: Path, report: Report) -> None:
     """Try all that can be seen without a browser."""
-    pages = read(folder)
+    pages = read_pages(folder)
     for name, page in pages.items():
         report.counts["pages"] += 1
         report.counts["pictures"] += page.tags["img"]
@@ -108,7 +108,7 @@ def files(folder: Path, report: Report) -> None:
                 faults.append(f"the file {source} is not there")
         for link in page.links:
             report.counts["links"] += 1
-            faults += broken(link, name, folder, pages)
+            faults += broken_link(link, name, folder, pages)
         report.faults += [f"{name}: {fault}" for fault in faults]
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".pdf")
     report.counts["MB"] = math.ceil(size / 1e6)
@@ -118,7 +118,7 @@ def files(folder: Path, report: Report) -> None:
         report.faults += [f"{sheet.name}: {word} fetches something" for word in outside]
 
 
-def broken(link: str, name: str, folder: Path, pages: dict[str, Reader]) -> list[str]:
+def broken_link(link: str, name: str, folder: Path, pages: dict[str, Reader]) -> list[str]:
     """Return what is wrong with a link on page `name`; one that leads outside is only looked at."""
     if re.match(r"[a-z][a-z0-9+.-]*:", link):
         return (
@@ -248,7 +248,7 @@ OFFERED = """(target) => [...document.querySelectorAll("#found a")]
 
 def searches(browser: Browser, folder: Path, report: Report) -> None:
     """Look for the title of every section of every page: the search must offer it."""
-    rows = sections(folder)
+    rows = searched_sections(folder)
     with opened(browser, report) as page:
         page.goto((folder / "index.html").resolve().as_uri())
         page.locator("#search").focus()
@@ -267,14 +267,14 @@ def searches(browser: Browser, folder: Path, report: Report) -> None:
             report.counts["searches"] += 1
 
 
-def sections(folder: Path) -> list[list[str]]:
+def searched_sections(folder: Path) -> list[list[str]]:
     """Return what the search knows."""
     script = (folder / "static" / "sections.js").read_text(encoding="utf-8")
     rows: list[list[str]] = json.loads(script[script.index("(") + 1 : script.rindex(")")])
     return rows
 
 
-def memory(browser: Browser, folder: Path, names: Iterable[str], report: Report) -> None:
+def check_memory(browser: Browser, folder: Path, names: Iterable[str], report: Report) -> None:
     """Guess, open the solutions, mark the exercises: the index must count them, save them, and forget them."""
     with opened(browser, report) as page:
         guessed = done = 0
@@ -312,10 +312,10 @@ def memory(browser: Browser, folder: Path, names: Iterable[str], report: Report)
             report.faults.append("index.html: what was done is not forgotten")
 
 
-def check(folder: Path, browser: Browser) -> Report:
+def check_site(folder: Path, browser: Browser) -> Report:
     """Try everything on the site in a folder."""
     report = Report()
-    files(folder, report)
+    check_files(folder, report)
     names = sorted(file.name for file in folder.glob("*.html"))
     look(browser, folder, names, report)
     with opened(browser, report) as page:
@@ -323,7 +323,7 @@ def check(folder: Path, browser: Browser) -> Report:
             page.goto((folder / name).resolve().as_uri())
             explorers(page, report)
     searches(browser, folder, report)
-    memory(browser, folder, [name for name in names if name[:1].isdigit()], report)
+    check_memory(browser, folder, [name for name in names if name[:1].isdigit()], report)
     return report
 
 
@@ -331,7 +331,7 @@ def report(site: Site) -> int:
     """Try a whole site and print what came out; return the exit code."""
     start = time.monotonic()
     with lab.browser() as browser:
-        found = check(site.folder, browser)
+        found = check_site(site.folder, browser)
     print(found.said())
     print(f"checked in {time.monotonic() - start:.0f} s", flush=True)
     return 1 if found.faults else 0

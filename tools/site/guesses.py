@@ -105,7 +105,7 @@ def exported(function: Any, *known: Any, **named: Any) -> dict[str, Any]:
         }
 
 
-def fragment(prediction: Mapping[str, Any], name: str) -> str:
+def prediction_fragment(prediction: Mapping[str, Any], name: str) -> str:
     """Return the HTML that guess.js turns into a prediction. name: under which the guess is remembered."""
     data = html.escape(json.dumps(prediction, ensure_ascii=False, separators=(",", ":")))
     still = (

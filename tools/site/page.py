@@ -71,7 +71,7 @@ class Pictures:
         return f"{self.folder.name}/{name}"
 
 
-def joined(value: str | list[str]) -> str:
+def field_text(value: str | list[str]) -> str:
     """Return the text of a field of a notebook, which may be a list of lines."""
     return value if isinstance(value, str) else "".join(value)
 
@@ -126,7 +126,7 @@ class Writer:
         return Page(self.stem, title, body, sections(self.parts), self.predictions, len(self.kept))
 
     def _text(self, cell: Mapping[str, Any], first: bool) -> None:
-        source = joined(cell["source"])
+        source = field_text(cell["source"])
         if first:
             source = TITLE_TABLE.sub("", BADGE.sub("", source))
         for part in self.markdown.parts(source, self._attachments(cell)):
@@ -153,7 +153,7 @@ class Writer:
         shown = []
         for cell in self.solutions[number]:
             if cell["cell_type"] == "markdown":
-                source = SOLUTION_TITLE.sub("", joined(cell["source"])).strip()
+                source = SOLUTION_TITLE.sub("", field_text(cell["source"])).strip()
                 shown += [part.html for part in plain.parts(source)] if source else []
             else:
                 shown.append(self._code(cell))
@@ -166,7 +166,7 @@ class Writer:
         )
 
     def _code(self, cell: Mapping[str, Any]) -> str:
-        source = joined(cell["source"]).replace(f"{MEASURED}\n", "")  # a word to the tests, none to the reader
+        source = field_text(cell["source"]).replace(f"{MEASURED}\n", "")  # a word to the tests, none to the reader
         name = html.escape(str(cell.get("id", "")))
         outputs = list(self._outputs(cell))
         shown = text.code(source) if source.strip() else ""
@@ -186,7 +186,7 @@ class Writer:
             marks = output.get("metadata", {})
             drawn = any(name in PICTURES for name in data)
             if kind == "stream":
-                yield text.printed(joined(output["text"]), "stderr" if output["name"] == "stderr" else "")
+                yield text.printed(field_text(output["text"]), "stderr" if output["name"] == "stderr" else "")
             elif kind == "error":
                 yield text.printed("\n".join(output["traceback"]), "traceback")
             elif drawn and "atlas" in marks:  # another widget has its still form in HTML
@@ -195,20 +195,22 @@ class Writer:
                 self.predictions += 1
                 number = marks["guess"]
                 prediction = self.executed.guesses[name][number]
-                yield guesses.fragment(prediction, f"guess-{self.number}-{name}-{number}")
+                yield guesses.prediction_fragment(prediction, f"guess-{self.number}-{name}-{number}")
             elif drawn:
                 yield self._picture(output)
             elif "text/html" in data:
-                markup = joined(data["text/html"])
+                markup = field_text(data["text/html"])
                 if OPEN not in markup:
                     yield f'<div class="scroll html">{checked(markup)}</div>'
             elif "text/markdown" in data:
-                yield "".join(part.html for part in Markdown(self.markdown.link).parts(joined(data["text/markdown"])))
+                yield "".join(
+                    part.html for part in Markdown(self.markdown.link).parts(field_text(data["text/markdown"]))
+                )
             elif "text/latex" in data:
-                formula = joined(data["text/latex"]).strip().strip("$")
+                formula = field_text(data["text/latex"]).strip().strip("$")
                 yield f'<div class="scroll formula">{text.mathml(formula, display=True)}</div>'
             elif "text/plain" in data and WIDGET not in data:
-                yield text.printed(joined(data["text/plain"]))
+                yield text.printed(field_text(data["text/plain"]))
             elif data:
                 raise ValueError(f"an output of {sorted(data)} has no still form to show")
 
@@ -216,7 +218,7 @@ class Writer:
         kind = next(name for name in PICTURES if name in output["data"])
         facts = output.get("metadata", {}).get(kind, {})
         alt = facts.get("alt", "").strip()
-        content = joined(output["data"][kind])
+        content = field_text(output["data"][kind])
         if not alt:
             raise ValueError("a picture without alt text")
         raw = content.encode() if kind == "image/svg+xml" else base64.b64decode(content)
@@ -230,7 +232,7 @@ class Writer:
             kind = next((kind for kind in PICTURES if kind in bundle), None)
             if kind is None:
                 raise ValueError(f"the attachment {name} is no picture that a page can show: {sorted(bundle)}")
-            raw = joined(bundle[kind])
+            raw = field_text(bundle[kind])
             content = raw.encode() if kind == "image/svg+xml" else base64.b64decode(raw)
             found[name] = self.pictures.address(content, PICTURES[kind])
         return found
@@ -248,8 +250,8 @@ def solved(solutions: Mapping[str, Any]) -> dict[int, list[Mapping[str, Any]]]:
     before: list[Mapping[str, Any]] = []
     number = 0
     for cell in solutions["cells"]:
-        begins = SOLUTION.match(joined(cell["source"])) if cell["cell_type"] == "markdown" else None
-        if begins and not joined(cell["source"]).startswith("# "):
+        begins = SOLUTION.match(field_text(cell["source"])) if cell["cell_type"] == "markdown" else None
+        if begins and not field_text(cell["source"]).startswith("# "):
             number = int(begins[1])
             found[number] = [cell, *before]
             before = []
@@ -266,10 +268,10 @@ def exercise_ends(cells: list[Mapping[str, Any]]) -> set[int]:
     last = None
     for place, cell in enumerate(cells):
         if cell["cell_type"] == "markdown":
-            if re.search(r"(?m)^#{1,4} ", text_only(joined(cell["source"]))) and last is not None:
+            if re.search(r"(?m)^#{1,4} ", text_only(field_text(cell["source"]))) and last is not None:
                 ends.add(last)
                 last = None
-        elif any(OPEN in joined(output.get("data", {}).get("text/html", "")) for output in cell["outputs"]):
+        elif any(OPEN in field_text(output.get("data", {}).get("text/html", "")) for output in cell["outputs"]):
             last = place
     return ends if last is None else ends | {last}
 

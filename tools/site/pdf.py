@@ -20,7 +20,7 @@ CENTRED = "font: 8px sans-serif; width: 100%; text-align: center; color: #555"
 FOOTER = f'<div style="{CENTRED}"><span class="pageNumber"></span></div>'
 
 
-def joined(site: Site) -> str:
+def whole_site(site: Site) -> str:
     """Return all pages as one HTML file: anchors are told apart by their page, nothing is folded, no script."""
     names = {page.name: page.name.removesuffix(".html") for page in site.pages}
     articles = []
@@ -38,11 +38,11 @@ def joined(site: Site) -> str:
 <link rel="stylesheet" href="static/site.css"></head><body><main>{front}{"".join(articles)}</main></body></html>"""
 
 
-def make(site: Site, browser: Browser) -> Path:
+def make_pdf(site: Site, browser: Browser) -> Path:
     """Print the site into a PDF in its folder; return the file."""
     source = site.folder / "print.html"
     file = site.folder / FILE
-    source.write_text(joined(site), encoding="utf-8")
+    source.write_text(whole_site(site), encoding="utf-8")
     try:
         page = browser.new_context(java_script_enabled=False).new_page()
         page.goto(source.resolve().as_uri())

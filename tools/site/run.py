@@ -35,9 +35,9 @@ class Executed:
     """A notebook with the outputs of one fresh run, and by the id of a cell what lives on its page.
 
     atlases: HTML, one for each explorer that the cell shows; the outputs that they stand for have their number in
-    `metadata.atlas`. guesses: what guesses.fragment and guess.js need, one for each prediction that the cell checks;
-    the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`. settings: how many frames
-    the atlases have in all. kept: stops that are there only because the text names them, in words.
+    `metadata.atlas`. guesses: what guesses.prediction_fragment and guess.js need, one for each prediction that the
+    cell checks; the outputs that they stand for ("No guess yet …") have their number in `metadata.guess`. settings: how
+    many frames the atlases have in all. kept: stops that are there only because the text names them, in words.
     """
 
     notebook: dict[str, Any]

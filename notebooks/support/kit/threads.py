@@ -29,7 +29,7 @@ class EndedError(BaseException):
     """Ends a thread that still waits when the check is over. No `except Exception` of a reader catches it."""
 
 
-class Run:
+class ThreadRun:
     """What came of one function of an Aside."""
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -60,7 +60,7 @@ class Aside(AbstractContextManager["Aside"]):
     """
 
     def __init__(self, *works: Callable[[], object]) -> None:
-        self.runs = [Run(work) for work in works]
+        self.runs = [ThreadRun(work) for work in works]
         self.started: list[Thread] = []
         own = {run.thread for run in self.runs}
         begin = Thread.start

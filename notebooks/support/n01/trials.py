@@ -7,7 +7,7 @@ from typing import Any
 
 from lib.text import plural
 from support.kit.raised import told_of
-from support.n01.watched import Batches, EpochCase, Items, Stuck, Team, on_processes
+from support.n01.watched import Batches, EpochCase, Items, Stuck, WatchedTeam, on_processes
 
 ARRIVAL = "The batches come in the order of arrival: keep early ones in a buffer until their turn."
 UNBOUND = "More is handed out than W · prefetch places allow: nothing bounds the memory."
@@ -55,7 +55,7 @@ class _Trial:
         self.work = work
         self.load = load
         self.case = case
-        self.team = Team()
+        self.team = WatchedTeam()
         self.items = Items(self.team, case)
         self.batches = Batches(case)
         self.taken: list[Any] = []

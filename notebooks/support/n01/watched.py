@@ -28,7 +28,7 @@ class Stuck(BaseException):
 class _Queue:
     """A queue of which the team knows who waits."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: WatchedTeam) -> None:
         self.team = team
         self.items: list[Any] = []
 
@@ -64,7 +64,7 @@ class _Queue:
 class _Worker(threading.Thread):
     """A thread in place of a process: the team knows when it is over, and whether anybody has waited for that."""
 
-    team: Team
+    team: WatchedTeam
 
     def __init__(self, *given: Any, daemon: Any = True, **named: Any) -> None:
         super().__init__(*given, **named, daemon=True)
@@ -92,7 +92,7 @@ class _Worker(threading.Thread):
                 self.team.wait(threading.get_ident(), "join", lambda: self.over)
 
 
-class Team(Waits):
+class WatchedTeam(Waits):
     """In place of the module multiprocessing: what is started, handed out, put, and who waits for whom.
 
     A batch that is to be late waits at a gate: where nobody can go on, the gates open, one at a time. Where there is
@@ -181,7 +181,7 @@ class EpochCase:
 class Items:
     """Item i is i, loaded by whom? Batches in `late` are ready only after `late[b]` results; item `bad` raises."""
 
-    def __init__(self, team: Team, case: EpochCase) -> None:
+    def __init__(self, team: WatchedTeam, case: EpochCase) -> None:
         self.team = team
         self.case = case
         self.by: set[int] = set()

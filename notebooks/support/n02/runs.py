@@ -98,10 +98,10 @@ def record_epoch(
     sampler = LoggedSampler(make_sampler(dataset), log)
     for batch in DataLoader(dataset, batch_size=batch_size, sampler=sampler, drop_last=drop_last):
         log.append(Message("batch", "DataLoader", "training loop", tuple(batch.tolist())))
-    return joined(log)
+    return joined_messages(log)
 
 
-def joined(messages: Iterable[Message]) -> list[Message]:
+def joined_messages(messages: Iterable[Message]) -> list[Message]:
     """Join neighbouring messages of one kind; a length that is told twice is still one length."""
     out: list[Message] = []
     for message in messages:

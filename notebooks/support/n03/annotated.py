@@ -37,7 +37,7 @@ WORDS = {
 METHODS = ("__init__", "__iter__", "__len__", "set_epoch")
 
 
-def statements(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+def statements_of(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """Yield the statements of a function with what they do, without docstring and comments; neighbours alike joined.
 
     The words are "" for a statement that WORDS does not know: torch may have changed since it was written.
@@ -77,7 +77,7 @@ class Beside:
         for name in METHODS:
             heading = f'<th colspan="2" scope="rowgroup" style="{cell};background:{TRACK}">{name}</th>'
             rows.append(f"<tr>{heading}</tr>")
-            for text, words in statements(getattr(self.theirs, name)):
+            for text, words in statements_of(getattr(self.theirs, name)):
                 shown = f'<pre style="{code}">{html.escape(text)}</pre>' if live else "·"
                 told = html.escape(words or "Not in the torch for which this was written.")
                 wide = f"{cell};width:{38 if live else 97}%"

@@ -31,7 +31,7 @@ def name_row(axes: Axes, y: float, name: str, detail: str = "", color: str = INK
 
 
 @dataclass(frozen=True)
-class Deal:
+class DealtEpoch:
     """What the samplers of all ranks give out in one epoch: shares[r][t] is rank r's t-th index."""
 
     size: int
@@ -72,7 +72,7 @@ class Deal:
         return f"{plural(self.size, 'sample')}{change} = {dealt}"
 
 
-def deal(
+def deal_epoch(
     size: int,
     world_size: int,
     *,
@@ -80,7 +80,7 @@ def deal(
     epoch: int = 0,
     kind: Any = DistributedSampler,
     **arguments: Any,
-) -> Deal:
+) -> DealtEpoch:
     """Ask one sampler of a kind a rank for its epoch; further arguments go to the samplers."""
 
     def taken(world: int, rank: int, **more: Any) -> list[int]:
@@ -90,17 +90,17 @@ def deal(
 
     shares = [taken(world_size, rank, **arguments) for rank in range(world_size)]
     whole_order = taken(1, 0, shuffle=arguments.get("shuffle", True))
-    return Deal(size, shares, whole_order[sum(map(len, shares)) :])
+    return DealtEpoch(size, shares, whole_order[sum(map(len, shares)) :])
 
 
-def words(indices: Iterable[int]) -> str:
+def in_words(indices: Iterable[int]) -> str:
     """Return indices as text: 4 5 0 2, or "nothing"."""
     return " ".join(map(str, indices)) or "nothing"
 
 
-def listed(shares: Sequence[Sequence[int]]) -> str:
+def shares_in_words(shares: Sequence[Sequence[int]]) -> str:
     """Return the shares of all ranks as a sentence, for descriptions."""
-    return "; ".join(f"rank {rank}: {words(share)}" for rank, share in enumerate(shares)) + "."
+    return "; ".join(f"rank {rank}: {in_words(share)}" for rank, share in enumerate(shares)) + "."
 
 
 # --- who gets which index
@@ -120,7 +120,8 @@ def draw_mechanism(
 
     Made for up to about 16 samples; the order is that of real samplers, of the class `kind`.
     """
-    one = deal(size, world_size, seed=seed, epoch=epoch, kind=kind, shuffle=shuffle, drop_last=drop_last)
+    how: Any = {"shuffle": shuffle, "drop_last": drop_last}
+    one = deal_epoch(size, world_size, seed=seed, epoch=epoch, kind=kind, **how)
     order = one.order
     cells = one.cells
     steps = len(one.shares[0])
@@ -162,12 +163,13 @@ def draw_mechanism(
         arrow(axes, (at(len(cells) - 0.35), y), (at(start - 0.65), y), color=GREY, width=1.0, head=9, gap=2)
         draw_strip(axes, at(start - 0.5), y, one.row(rank), side)
     title(axes, one.words)
-    extra = f"Padded with {words(order[size:])}" if one.repeated else f"Dropped: {words(one.dropped)}"
-    said = f"Order: {words(int(cell.index) for cell in cells[:size])}. {extra}. {listed(one.shares)}"
+    extra = f"Padded with {in_words(order[size:])}" if one.repeated else f"Dropped: {in_words(one.dropped)}"
+    dealt = in_words(int(cell.index) for cell in cells[:size])
+    said = f"Order: {dealt}. {extra}. {shares_in_words(one.shares)}"
     return describe(figure, f"From a dataset of {size} to the shares of {world_size} ranks. {said}")
 
 
-def _mark_the_end(axes: Axes, one: Deal, y: float, side: float) -> None:
+def _mark_the_end(axes: Axes, one: DealtEpoch, y: float, side: float) -> None:
     """Say at the end of the order what was repeated, or dropped."""
     size = LEFT + one.size * side
     end = LEFT + len(one.order) * side
@@ -208,7 +210,7 @@ def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
         look: Any = {"color": rank_color(position % world_size), "width": 1.4, "head": 9, "bend": -0.42}
         arrow(axes, (x, y), (x + world_size * side, y), gap=(2, 1), **look)
     title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
-    said = listed([range(1, count + 1)[rank::world_size] for rank in range(world_size)])
+    said = shares_in_words([range(1, count + 1)[rank::world_size] for rank in range(world_size)])
     return describe(figure, f"The numbers 1 to {count} dealt to {world_size} ranks by stride. {said}")
 
 
@@ -228,8 +230,10 @@ def draw_ranks(
 ) -> Figure:
     """Draw an epoch: the order, the rank × t grid, and how often each index came in epochs 0..epoch."""
     arguments = dict(seed=seed, shuffle=shuffle, drop_last=drop_last)
-    one = deal(size, world_size, epoch=epoch, **arguments)
-    seen = Counter(i for e in range(epoch + 1) for i in deal(size, world_size, epoch=e, **arguments).order)
+    one = deal_epoch(size, world_size, epoch=epoch, **arguments)
+    seen = Counter(
+        i for e in range(epoch + 1) for i in deal_epoch(size, world_size, epoch=e, **arguments).order
+    )
     steps = len(one.shares[0])
     room = WIDTH - LEFT - 0.1
     side = min(0.44, room / max(size, len(one.order)))
@@ -253,8 +257,8 @@ def draw_ranks(
     counts = [seen[index] for index in range(size)]
     draw_strip(axes, LEFT, seen_y, [_times(count, once=epoch + 1) for count in counts], side)
     title(axes, f"Epoch {epoch}: {one.words}")
-    lost = f" Dropped: {words(one.dropped)}." if one.dropped else ""
-    said = f"{one.words}. {listed(one.shares)}{lost} Times seen so far: {words(counts)}."
+    lost = f" Dropped: {in_words(one.dropped)}." if one.dropped else ""
+    said = f"{one.words}. {shares_in_words(one.shares)}{lost} Times seen so far: {in_words(counts)}."
     return describe(figure, f"Epoch {epoch}, seed {seed}: {said}")
 
 
@@ -276,7 +280,7 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
     world = len(seeds)
     side = min(0.48, (6.3 - LEFT) / size)
     pitch = 0.54
-    deals = [deal(size, world, seed=seed, epoch=epoch, pad=False) for seed in seeds]
+    deals = [deal_epoch(size, world, seed=seed, epoch=epoch, pad=False) for seed in seeds]
     holders: dict[int, list[int]] = defaultdict(list)
     for rank, one in enumerate(deals):
         for index in one.shares[rank]:
@@ -303,8 +307,8 @@ def draw_agreement(size: int = 10, seeds: Sequence[int] = (0, 0, 0), epoch: int 
     if len({tuple(one.order) for one in deals}) > 1:
         finding = f"Different seeds: {len(missed)} of {size} samples have no holder, {twice} have several"
     title(axes, finding)
-    shares = listed([one.shares[rank] for rank, one in enumerate(deals)])
-    said = f"{world} ranks shuffle with seeds {words(seeds)}. {shares} Held by nobody: {words(missed)}."
+    shares = shares_in_words([one.shares[rank] for rank, one in enumerate(deals)])
+    said = f"{world} ranks shuffle with seeds {in_words(seeds)}. {shares} Held by nobody: {in_words(missed)}."
     return describe(figure, said)
 
 
@@ -313,8 +317,8 @@ def draw_epochs(
     size: int = 12, world_size: int = 3, epochs: int = 6, kind: Any = DistributedSampler
 ) -> Figure:
     """Draw epoch × position of the order for samplers that never hear of the epoch, and for those that do."""
-    told = [deal(size, world_size, epoch=epoch, kind=kind).order for epoch in range(epochs)]
-    untold = [deal(size, world_size, epoch=0, kind=kind).order] * epochs
+    told = [deal_epoch(size, world_size, epoch=epoch, kind=kind).order for epoch in range(epochs)]
+    untold = [deal_epoch(size, world_size, epoch=0, kind=kind).order] * epochs
     left = 3.2
     top = 1.5
     height = 0.6 + 8.8 * (epochs + 2.0) / (2 * size + 4)
@@ -337,8 +341,8 @@ def draw_epochs(
     write(panels[0], -0.8, -0.8, "rank", size=9, color=MUTED, ha="right")
     forgotten, called = (len({tuple(order) for order in orders}) for orders in (untold, told))
     headline(figure, f"set_epoch forgotten: {forgotten} order in {epochs} epochs. Called: {called} orders")
-    said = f"epoch 0: {words(told[0])}; epoch 1: {words(told[1])}; and so on, {called} different rows."
-    without = f"Without set_epoch all {epochs} rows are {words(untold[0])}."
+    said = f"epoch 0: {in_words(told[0])}; epoch 1: {in_words(told[1])}; and so on, {called} different rows."
+    without = f"Without set_epoch all {epochs} rows are {in_words(untold[0])}."
     return describe(figure, f"Epoch by position. {without} With it, {said}")
 
 
@@ -358,7 +362,7 @@ def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> 
     marks = correct.numpy().astype(float)
 
     def move(world: int, **order: Any) -> float:
-        return 100 * float(marks[deal(len(marks), world, **order).order].mean() - marks.mean())
+        return 100 * float(marks[deal_epoch(len(marks), world, **order).order].mean() - marks.mean())
 
     fixed = [move(world, shuffle=False) for world in worlds]
     mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]

@@ -26,7 +26,7 @@ from support.n05.guesses import guess_copied_percent as guess_copied_percent
 from support.n05.guesses import guess_list_megabytes as guess_list_megabytes
 from support.n05.guesses import guess_peak_megabytes as guess_peak_megabytes
 from support.n05.guesses import guess_received as guess_received
-from support.n05.runs import held, positions, written
+from support.n05.runs import held_and_most, positions, written
 from support.n05.solved import MyFileDataset, MyPacked, MyRankDataset, MyServerDataset, index_of, wrong
 
 # ---- what the exercises have in common
@@ -88,7 +88,7 @@ def _fault_of_packed(make: Any) -> str:
         return fault
     if packed.data.tobytes() != "".join(ROWS).encode():
         return "self.data is not the UTF-8 text of all rows, one after another and nothing else."
-    _, kept, _ = held(lambda: _all_read(make([row[:1] + row[1:] for row in MANY])))
+    _, kept, _ = held_and_most(lambda: _all_read(make([row[:1] + row[1:] for row in MANY])))
     if kept > TEXT + 9 * len(MANY) + 4000:
         most = f"{kept / len(MANY):.0f} bytes are kept for each row, text and offset need {TEXT / len(MANY) + 8:.0f}"
         return f"when all rows have been read, {most}: keep the two arrays only."
@@ -140,7 +140,7 @@ def _fault_of_index(index: Any) -> str:
         for name in ("append", "concatenate", "hstack"):
             counted = partial(lambda join, *a, **k: (joined.__iadd__([""]), join(*a, **k))[1], vars(np)[name])
             stack.enter_context(mock.patch.object(np, name, counted))
-        _, kept, peak = held(lambda: index(path, 4096))
+        _, kept, peak = held_and_most(lambda: index(path, 4096))
     if peak > 20 * len(MANY) + 40_000:
         return f"900 kB were read in blocks of 4 kB; at a time {peak / 1e6:.1f} MB were in memory."
     if len(joined) > 2:
@@ -178,8 +178,8 @@ def _fault_of_file(make: Any) -> str:
             return fault
     with written(MANY) as path:
         bounds, asked = index_of(path), [2900, 40, 1033, 2900, 7]
-        dataset, begun, _ = held(lambda: make(path, bounds))
-        _, kept, _ = held(lambda: _all_read(make(path, bounds)))
+        dataset, begun, _ = held_and_most(lambda: make(path, bounds))
+        _, kept, _ = held_and_most(lambda: _all_read(make(path, bounds)))
         os.pread = lambda file, size, place: (reads.__iadd__([int(place)]), pread(file, size, place))[1]
         try:
             got = dataset.__getitems__(asked)
@@ -358,12 +358,12 @@ def _fault_of_rank(make: Any) -> str:
                 asked, new = sorted({id for ids in source.asked for id in ids}), sorted(set(wanted))
                 if asked != new:
                     return f"{where} load read the rows {asked}, not {new}: none may be left from before."
-    _, _, peak = held(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))  # type: ignore[arg-type]
+    _, _, peak = held_and_most(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))  # type: ignore[arg-type]
     if peak > 800_000:
         whole = "the whole order, at the real size 3.2 GB in each rank: ask Permutation for this rank's places only"
         return f"for 3,125 ids of 200,000 rows {peak / 1e6:.1f} MB were in memory at a time ({whole})."
     source = _Source(MANY)
-    _, kept, _ = held(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
+    _, kept, _ = held_and_most(lambda: [data := make(source, 1, 0, 2), data.load(0, 0), data.load(0, 1)])
     each = kept / (len(MANY) // 2)
     if each > TEXT / len(MANY) + 14:
         most = f"{each:.0f} bytes are kept for each row, and Packed needs {TEXT / len(MANY) + 8:.0f} (text and offset)"

@@ -17,7 +17,7 @@ from lib.show.sheet import Cell, arrow, box, cell_sheet, draw_cell, draw_cells, 
 from lib.show.style import BLUE, GREY, INK, MUTED, ORANGE, RED, describe, new_figure, pale, styled, title
 from lib.text import format_bytes, format_share, plural
 from support.captions import Way
-from support.n05.runs import Run
+from support.n05.runs import MeasuredWay
 
 # ---- Which process holds which rows.
 HELD_ROWS = 24  # of the file in draw_holders
@@ -212,7 +212,7 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
 
 
 @styled
-def draw_ways(runs: Mapping[str, Run], budget: float) -> Figure:
+def draw_ways(runs: Mapping[str, MeasuredWay], budget: float) -> Figure:
     """Draw the peak of each run, and a mark for what was predicted; budget: bytes of a small machine."""
     figure, axes = new_figure(9, 1.3 + 0.5 * len(runs))
     end = max(budget, *(size for run in runs.values() for size in (run.peak, run.predicted.total)))

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from support.captions import ROW_BYTES, list_row_bytes, predict
+from support.captions import ROW_BYTES, list_row_bytes, predict_holding
 from support.checks import Guess, Tried, Verdict
 
 UNITS = {"MB": (1e6, 1e3, 1e-3), "%": (0.01,), "hours": (3600, 60)}  # how many of other units each of them is
@@ -25,7 +25,7 @@ class _Measure(Guess):
 
 
 def _naive_megabytes(rows: int, **machine: int) -> int:
-    return round(predict("naive", rows=rows, row_bytes=ROW_BYTES, **machine).total / 1e6)
+    return round(predict_holding("naive", rows=rows, row_bytes=ROW_BYTES, **machine).total / 1e6)
 
 
 def _copied_percent(rows: int) -> int:

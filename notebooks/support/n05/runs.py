@@ -24,14 +24,14 @@ from torch.utils.data import DataLoader
 from lib import data
 from lib.data.meta import MetaFile, Packed
 from lib.measure import MemoryWatch
-from support.captions import Holding, Way, predict
+from support.captions import Holding, Way, predict_holding
 
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.
 BATCH = 2048
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredWay:
     """One way, run: who was to hold what, and the most bytes (PSS) of all processes that were not there before."""
 
     predicted: Holding
@@ -47,7 +47,7 @@ def run_way(
     workers: int = 2,
     mini_epochs: int = 4,
     seconds: float = 20,
-) -> Run:
+) -> MeasuredWay:
     """Let real ranks read an epoch, or what they can in `seconds`; ValueError, RuntimeError when a process fails."""
     with MetaFile(path) as meta_file:
         rows = len(meta_file)
@@ -56,9 +56,9 @@ def run_way(
             np.save(f"{path}.data.npy", packed.data)
             np.save(f"{path}.offsets.npy", packed.offsets)
     machine = {"world_size": world_size, "workers": workers, "mini_epochs": mini_epochs}
-    predicted = predict(way, rows=rows, row_bytes=os.stat(path).st_size / max(1, rows), **machine)
+    predicted = predict_holding(way, rows=rows, row_bytes=os.stat(path).st_size / max(1, rows), **machine)
     with ExitStack() as stack:
-        server = stack.enter_context(_started("server", serve, str(path))) if way == "server" else None
+        server = stack.enter_context(_started("server", serve_rows, str(path))) if way == "server" else None
         new = (_started(f"rank {r}", be_rank, way, str(path), r, machine, seconds) for r in range(world_size))
         ranks = [stack.enter_context(rank) for rank in new]
         for peer in (*ranks, *([server] if server else [])):
@@ -70,7 +70,7 @@ def run_way(
             rates = [rank.hear() for rank in ranks]
     pss = watch.extra.pss
     uss = watch.extra.uss
-    return Run(predicted, int(uss or 0) if pss is None else pss, sum(rates))
+    return MeasuredWay(predicted, int(uss or 0) if pss is None else pss, sum(rates))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _started(name: str, target: Any, *arguments: Any) -> Iterator[_Peer]:
 
 
 # ---- What these processes do: be the server, be a rank with its DataLoader and workers.
-def serve(pipe: Connection, path: str) -> None:
+def serve_rows(pipe: Connection, path: str) -> None:
     """Be the server: all rows in memory, packed."""
     _ready(pipe)
     with MetaFile(path) as meta_file:
@@ -130,7 +130,7 @@ def serve(pipe: Connection, path: str) -> None:
 @contextmanager
 def serving(path: str | os.PathLike[str]) -> Iterator[int]:
     """Run a MetaServer that holds the rows, in a process of its own; give its port."""
-    with _started("server", serve, str(path)) as server:
+    with _started("server", serve_rows, str(path)) as server:
         server.hear()
         yield server.ask("go")
 
@@ -198,7 +198,7 @@ def written(rows: Sequence[str]) -> Iterator[str]:
         yield str(path)
 
 
-def held(make: Callable[[], Any]) -> tuple[Any, int, int]:
+def held_and_most(make: Callable[[], Any]) -> tuple[Any, int, int]:
     """Return what `make` returns, the bytes that stay, and the most that there were at a time."""
     tracemalloc.start()
     try:

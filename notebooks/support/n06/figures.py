@@ -18,7 +18,7 @@ from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_
 from lib.show.style import INK, MUTED, PAPER, RED, describe, new_figure, styled, title
 from lib.text import format_share, plural
 from lib.timeline import Span, Trace
-from support.n06.runs import Comparison, against_first
+from support.n06.runs import DealCompared, against_first
 from support.training import Step, surviving
 
 # ---- How W ranks add up a gradient in a ring: a panel for each step, from left to right.
@@ -303,7 +303,7 @@ def points(share: float) -> str:
     return "0.00" if text in ("+0.00", "−0.00") else text
 
 
-def statement(row: Comparison, seeds: int) -> str:
+def statement(row: DealCompared, seeds: int) -> str:
     """Say what one comparison allows to say, and no more."""
     interval = f"{points(row.difference)} points ({points(row.low)} … {points(row.high)})"
     if not row.settled:

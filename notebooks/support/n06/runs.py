@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DealCompared:
     """Mean and standard deviation over seeds; mean difference to the first, and its 95 % interval, low to high."""
 
     name: str
@@ -30,7 +30,7 @@ class Comparison:
 
 def against_first(
     results: Mapping[str, Sequence[Mapping[str, float]]], what: str = "accuracy"
-) -> list[Comparison]:
+) -> list[DealCompared]:
     """Compare everything with the first, seed by seed: result i of each is of the same seed.
 
     The interval is that of Student's t for paired differences. Raises ValueError for less than two seeds, or not the
@@ -48,7 +48,7 @@ def against_first(
 
 def _comparison(
     name: str, values: npt.NDArray[np.float64], differences: npt.NDArray[np.float64], among: int
-) -> Comparison:
+) -> DealCompared:
     error = float(differences.std(ddof=1)) / len(values) ** 0.5
     freedom = len(values) - 1
     mean = float(differences.mean())
@@ -56,7 +56,7 @@ def _comparison(
     sure = abs(mean) > t_point(freedom, among) * error
     low = mean - half
     high = mean + half
-    return Comparison(name, float(values.mean()), float(values.std(ddof=1)), mean, low, high, sure)
+    return DealCompared(name, float(values.mean()), float(values.std(ddof=1)), mean, low, high, sure)
 
 
 def t_point(freedom: int, among: int = 1) -> float:

@@ -40,7 +40,7 @@ GAP = 0.55  # cells between two micro-batches
 ZIP = "zip of torch.chunk"
 SCATTER = "scatter"
 
-Parts: TypeAlias = Sequence[Sequence[Tensor]]
+_Parts: TypeAlias = Sequence[Sequence[Tensor]]
 
 
 def numbered(rows: int, width: int) -> Tensor:
@@ -82,7 +82,7 @@ def draw_sizes(*, rows: int) -> Figure:
     )
 
 
-def zip_of_chunks(tensors: Sequence[Tensor], chunks: int) -> Parts:
+def zip_of_chunks(tensors: Sequence[Tensor], chunks: int) -> _Parts:
     """Cut each tensor by torch.chunk and zip the parts, as torchgpipe does: what has no partner is lost."""
     return list(zip(*(tensor.chunk(chunks) for tensor in tensors), strict=False))
 
@@ -151,7 +151,7 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     return describe(figure, f"{how}: x and mask of {rows} rows, y of {rows_y}, {chunks} chunks. {came}")
 
 
-def _finding(how: str, parts: Parts, chunks: int, gone: str, refusal: str, lengths: tuple[int, int]) -> str:
+def _finding(how: str, parts: _Parts, chunks: int, gone: str, refusal: str, lengths: tuple[int, int]) -> str:
     if refusal:
         return f"{how}: {lengths[0]} rows of x and {lengths[1]} of y are refused before anything is cut"
     if gone:

@@ -17,7 +17,7 @@ from support.n08.solved import Costs, Ends, Orders, Task
 Simulate: TypeAlias = Callable[[Orders, Costs, float], Ends]
 
 
-class Run(NamedTuple):
+class TimedRun(NamedTuple):
     """Hold orders as a Schedule, their run as a Trace, and each idle time of it with what it waited for."""
 
     schedule: Schedule
@@ -36,7 +36,7 @@ def run_of(
     forward: float | Sequence[float] = 1,
     backward: float | Sequence[float] = 2,
     message: float = 0,
-) -> Run:
+) -> TimedRun:
     """Run orders with one cost for all ranks or one for each. Raises what `simulate` raises."""
     n = len(orders)
     given = {"F": forward, "B": backward}
@@ -59,7 +59,7 @@ def run_of(
                 waits.append(Idle(rank, before, span.start, action, needs(action, n, every)[-1]))
         if begins[-1] < trace.end - 1e-9:
             waits.append(Idle(rank, begins[-1], trace.end, None, None))
-    return Run(schedule, trace, waits)
+    return TimedRun(schedule, trace, waits)
 
 
 def never_waiting(m: int, n: int, forward: float = 1, backward: float = 2) -> list[list[Task]]:

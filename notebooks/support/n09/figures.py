@@ -53,7 +53,7 @@ def scene_at(step: int, clock: int, partitions: int) -> Scene:
     return scene
 
 
-def said(name: str, scene: Scene, clock: int) -> str:
+def step_in_words(name: str, scene: Scene, clock: int) -> str:
     """Say what a step of a clock does."""
     if name in NAMES[:3]:
         ready = "each partition gets a queue for tasks and one for answers"
@@ -118,7 +118,7 @@ def draw_runtime(step: int, clock: int, partitions: int) -> Figure:
         for _, j in scene.now:
             y = _lanes(j)[queue]
             arrow(axes, (start, y), (end, y), color=INK, **WIRE)
-    title(axes, f"Step {step} of {len(NAMES)}, {name}: {said(name, scene, clock)}")
+    title(axes, f"Step {step} of {len(NAMES)}, {name}: {step_in_words(name, scene, clock)}")
     return describe(figure, f"{axes.get_title('left')}. {words(scene)}")
 
 

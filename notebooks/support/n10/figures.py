@@ -16,7 +16,17 @@ from lib.show import style
 from lib.show.charts import bars, beside
 from lib.show.explore import Control, choice, whole
 from lib.text import plural
-from support.n10.runs import MODES, Mode, Outcome, Step, checkpointed, measure, peak, predict, segments_of
+from support.n10.runs import (
+    MODES,
+    HeldStep,
+    Mode,
+    Outcome,
+    checkpointed,
+    measure_held,
+    peak,
+    predict,
+    segments_of,
+)
 
 # ---- The memory staircase drawn: when each tensor is held, how many there are in each step.
 #
@@ -37,7 +47,7 @@ HELD_CONTROLS: dict[str, Control] = {
 
 
 def lives(
-    steps: list[Step], layers: int, segments: int, stop: int
+    steps: list[HeldStep], layers: int, segments: int, stop: int
 ) -> Iterator[tuple[tuple[int, int], int, int, str]]:
     """Yield (tensor, first step, step after the last, why it is held) of every life of every tensor."""
     starts = {part[0] - 1 for part in segments_of(layers, segments)}
@@ -63,7 +73,7 @@ def draw_held(layers: int = 12, segments: int = 3, micro_batches: int = 1, mode:
     segments = min(segments, layers)
     steps = predict(layers, segments, micro_batches, mode)
     stop = checkpointed(micro_batches, mode)
-    counted = [count for *_, count in measure(layers, segments, micro_batches, mode)]
+    counted = [count for *_, count in measure_held(layers, segments, micro_batches, mode)]
     rows = micro_batches * (layers + 1)
     tall = min(0.17 * rows, 4.6)
     figure, (top, strip, bottom) = style.new_figure(
@@ -117,7 +127,7 @@ def _name_tensors(axes: Axes, layers: int, micro_batches: int, *, dense: float) 
     axes.spines["bottom"].set_visible(False)
 
 
-def _draw_strip(axes: Axes, steps: list[Step], micro_batches: int) -> None:
+def _draw_strip(axes: Axes, steps: list[HeldStep], micro_batches: int) -> None:
     """Draw what the device does: a block for every run of steps of one kind and micro-batch."""
     kinds = itertools.groupby(enumerate(steps), lambda pair: (pair[1].kind, pair[1].micro_batch))
     for (kind, i), run in kinds:
@@ -164,7 +174,7 @@ def draw_staircases(layers: int, segments: tuple[int, ...] = (4,)) -> Figure:
     }
     for axes, (name, count, mode) in zip(panels, ways, strict=True):
         expected = predict(layers, count, 1, mode)
-        log = measure(layers, count, 1, mode)
+        log = measure_held(layers, count, 1, mode)
         edges = list(range(len(log) + 1))
         for kind, color in colors.items():
             # one filled step function a kind; nan leaves out the steps of the others

@@ -28,17 +28,17 @@ from support import built
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
 
 Mode: TypeAlias = Literal["never", "except_last", "always"]
-Kind: TypeAlias = Literal["forward", "recompute", "backward"]
+Phase: TypeAlias = Literal["forward", "recompute", "backward"]
 MODES: tuple[Mode, ...] = ("never", "except_last", "always")
 
 
-class Step(NamedTuple):
+class HeldStep(NamedTuple):
     """Say what is held in a step of a layer (1 … L): at the end of its forward, at the start of its backward.
 
     held: pairs (micro-batch, k) of the tensors; x_k is the output of layer k, x0 the input.
     """
 
-    kind: Kind
+    kind: Phase
     micro_batch: int
     layer: int
     held: frozenset[tuple[int, int]]
@@ -56,17 +56,17 @@ def checkpointed(micro_batches: int, mode: Mode) -> int:
     return {"never": 0, "except_last": micro_batches - 1, "always": micro_batches}[mode]
 
 
-def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always") -> list[Step]:
+def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always") -> list[HeldStep]:
     """Return the steps of one forward and backward over all micro-batches, in order."""
     parts = segments_of(layers, segments)
     stop = checkpointed(micro_batches, mode)
-    steps: list[Step] = []
+    steps: list[HeldStep] = []
     held: set[tuple[int, int]] = set()
 
-    def step(kind: Kind, i: int, layer: int) -> None:
-        steps.append(Step(kind, i, layer, frozenset(held)))
+    def step(kind: Phase, i: int, layer: int) -> None:
+        steps.append(HeldStep(kind, i, layer, frozenset(held)))
 
-    def compute(kind: Kind, i: int, part: range) -> None:
+    def compute(kind: Phase, i: int, part: range) -> None:
         for layer in part:
             held.update(((i, layer - 1), (i, layer)))
             step(kind, i, layer)
@@ -91,7 +91,7 @@ def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "al
     return steps
 
 
-def peak(steps: list[Step]) -> int:
+def peak(steps: list[HeldStep]) -> int:
     """Return the largest number of tensors held in any step."""
     return max(len(step.held) for step in steps)
 
@@ -99,14 +99,14 @@ def peak(steps: list[Step]) -> int:
 class _Layer(nn.Linear):
     """Linear and tanh; notes how many tensors are held when it has computed, and when its backward starts."""
 
-    def __init__(self, width: int, number: int, saved: SavedTensors, log: list[tuple[Kind, int, int, int]]):
+    def __init__(self, width: int, number: int, saved: SavedTensors, log: list[tuple[Phase, int, int, int]]):
         super().__init__(width, width)
         self.number = number
         self.saved = saved
         self.log = log
 
     def run(self, x: Tensor, i: int) -> Tensor:
-        def note(kind: Kind, _: object = None) -> None:
+        def note(kind: Phase, _: object = None) -> None:
             self.log.append((kind, i, self.number, self.saved.count))
 
         y: Tensor = self(x).tanh()
@@ -116,13 +116,13 @@ class _Layer(nn.Linear):
         return y
 
 
-def measure(
+def measure_held(
     layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always", *, width: int = 4
-) -> list[tuple[Kind, int, int, int]]:
+) -> list[tuple[Phase, int, int, int]]:
     """Run such a model, forward and backward; return (kind, micro-batch, layer, tensors held) of each step."""
     parts = segments_of(layers, segments)
     stop = checkpointed(micro_batches, mode)
-    log: list[tuple[Kind, int, int, int]] = []
+    log: list[tuple[Phase, int, int, int]] = []
     saved = SavedTensors()
     model = [_Layer(width, number, saved, log) for number in range(1, layers + 1)]
     saved.ignore(x for layer in model for x in layer.parameters())

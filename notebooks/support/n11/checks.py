@@ -190,14 +190,14 @@ check_engine = Exercise(
 
 # ---- exercise 2: Fork and Join
 
-def _check_fork_join(exercise: Exercise, answer: tuple[runs.Function, runs.Function]) -> Verdict:
+def _check_fork_join(exercise: Exercise, answer: tuple[runs.AutogradFunction, runs.AutogradFunction]) -> Verdict:
     if any(untouched(x.backward) and "NotImplementedError" in x.backward.__code__.co_names for x in answer):
         return Verdict("open", f"Not attempted yet: {exercise.name}. A part of it still is a stub.")
     said = _fault_of_fork(answer[0]) or _fault_of_join(*answer)
     return Verdict("wrong", said) if said else exercise.right(f"{exercise.praise}.")
 
 
-def _fault_of_fork(fork: runs.Function) -> str:
+def _fault_of_fork(fork: runs.AutogradFunction) -> str:
     x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
     try:
         forked, _ = fork.apply(x), fork.apply(x)  # a second one must not take the first one's edge
@@ -219,7 +219,7 @@ def _fault_of_fork(fork: runs.Function) -> str:
     return ""
 
 
-def _fault_of_join(fork: runs.Function, join: runs.Function) -> str:
+def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
     ran: list[str] = []
     x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
     far_ahead()
@@ -261,7 +261,7 @@ check_fork_join = Exercise(
 
 # ---- exercise 3: a checkpoint of two nodes, tied together
 
-Halves: TypeAlias = tuple[runs.Function, runs.Function, Any]
+Halves: TypeAlias = tuple[runs.AutogradFunction, runs.AutogradFunction, Any]
 Insides: TypeAlias = list[tuple[bool, Any]]
 
 

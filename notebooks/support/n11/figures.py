@@ -32,7 +32,7 @@ ROW = 1.2
 TOP = 0.85
 TALL = 0.3
 BELOW = 0.46
-Point = tuple[float, float]
+_Point = tuple[float, float]
 
 
 @style.styled
@@ -91,7 +91,7 @@ class Graph:
         own = node.name[-1:].isdigit() or node.name == "Add"
         return node.name if own else f"{node.name} {node.place.i}{node.place.j}"
 
-    def band(self, j: int) -> Point:
+    def band(self, j: int) -> _Point:
         """Return where the band of a partition begins and ends; the Join of a tie stands before it."""
         own = [k for k, key in self.column.items() if key[0] == j and COLUMNS[key[1]] != "join"]
         ends = [(self.at[k][0], width_of(self.nodes[k].name) / 2 + 0.07) for k in own]
@@ -133,7 +133,7 @@ class Graph:
     def _hung(self, k: int) -> bool:
         return self.nodes[k].name == "Recompute"
 
-    def _center(self, k: int) -> Point:
+    def _center(self, k: int) -> _Point:
         x = self.x[self.column[k]]
         y = self.rows.index(self.nodes[k].place.i) * ROW
         return (x + 0.1 - width_of("Recompute") / 2, y + BELOW) if self._hung(k) else (x, y)
@@ -144,7 +144,7 @@ def width_of(name: str) -> float:
     return 0.12 + 0.073 * len(name)
 
 
-def _draw_node(axes: Axes, graph: Graph, k: int, at: Point, turn: int) -> None:
+def _draw_node(axes: Axes, graph: Graph, k: int, at: _Point, turn: int) -> None:
     (x, y) = at
     node = graph.nodes[k]
     role = COLUMNS[graph.column[k][1]]
@@ -157,7 +157,7 @@ def _draw_node(axes: Axes, graph: Graph, k: int, at: Point, turn: int) -> None:
     write(axes, *corner, str(turn), size=9, weight="bold", zorder=5)
 
 
-def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, Point], start: int, end: int) -> None:
+def _draw_edge(axes: Axes, graph: Graph, at: Mapping[int, _Point], start: int, end: int) -> None:
     (x0, y0) = at[start]
     (x1, y1) = at[end]
     halves = [width_of(graph.nodes[k].name) / 2 for k in (start, end)]

@@ -25,7 +25,7 @@ from lib.runtime.recording import Place
 from support.built import MyFork, MyJoin, fence
 from support.recordings import load, provenance
 
-Function: TypeAlias = Any  # a class derived from torch.autograd.Function
+AutogradFunction: TypeAlias = Any  # a class derived from torch.autograd.Function
 Fence: TypeAlias = Callable[[list[tuple[int, int]], list[Tensor], Callable[[Tensor, int], Tensor]], None]
 
 # ---- The autograd graph as a list of nodes, and the engine's rule.
@@ -113,7 +113,7 @@ def _own_place(function: Any) -> Place | None:
 # partition: R21 recomputes micro-batch 2 in partition 1, B21 is its backward, C21 the way back of its copy.
 
 
-class Step(torch.autograd.Function):
+class Noted(torch.autograd.Function):
     """Pass a tensor on; backward notes a label."""
 
     @staticmethod
@@ -129,7 +129,7 @@ class Step(torch.autograd.Function):
 
 def step(x: Tensor, label: str, ran: list[str]) -> Tensor:
     """Apply a Step."""
-    return Step.apply(x, label, ran)  # type: ignore[no-any-return]
+    return Noted.apply(x, label, ran)  # type: ignore[no-any-return]
 
 
 class MyCheckpoint(torch.autograd.Function):

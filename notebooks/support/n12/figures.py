@@ -33,8 +33,8 @@ from lib.show.style import (
 from lib.text import format_share
 from lib.timeline import Span, Trace
 
-Row = Mapping[str, Any]
-Point = tuple[float, float]
+_Row = Mapping[str, Any]
+_Point = tuple[float, float]
 
 # --- a balance, and the clocks that follow from it
 
@@ -153,7 +153,7 @@ def _draw_clocks(axes: Axes, trace: Trace, chunks: int) -> None:
 
 
 @styled
-def draw_gains(rows: Sequence[Row]) -> Figure:
+def draw_gains(rows: Sequence[_Row]) -> Figure:
     """Draw how many times as fast forward was, beside what the clocks predict.
 
     rows: one per m, with "chunks", "law" (as if a task were as fast beside another), "predicted" and "measured".
@@ -253,7 +253,7 @@ def ideal(partitions: int, micro_batches: int) -> float:
 
 
 @styled
-def draw_published(record: Row) -> Figure:
+def draw_published(record: _Row) -> Figure:
     """Draw torchgpipe's published speeds against the clocks, and what each part of it gained."""
     figure, (ideals, ablation) = new_figure(9, 3.9, cols=2)
     shares = _draw_ideals(ideals, record["amoebanet"])
@@ -269,7 +269,7 @@ def draw_published(record: Row) -> Figure:
     return describe(figure, f"{finding}. {gain}. {source}.")
 
 
-def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
+def _draw_ideals(axes: Axes, rows: Sequence[_Row]) -> list[float]:
     """Draw what was reached and what the clocks allow; return the shares of it that torchgpipe reached."""
     rows = [row for row in rows if row["micro_batches"] > 1]  # m = 1: one at a time works, that is the unit
     rows = sorted(rows, key=lambda row: ideal(row["partitions"], row["micro_batches"]))
@@ -289,7 +289,7 @@ def _draw_ideals(axes: Axes, rows: Sequence[Row]) -> list[float]:
     return [speed / limit for speed, limit in zip(ours, limits, strict=True)]
 
 
-def _draw_ablation(axes: Axes, rows: Sequence[Row]) -> str:
+def _draw_ablation(axes: Axes, rows: Sequence[_Row]) -> str:
     speeds = [row["samples_per_second"] for row in rows]
     said = []
     axes.barh([row["with"] for row in rows], speeds, height=0.62, color=BLUE, lw=0)

@@ -14,14 +14,14 @@ import torch
 from lib.streams.pretend import PretendEvent, PretendGPU, PretendTensor
 from lib.streams.races import HOST, Clocks, Operation, VectorClock, find_races, happens_before, learn
 from support.checks import Exercise, Guess, Tried, Verdict, cases, exact
-from support.n13.runs import ModelGPU, damaged, earliest, ordered, outcomes, run_prefetcher, run_way
+from support.n13.runs import ModelGPU, damaged, earliest, launch_way, ordered, outcomes, run_prefetcher
 from support.overlap import best_chunks
 
 # ---- predictions
 
 
 def _end_of_f2() -> float:
-    ran = earliest(run_way("wait_stream"), lambda op: 2 + (op.label[0] == "F"))
+    ran = earliest(launch_way("wait_stream"), lambda op: 2 + (op.label[0] == "F"))
     return max(span.end for span in ran.values())
 
 
@@ -137,7 +137,7 @@ def small_program(steps: str) -> list[Operation]:
 @cache
 def programs() -> dict[str, list[Operation]]:
     """Return the lists that exercise 1 is judged by, by name."""
-    ways = {f"three copies, {way}": run_way(way) for way in ("no wait", "wait_event", "synchronize")}
+    ways = {f"three copies, {way}": launch_way(way) for way in ("no wait", "wait_event", "synchronize")}
     missing = {f"a pipeline without wait {number}": damaged(number) for number in (None, 0, 3, 5, 9)}
     small = {name: small_program(steps) for name, steps in RULES.items()}
     return ways | small | missing | {"a prefetcher without record_stream": run_prefetcher(["record_stream"], 5)}

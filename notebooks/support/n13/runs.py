@@ -89,7 +89,7 @@ def replay(
 WAYS = ("one stream", "no wait", "wait_event", "wait_stream", "synchronize")
 
 
-def run_way(way: str, batches: int = 3) -> list[Operation]:
+def launch_way(way: str, batches: int = 3) -> list[Operation]:
     """Launch the copies C0, C1, … on a side stream, then F0, F1, … that read them; return the operations.
 
     way: what stands before F(i): nothing ("one stream": there is no other; "no wait"), a wait for the event behind

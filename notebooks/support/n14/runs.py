@@ -45,12 +45,12 @@ def torch_order(
 
 # ---- The same with what torch sends and receives in between: 2RECV_F0 is the input of 2F0.
 
-Step: TypeAlias = tuple[str, int, int]  # what, stage, micro-batch
+WireStep: TypeAlias = tuple[str, int, int]  # what, stage, micro-batch
 
 
 def torch_rows(
     micro_batches: int, partitions: int, stages_per_rank: int, defer: bool = False
-) -> list[list[Step]]:
+) -> list[list[WireStep]]:
     """Return the rows that torch's engine does for interleaved 1F1B: F, B, SEND_F, RECV_F, SEND_B, RECV_B.
 
     defer: with receives as late as torch can put them (an option since torch 2.13).
@@ -65,10 +65,10 @@ def torch_rows(
     return found
 
 
-def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
+def predicted_end(rows: Sequence[Sequence[WireStep]], seconds: dict[str, float]) -> float:
     """Return when rows end if a receive is over before anything behind it begins; seconds: of an F and of a B."""
     left = [list(row) for row in rows]
-    done = dict[Step, float]()
+    done = dict[WireStep, float]()
     free = [0.0] * len(rows)
     while any(left):
         before = sum(map(len, left))
@@ -88,7 +88,7 @@ def predicted_end(rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> 
     return max(free)
 
 
-def follow(dist: Any, rows: Sequence[Sequence[Step]], seconds: dict[str, float]) -> float:
+def follow_row(dist: Any, rows: Sequence[Sequence[WireStep]], seconds: dict[str, float]) -> float:
     """Do one row on this rank of two; F and B sleep, a receive waits; return the seconds that it took."""
     rank = dist.get_rank()
     sent = []

@@ -95,7 +95,7 @@ LAYERS = 8  # of support.n15.runs
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a rank is, which share of the rows it reads (one of `shares`), which layers it holds."""
 
     rank: int
@@ -110,7 +110,7 @@ class Place:
         return [self.share + t * self.shares for t in range(count)]
 
 
-def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list[Place]]:
+def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list[RankPlace]]:
     """Return a row for each replica, a Place for each stage."""
     n = partitions
     ends = [0, *accumulate(even_balance(LAYERS, partitions))]
@@ -118,7 +118,7 @@ def mesh_of(ranks: int, partitions: int, deal: str = "to replicas") -> list[list
     rows = [range(first, first + n) for first in range(0, ranks, n)]
     shares = len(rows) if dealt else ranks
     return [
-        [Place(r, d, r % n, d if dealt else r, shares, range(*ends[r % n : r % n + 2])) for r in row]
+        [RankPlace(r, d, r % n, d if dealt else r, shares, range(*ends[r % n : r % n + 2])) for r in row]
         for d, row in enumerate(rows)
     ]
 
@@ -162,7 +162,7 @@ def draw_mesh(*, ranks: int, partitions: int, deal: str) -> Figure:
     return describe(figure, f"{finding}. {len(mesh)} replicas of {n} stages: {rows}.")
 
 
-def _finding(mesh: list[list[Place]]) -> str:
+def _finding(mesh: list[list[RankPlace]]) -> str:
     ranks = sum(map(len, mesh))
     n = len(mesh[0])
     apart = sum(row[0].share != row[-1].share for row in mesh)
@@ -173,7 +173,9 @@ def _finding(mesh: list[list[Place]]) -> str:
     return f"{ranks} ranks are {replicas} of {plural(n, 'stage')}: each replica reads {share}"
 
 
-def _draw_place(axes: Axes, x: float, y: float, wide: float, mesh: list[list[Place]], place: Place) -> None:
+def _draw_place(
+    axes: Axes, x: float, y: float, wide: float, mesh: list[list[RankPlace]], place: RankPlace
+) -> None:
     inner = wide - 0.22
     tall = 0.84
     row = mesh[place.data]

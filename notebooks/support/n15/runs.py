@@ -336,7 +336,7 @@ def measured_costs(traces: Sequence[Trace], schedule: Schedule) -> tuple[Costs, 
     return Costs(forward, backward), max(0.0, median(waits[1:] or waits))
 
 
-def in_order(trace: Trace, schedule: Schedule) -> bool:
+def ran_in_order(trace: Trace, schedule: Schedule) -> bool:
     """Say whether every rank did its row of the table, in its order, and nothing before what it needs had ended."""
     spans = {span.label: span for span in trace}
     for rank in range(len(schedule.ranks)):

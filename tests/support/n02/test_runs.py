@@ -75,9 +75,9 @@ def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_lengt
     length = n02.Message("length", "a", "b", (5,))
     index = n02.Message("indices", "a", "b", (1,))
     other = n02.Message("indices", "a", "c", (1,))
-    assert n02.joined([length, length, index, index, other]) == [length, n02.Message("indices", "a", "b", (1, 1)),
-        other]  # fmt: skip
-    assert n02.joined([]) == []
+    both = n02.Message("indices", "a", "b", (1, 1))
+    assert n02.joined_messages([length, length, index, index, other]) == [length, both, other]
+    assert n02.joined_messages([]) == []
 
 
 def test_pooled_batches_are_those_of_the_docstring_and_larger_pools_pad_less():

@@ -40,11 +40,11 @@ def headline(figure):
 
 
 def test_a_deal_knows_its_order_and_padding_and_only_equal_seeds_cover_the_data():
-    padded = n03.deal(10, 3)
+    padded = n03.deal_epoch(10, 3)
     assert (padded.order, padded.repeated, padded.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6, 2, 4, 1], 2, [])
-    cut = n03.deal(10, 3, drop_last=True)
+    cut = n03.deal_epoch(10, 3, drop_last=True)
     assert (cut.order, cut.repeated, cut.dropped) == ([4, 1, 7, 5, 3, 9, 0, 8, 6], 0, [2])
-    assert n03.deal(10, 3, pad=False).order == padded.order[:10]
+    assert n03.deal_epoch(10, 3, pad=False).order == padded.order[:10]
     *_, holders = rows_of(n03.draw_agreement(10, (0, 0, 0)))
     assert texts(holders) == list(range(10))
     figure = n03.draw_agreement(10, (0, 1, 2))

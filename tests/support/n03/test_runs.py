@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from support.n03 import runs
-from support.n03.annotated import METHODS, Beside, statements
+from support.n03.annotated import METHODS, Beside, statements_of
 from tools.project import ROOT
 
 
@@ -81,7 +81,7 @@ def test_functions_run_on_real_ranks_by_their_text_and_the_lines_come_rank_by_ra
 def test_each_statement_of_torchs_class_is_retold_and_none_is_left_out():
     for name in METHODS:
         function = getattr(TorchSampler, name)
-        told = list(statements(function))
+        told = list(statements_of(function))
         assert all(words for _, words in told), f"{name}: {[text for text, words in told if not words]}"
         shown = {line.strip() for text, _ in told for line in text.splitlines()}
         code = [line.partition("  # ")[0].strip() for line in inspect.getsource(function).splitlines()]
@@ -96,7 +96,7 @@ def test_a_statement_that_torch_may_add_is_shown_and_said_to_be_unknown():
             print("new")
             return self.num_samples
 
-    assert next(words for _, words in statements(Changed.__len__)) == ""
+    assert next(words for _, words in statements_of(Changed.__len__)) == ""
     page = Beside(Changed, runs.digits).page(live=True)
     assert "Not in the torch for which this was written" in page and "Not this line" not in page
 

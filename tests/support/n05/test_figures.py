@@ -11,7 +11,7 @@ from lib.show.sheet import drawn_cells
 from lib.show.style import ORANGE, alt_text
 from support.captions import Holding, write_captions
 from support.n05 import figures as n05
-from support.n05.runs import Run
+from support.n05.runs import MeasuredWay
 from tests.pictures import corners
 
 
@@ -68,7 +68,10 @@ def test_the_map_shows_the_rows_that_every_rank_dataset_loads(tmp_path):
 
 @pytest.mark.parametrize("budget, fitting", [(400e6, 1), (50e6, 0), (2e9, 2)])
 def test_a_run_fits_where_its_peak_does(budget, fitting):
-    runs = {"few": Run(Holding(1, 104e6), 115_000_000, 1.0), "many": Run(Holding(6, 104e6), 690_000_000, 1.0)}
+    runs = {
+        "few": MeasuredWay(Holding(1, 104e6), 115_000_000, 1.0),
+        "many": MeasuredWay(Holding(6, 104e6), 690_000_000, 1.0),
+    }
     words = alt_text(n05.draw_ways(runs, budget=budget))
     assert f"has room for {fitting} of these 2 runs" in words
     assert "many: peak 690 MB, predicted 624 MB" in words

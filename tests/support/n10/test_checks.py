@@ -3,7 +3,7 @@
 import torch
 
 from support.n10 import checks as n10
-from support.n10.runs import measure, segments_of
+from support.n10.runs import measure_held, segments_of
 
 
 def test_checks_leave_random_numbers_and_the_flag_alone():
@@ -37,7 +37,7 @@ def test_the_reference_peak_is_what_a_run_holds_and_the_cheapest_set_beats_every
     for layers in (5, 9, 12):
         for segments in range(1, layers + 1):
             starts = [part[0] - 1 for part in segments_of(layers, segments)]
-            counted = max(count for *_, count in measure(layers, segments))
+            counted = max(count for *_, count in measure_held(layers, segments))
             assert n10.peak_bytes([1] * (layers + 1), starts) == counted
     costs = {"a": (3.0, 5.0), "b": (2.0, 4.0), "c": (2.0, 3.0), "d": (1.0, 0.0)}
     assert n10.cheapest(costs, 4) == {"b", "c"} and n10.cheapest(costs, 100) == {"a", "b", "c"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.n10.runs import CASES, HOWS, MODES, measure, outcome, peak, predict, segments_of, verdicts
+from support.n10.runs import CASES, HOWS, MODES, measure_held, outcome, peak, predict, segments_of, verdicts
 
 
 @settings(deadline=None, max_examples=25)
@@ -15,7 +15,7 @@ def test_every_step_holds_what_was_predicted(layers, cut, micro_batches, mode):
     segments = min(cut, layers)
     steps = predict(layers, segments, micro_batches, mode)
     found = [(step.kind, step.micro_batch, step.layer, len(step.held)) for step in steps]
-    assert measure(layers, segments, micro_batches, mode) == found
+    assert measure_held(layers, segments, micro_batches, mode) == found
 
 
 def test_segments_are_even_and_the_peak_is_segments_plus_layers_over_segments():

@@ -21,12 +21,12 @@ def heading(figure):
     ("synchronize", 15, 6, 0),
 ])  # fmt: skip
 def test_a_way_to_wait_takes_its_ticks(way, end, first, races):
-    operations = runs.run_way(way)
+    operations = runs.launch_way(way)
     kernels = [span for span in runs.earliest(operations, n13.seconds_of).values() if span.label[0] == "F"]
     assert (kernels[0].start, kernels[-1].end, len(find_races(operations))) == (first, end, races)
     words = alt_text(n13.draw_operations(operations, "A finding"))
     assert ("no race" in words) == (races == 0) and f"F2 {end - 3}-{end}" in words
-    refuses(ValueError, "way must be one of", runs.run_way, "wait")
+    refuses(ValueError, "way must be one of", runs.launch_way, "wait")
 
 
 def test_arrows_stand_for_the_waits_of_the_list():
@@ -63,7 +63,7 @@ def test_torchs_sanitizer_agrees_on_waits_and_does_not_see_a_missing_record_stre
     for number in (None, *range(n13.WAIT_COUNT)):
         assert runs.torchs_races(runs.damaged(number)) == pairs(runs.damaged(number))
     for way in runs.WAYS:
-        assert runs.torchs_races(runs.run_way(way)) == pairs(runs.run_way(way))
+        assert runs.torchs_races(runs.launch_way(way)) == pairs(runs.launch_way(way))
     for forgets, count in (((), 0), (("wait_event",), 4)):
         operations = runs.run_prefetcher(forgets, 4)
         assert len(runs.torchs_races(operations)) == len(pairs(operations)) == count

@@ -29,7 +29,7 @@ def test_in_whatever_order_the_streams_get_on_each_result_is_in_its_place(chunks
 
 
 def test_a_list_is_read_with_its_numbers_and_without_records_and_allocations():
-    operations = runs.run_way("wait_event", batches=1)
+    operations = runs.launch_way("wait_event", batches=1)
     kept = [number for number, op in enumerate(operations) if op.kind not in ("record", "allocate")]
     assert [line.split()[0] for line in runs.as_text(operations).splitlines()] == list(map(str, kept))
     assert "compute   waits for" in runs.as_text(operations) and "records" not in runs.as_text(operations)

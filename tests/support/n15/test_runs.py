@@ -46,9 +46,9 @@ def test_costs_read_from_a_simulated_run_are_its_own_and_another_order_than_the_
     trace = simulate(schedule, [1.0, 2.0], [3.0, 4.0], communicate=0.25)
     costs, message = n15.measured_costs([trace, trace.shift(7.0)], schedule)
     assert costs[:2] == ([1.0, 2.0], [3.0, 4.0]) and message == pytest.approx(0.25)
-    assert n15.in_order(trace, schedule) and not n15.in_order(simulate(gpipe(4, 2)), schedule)
+    assert n15.ran_in_order(trace, schedule) and not n15.ran_in_order(simulate(gpipe(4, 2)), schedule)
     early = [s if s.label != "1F0" else Span(s.lane, s.label, 0.0, 0.5, s.kind) for s in trace]
-    assert not n15.in_order(Trace(early, trace.lanes), schedule)  # before its input was there
+    assert not n15.ran_in_order(Trace(early, trace.lanes), schedule)  # before its input was there
 
 
 def test_a_layer_has_the_same_weights_in_whatever_it_is_made_and_no_other_generator_is_touched() -> None:

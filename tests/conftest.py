@@ -27,6 +27,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--prove", action="store_true", help="run what is larger than the suite needs, in its full size")
+    parser.addoption("--simulated", action="store_true", help="start simulated GPUs: for a process of their own")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -144,7 +144,7 @@ class Server:
             return False
 
 
-def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
+def start_lab(root: Path, private: Path, start_seconds: float = 90) -> Server:
     """Start a JupyterLab that shows `root` and keeps its own files in `private`.
 
     Raises RuntimeError with the tail of the server's log if it does not answer within `start_seconds`.
@@ -191,7 +191,7 @@ def start(root: Path, private: Path, start_seconds: float = 90) -> Server:
 @contextmanager
 def serve(root: Path, private: Path) -> Iterator[Server]:
     """Start a JupyterLab (see `start`); stop it and its kernels at the end."""
-    server = start(root, private)
+    server = start_lab(root, private)
     try:
         yield server
     finally:

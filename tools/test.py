@@ -77,10 +77,16 @@ def cells(paths: list[Path]) -> Step:
     return Step("cells of notebooks", [*names, *COMPARE, *BOTH_CORES, *ONE_KERNEL], 40)
 
 
+def simulated() -> Step:
+    """Return the step of the simulated GPUs: once started, they change torch for the whole process."""
+    return Step("simulated GPUs", ["tests/lib/simulated", "--simulated"], 15)
+
+
 def everything() -> list[Step]:
     """Return the steps of `make test`."""
     return [
         Step("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
+        simulated(),
         cells(notebooks()),
         Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
     ]
@@ -95,8 +101,11 @@ def fast() -> list[Step]:
 
 def prove() -> list[Step]:
     """Return the steps of `make prove`."""
+    devices = simulated()
+    devices.arguments.append("--prove")
     return [
         Step("full sizes", [*units(), *BOTH_CORES, "--prove"], 60),
+        devices,
         Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal", "--prove"], 40),
     ]
 

@@ -62,7 +62,7 @@ def server(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             private = folder / "lab-private"
             private.mkdir(exist_ok=True)
             lab.copy_tree(ROOT / "notebooks", root / "notebooks")
-            file.write_bytes(pickle.dumps((0, lab.start(root, private))))
+            file.write_bytes(pickle.dumps((0, lab.start_lab(root, private))))
         users, server = pickle.loads(file.read_bytes())
         file.write_bytes(pickle.dumps((users + 1, server)))
     yield server

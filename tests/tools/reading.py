@@ -215,6 +215,8 @@ TWO_HOMES = "two homes"
 #: A script's door; the mechanisms of lib as the reader has written them, word for word; what belongs to one notebook.
 DOORS = {"main"}
 WRITTEN_BY_THE_READER = re.compile(r"support\.(built|n\d+\.solved)$")
+#: It becomes torch.simgpu, where torch looks for the names that torch.cuda has.
+NAMES_OF_TORCH = {"lib.simulated.simgpu"}
 OF_ONE_NOTEBOOK = ("draw_", "check_", "guess_")
 
 
@@ -239,7 +241,7 @@ def two_homes() -> dict[str, list[str]]:
     """Return the public names that two modules or more define, and which."""
     homes = defaultdict(list)
     for module, path in modules().items():
-        if WRITTEN_BY_THE_READER.match(module):
+        if WRITTEN_BY_THE_READER.match(module) or module in NAMES_OF_TORCH:
             continue
         for name in _defined(path.read_text(encoding="utf-8")):
             own = room_of(module) and name.startswith(OF_ONE_NOTEBOOK)

@@ -91,10 +91,11 @@ def test_whatever_lib_imports_is_required_and_the_package_itself_needs_torch_and
     assert {name: r.specifier for name, r in ours.items()} == {name: theirs[name][0].specifier for name in ours}
 
 
-def test_condas_environment_which_mybinder_builds_is_python_and_requirements_txt_from_one_channel() -> None:
+def test_condas_environment_which_mybinder_builds_is_python_requirements_txt_and_a_compiler_from_one_channel() -> None:
     environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     assert (environment["name"], environment["channels"]) == (PROJECT["project"]["name"], ["conda-forge"])
-    python, *packages = environment["dependencies"]
+    python, *packages, compiler = environment["dependencies"]
+    assert compiler == "cxx-compiler", "what pip can't bring: lib.simulated is built with it"
     wanted = [str(requirement) for requirement, _ in requirements("requirements.txt").values()]
     assert packages == ["pytorch" + one.removeprefix("torch") if one.startswith("torch>") else one for one in wanted]
     name, version = python.split("=")  # mybinder reads "python=", and takes a Python of its own for anything else

@@ -161,8 +161,9 @@ def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.Monk
 
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:
-    first, widgets = suite.prove()
+    first, devices, widgets = suite.prove()
     assert "--prove" in first.arguments
+    assert {"tests/lib/simulated", "--simulated", "--prove"} <= set(devices.arguments)
     assert set(suite.units()) <= set(first.arguments)
     assert {"tests/browser", "--prove"} <= set(widgets.arguments)
 

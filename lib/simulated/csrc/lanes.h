@@ -1,0 +1,490 @@
+// Streams and events: a stream is a lane, a thread that does its tasks in order, on a clock of its own.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/util/Exception.h>
+
+#include <pthread.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace simulated {
+
+using c10::Device;
+using c10::DeviceIndex;
+using c10::Stream;
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+using Seconds = std::chrono::duration<double>;
+
+constexpr auto SIMULATED = c10::DeviceType::PrivateUse1;
+constexpr int MOST_DEVICES = 64;
+constexpr int STREAMS = 32;  // a device's, beside the default stream, which is number 0; as CUDA's pool they go round
+
+// ---- what `start` was told. Zero costs nothing: then a thing takes the time that the CPU needs for it.
+
+struct Link {
+  double latency = 0;           // seconds
+  double bytes_per_second = 0;  // 0: as fast as the CPU
+
+  Seconds time_of(double bytes) const {
+    return Seconds(latency + (bytes_per_second > 0 ? bytes / bytes_per_second : 0));
+  }
+};
+
+struct Settings {
+  int devices = 0;
+  int64_t memory = 0;  // bytes a device; 0: no limit
+  double kernel_seconds = 0;
+  double flops_per_second = 0;
+  double bytes_per_second = 0;
+  double launch = 0;
+  Link host;
+  Link peer;
+  bool forgets_waits = false;
+  bool forgets_record_stream = false;
+
+  Seconds kernel_time(double flops, double bytes) const {
+    double computing = flops_per_second > 0 ? flops / flops_per_second : 0;
+    double moving = bytes_per_second > 0 ? bytes / bytes_per_second : 0;
+    return Seconds(kernel_seconds + launch + std::max(computing, moving));
+  }
+};
+
+// Everything global lives until the process ends and is never destroyed: lanes outlive the static objects of C++.
+struct Shared {
+  std::mutex mutex;
+  Settings settings;
+};
+
+inline Shared& shared() {
+  static auto* it = new Shared;
+  return *it;
+}
+
+inline Settings settings() {
+  std::lock_guard lock(shared().mutex);
+  return shared().settings;
+}
+
+inline int device_count() {
+  return settings().devices;
+}
+
+// A forked child has the memory of its parent and none of its threads: nothing may wait for a lane there.
+inline std::atomic<bool> forked{false};
+
+// At the end of the process nobody waits for modelled time any more: those who sleep are woken up.
+struct Ending {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool now = false;
+};
+
+inline Ending& ending() {
+  static auto* it = new Ending;
+  return *it;
+}
+
+inline void refuse_in_a_fork() {
+  TORCH_CHECK(
+      !forked,
+      "the simulated device can't be used in a forked process: its streams are threads, which a fork leaves behind. "
+      "Use the start method 'spawn', or keep such tensors out of the workers.");
+}
+
+// ---- what a lane has done, written down while somebody profiles
+
+struct Span {
+  DeviceIndex device;
+  int64_t stream;
+  std::string kind;  // "compute", "copy" or "wait"
+  std::string label;
+  Time start;
+  Time end;
+};
+
+struct Profile {
+  std::mutex mutex;
+  bool on = false;
+  std::vector<Span> spans;
+  int64_t tasks = 0;
+  int64_t overruns = 0;      // tasks for which the CPU took longer than their modelled time
+  Seconds latest{0};         // how far behind its own clock a lane was at worst
+
+  void add(Span span) {
+    std::lock_guard lock(mutex);
+    if (on) {
+      spans.push_back(std::move(span));
+    }
+  }
+};
+
+inline Profile& profile() {
+  static auto* it = new Profile;
+  return *it;
+}
+
+// ---- errors: a kernel fails long after its call has returned; the next synchronisation says so
+
+struct Errors {
+  std::mutex mutex;
+  std::array<std::string, MOST_DEVICES> first;
+};
+
+inline Errors& errors() {
+  static auto* it = new Errors;
+  return *it;
+}
+
+inline void remember_error(DeviceIndex device, const std::string& text) {
+  std::lock_guard lock(errors().mutex);
+  auto& first = errors().first[device];
+  if (first.empty()) {  // what fails after it fails because of it
+    first = text;
+  }
+}
+
+inline void raise_error_of(DeviceIndex device) {
+  std::string text;
+  {
+    std::lock_guard lock(errors().mutex);
+    text.swap(errors().first[device]);
+  }
+  TORCH_CHECK(text.empty(), text);
+}
+
+// ---- events
+
+// What a stream records and another one waits for. It may be recorded again and again: a wait means the last record
+// before it, so records are numbered.
+class Event {
+ public:
+  uint64_t ask() {
+    std::lock_guard lock(mutex_);
+    return ++asked_;
+  }
+
+  uint64_t asked() {
+    std::lock_guard lock(mutex_);
+    return asked_;
+  }
+
+  void happen(uint64_t number, Time time) {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = std::max(done_, number);
+      time_ = time;
+    }
+    changed_.notify_all();
+  }
+
+  Time wait(uint64_t number) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= number; });
+    return time_;
+  }
+
+  bool has_happened() {
+    std::lock_guard lock(mutex_);
+    return done_ >= asked_;
+  }
+
+  Time time() {
+    std::lock_guard lock(mutex_);
+    return time_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t asked_ = 0;
+  uint64_t done_ = 0;
+  Time time_;
+};
+
+using EventPointer = std::shared_ptr<Event>;
+
+inline Seconds cpu_time_of_this_thread() {
+  timespec used;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return Seconds(double(used.tv_sec) + 1e-9 * double(used.tv_nsec));
+}
+
+inline void sleep_until(Time time) {
+  if (time > Clock::now()) {
+    std::unique_lock lock(ending().mutex);
+    ending().changed.wait_until(lock, time, [] { return ending().now; });
+  }
+}
+
+// Add what may be a fraction of a tick to a point in time.
+inline Time later(Time time, Seconds seconds) {
+  return time + std::chrono::duration_cast<Clock::duration>(seconds);
+}
+
+// A copy engine does one copy at a time, whichever stream it belongs to.
+struct Engine {
+  std::mutex mutex;
+  Time free;
+};
+
+// ---- lanes
+
+class Lane {
+ public:
+  using Task = std::function<void(Lane&)>;
+
+  Lane(DeviceIndex device, int64_t stream) : device_(device), stream_(stream) {
+    // Several streams share the cores, so each kernel gets one. at::set_num_threads also writes what *new* threads
+    // start with: give that back.
+    int threads = at::get_num_threads();
+    std::thread([this] { live(); }).detach();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return started_; });
+    at::set_num_threads(threads);
+  }
+
+  // Put a task behind those that are there. The label is what an error in it is told with.
+  void put(std::string label, Task task) {
+    refuse_in_a_fork();
+    {
+      std::lock_guard lock(mutex_);
+      tasks_.push_back({std::move(label), std::move(task), Clock::now()});
+      ++put_;
+    }
+    changed_.notify_all();
+  }
+
+  bool idle() {
+    std::lock_guard lock(mutex_);
+    return done_ == put_;
+  }
+
+  void record(const EventPointer& event) {
+    uint64_t number = event->ask();
+    put("record", [event, number](Lane& lane) { event->happen(number, lane.now()); });
+  }
+
+  EventPointer record() {
+    auto event = std::make_shared<Event>();
+    record(event);
+    return event;
+  }
+
+  // Let what comes later in this lane wait until the event, as it was last recorded, has happened.
+  void follow(const EventPointer& event) {
+    uint64_t number = event->asked();
+    if (number == 0) {  // never recorded: nothing to wait for, as on CUDA
+      return;
+    }
+    put("wait", [event, number](Lane& lane) {
+      Time start = lane.now();
+      Time happened = event->wait(number);
+      if (happened > start) {
+        lane.free_ = happened;
+        profile().add({lane.device_, lane.stream_, "wait", "wait", start, happened});
+      }
+    });
+  }
+
+  // Let the caller wait until all that is in the lane now is done; raises what has failed on its device.
+  void synchronize() {
+    refuse_in_a_fork();
+    {
+      std::unique_lock lock(mutex_);
+      uint64_t last = put_;
+      changed_.wait(lock, [&] { return done_ >= last; });
+    }
+    raise_error_of(device_);
+  }
+
+  // Do `work`, which takes `modelled` time: as long as the CPU needs if that is longer, or if `modelled` is 0. Memory is
+  // read and written at the end of that time: who is too early finds what was there before. For the lane's thread.
+  void spend(const std::string& kind, const std::string& label, Seconds modelled, const std::function<void()>& work,
+             Engine* engine = nullptr) {
+    Time start = now();
+    if (engine != nullptr) {
+      std::lock_guard lock(engine->mutex);
+      start = std::max(start, engine->free);
+      engine->free = later(start, modelled);
+    }
+    Time end = later(start, modelled);
+    Seconds& usual = usual_[label];  // what the CPU needed for it the last time
+    sleep_until(later(end, -usual));
+    Seconds before = cpu_time_of_this_thread();
+    work();
+    Seconds used = cpu_time_of_this_thread() - before;
+    usual = used;
+    sleep_until(end);
+    Time real = Clock::now();
+    if (modelled.count() == 0) {
+      end = real;
+    } else if (used > modelled) {
+      end = later(start, used);
+    }
+    free_ = end;
+    profile().add({device_, stream_, kind, label, start, end});
+    std::lock_guard lock(profile().mutex);
+    profile().tasks += 1;
+    profile().overruns += modelled.count() > 0 && used > modelled;
+    profile().latest = std::max(profile().latest, Seconds(real - end));
+  }
+
+  // The lane's own clock: when the task at hand can begin. A thread that wakes up late makes up for it.
+  Time now() const {
+    return std::max(free_, ready_);
+  }
+
+ private:
+  struct Waiting {
+    std::string label;
+    Task task;
+    Time put;
+  };
+
+  void live() {
+#ifdef __linux__
+    prctl(PR_SET_TIMERSLACK, 1);  // wake up within microseconds, not within 50 of them
+#endif
+    at::set_num_threads(1);
+    std::unique_lock lock(mutex_);
+    started_ = true;
+    changed_.notify_all();
+    for (;;) {
+      changed_.wait(lock, [this] { return !tasks_.empty(); });
+      {
+        Waiting next = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        perform(next);
+      }  // what the task has held is let go of before it counts as done
+      lock.lock();
+      ++done_;
+      changed_.notify_all();
+    }
+  }
+
+  void perform(Waiting& next) {
+    ready_ = next.put;
+    try {
+      next.task(*this);
+    } catch (const c10::Error& error) {
+      remember(next.label, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      remember(next.label, error.what());
+    }
+  }
+
+  void remember(const std::string& label, const std::string& what) {
+    remember_error(device_, c10::str("simgpu:", int(device_), ", ", label, ": ", what));
+  }
+
+  DeviceIndex device_;
+  int64_t stream_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Waiting> tasks_;
+  uint64_t put_ = 0;   // how many tasks there ever were
+  uint64_t done_ = 0;  // and how many of them are done
+  bool started_ = false;
+  Time free_;   // when the last task was done
+  Time ready_;  // when the host put the task at hand
+  std::map<std::string, Seconds> usual_;
+};
+
+// ---- a device: its lanes and its copy engines
+
+struct Lanes {
+  std::mutex mutex;
+  std::array<std::array<std::unique_ptr<Lane>, STREAMS + 1>, MOST_DEVICES> all;
+  std::array<int, MOST_DEVICES> given{};
+  // By device: what comes from the host, what goes to the host, what goes to another device.
+  std::array<std::array<Engine, 3>, MOST_DEVICES> engines;
+};
+
+inline Lanes& lanes() {
+  static auto* it = new Lanes;
+  return *it;
+}
+
+inline thread_local DeviceIndex device_now = 0;
+inline thread_local std::array<int64_t, MOST_DEVICES> stream_now{};
+
+inline DeviceIndex index_of(Device device) {
+  return device.index() < 0 ? device_now : device.index();
+}
+
+inline void check_device(DeviceIndex device) {
+  int count = device_count();
+  TORCH_CHECK(device >= 0 && device < count, "there is no simgpu:", int(device), ": ", count, " simulated device(s) were started");
+}
+
+inline Lane& lane(DeviceIndex device, int64_t stream) {
+  refuse_in_a_fork();
+  std::lock_guard lock(lanes().mutex);
+  auto& found = lanes().all[device][stream];
+  if (!found) {
+    found = std::make_unique<Lane>(device, stream);
+  }
+  return *found;
+}
+
+inline Lane& lane(const Stream& stream) {
+  return lane(stream.device_index(), stream.id());
+}
+
+inline Lane& current_lane(DeviceIndex device) {
+  return lane(device, stream_now[device]);
+}
+
+inline int64_t next_stream(DeviceIndex device) {
+  std::lock_guard lock(lanes().mutex);
+  return 1 + lanes().given[device]++ % STREAMS;
+}
+
+inline void synchronize_device(DeviceIndex device) {
+  refuse_in_a_fork();
+  for (int64_t stream = 0; stream <= STREAMS; ++stream) {
+    Lane* found;
+    {
+      std::lock_guard lock(lanes().mutex);
+      found = lanes().all[device][stream].get();
+    }
+    if (found != nullptr) {
+      found->synchronize();
+    }
+  }
+}
+
+inline bool all_idle() {
+  std::lock_guard lock(lanes().mutex);
+  for (auto& device : lanes().all) {
+    for (auto& found : device) {
+      if (found && !found->idle()) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace simulated

@@ -1,0 +1,104 @@
+"""The library is built once, appears whole or not at all, and where it can't be built one error says the way out."""
+
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from lib.simulated import build as module
+from lib.simulated.build import BuildError, build_library, library_path
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def compiler(folder, script):
+    """Write a compiler that does what a shell script says; $target is the file that it shall write."""
+    path = folder / "compiler"
+    find = 'while [ $# -gt 0 ]; do [ "$1" = -o ] && target="$2"; shift; done\n'
+    path.write_text(f"#!/bin/sh\n{find}{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_without_a_compiler_the_error_names_those_that_were_looked_for_and_how_to_get_one(cache, monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(BuildError, match=r"looked for g\+\+, clang\+\+ and c\+\+.*apt-get install g\+\+"):
+        build_library()
+
+
+def test_a_compiler_that_is_named_and_not_there_is_named_in_the_error(cache, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BuildError, match="CXX=no-such-compiler, which is not there"):
+        build_library()
+
+
+def test_a_compiler_that_fails_is_told_with_its_error_and_leaves_no_library(cache, tmp_path, monkeypatch):
+    script = 'echo half > "$target"; echo "simulated.cpp:1: error: no such thing" >&2; exit 1'
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, script)))
+    with pytest.raises(BuildError, match="error: no such thing"):
+        build_library()
+    assert not library_path().exists()
+    assert list(library_path().parent.iterdir()) == []
+
+
+def test_a_compiler_that_says_nothing_is_told_by_how_it_ended(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, "exit 3")))
+    with pytest.raises(BuildError, match="it ended with 3 and said nothing"):
+        build_library()
+
+
+def test_a_compiler_that_hangs_is_ended(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MINUTES", 0.002)
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, "exec sleep 60")))
+    with pytest.raises(BuildError, match="did not end within"):
+        build_library()
+
+
+def test_a_cache_that_is_a_file_is_told_with_the_way_out(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo whole > "$target"')))
+    with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        build_library()
+
+
+def test_it_is_built_once_and_says_so(cache, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, f'echo . >> {tmp_path}/calls; echo whole > "$target"')))
+    first = build_library()
+    assert first.read_text() == "whole\n"
+    assert "Building the simulated GPU with compiler" in capsys.readouterr().out
+    assert build_library() == first
+    assert (tmp_path / "calls").read_text() == ".\n"
+    assert capsys.readouterr().out == ""
+
+
+def test_two_processes_at_once_both_get_a_whole_library(cache, tmp_path, monkeypatch):
+    slow = 'printf whole > "$target"; sleep 0.3; printf "ly built" >> "$target"'
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, slow)))
+    code = "from lib.simulated.build import build_library; print(build_library().read_text())"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        said, _ = process.communicate(timeout=120)
+        assert said.splitlines()[-1] == "wholely built"
+
+
+def test_another_source_or_another_torch_is_another_library(cache, monkeypatch):
+    here = library_path()
+    monkeypatch.setattr(module.torch, "__version__", "9.9")
+    assert library_path() != here
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setattr(module, "FLAGS", (*module.FLAGS, "-O2"))
+    assert library_path() != here
+
+
+def test_importing_lib_neither_builds_nor_loads_it():
+    code = "import sys, lib, lib.streams, lib.pipeline; print('lib.simulated' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,168 @@
+"""Ends of the process, forks, threads, Ctrl-C: nothing hangs, nothing crashes."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from lib.simulated import Kernel, sleep
+from tests.lib.simulated.common import new_stream
+
+
+def python(code, **options):
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+# One process imports torch; each start is in a child of it, made before any device was started.
+STARTS = """
+    import os, sys, torch
+    from lib.simulated import Kernel, start
+    from lib.simulated.build import build_library
+    build_library()
+    torch.ones(1, device="meta").mul(2)   # what start imports: once, not in each child
+    ended = []
+    for k in range(int(sys.argv[1])):
+        child = os.fork()
+        if not child:
+            start(3, kernel=Kernel(seconds=0.01))
+            streams = [torch.Stream(f"simgpu:{j % 3}") for j in range(7)]
+            kept = []
+            for stream in streams:
+                with stream:
+                    x = torch.ones(1000, device=stream.device)
+                    for _ in range(k % 5 + 1):
+                        x = x * 2
+                    kept.append(x)
+                    torch.simgpu.sleep(20)   # far more than anybody would wait for
+            sys.exit(0)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(set(ended))
+"""
+
+
+def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
+    code = textwrap.dedent(STARTS)
+    done = subprocess.run([sys.executable, "-c", code, "20"], capture_output=True, text=True, timeout=180)
+    assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
+
+
+@pytest.mark.prove
+def test_two_hundred_processes_end_at_once(device):
+    code = textwrap.dedent(STARTS)
+    done = subprocess.run([sys.executable, "-c", code, "200"], capture_output=True, text=True, timeout=600)
+    assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
+
+
+def in_a_fork(function):
+    """Call a function in a forked child; return what it says, within 20 seconds."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write, str(function()).encode())
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    threading.Timer(20, lambda: None)
+    with os.fdopen(read) as answers:
+        said = answers.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_a_forked_child_is_told_that_it_has_no_device(device):
+    x = torch.ones(3, device="simgpu")
+    sleep(0.05)
+    assert in_a_fork(lambda: x + 1).startswith("RuntimeError: the simulated device can't be used in a forked process")
+    assert in_a_fork(lambda: torch.ones(3, device="simgpu")).startswith(
+        "RuntimeError: the simulated device can't be used"
+    )
+    assert in_a_fork(lambda: torch.simgpu._is_in_bad_fork()) == "True"
+    assert x.sum() == 3
+
+
+def test_a_forked_child_that_lets_go_of_the_devices_memory_ends(device):
+    held = [torch.ones(3, device="simgpu") for _ in range(10)]
+    assert in_a_fork(lambda: held.clear() or torch.ones(2).sum().item()) == "2.0"
+    assert sum(x.sum().item() for x in held) == 30
+
+
+def test_a_dataloader_with_workers_feeds_the_device(device):
+    data = TensorDataset(torch.arange(20.0))
+    loader = DataLoader(data, batch_size=5, num_workers=2, pin_memory=True)
+    total = torch.zeros((), device="simgpu")
+    for (x,) in loader:
+        total += x.to("simgpu", non_blocking=True).sum()
+    assert total == 190
+
+
+def test_ctrl_c_reaches_a_caller_that_waits_for_the_device(device):
+    process = python(
+        """
+        import torch
+        from lib.simulated import start, sleep
+        start(1)
+        torch.ones(1, device="simgpu").sum().item()
+        print("ready", flush=True)
+        try:
+            sleep(1.0)
+            torch.accelerator.synchronize()
+            sleep(3.0)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=30)
+    assert said == "interrupted\n", errors
+    assert process.returncode == 0
+
+
+def test_many_threads_launch_into_many_streams(device):
+    device(kernel=Kernel(seconds=0.0005))
+    totals = {}
+
+    def work(number):
+        stream = new_stream(number % 2)
+        with stream:
+            x = torch.zeros(10, device=stream.device)
+            for _ in range(30):
+                x = x + number
+        stream.synchronize()
+        totals[number] = x.sum().item()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert totals == {number: 300.0 * number for number in range(8)}
+
+
+def test_the_callers_number_of_threads_is_left_alone(device):
+    before = torch.get_num_threads()
+    new_stream().synchronize()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert torch.get_num_threads() == before
+    assert seen == [before]

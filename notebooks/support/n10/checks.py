@@ -4,93 +4,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from support import built
 from support.built import MyCheckpoint, my_checkpoint
-from support.checks import Exercise, Guess, Tried, cases
+from support.checks import Exercise, Tried, cases
 from support.checks import use as use
-from support.kit.source import source_of
-from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, judged
+from support.kit.exact import exact_number
+from support.kit.judged import judged
+from support.kit.mistakes import famous
+from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, quiet
 from support.n10.runs import peak, predict
 
 # ---- predictions
 
 
-def _exact(what: str, truth: Callable[[], float], unit: str = "", *, tried: Tried, **said: str) -> Guess:
-    """Make a guess that is right or not: near the truth lie the famous wrong answers; _3="why": what to say of 3."""
-
-    def read(number: Any) -> Any:
-        text = f"{number:.3g}" if isinstance(number, (int, float)) else str(number).strip()
-        return f"{text} ({said[key]})" if (key := "_" + text.replace(".", "_")) in said else text
-
-    def read_if_given(said: Any) -> Any:
-        return None if said is None else read(said)
-
-    return Guess(what, lambda: f"{truth():.3g}", unit, read=read_if_given, tried=tried)
-
-
-guess_one_segment = _exact(  # of 16 layers
+guess_one_segment = exact_number(  # of 16 layers
     "the peak with one segment",
     lambda: peak(predict(16, 1)),
     "tensors",
-    _1="what is kept after forward",
-    _9="forward forgets all, but the recompute brings all back",
-    _16="x0 to x16 are 17",
+    {
+        1: "what is kept after forward",
+        9: "forward forgets all, but the recompute brings all back",
+        16: "x0 to x16 are 17",
+    },
+    digits=3,
     tried=Tried(right=17, wrong=9),
 )
-guess_least = _exact(  # over all numbers of segments
+guess_least = exact_number(  # over all numbers of segments
     "the least peak of 64 layers",
     lambda: min(peak(predict(64, s)) for s in range(1, 65)),
     "tensors",
-    _8="that is the best number of segments",
-    _9="that is one segment's inside alone",
-    _17="then the input of the segment at work is counted twice",
-    _33="about half of 65: more segments hold less",
+    {
+        8: "that is the best number of segments",
+        9: "that is one segment's inside alone",
+        17: "then the input of the segment at work is counted twice",
+        33: "about half of 65: more segments hold less",
+    },
+    digits=3,
     tried=Tried(right=16, wrong=64),
 )
-guess_flops = _exact(
+guess_flops = exact_number(
     "the FLOPs with a checkpoint",
     lambda: round((1 + 1 + 2) / (1 + 2), 2),
     "× those without",
-    _2="backward is not run twice",
-    _1_25="a quarter is the share of the new total",
-    _1_5="that would be a backward as cheap as forward",
+    {
+        2: "backward is not run twice",
+        1.25: "a quarter is the share of the new total",
+        1.5: "that would be a backward as cheap as forward",
+    },
+    digits=3,
     tried=Tried(right=4 / 3, wrong=1.25),
 )
-guess_fewer = _exact(  # in one segment
+guess_fewer = exact_number(  # in one segment
     "what 'always' saves over 'except_last'",
     lambda: peak(predict(16, 1, 4, "except_last")) - peak(predict(16, 1, 4, "always")),
     "tensors",
-    _16="after forward only: the recompute brings the last one's inside back",
+    {
+        16: "after forward only: the recompute brings the last one's inside back",
+    },
+    digits=3,
     tried=Tried(right=0, wrong=3),
 )
-guess_momentum = _exact(
+guess_momentum = exact_number(
     "the momentum that acts",
     lambda: 1 - 0.9**2,
-    _0_2="the second update also shrinks what the first has added",
-    _0_1="the second update goes on from where the first has stopped",
+    "",
+    {
+        0.2: "the second update also shrinks what the first has added",
+        0.1: "the second update goes on from where the first has stopped",
+    },
+    digits=3,
     tried=Tried(right=0.19, wrong=0.2),
 )
-
-
-# ---- what the exercises have in common
-
-
-def _famous(thing: Any, table: str) -> dict[str, Any]:
-    """Read famous mistakes: a line with the sentence, a line with what they change in the solved function."""
-    found, lines = {}, [line.strip() for line in table.strip().splitlines()]
-    for sentence, changes in zip(lines[::2], lines[1::2], strict=True):
-        text, space = source_of(thing), dict(vars(built), combinations=combinations)
-        for change in changes.split(" | "):
-            old, new = change.replace("¶", "\n        ").split(" → ")
-            assert old in text, f"{thing.__name__} has no {old!r}"
-            text = text.replace(old, new)
-        exec(text, space)
-        found[sentence] = space[thing.__name__]
-    return found
 
 
 # ---- exercise 1: a checkpoint as one autograd function
@@ -104,8 +91,9 @@ check_checkpoint = Exercise(
     judge=judged(
         fault_of_checkpoint,
         "output, gradients, random state and autocast are as without a checkpoint; only the inputs are kept.",
+        around=quiet,
     ),
-    mistakes=_famous(
+    mistakes=famous(
         MyCheckpoint,
         """
         Is a `return` missing?
@@ -169,16 +157,25 @@ def peak_bytes(sizes: Sequence[int], starts: Sequence[int]) -> int:
 
 def _cuts() -> list[dict[str, Any]]:
     even = [1] * 17
-    sizes = [8, 1, 4, 1, 8, 1, 2], [4, 8, 8, 1, 4, 1], even, [5, 4, 3, 2, 1], [1, 2, 4, 8, 16, 1], even, even
-    starts = [0, 3], [0, 3], [0, 4, 8, 12], [0, 1, 2, 3], [0, 2, 4], [0], [*range(16)]
-    return cases("sizes starts", zip(sizes, starts, strict=True))
+    return cases(
+        "sizes starts",
+        [
+            ([8, 1, 4, 1, 8, 1, 2], [0, 3]),
+            ([4, 8, 8, 1, 4, 1], [0, 3]),
+            (even, [0, 4, 8, 12]),
+            ([5, 4, 3, 2, 1], [0, 1, 2, 3]),
+            ([1, 2, 4, 8, 16, 1], [0, 2, 4]),
+            (even, [0]),
+            (even, [*range(16)]),
+        ],
+    )
 
 
 check_peak_bytes = Exercise(
     "peak_bytes",
     reference=peak_bytes,
     cases=_cuts,
-    mistakes=_famous(
+    mistakes=famous(
         peak_bytes,
         """
         The first segment is the last one in backward: while a segment is at work, the inputs before it are held, too.
@@ -211,22 +208,26 @@ Costs: TypeAlias = Mapping[str, tuple[float, float]]
 
 def cheapest(costs: Costs, budget: float) -> set[str]:
     """Return the operators to keep: within the budget of bytes, with the fewest FLOPs to compute again."""
-    best, least = set[str](), None
+    best: set[str] = set()
+    least: tuple[float, float] | None = None
     for number in range(len(costs) + 1):
         for kept in combinations(costs, number):
             weight = sum(costs[name][0] for name in kept)
             again = sum(flops for name, (_, flops) in costs.items() if name not in kept)
             if weight <= budget and (least is None or (again, weight) < least):
-                best, least = set(kept), (again, weight)
+                best = set(kept)
+                least = (again, weight)
     return best
 
 
 def _greedy(costs: Costs, budget: float) -> set[str]:
     """Keep what costs most FLOPs per byte, as long as it fits: a good rule, and not the best."""
-    kept, left = set[str](), budget
+    kept: set[str] = set()
+    left = budget
     for name in sorted(costs, key=lambda name: -costs[name][1] / costs[name][0]):
         if costs[name][1] and costs[name][0] <= left:
-            kept, left = kept | {name}, left - costs[name][0]
+            kept = kept | {name}
+            left -= costs[name][0]
     return kept
 
 
@@ -247,7 +248,7 @@ check_cheapest = Exercise(
             lambda costs, budget: set(costs) - cheapest(costs, budget)
         ),
     }
-    | _famous(
+    | famous(
         cheapest,
         """
         That weighs more than the budget.
@@ -273,8 +274,12 @@ check_cheapest = Exercise(
 check_my_checkpoint = Exercise(
     "my_checkpoint",
     reference=my_checkpoint,
-    judge=judged(fault_of_wrapper, "all three faults are repaired, also for a checkpoint within another."),
-    mistakes=_famous(
+    judge=judged(
+        fault_of_wrapper,
+        "all three faults are repaired, also for a checkpoint within another.",
+        around=quiet,
+    ),
+    mistakes=famous(
         my_checkpoint,
         """
         (your function returned None: is a `return` missing?)

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,33 +14,15 @@ from torch import Tensor, nn
 
 from lib.saved import LiveTensors, SavedTensors
 from support import built
-from support.checks import Exercise, Verdict
+from support.kit.raised import Finding, in_case
 
 
-def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
-    """Make a judge of what says a fault, "" if there is none; a famous mistake is recognised by its fault."""
-
-    def told(answer: Any) -> str:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                return fault(answer)
-            except AssertionError as error:  # a segment of ours says so
-                return str(error)
-            except Exception as error:
-                return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
-
-    mistakes: dict[str, str] = {}  # the fault of each, once it is known
-
-    def judge(exercise: Exercise, answer: Any) -> Verdict:
-        found = told(answer)
-        for why, wrong in exercise.mistakes.items() if found else ():
-            if why not in mistakes:
-                mistakes[why] = told(wrong)
-        reasons = (f" {why}" for why, fault in mistakes.items() if fault == found)
-        return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
-
-    return judge
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Run a trial without warnings, and leave the random numbers as they were."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class _Segment(nn.Module):
@@ -56,7 +38,8 @@ class _Segment(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
         hidden = self.first(x)
-        assert torch.is_grad_enabled() or not self.masks, "the second forward ran with gradients off."
+        if self.masks and not torch.is_grad_enabled():
+            raise Finding("the second forward ran with gradients off.")
         self.types.append(hidden.dtype)
         hidden = self.drop(hidden.float().tanh() + 2) * keep  # never 0 before dropout
         self.masks.append(hidden.detach() != 0)
@@ -78,7 +61,7 @@ class _Case:
         with SavedTensors([*weights, self.shift]) as saved:
             x = self.before(torch.randn(10, 6))
             held = saved.count
-            with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+            with in_case("in forward"), torch.autocast("cpu", dtype=cast, enabled=cast is not None):
                 self.y = call(self.parts[0], x, keep, self.shift)
                 self.kept = saved.count - held
                 if isinstance(self.y, Tensor):
@@ -88,7 +71,7 @@ class _Case:
         """Go backward; return whether the random state is as it was before."""
         torch.rand(3)  # the generator moves on, as it does in training
         state = torch.get_rng_state()
-        with torch.autocast("cpu", dtype=cast, enabled=cast is not None):
+        with in_case("in backward"), torch.autocast("cpu", dtype=cast, enabled=cast is not None):
             (self.end**2).sum().backward()
         return torch.equal(torch.get_rng_state(), state)
 
@@ -134,7 +117,8 @@ def _fault_of_memory(answer: Any) -> str:
     layer = nn.Linear(64, 128)
     x = torch.ones(64, 64, requires_grad=True)
     with LiveTensors() as live:
-        y = answer.apply(layer, x)
+        with in_case("in forward"):
+            y = answer.apply(layer, x)
         more = live.now - y.nbytes
         del y
     if more >= x.nbytes:
@@ -237,7 +221,8 @@ def fault_of_wrapper(answer: Any) -> str:
     for number, kind in enumerate((_fault_of_data, _fault_of_writes, _fault_of_flag), 1):
         here.recomputing = False
         try:
-            found = kind(answer)
+            with in_case(f"Repair {number}"):
+                found = kind(answer)
         finally:
             here.recomputing = False
         if found:

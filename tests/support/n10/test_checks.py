@@ -2,6 +2,7 @@
 
 import torch
 
+from support import built
 from support.n10 import checks as n10
 from support.n10.runs import measure_held, segments_of
 
@@ -11,7 +12,7 @@ def test_checks_leave_random_numbers_and_the_flag_alone():
     for answer in (n10.MyCheckpoint, n10.check_checkpoint.mistakes["Is a `return` missing?"]):
         n10.check_checkpoint(answer)
     n10.check_my_checkpoint(n10.check_my_checkpoint.mistakes["Put back what here.recomputing was."])
-    assert torch.equal(torch.get_rng_state(), before) and not n10.built.is_recomputing()
+    assert torch.equal(torch.get_rng_state(), before) and not built.is_recomputing()
     assert n10.check_my_checkpoint(n10.my_checkpoint)
 
 

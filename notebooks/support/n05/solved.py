@@ -5,13 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lib.data.permutation import Permutation
-from support.kit.source import source_of
 
 
 class MyPacked:
@@ -109,16 +108,3 @@ class MyRankDataset:
 
     def __getitem__(self, i: int) -> Any:
         return self.rows[i]
-
-
-def wrong(thing: Any, mistakes: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Return solutions with some of their text otherwise, (old, new, old, new, …): famous mistakes by sentence."""
-    wrong = {}
-    for sentence, changes in mistakes.items():
-        text = source_of(thing)
-        for old, new in zip(changes[::2], changes[1::2], strict=True):
-            assert old in text, f"{thing.__name__} has no {old!r}"
-            text = text.replace(old, new)
-        exec(text, space := dict(globals()))
-        wrong[sentence] = space[thing.__name__]
-    return wrong

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+from support.kit.mistakes import famous
 from support.n05 import checks, solved
 
 ID = "self.ids(epoch, mini_epoch)"
@@ -217,7 +218,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
 def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
     exercise, said, changes = ANSWERS[name]
     check = getattr(checks, f"check_{exercise}")
-    verdict = check(solved.wrong(check.reference, {name: changes})[name])
+    verdict = check(famous(check.reference, {name: changes})[name])
     assert verdict.status == "wrong" and said in verdict.message, verdict
 
 

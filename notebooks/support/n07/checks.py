@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from support import built
 from support.checks import Exercise, Guess, Tried, cases
-from support.kit.source import source_of
-from support.n07 import solved
+from support.kit.exact import read_number
+from support.kit.judged import judged
+from support.kit.mistakes import famous
 from support.n07.figures import numbered, zip_of_chunks
-from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved, judged
+from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved
 from support.n07.solved import accumulate, gather, join, saved_bytes, scatter
 
 # ---- predictions
@@ -28,7 +28,8 @@ def _named(wrong: Mapping[float, str]) -> Callable[[object], object]:
 
 
 def _lost() -> int:
-    x, y = torch.arange(8), torch.arange(5)
+    x = torch.arange(8)
+    y = torch.arange(5)
     return len(x) - sum(len(part[0]) for part in zip_of_chunks((x, y), 4))
 
 
@@ -41,8 +42,12 @@ def _way() -> float:
 
 
 def _per_cent(said: object) -> object:
-    said = 100 * said if isinstance(said, float) and 0 < said < 1 else said  # 0.57 is 57 %
-    return _named({10: "10, as in one update", 43: "43, which is what is left", 80: "80, as 8 · 10"})(said)
+    famous_wrong: dict[float, str] = {
+        10: "10, as in one update",
+        43: "43, which is what is left",
+        80: "80, as 8 · 10",
+    }
+    return _named(famous_wrong)(read_number(said, "%"))  # 0.57 is 57 %
 
 
 guess_chunks = Guess(
@@ -81,20 +86,6 @@ guess_world = Guess(
 
 Parts: TypeAlias = Sequence[Any]
 Tensors: TypeAlias = tuple[Tensor, ...]
-
-
-def _famous(thing: Callable[..., Any], table: str) -> dict[str, Callable[..., Any]]:
-    """Read famous mistakes: a line with the sentence, a line with what they change in the solved function."""
-    found, lines = {}, [line.strip() for line in table.strip().splitlines()]
-    for sentence, changes in zip(lines[::2], lines[1::2], strict=True):
-        text, space = source_of(thing), vars(built) | vars(solved)
-        for change in changes.split(" | "):
-            old, new = change.split(" → ")
-            assert old in text, f"{thing.__name__} has no {old!r}"
-            text = text.replace(old, new)
-        exec(text, space)
-        found[sentence] = space[thing.__name__]
-    return found
 
 
 # ---- exercise 1: scatter
@@ -181,7 +172,7 @@ check_scatter = Exercise(
         "This cuts the columns: the batch is dimension 0.": lambda tensors, chunks: list(
             zip(*(x.tensor_split(chunks, 1) for x in tensors), strict=True)
         ),
-        **_famous(
+        **famous(
             scatter,
             """
             rows // chunks for all loses the rest.
@@ -251,7 +242,7 @@ check_gather = Exercise(
             (WIDTHS, WIDTHS[:1], WIDTHS[:2]),
         ),
     ),
-    mistakes=_famous(
+    mistakes=famous(
         gather,
         """
         stack adds a dimension, and takes parts of one size only: cat joins rows.
@@ -296,7 +287,7 @@ check_accumulate = Exercise(
         fault_of_accumulate,
         "gradient and loss are those of the whole batch in all 7 cases, one graph at a time.",
     ),
-    mistakes=_famous(
+    mistakes=famous(
         accumulate,
         f"""
         Each mean loss has the weight 1: the gradient of m micro-batches is about m times too long.
@@ -324,6 +315,7 @@ check_accumulate = Exercise(
         A sum of loss tensors carries the nodes of every graph along: add up numbers.
             loss.item() → loss
         """,
+        names={"torch": torch},
     ),
 )
 """Exercise 3: for micro-batches with different numbers of tokens, even none."""
@@ -336,7 +328,7 @@ check_saved_bytes = Exercise(
     "saved_bytes",
     reference=saved_bytes,
     judge=judged(fault_of_saved, "the right bytes in six cases, and backward goes on as before."),
-    mistakes=_famous(
+    mistakes=famous(
         saved_bytes,
         """
         The weights are in it: they are there anyway (a saved view of one is no nn.Parameter: compare addresses).
@@ -372,7 +364,7 @@ check_join = Exercise(
     "join",
     reference=join,
     judge=judged(fault_of_join, "mean and variance are nn.BatchNorm's of the whole batch in all 5 cases."),
-    mistakes=_famous(
+    mistakes=famous(
         join,
         """
         Only the spread within micro-batches: that between their means is missing.

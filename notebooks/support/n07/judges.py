@@ -11,26 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from support.checks import Exercise, Verdict
+from support.kit.raised import in_case, named
 
 NONE = "your function returned None (is a `return` missing?)."
-
-
-def judged(fault: Callable[[Any], str], praise: str) -> Callable[[Exercise, Any], Verdict]:
-    """Make a judge of what says a fault, "" if there is none: a mistake is recognised by its fault."""
-
-    def told(answer: Any) -> str:
-        try:
-            return fault(answer)
-        except Exception as error:
-            return f"your code raised {type(error).__name__}: {str(error).splitlines()[0]}."
-
-    def judge(exercise: Exercise, answer: Any) -> Verdict:
-        found = told(answer)
-        reasons = (f" {why}" for why, wrong in exercise.mistakes.items() if told(wrong) == found)
-        return exercise.wrong(found + next(reasons, "")) if found else exercise.right(praise)
-
-    return judge
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -60,8 +43,11 @@ def fault_of_accumulate(answer: Callable[[nn.Module, Labelled], Any]) -> str:
         events: list[str] = []
         model.register_forward_hook(lambda *_, events=events: events.append("F"))
         model.weight.register_hook(lambda _, events=events: events.append("B"))  # type: ignore[no-untyped-call]
-        where = f"micro-batches of {', '.join(map(str, tokens))} tokens: "
-        if (got := answer(model, parts)) is None:
+        case = f"micro-batches of {', '.join(map(str, tokens))} tokens"
+        where = f"{case}: "
+        with in_case(case):
+            got = answer(model, parts)
+        if got is None:
             return NONE
         found = model.weight.grad
         if found is None:
@@ -101,11 +87,13 @@ def _fault_of_count(answer: Any, layers: int, dtype: torch.dtype, chunks: int) -
         held.append(sum(model(part).sum() for part in x.tensor_split(chunks)))
         return held[0]
 
-    got = answer(forward, model.parameters())
-    inner.remove()
     kind = str(dtype).removeprefix("torch.")
     parts = "" if chunks == 1 else f", in {chunks} parts"
-    where = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}: "
+    case = f"{layers} × (Linear(6, 6), ReLU) in {kind}, 8 rows{parts}"
+    where = f"{case}: "
+    with in_case(case):
+        got = answer(forward, model.parameters())
+    inner.remove()
     if got is None:
         return NONE
     if isinstance(got, Tensor):
@@ -117,8 +105,7 @@ def _fault_of_count(answer: Any, layers: int, dtype: torch.dtype, chunks: int) -
     try:
         (gradient,) = torch.autograd.grad(held[0], weights, retain_graph=True)
     except Exception as error:
-        said = str(error).splitlines()[0]
-        return f"{where}right count, but backward() no longer works: {type(error).__name__}: {said}."
+        return f"{where}right count, but backward() no longer works: {named(error)}."
     if not torch.allclose(gradient, right):
         return f"{where}right count, but backward() now gives another gradient."
     held.clear()
@@ -142,7 +129,9 @@ def fault_of_saved(answer: Any) -> str:
             return fault
     a = random(3, 3).requires_grad_()
     kept = list[Tensor]()
-    if (got := answer(lambda: kept.extend((a * a, a.exp())), [])) != 2 * a.nbytes:
+    with in_case("a * a and a.exp()"):
+        got = answer(lambda: kept.extend((a * a, a.exp())), [])
+    if got != 2 * a.nbytes:
         return f"a * a and a.exp(): expected {2 * a.nbytes} bytes (a, and the result of exp), got {got}."
     node: Any = kept[1].grad_fn
     if node._saved_result.data_ptr() != kept[1].data_ptr():
@@ -154,7 +143,9 @@ def fault_of_saved(answer: Any) -> str:
         for _ in range(20):
             a.exp()
 
-    if (got := answer(forget, [])) != 20 * a.nbytes:
+    with in_case("20 × exp() of which no result is kept"):
+        got = answer(forget, [])
+    if got != 20 * a.nbytes:
         many = "more" if got > 20 * a.nbytes else "fewer"  # how many depends on where memory was free
         return f"20 × exp() of which no result is kept: expected {20 * a.nbytes} bytes, got {many}."
     return ""
@@ -165,10 +156,14 @@ def fault_of_join(answer: Any) -> str:
     for sizes, offset in ((3, 2, 2), 3.0), ((4, 4), 0.0), ((5,), 1.0), ((2, 7, 3), -2.0), ((2,) * 4, 1e4):
         x = (random(sum(sizes), 2, seed=len(sizes)) + offset).sort(0).values
         parts = torch.split(x.float(), list(sizes))
-        got = answer(sizes, tuple(p.mean(0) for p in parts), tuple(p.var(0) for p in parts))
+        case = f"micro-batches of {', '.join(map(str, sizes))} rows, values near {offset:g}"
+        where = f"{case}: "
+        means = tuple(part.mean(0) for part in parts)
+        variances = tuple(part.var(0) for part in parts)
+        with in_case(case):
+            got = answer(sizes, means, variances)
         norm = nn.BatchNorm1d(2, momentum=1.0).double()
         norm(x)
-        where = f"micro-batches of {', '.join(map(str, sizes))} rows, values near {offset:g}: "
         if got is None:
             return NONE
         if not isinstance(got, (tuple, list)) or len(got) != 2:

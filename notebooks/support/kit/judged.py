@@ -10,6 +10,19 @@ from typing import Any, TypeAlias
 from support.checks import Exercise, Verdict
 from support.kit.raised import known_by, told_of
 
+
+class Fault(str):
+    """What is wrong with an answer, recognised in others by more than is said of it: an order is told in part."""
+
+    known_by: str
+
+    def __new__(cls, said: str, known_by: object) -> Fault:
+        """Make the sentence; the text of `known_by` is what others are compared by."""
+        fault = super().__new__(cls, said)
+        fault.known_by = str(known_by)
+        return fault
+
+
 Trial: TypeAlias = Callable[[Any], str]
 """Says what is wrong with an answer in one or two sentences, "" if nothing."""
 
@@ -38,7 +51,7 @@ def judged(
                 said = fault(answer)
             except (Exception, SystemExit) as error:
                 return _Seen(told_of(error), known_by(error))
-            return _Seen(said, said)
+            return _Seen(said, said.known_by if isinstance(said, Fault) else said)
 
     def judge(exercise: Exercise, answer: Any) -> Verdict:
         seen = tried(answer)

@@ -11,7 +11,7 @@ import torch
 from support import built
 from support.checks import Exercise
 from support.kit.exact import exact_number
-from support.kit.judged import judged
+from support.kit.judged import Fault, judged
 from support.kit.mistakes import Mistake, edited, famous, with_methods
 from support.kit.portable import lacking
 from support.kit.raised import Finding, in_case
@@ -112,6 +112,16 @@ def test_a_right_answer_is_praised_and_a_famous_mistake_known_by_its_fault():
     assert DOUBLE(double).message == "double: twice."
     assert DOUBLE(lambda n: n * n).message == "double: for 1, 1 is not twice as much. You squared."
     assert DOUBLE(lambda n: n * n + n).message == "double: for 4, 20 is not twice as much."
+
+
+def test_a_fault_that_tells_a_part_is_known_by_the_whole():
+    def begins(answer):
+        order = answer()
+        return Fault(f"it begins with {order[0]}.", order)
+
+    mistakes = {"You go down.": lambda: [3, 2, 1], "You go up and down.": lambda: [3, 4, 3]}
+    order = Exercise("the order", list, judge=judged(begins, ""), mistakes=mistakes)
+    assert order(lambda: [3, 4, 3]).message == "the order: it begins with 3. You go up and down."
 
 
 def test_an_exception_of_the_readers_is_told_with_its_case_and_its_line():

@@ -1,0 +1,311 @@
+"""What answers of notebook 11 are tried with: graphs that really go backward, and what autograd runs when."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lib.text import plural
+from support.built import fence
+from support.kit.judged import Fault
+from support.kit.raised import InCaseError, in_case, known_by, told_of
+from support.n11 import runs
+from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
+
+#: What an exception means, by words of its text.
+MEANINGS = {
+    "incorrect number of gradients": "backward returns one gradient for each argument of forward after ctx, or None.",
+    "invalid gradient": "A gradient has the shape of its tensor. The phony's has no elements: return None for it.",
+    "positional argument": "backward gets one gradient for each output of forward.",
+    "'inside'": "Checkpoint looked for the inside before Recompute had left it there.",
+}
+
+
+def elsewhere(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call it in a new thread, whose sequence numbers begin at 0."""
+    with ThreadPoolExecutor(1) as worker:
+        return worker.submit(work, *arguments).result()
+
+
+# ---- exercise 1: the engine's rule
+
+
+def graphs() -> Iterator[tuple[str, Tensor]]:
+    """Yield graphs, each with its name; no two nodes that can be ready together have the same number."""
+    far_ahead()
+    w, v = (torch.ones(2, requires_grad=True) for _ in "wv")
+    yield "tanh(w * 2)", torch.tanh(w * 2)
+    yield "exp(w * 2) + sin(w * 3)", torch.exp(w * 2) + torch.sin(w * 3)
+    y = w * 2
+    yield "y = w * 2, exp(y) + y", torch.exp(y) + y
+    z = y * y
+    yield "y = w * 2, z = y * y, sin(z) + z * v", torch.sin(z) + z * v
+    yield "sin(w) + w * w", torch.sin(w) + w * w
+    a = torch.tanh(w * 2) * 3
+    b = elsewhere(lambda: torch.sin(v * 2) * 3)
+    yield "two chains, one of them made in another thread", a + b
+    for _ in range(5):
+        w = torch.sin(w) * torch.cos(w) + w
+    yield "five rounds of w = sin(w) * cos(w) + w", w
+
+
+def fault_of_engine(answer: Callable[[Any], Any]) -> str:
+    """Compare with the order in which autograd really runs, graph by graph."""
+    for name, output in graphs():
+        root: Any = output.grad_fn
+        with in_case(f"for {name}"):
+            got = answer(root)
+        if got is None:
+            return "your function returned None (is a `return` missing?), no list."
+        if not isinstance(got, list):
+            return f"your function gave a {type(got).__name__}, no list."
+        real = _really_run(output)
+        if [*map(id, got)] != [*map(id, real)]:
+            return f"for {name} autograd ran {_told(real)}; yours says {_told(got)}."
+    return ""
+
+
+def _really_run(output: Tensor) -> list[Any]:
+    """Go backward; return the nodes in the order in which autograd has run them."""
+    real: list[Any] = []
+    for x in engine_order(output.grad_fn):
+        x.register_prehook(lambda *_, x=x: real.append(x))
+    output.backward(torch.ones_like(output), retain_graph=True)
+    return real
+
+
+def _name(node: Any) -> str:
+    return str(node.name()).split("::")[-1].removesuffix("Backward0") if hasattr(node, "name") else repr(node)
+
+
+def _told(nodes: list[Any]) -> str:
+    return " ".join(map(_name, nodes[:12])) + (" …" if nodes[12:] else "")
+
+
+# ---- exercise 2: Fork and Join
+
+
+def fault_of_fork_join(answer: tuple[runs.AutogradFunction, runs.AutogradFunction]) -> str:
+    """Look at the phony, the values, the gradients, and the order that the edge forces."""
+    return _fault_of_fork(answer[0]) or _fault_of_join(*answer)
+
+
+def _fault_of_fork(fork: runs.AutogradFunction) -> str:
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True) * 2
+    with in_case("in MyFork.forward"):
+        forked = fork.apply(x)
+        fork.apply(x)  # a second one must not take the first one's edge
+    if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
+        kind = "None: returned None (is a `return` missing?)" if forked is None else type(forked).__name__
+        return f"MyFork.forward must return two tensors, (x, phony), not {kind}."
+    y, phony = forked
+    if y.shape != x.shape or not torch.equal(y, x):
+        return "MyFork must not change x: its first output differs."
+    if phony.numel():
+        return (
+            f"The phony has {phony.numel()} elements. It carries an edge, no data: torch.empty(0) has none."
+        )
+    if y.grad_fn is x.grad_fn:
+        return "x came out as it went in, without a Fork node that made it: return x.detach(), autograd adds the node."
+    if not phony.requires_grad or phony.grad_fn is not y.grad_fn:
+        return (
+            "The phony does not lead to this Fork: it must be an output of MyFork.forward, made there in each "
+            "call and not outside, and not marked non-differentiable."
+        )
+    return ""
+
+
+def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> str:
+    ran: list[str] = []
+    x, y = (torch.tensor([1.0, 2.0, 3.0], requires_grad=True) for _ in "ab")
+    far_ahead()
+    with in_case("in forward or backward", MEANINGS):
+        a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
+        start = join.apply(y, phony)
+        if not isinstance(start, Tensor):
+            kind = "None: returned None (is a `return` missing?)" if start is None else type(start).__name__
+            return f"MyJoin.forward must return one tensor, not {kind}."
+        if start.shape != y.shape or not torch.equal(start, y):
+            return "MyJoin must not change x: its output differs."
+        b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))
+        (2 * a + 3 * b).sum().backward()
+    for name, function, grad, want in (("a", "MyFork", x.grad, 2.0), ("b", "MyJoin", y.grad, 3.0)):
+        if grad is None or not grad.any():
+            given = "Return grad_x; the phony's is not needed." if name == "a" else "Return grad_x, None."
+            return f"{function}.backward returns None: chain {name} gets no gradient. {given}"
+        if not torch.equal(grad, torch.full((3,), want)):
+            return f"The gradient of chain {name} is {grad[0].item():g}, not {want:g}: {function} must not change it."
+    if ran != ["b1", "b0", "a1", "a0"]:
+        return (
+            f"Backward ran {' '.join(ran)}, so nothing holds a back. Join must take the phony as an input of apply "
+            "and return a tensor that a Join node made."
+        )
+    return ""
+
+
+# ---- exercise 3: a checkpoint of two nodes, tied together
+
+Halves: TypeAlias = tuple[runs.AutogradFunction, runs.AutogradFunction, Any]
+OURS: Halves = (MyCheckpoint, MyRecompute, my_tie)
+
+
+@dataclass
+class _Seen:
+    """What two partitions have come to."""
+
+    ran: list[str]
+    gradients: list[list[float] | None]  # of both parameters and of x, rounded
+    fault: str  # of the insides, or of the edges
+
+
+class _Layers:
+    """Two layers that note what runs, with which new leaf, and what is left of it."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.leaves: list[tuple[bool, Any]] = []  # asks for a gradient, and a weak reference
+
+    def layer(self, w: Tensor, label: str) -> Callable[[Tensor], Tensor]:
+        def function(x: Tensor) -> Tensor:
+            self.ran.append(f"{'R' if torch.is_grad_enabled() else 'F'}{label}")
+            if torch.is_grad_enabled():
+                self.leaves.append((x.requires_grad, weakref.ref(x)))
+            return step(torch.tanh(x * w), f"B{label}", self.ran)
+
+        return function
+
+
+def two_partitions(halves: Halves, needs_grad: bool, layers: _Layers) -> _Seen:
+    """Send x through two checkpoints, each with a Wait behind its Checkpoint and a Copy behind its tie.
+
+    The first is tied in a new thread, so that sequence numbers help nobody.
+    """
+    checkpoint, recompute, tie = halves
+    ran = layers.ran
+    weights = [torch.tensor([0.5, -1.0, 2.0], requires_grad=True) for _ in range(2)]
+    leaf = torch.tensor([1.0, 2.0, -0.5], requires_grad=needs_grad)
+    x = leaf * 2
+    tie(
+        torch.ones(3, requires_grad=True) * 2, {}, torch.tanh, x
+    )  # by itself: what it raises needs no Checkpoint
+    shared: list[dict[str, Any]] = []
+    far_ahead()
+    for j, w in enumerate(weights):
+        memory: dict[str, Any] = {}
+        task = memory, layers.layer(w, f"{j}"), x
+        output = step(checkpoint.apply(torch.empty(0, requires_grad=True), *task), f"Wait{j}", ran)
+        output = elsewhere(tie, output, *task) if j == 0 else tie(output, *task)
+        if not isinstance(output, Tensor):
+            missing = f"my_tie gave {output}, no tensor; where it returned None, a `return` is missing"
+            return _Seen(ran, [], missing)
+        nodes = engine_order(output.grad_fn)
+        if all(getattr(type(node), "_forward_cls", None) is not recompute for node in nodes):
+            return _Seen(ran, [], _NO_RECOMPUTE)
+        x = step(output, f"Copy{j}", ran)
+        shared.append(memory)
+    x.backward(torch.tensor([1.0, -2.0, 3.0]))
+    fault = _fault_of_insides(shared, layers, needs_grad)  # x is what the loss hangs on: it is still there
+    return _Seen(ran, [_rounded(each.grad) for each in (*weights, leaf)], fault)
+
+
+_NO_RECOMPUTE = "no node of MyRecompute is among those that the edges of what my_tie returned lead to"
+
+
+def _fault_of_insides(shared: list[dict[str, Any]], layers: _Layers, needs_grad: bool) -> str:
+    if any("inside" in memory for memory in shared):
+        return "the inside is still in `shared`"
+    if any(inside() is not None for _, inside in layers.leaves):
+        return "the inside is still alive"
+    if [asks for asks, _ in layers.leaves] != [True, needs_grad]:
+        return "the new leaf of partition 0 asks for a gradient"
+    return ""
+
+
+def _rounded(gradient: Tensor | None) -> list[float] | None:
+    return None if gradient is None else [round(value, 3) for value in gradient.tolist()]
+
+
+def fault_of_halves(answer: Halves) -> str:
+    """Compare with ours: what runs, the gradients, and what is left of the insides."""
+    for needs_grad in (True, False):
+        case = f"with an input that {'requires' if needs_grad else 'does not require'} grad"
+        layers = _Layers()
+        try:
+            with in_case(case, MEANINGS):
+                got = two_partitions(answer, needs_grad, layers)
+        except InCaseError as error:
+            return Fault(told_of(error), f"{layers.ran} {known_by(error)}")
+        fault = _fault_of_seen(got, two_partitions(OURS, needs_grad, _Layers()))
+        if fault:
+            return Fault(f"{case}{fault}", f"{case} {got}")
+    return ""
+
+
+def _fault_of_seen(got: _Seen, ours: _Seen) -> str:
+    """Say how what was seen differs from ours, behind the case."""
+    if not got.gradients:
+        return f": {got.fault}."
+    if got.ran != ours.ran:
+        said = f" {' '.join(ours.ran)} was expected, yours ran {' '.join(got.ran)}."
+        if len(set(got.ran)) < len(got.ran) or sorted(got.ran) == sorted(ours.ran):
+            said += " MyRecompute recomputes, once and before the Wait; MyCheckpoint only uses what it left."
+        return said
+    names = ("parameter 0", "parameter 1", "the input")
+    for name, gradient, right in zip(names, got.gradients, ours.gradients, strict=True):
+        if gradient != right:
+            return f" the gradient of {name} is {gradient}, not {right}."
+    return f", after backward, {got.fault}." if got.fault else ""
+
+
+# ---- exercise 4: depend and fence
+
+
+@dataclass
+class _Fenced:
+    """A fenced pipeline: what ran, the gradient, to what the edges lead from each Checkpoint and copy."""
+
+    ran: list[str]
+    gradient: list[float] | None
+    leads: dict[str, list[str]]
+
+
+def _fenced(m: int, n: int, prepare: Fence) -> _Fenced:
+    ran, gradient, output = fenced(m, n, prepare)
+    named = {x: name for x in engine_order(output.grad_fn) if (name := runs.operation(x))}
+    leads = {name: sorted(named[y] for y in engine_order(x)[1:] if y in named) for x, name in named.items()}
+    return _Fenced(ran, None if gradient is None else gradient.tolist(), leads)
+
+
+def fault_of_fence(answer: Fence) -> str:
+    """Compare with ours in five pipelines: the gradient, the order of backward, and the edges that make it."""
+    for m, n in ((3, 2), (2, 3), (1, 2), (3, 1), (5, 3)):
+        where = f"for {plural(m, 'micro-batch', 'micro-batches')} in {plural(n, 'partition')}"
+        with in_case(where, MEANINGS):
+            got = _fenced(m, n, answer)
+        fault = _fault_of_fenced(got, _fenced(m, n, fence))
+        if fault:
+            return Fault(f"{where} {fault}", f"{where} {got}")
+    return ""
+
+
+def _fault_of_fenced(got: _Fenced, ours: _Fenced) -> str:
+    if got.gradient != ours.gradient:
+        return "the gradient isn't the plain model's. Fork and Join change no value."
+    if got.ran != ours.ran:
+        pairs = zip(got.ran, ours.ran, strict=False)
+        k = next((k for k, (a, b) in enumerate(pairs) if a != b), len(ours.ran))
+        told = f"{' '.join(got.ran[:k])} and then {(*got.ran, 'nothing')[k]}".removeprefix(" and then ")
+        return f"backward should run {' '.join(ours.ran)}, with yours it runs {told} (C: a copy)."
+    if got.leads != ours.leads:
+        name = next((name for name in ours.leads if ours.leads[name] != got.leads.get(name)), "")
+        told = f"from {name} they should lead to {' '.join(ours.leads.get(name, [])) or 'nothing'}"
+        return f"the order is right here, but not by the edges: {told}."
+    return ""

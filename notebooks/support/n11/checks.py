@@ -15,7 +15,7 @@ from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
 from support.n11.runs import MyCheckpoint, MyRecompute, engine_order, fenced, my_tie
-from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_halves
+from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_join, fault_of_two_nodes
 
 # ---- predictions
 
@@ -211,7 +211,7 @@ check_halves = Exercise(
     answers=3,
     judge=_when_complete(
         judged(
-            fault_of_halves,
+            fault_of_two_nodes,
             "gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
             around=partial(warnings.catch_warnings, action="ignore"),  # torch, on a gradient asked of no leaf
         ),

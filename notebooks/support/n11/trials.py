@@ -233,7 +233,7 @@ def _rounded(gradient: Tensor | None) -> list[float] | None:
     return None if gradient is None else [round(value, 3) for value in gradient.tolist()]
 
 
-def fault_of_halves(answer: Halves) -> str:
+def fault_of_two_nodes(answer: Halves) -> str:
     """Compare with ours: what runs, the gradients, and what is left of the insides."""
     for needs_grad in (True, False):
         case = f"with an input that {'requires' if needs_grad else 'does not require'} grad"

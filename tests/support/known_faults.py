@@ -2,10 +2,6 @@
 
 # Who repairs one takes it out: an entry that is true now fails the test. None is added.
 KNOWN = [
-    ("n06.check_ring", "raises a bare number", "your code raised KeyError: 7."),
-    ("n06.check_ddp", "raises a bare number", "your code raised KeyError: 7."),
-    ("n06.check_gather", "raises a bare number", "your code raised KeyError: 7."),
-    ("n06.check_state", "raises a bare number", "your code raised KeyError: 7."),
     ("n08.check_simulate", "raises a bare number", "your code raised KeyError: 7."),
     ("n09.check_worker", "raises a bare number", "tasks that do this: works."),
     ("n09.check_spawn_workers", "raises a bare number", "seen: the body's KeyError got out."),

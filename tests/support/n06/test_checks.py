@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from support import built
+from support.kit.mistakes import edited
 from support.n06 import checks as n06
 
 
@@ -99,7 +100,7 @@ def whole_tensors(tensor, dist):
         ),
         ((whole_tensors, nothing), "with 3 ranks and 6 values a rank sends 12: the two halves of a ring send 8"),
         (
-            (n06._but(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
+            (edited(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
             "It sends 1 time there; W − 1 is right.",
         ),
     ],
@@ -114,13 +115,13 @@ def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(ha
     (("torch.cat(parts)", "torch.cat([own, *(p for p in parts if not p.equal(own))])"), "its own stand first"),
 ])  # fmt: skip
 def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
-    assert told in n06.check_gather(n06._but(built.Gather, change)).message
+    assert told in n06.check_gather(edited(built.Gather, change)).message
 
 
 def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
-    early = n06._but(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
+    early = edited(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
     assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
-    late = n06._but(
+    late = edited(
         built.load,
         ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
     )
@@ -136,4 +137,4 @@ def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_th
     (("os.replace(unfinished, path)", "import shutil; shutil.move(unfinished, path)"), "on bit for bit"),
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
-    assert told in n06.check_state(n06._but(built.save, change), built.load).message
+    assert told in n06.check_state(edited(built.save, change), built.load).message

@@ -3,9 +3,6 @@
 # Who repairs one takes it out: an entry that is true now fails the test. None is added.
 KNOWN = [
     ("n08.check_simulate", "raises a bare number", "your code raised KeyError: 7."),
-    ("n09.check_worker", "raises a bare number", "tasks that do this: works."),
-    ("n09.check_spawn_workers", "raises a bare number", "seen: the body's KeyError got out."),
-    ("n09.check_run_clock", "raises a bare number", "tasks that do this: works, works, works."),
     ("n12.check_flatten", "raises a bare number", "your code raised KeyError: 7"),
     ("n12.check_mini", "raises a bare number", "your code raised KeyError: 7."),
     ("n13.check_prefetch", "gives None", "your code raised TypeError: 'NoneType' object is not iterable"),

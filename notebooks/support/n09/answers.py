@@ -1,0 +1,162 @@
+"""Right and wrong answers to the exercises of notebook 09: each is made by switches that say what is otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias
+
+import torch
+
+Worker: TypeAlias = Callable[["SimpleQueue[Any]", "SimpleQueue[Any]"], None]
+Queues: TypeAlias = Sequence["SimpleQueue[Any]"]
+Scheduler: TypeAlias = Callable[[Mapping[int, Any], Queues, Queues], Mapping[int, object]]
+
+
+# ---- exercise 1: worker
+
+
+def worker_that(
+    compute: Callable[[Any], Any] = lambda task: (task, task.compute()),
+    *,
+    caught: Any = BaseException,
+    silent: bool = False,
+    told: Callable[[], Any] = sys.exc_info,
+    over: Callable[[Any], bool] = lambda task: task is None,
+    done: int = 1,
+    goes_on: Callable[[bool], bool] = lambda ok: True,
+) -> Worker:
+    """Make a worker: as it is, right. Wrong are others, by what they answer and catch, and when they end."""
+
+    def serve(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+        while not over(task := in_queue.get()):
+            ok = False
+            try:
+                out_queue.put((True, compute(task)))
+                ok = True
+            except caught:
+                if not silent:
+                    out_queue.put((False, told()))
+            if not goes_on(ok):
+                break
+        for _ in range(done):
+            out_queue.put((False, None))
+
+    return serve
+
+
+serve = worker_that()
+
+
+def finalized(task: Any) -> tuple[Any, object]:
+    """Compute a task and finalize it at once, in the same thread."""
+    batch = task.compute()
+    task.finalize(batch)
+    return task, batch
+
+
+def at_the_end(in_queue: SimpleQueue[Any], out_queue: SimpleQueue[Any]) -> None:
+    """Serve all tasks before the first answer goes out."""
+    held: SimpleQueue[Any] = SimpleQueue()
+    serve(in_queue, held)
+    while not held.empty():
+        out_queue.put(held.get())
+
+
+# ---- exercise 2: spawn_workers
+
+
+def lists(pairs: Iterable[Any]) -> tuple[list[Any], ...]:
+    """Return the first of each pair in a list, and the second in another."""
+    return tuple(map(list, zip(*pairs, strict=True)))
+
+
+def spawning(
+    key: Callable[[int, torch.device], object] = lambda j, device: j if device.type == "cpu" else device,
+    *,
+    start: bool = True,
+    none: bool = True,
+    join: bool = True,
+    always: bool = True,
+    crossed: bool = False,
+    empties: bool = False,
+    hand: Callable[[list[Any]], Any] = lists,
+) -> Callable[..., Any]:
+    """Make a spawn_workers: as it is, right. Wrong are others, by what they leave out or mix up."""
+
+    @contextmanager
+    def spawn(devices: Sequence[torch.device]) -> Iterator[Any]:
+        keys = [key(j, device) for j, device in enumerate(devices)]
+        pairs = {each: (SimpleQueue[Any](), SimpleQueue[Any]()) for each in keys}
+        threads = [
+            Thread(target=serve, args=pair[::-1] if crossed else pair, daemon=True) for pair in pairs.values()
+        ]
+        for thread in threads if start else ():
+            thread.start()
+        leaving = always
+        try:
+            yield hand([pairs[each] for each in keys])
+            leaving = True
+        finally:
+            for in_queue, _ in pairs.values() if leaving and none else ():
+                with suppress(Empty):
+                    while empties:
+                        in_queue.get_nowait()
+                in_queue.put(None)
+            for thread in threads if leaving and start and join else ():
+                thread.join()
+
+    return spawn
+
+
+# ---- exercise 3: run_clock
+
+
+def take(
+    out_queues: Iterable[tuple[int, SimpleQueue[Any]]],
+    *,
+    finalize: bool = True,
+    at_once: bool = False,
+    raised: int | None = 0,
+    new: bool = False,
+) -> dict[int, object]:
+    """Take all answers and raise error number `raised`, or a `new` one; or `at_once`, before the rest is taken."""
+    batches: dict[int, object] = {}
+    errors: list[BaseException] = []
+    for j, out_queue in out_queues:
+        ok, payload = out_queue.get()
+        if ok:
+            task, batches[j] = payload
+            if finalize:
+                task.finalize(batches[j])
+        else:
+            errors.append(payload[1])
+        if errors and at_once:
+            break
+    if errors and raised is not None:
+        if new:
+            raise RuntimeError("a task failed") from errors[raised]
+        raise errors[raised]
+    return batches
+
+
+def putting(take: Callable[[list[tuple[int, SimpleQueue[Any]]]], dict[int, object]]) -> Scheduler:
+    """Make a scheduler that puts all tasks and has its own way of taking answers."""
+
+    def run(tasks: Mapping[int, Any], in_queues: Queues, out_queues: Queues) -> dict[int, object]:
+        for j, task in tasks.items():
+            in_queues[j].put(task)
+        return take([(j, out_queues[j]) for j in tasks])
+
+    return run
+
+
+def from_the_last(out_queues: list[tuple[int, SimpleQueue[Any]]]) -> dict[int, object]:
+    """Take the answer of the last partition first, as if each had a queue of its own."""
+    answers = [(out_queue, out_queue.get()) for _, out_queue in reversed(out_queues)]
+    for out_queue, answer in reversed(answers):
+        out_queue.put(answer)
+    return take(out_queues)

@@ -1,0 +1,87 @@
+"""Predictions of notebook 09, one a section: 2 (with what was measured), 5, 6, 8, 9, 11."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import current_thread
+from typing import Any
+
+import torch
+
+from lib.pipeline import clock_cycles
+from support.checks import Guess, Tried, letter
+from support.kit.exact import exact_number
+from support.n09.figures import simulate_streams
+
+
+def makespan(micro_batches: int, seconds: Sequence[float]) -> float:
+    """Return the time of a forward pass, clock by clock: each clock lasts as long as its slowest task."""
+    return sum(max(seconds[j] for _, j in clock) for clock in clock_cycles(micro_batches, len(seconds)))
+
+
+def _first_that_gains(gains: Mapping[int, float]) -> int | str:
+    enough = [size for size, factor in sorted(gains.items()) if factor >= 1.2]
+    return enough[0] if enough else "none of these (is a second core free?)"
+
+
+def _in_a_new_thread(work: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def _grad_in_a_new_thread() -> str:
+    with torch.no_grad():
+        return "YES" if _in_a_new_thread(torch.is_grad_enabled) else "NO"
+
+
+def _threads_of_backward() -> int:
+    ran: set[str] = set()
+    leaf = torch.ones(1, requires_grad=True)
+    leaf.register_hook(lambda gradient: ran.add(current_thread().name))  # type: ignore[no-untyped-call]
+    outputs = [_in_a_new_thread(lambda: leaf * 2) for _ in range(2)]
+    torch.cat(outputs).sum().backward()  # type: ignore[no-untyped-call]
+    return len(ran)
+
+
+def _right_though_late() -> list[int]:
+    values: list[tuple[int, ...]] = [(i,) for i in range(6)]
+    for clock in clock_cycles(6, 2):
+        # What every task of the clock computes, if it looks its pair up when the loop has ended:
+        i, j = clock[-1]
+        values = [(*values[i], j) if k in dict(clock) else value for k, value in enumerate(values)]
+    return [i for i, value in enumerate(values) if value == (i, 0, 1)]
+
+
+guess_size = Guess(
+    "the first size that gains 1.2 here",
+    _first_that_gains,
+    tried=Tried(right=64, wrong=512, known=({8: 0.8, 64: 1.3, 512: 1.9},)),
+)
+guess_streams = exact_number(
+    "the end in ticks",
+    lambda: simulate_streams(2, kernel=3, launch=1).end,
+    tried=Tried(right=17, wrong=13),
+)
+guess_grad = Guess(
+    "whether gradients are on in the new thread",
+    _grad_in_a_new_thread,
+    read=letter,
+    tried=Tried(right="yes", wrong="no"),
+)
+guess_clocks = exact_number(
+    "the time in ticks, clock by clock",
+    makespan,
+    tried=Tried(right=16, wrong=15, known=(4, [3, 1, 2])),
+)
+guess_backward = exact_number(
+    "the number of threads that ran backward",
+    _threads_of_backward,
+    tried=Tried(right=1, wrong=2),
+)
+guess_late = Guess(
+    "the micro-batches that come out right",
+    _right_though_late,
+    read=lambda my_guess: sorted(my_guess) if isinstance(my_guess, (list, tuple, set)) else my_guess,
+    tried=Tried(right=[0], wrong=[0, 1, 2, 3, 4, 5]),
+)

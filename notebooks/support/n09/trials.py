@@ -1,0 +1,245 @@
+"""What one sees of an answer of notebook 09: it runs aside, on tasks that note what is done with them.
+
+A reader's code runs in a daemon thread that is given up after some patience: whatever it does, a trial ends, and ends
+what it left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from typing import Any, cast
+
+import torch
+
+from support.kit.raised import place
+from support.kit.threads import Aside
+from support.n09.answers import Queues, Scheduler, Worker, worker_that
+
+FALSY = "works, but bool(task) is False"
+SHARED = "all partitions share a queue"
+
+
+class ProbeTask:
+    """A task that notes what is done with it."""
+
+    def __init__(self, label: str, kind: str, meeting: Barrier | None = None) -> None:
+        self.label = label
+        self.kind = kind
+        self.meeting = meeting
+        self.alone = False
+        self.ran_in = ""
+        self.computed = 0
+        self.finalized: list[tuple[ProbeTask, object]] = []  # run_clock: one list for all tasks of a clock
+        self.error = {"ValueError": ValueError, "SystemExit": SystemExit}.get(kind, RuntimeError)(label)
+
+    def compute(self) -> str:
+        """Wait for the tasks that should run at the same time; then return the name of the batch, or raise."""
+        self.computed += 1
+        self.ran_in = current_thread().name
+        try:
+            if self.meeting is not None:
+                self.meeting.wait()
+        except BrokenBarrierError:
+            self.alone = True
+        if self.kind not in ("works", "late", FALSY):
+            raise self.error
+        if self.kind == "late":  # somebody who does not wait for the worker is gone before this returns
+            threading.Event().wait(0.05)
+        return f"batch of {self.label}"
+
+    def __bool__(self) -> bool:
+        return self.kind != FALSY
+
+    def finalize(self, batch: object) -> None:
+        """Note the call."""
+        self.finalized.append((self, batch))
+
+
+class Sight:
+    """What one has seen of an answer, sentence by sentence, and where in the reader's code an error was raised."""
+
+    def __init__(self, said: list[str], aside: Aside) -> None:
+        self.said = said
+        self._raised = aside.end if aside.error is not None else ""
+        self._where = place(aside.error) if aside.error is not None else ""
+
+    def with_place(self, sentence: str) -> str:
+        """Return a sentence with the line of the reader's code behind the error that it tells of."""
+        if not self._where:
+            return sentence
+        return sentence.replace(self._raised, f"{self._raised} ({self._where})")
+
+
+def _next(queue: SimpleQueue[Any], patience: float, alive: Callable[[], bool] = lambda: True) -> object:
+    """Return the next answer; the queue itself if there is none."""
+    for _ in range(max(1, round(patience / 0.02))):
+        try:
+            return queue.get(timeout=0.02)
+        except Empty:
+            if not alive() and queue.empty():
+                break
+    return queue
+
+
+def _describe(answer: object, task: ProbeTask) -> str:
+    if isinstance(answer, SimpleQueue):
+        return f"no answer to {task.label}"
+    if answer == (False, None):
+        return "the last answer, (False, None), although tasks are left"
+    try:
+        ok, payload = cast(tuple[bool, Any], answer)
+        if ok:
+            whose, batch = payload
+            extra = " (finalized in the worker)" if task.finalized else ""
+            extra += f" (computed {task.computed} times)" * (task.computed > 1)
+            known = whose is task and batch == f"batch of {task.label}"
+            return f"True, {task.label} and its batch{extra}" if known else f"True, {batch!r} of another task"
+        kind, error, trace = payload
+        whose = "its" if error is task.error and kind is type(error) else "another"
+        return f"False, {whose} {kind.__name__}" + " without a traceback" * (trace is None)
+    except (TypeError, ValueError, AttributeError):
+        return f"an answer of another form: {_form(answer)}"
+
+
+def _form(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_form, value))})"
+    return f"{value}" if value is None or isinstance(value, bool) else type(value).__name__
+
+
+# ---- exercise 1: worker
+
+
+def ask_worker(worker: Worker, tasks: Sequence[str], patience: float) -> Sight:
+    """Let a worker serve tasks of these kinds, then None; return what it answered, task by task, and how it ended."""
+    in_queue: SimpleQueue[Any] = SimpleQueue()
+    out_queue: SimpleQueue[Any] = SimpleQueue()
+    said: list[str] = []
+    with Aside(partial(worker, in_queue, out_queue)) as aside:
+        for number, kind in enumerate(tasks):
+            task = ProbeTask(f"task {number}", kind)
+            in_queue.put(task)
+            said.append(_describe(_next(out_queue, patience, lambda: not aside.over(0)), task))
+            if said[-1].startswith("no answer"):
+                why = f" (the worker {aside.end})" if aside.end else ""
+                if not why:
+                    in_queue.put(None)
+                    belated = _describe(_next(out_queue, patience, lambda: not aside.over(0)), task)
+                    why = " until None came" * belated.startswith("True")
+                return Sight([*said[:-1], said[-1] + why], aside)
+        in_queue.put(None)
+        last = _next(out_queue, patience, lambda: not aside.over(0)) if aside.over(patience) else out_queue
+        if not aside.over(0):
+            return Sight([*said, "still running after None"], aside)
+    said.append("last answer (False, None)" if last == (False, None) else "no last answer (False, None)")
+    said[-1] += f", and {out_queue.qsize()} more behind it" * (not out_queue.empty())
+    return Sight([*said, aside.end if aside.error else "ended"], aside)
+
+
+# ---- exercise 2: spawn_workers
+
+
+def ask_spawn(spawn: Callable[..., Any], case: Sequence[str], patience: float) -> Sight:
+    """Spawn workers for these devices, use them, leave, perhaps by an error (the last word), and say what one sees."""
+    devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
+    keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
+    meeting = Barrier(len(set(keys)), timeout=patience / 2)
+    first = [meeting if j == keys.index(key) else None for j, key in enumerate(keys)]
+    probes = [ProbeTask(f"task {j}", "works", each) for j, each in enumerate(first)]
+    waiting = [ProbeTask(f"last task {number}", "late") for number in range(2 * len(keys))]
+    said: list[str] = []
+    error_of_body = KeyError("of the body")
+
+    def body(in_queues: Queues, out_queues: Queues) -> None:
+        many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
+        said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
+        if many != [(len(keys), len(set(keys)))] * 2:
+            return
+        said.append(f"threads started: {len(aside.started)}")
+        for probe, in_queue in zip(probes, in_queues, strict=False):
+            in_queue.put(probe)
+        for probe, out_queue in zip(probes, out_queues, strict=False):
+            said.append(_describe(_next(out_queue, patience), probe))
+            if said[-1].startswith("no answer"):
+                return
+        said.append("computed " + ("one at a time" if any(p.alone for p in probes) else "at the same time"))
+        for probe, in_queue in zip(waiting, [*in_queues, *in_queues], strict=True):
+            in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
+
+    def work() -> None:
+        try:
+            with spawn(devices) as queues:
+                if isinstance(queues, Sequence) and len(queues) == 2:
+                    body(*queues)
+                else:
+                    said.append("handed out something else than two lists of queues")
+                if case[-1] == "leaves by an error":
+                    raise error_of_body
+        except KeyError as error:
+            if error is not error_of_body:
+                raise
+            said.append(f"the body's {type(error).__name__} got out")
+        left = sum(thread.is_alive() for thread in aside.started)
+        later = len(aside.left(0.2))
+        said.append(f"threads alive after the with: {left}{f', and for good: {later}' if left else ''}")
+        said.append(f"tasks that waited are computed: {all(probe.computed for probe in waiting)}")
+
+    aside = Aside(work)
+    with aside:
+        if not aside.over(2 * patience):
+            return Sight([*said, "the with never ended"], aside)
+    return Sight([*said, aside.end] if aside.error else said, aside)
+
+
+# ---- exercise 3: run_clock
+
+
+def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) -> Sight:
+    """Let a scheduler run a clock in which partition j has the task `case[j]` ("idle": none); say what one sees."""
+    finalized: list[tuple[ProbeTask, object]] = []
+    shared = SHARED in case
+    kinds = [kind for kind in case if kind != SHARED]
+    meeting = None if shared else Barrier(sum(kind != "idle" for kind in kinds), timeout=patience / 2)
+    tasks = {j: ProbeTask(f"task {j}", kind, meeting) for j, kind in enumerate(kinds) if kind != "idle"}
+    for task in tasks.values():
+        task.finalized = finalized
+    own = [0 if shared else j for j in range(len(kinds))]  # by partition: its worker
+    queues = {number: (SimpleQueue[Any](), SimpleQueue[Any]()) for number in own}
+    in_queues, out_queues = ([queues[number][side] for number in own] for side in (0, 1))
+    workers = [
+        Thread(target=worker_that(done=0), args=pair, daemon=True, name=f"worker {number}")
+        for number, pair in queues.items()
+    ]
+    for worker in workers:
+        worker.start()
+
+    def work() -> object:
+        batches = scheduler(dict(tasks), in_queues, out_queues)
+        return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
+
+    with Aside(work) as aside:
+        over = aside.end if aside.over(2 * patience) else "still waiting for an answer"
+    for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
+        in_queue.put(None)
+        worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
+    for task in tasks.values():
+        of_it = f"the {task.kind} of {task.label}"
+        error = aside.error
+        if error is task.error:
+            over = f"raised {of_it}"
+        elif error and (
+            task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error)
+        ):
+            over = f"raised a new exception in place of {of_it}"
+    met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
+    there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
+    left = sum(not out_queue.empty() for out_queue in out_queues)
+    said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
+    if all(kind in ("works", "idle") for kind in kinds):  # after an error the run is over, finalized or not
+        right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
+        said.append(f"finalized: {', '.join(right) or 'none'}")
+    return Sight(said, aside)

@@ -8,7 +8,9 @@ from torch import nn
 
 from lib.pipeline import flatten_sequential
 from support import built
+from support.kit.mistakes import edited
 from support.n12 import checks as n12
+from support.n12.solved import MiniGPipe
 
 
 def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_told():
@@ -36,10 +38,21 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
 
 
+DEPENDS = edited(
+    MiniGPipe,
+    ("                fence(clock, batches, lambda x, j: x)\n", ""),
+    (
+        "for i, j in clock:\n                    layer",
+        "for i, j in clock:\n                    i and depend(batches, i)\n                    layer",
+    ),
+    names={"depend": built.depend},
+)
+
+
 def test_a_pipeline_with_another_order_of_lines_passes():
     """Depend in place of fence; or all tasks behind the fence of the whole clock, the last partition first."""
 
-    class Reversed(n12._mini()):
+    class Reversed(MiniGPipe):
         def forward(self, x):
             batches = [part for (part,) in built.scatter((x,), self.chunks)]
             m = len(batches)
@@ -59,27 +72,31 @@ def test_a_pipeline_with_another_order_of_lines_passes():
                         batches[i] = done[j]
             return torch.cat(batches)
 
-    assert n12.check_mini(n12._mini()) and n12.check_mini(Reversed)
-
-
-def hangs(tasks, in_queues, out_queues):
-    return {j: out_queues[j].get() for j in tasks}
+    assert n12.check_mini(DEPENDS) and n12.check_mini(Reversed)
 
 
 @pytest.mark.parametrize(
-    "wrong, says",
+    "old, new, says",
     [
-        (n12._mini(clock=hangs), "it does not come back"),
-        (n12._mini(join=lambda batches: batches), "forward must return one tensor, not list"),
-        (n12._mini(join=lambda batches: None), "forward returned None"),
-        (n12._mini(join=lambda batches: torch.cat(batches[::-1])), "the output is not that of the layers"),
-        (n12._mini(holds=lambda parts: nn.ModuleList(parts[::-1])), "model.partitions should hold"),
-        (n12._mini(holds=lambda parts: nn.ModuleList(parts[:1])), "or do layers lie in no partition?"),
-        (n12._mini(spawn=lambda devices: built.spawn_workers(devices[:1])), "your code raised IndexError"),
-        (n12._mini(cut=lambda x, c: [x]), "computed micro-batches of [6] rows; scatter makes [2, 2, 2]"),
+        ("run_clock(tasks, *queues)", "{j: queues[1][j].get() for j in tasks}", "it does not come back"),
+        ("gather([(batch,) for batch in batches])[0]", "batches", "forward must return one tensor, not list"),
+        ("gather([(batch,) for batch in batches])[0]", "None", "forward returned None"),
+        (
+            "(batch,) for batch in batches",
+            "(batch,) for batch in batches[::-1]",
+            "the output is not that of the layers",
+        ),
+        ("for size in balance)", "for size in balance[::-1])", "model.partitions should hold"),
+        ("for size in balance)", "for size in balance[:1])", "or do layers lie in no partition?"),
+        ('[torch.device("cpu")] * n', '[torch.device("cpu")]', "your code raised IndexError"),
+        (
+            "[part for (part,) in scatter((x,), self.chunks)]",
+            "[x]",
+            "micro-batches of [6] rows; scatter makes [2, 2, 2]",
+        ),
     ],
 )
-def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, wrong, says):
+def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says):
     monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
-    verdict = n12.check_mini(wrong)
+    verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
     assert verdict.status == "wrong" and says in verdict.message

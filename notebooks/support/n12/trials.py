@@ -1,0 +1,406 @@
+"""What answers of notebook 12 are tried with: nested models, and pipelines on layers that note who computes what.
+
+A reader's pipeline runs in a thread of its own that is given up after a while. Its layers note when and in which thread
+they compute, and wait for the other tasks of their clock.
+"""
+
+# mypy: allow-untyped-calls, disable-error-code="no-any-return, unused-ignore"
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from threading import Barrier, BrokenBarrierError, Thread, current_thread
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from support import built
+from support.kit.raised import in_case
+from support.kit.threads import Aside
+
+# ---- exercise 1: flatten_sequential
+
+
+class _Doubled(nn.Sequential):
+    """A Sequential with a forward of its own: it is more than its layers."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return what the layers make of the input, twice."""
+        return 2 * super().forward(input)
+
+
+class _Residual(nn.Module):
+    """A layer that has a Sequential inside, and does more with it."""
+
+    def __init__(self, inside: nn.Sequential) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the input to what the inside makes of it."""
+        return x + self.inside(x)  # type: ignore[no-any-return]
+
+
+def nested() -> Iterator[tuple[str, nn.Sequential, list[nn.Module]]]:
+    """Yield Sequentials: what they are, the module, and its layers when it is flat."""
+    a, b, c, d = (nn.Linear(4, 4) for _ in range(4))
+    relu = nn.ReLU()
+    yield "two layers, nothing nested", nn.Sequential(a, relu), [a, relu]
+    yield "a Sequential among layers", nn.Sequential(a, nn.Sequential(relu, b), c), [a, relu, b, c]
+    inner = nn.Sequential(nn.Sequential(a, relu), nn.Sequential(b, nn.Sequential(c)))
+    yield "Sequentials three levels deep", nn.Sequential(inner, d), [a, relu, b, c, d]
+    residual = _Residual(nn.Sequential(a, relu, b))
+    yield "a residual layer, which has a Sequential inside", nn.Sequential(residual, c), [residual, c]
+    yield (
+        "one ReLU object in three places",
+        nn.Sequential(nn.Sequential(a, relu), b, relu, c, relu),
+        [*(a, relu, b, relu, c, relu)],
+    )
+    doubled = _Doubled(a, relu)
+    yield "a subclass of Sequential with a forward of its own", nn.Sequential(doubled, b), [doubled, b]
+    yield "an empty Sequential between two layers", nn.Sequential(a, nn.Sequential(), b), [a, b]
+
+
+def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
+    """Compare the layers, model by model: the same objects, in the same order."""
+    for what, module, layers in nested():
+        before = [*module.modules()]
+        with in_case(f"for {what}"):
+            flat = answer(module)
+        if [*module.modules()] != before:
+            return f"for {what}, the given module was changed: make a new nn.Sequential."
+        fault = _fault_of_layers(flat, layers)
+        if fault:
+            return f"for {what}, {fault}."
+    return ""
+
+
+def _fault_of_layers(flat: Any, layers: list[nn.Module]) -> str:
+    if flat is None:
+        return "your function returned None (is a `return` missing?)"
+    if not isinstance(flat, nn.Sequential):
+        return f"an nn.Sequential is expected, not {type(flat).__name__}"
+    found = [*flat]
+    if len(found) == len(layers) and all(x is y for x, y in zip(found, layers, strict=True)):
+        return ""
+    mine = [type(x).__name__.lstrip("_") for x in found]
+    right = [type(x).__name__.lstrip("_") for x in layers]
+    if mine == right:
+        return "these are copies: the layers must be the same objects, or their weights are not"
+    return f"{right} is expected, yours has {mine}"
+
+
+# ---- exercise 2: MiniGPipe
+
+
+@dataclass
+class Watch:
+    """What the layers of a pipeline note of one run: in forward, and in backward."""
+
+    starts: list[int]  # of the micro-batches, in rows
+    clocks: Counter[int]  # by clock: how many partitions work in it
+    partitions: int
+    before: set[Thread]  # that ran before forward
+    patience: float  # seconds until a task that waits for its neighbours counts as alone
+    error: BaseException | None = None
+    caller: Thread | None = None
+    workers: list[Thread] = field(default_factory=list)  # in the order of their start
+    rows: set[tuple[int, int]] = field(default_factory=set)
+    threads: dict[int, set[Thread]] = field(default_factory=dict)
+    alone: tuple[int, int] | None = None
+    lost: bool = False  # a micro-batch that there should not be: nobody waits for it
+    computed: Counter[tuple[int, int]] = field(default_factory=Counter)
+    went_back: list[tuple[int, int]] = field(default_factory=list)
+    meetings: dict[int, Barrier] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: object) -> Watch:
+        return self  # who copies the layers is told of their weights
+
+    def note(self, j: int, x: Tensor) -> int:
+        """Note that partition j computes these rows; in forward, wait for the other tasks of this clock."""
+        first = int(x[0, 0].item())
+        self.rows.add((first, len(x)))
+        i = self.starts.index(first) if first in self.starts else -1
+        self.computed[i, j] += 1
+        self.lost = self.lost or i < 0
+        if self.computed[i, j] > 1 or i < 0:
+            return i
+        self.threads.setdefault(j, set()).add(current_thread())
+        self.workers = self.workers or [each for each in threading.enumerate() if each not in self.before]
+        meeting = self.meetings.setdefault(i + j, Barrier(self.clocks[i + j], timeout=self.patience))
+        try:
+            if self.caller is not current_thread() and not self.lost:
+                meeting.wait()
+        except BrokenBarrierError:
+            self.alone = self.alone or (i, j)
+        if self.error is not None and (i, j) == (1, self.partitions - 1):
+            raise self.error
+        return i
+
+
+class _Layer(nn.Module):
+    """x + tanh(x · w) in all columns but the first, which holds the number of the row."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(4, 4, generator=generator, dtype=torch.float64) / 2)
+        self.watch: tuple[Watch, int] | None = None  # and the partition that this is the first layer of
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute; note it, if it is watched."""
+        mask = torch.tensor([0.0, 1, 1, 1], dtype=x.dtype)
+        y = x + torch.tanh(x @ self.weight) * mask
+        if self.watch is not None:
+            watch, j = self.watch
+            i = watch.note(j, x.detach())
+            if y.requires_grad and torch.is_grad_enabled():
+                y.register_hook(lambda gradient: watch.went_back.append((i, j)))
+        return y
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline to try: how its layers are cut, its micro-batches, the mode."""
+
+    balance: tuple[int, ...]
+    rows: int
+    chunks: int
+    mode: str
+    special: str = ""  # "input": wants a gradient; "numbers": autograd's are turned round; "error"; "no_grad"
+
+    def __str__(self) -> str:
+        extra = {
+            "input": ", x requires grad",
+            "error": ", a layer raises",
+            "no_grad": ", in torch.no_grad()",
+        }
+        return (
+            f"balance {list(self.balance)}, {self.rows} rows, chunks={self.chunks}, {self.mode!r}"
+            f"{extra.get(self.special, '')}"
+        )
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the rows of each micro-batch."""
+        return [len(part[0]) for part in built.scatter((torch.zeros(self.rows, 1),), self.chunks)]
+
+    def watch(self, patience: float) -> Watch:
+        """Return an empty Watch for this case."""
+        sizes = self.sizes
+        clocks = built.clock_cycles(len(sizes), len(self.balance))
+        starts = [*accumulate(sizes, initial=0)][:-1]
+        working = Counter({k: len(clock) for k, clock in enumerate(clocks)})
+        return Watch(starts, working, len(self.balance), {*threading.enumerate()}, patience)
+
+
+CASES = [
+    Case((2,), 6, 3, "never"),
+    Case((1, 2), 6, 3, "never"),
+    Case((3, 1, 2), 7, 3, "never"),
+    Case((1, 1, 1, 1), 8, 4, "never", "input"),
+    Case((1, 3), 6, 3, "always"),
+    Case((2, 1), 8, 4, "always", "numbers"),
+    Case((2, 1, 1), 7, 4, "except_last", "input"),
+    Case((1, 1), 3, 8, "except_last"),
+    Case((1, 1), 1, 4, "except_last"),
+    Case((2, 2), 5, 4, "never", "no_grad"),
+    Case((1, 1), 6, 3, "always", "error"),
+]
+Pipe: TypeAlias = Callable[..., Any]
+
+
+#: What an exception means, by words of its text.
+MEANINGS_OF_A_PIPELINE = {"tuple": "`scatter` makes tuples: take the one tensor out of each."}
+
+
+def fault_of_pipeline(answer: Pipe, patience: float) -> str:
+    """Run one case after the other; a whole pipeline may take so many seconds, a task a quarter of it."""
+    for case in CASES:
+        fault = _fault_of_case(answer, case, patience)
+        if fault:
+            return f"with {case}: {fault}{'' if fault.endswith('?') else '.'}"
+    return ""
+
+
+def _fault_of_case(answer: Pipe, case: Case, patience: float) -> str:
+    watch = case.watch(patience / 4)
+    layers = [_Layer(seed) for seed in range(sum(case.balance))]
+    for j, first in enumerate([*accumulate(case.balance, initial=0)][:-1]):
+        layers[first].watch = watch, j
+    if case.special == "error":
+        watch.error = ArithmeticError("from a layer")
+    said: list[str] = []
+
+    def work() -> None:
+        watch.caller = current_thread()
+        watch.before.add(watch.caller)
+        said.append(_run(answer, case, watch, layers))
+
+    with Aside(work) as aside:
+        if not aside.over(patience):
+            return "it does not come back: a get without a put, or a worker that has ended"
+        if aside.error is not None:
+            with in_case(f"with {case}", MEANINGS_OF_A_PIPELINE):
+                raise aside.error
+        left = len(aside.left(0.2))
+    if not said[0] and left:
+        return f"{left} threads are left when forward has ended"
+    return said[0]
+
+
+def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer]) -> str:
+    twins = [_Layer(seed) for seed in range(len(layers))]
+    mode = [case.mode] if case.special or case.mode != "except_last" else []  # the default
+    model = answer(nn.Sequential(*layers), [*case.balance], case.chunks, *mode)
+    mine = {id(p) for p in model.parameters()}
+    if lost := sum(id(layer.weight) not in mine for layer in layers):
+        listed = isinstance(getattr(model, "partitions", None), nn.Module)
+        why = (
+            "are they copies, or do layers lie in no partition?" if listed else "nn.ModuleList registers them"
+        )
+        return f"model.parameters() misses {lost} of {len(layers)}: {why}"
+    parts = getattr(model, "partitions", None)
+    if parts is None or [[*part] for part in parts] != [list(part) for part in _cut(layers, case.balance)]:
+        return (
+            f"model.partitions should hold one nn.Sequential per partition, with {list(case.balance)} layers"
+        )
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
+    x[:, 0] = torch.arange(case.rows)
+    wants = case.special == "input"
+    given = x.clone().requires_grad_(wants)
+    twin = x.clone().requires_grad_(wants)
+    try:
+        with torch.set_grad_enabled(case.special != "no_grad"):
+            output = model(given)
+    except ArithmeticError as error:
+        if error is watch.error:
+            return ""
+        raise
+    if case.special == "error":
+        return "the error of a layer does not reach the caller"
+    expected = nn.Sequential(*twins)
+    right = torch.cat([expected(part) for part in twin.split(case.sizes)])
+    if fault := _forward_fault(case, watch, output, right, given, x, wants):
+        return fault
+    if case.special != "no_grad" and not output.requires_grad:
+        why = "a checkpoint needs an input that requires grad, as my_checkpoint makes it"
+        return f"the output has no graph: {'is it detached on the way?' if case.mode == 'never' else why}"
+    if case.special == "no_grad":
+        return "the output has a graph although gradients are off" if output.requires_grad else ""
+    weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+    if case.special == "numbers":
+        _turn_round(output.grad_fn)
+    (output * weights).sum().backward()
+    (right * weights).sum().backward()
+    return _backward_fault(case, watch, layers, twins) or (
+        _apart(given.grad, twin.grad, "the input") if wants else ""
+    )
+
+
+def _cut(layers: list[_Layer], balance: Sequence[int]) -> list[list[_Layer]]:
+    rest = iter(layers)
+    return [[*islice(rest, size)] for size in balance]
+
+
+def _forward_fault(
+    case: Case, watch: Watch, output: Any, right: Tensor, given: Tensor, x: Tensor, wanted: bool
+) -> str:
+    if output is None:
+        return "forward returned None (is a `return` missing?)"
+    if not isinstance(output, Tensor):
+        return f"forward must return one tensor, not {type(output).__name__}"
+    if given.requires_grad is not wanted or not torch.equal(given.detach(), x):
+        return "the caller's batch was changed: it belongs to him, make a new tensor"
+    wanted_rows = {*zip(watch.starts, case.sizes, strict=True)}
+    if watch.rows - wanted_rows:
+        sizes = [size for _, size in sorted(watch.rows)]
+        return f"the partitions computed micro-batches of {sizes} rows; scatter makes {case.sizes}"
+    if output.shape != right.shape:
+        return f"the output has shape {[*output.shape]}, not {[*right.shape]}; gather wants a list of tuples, one each"
+    if not torch.allclose(output, right):
+        return (
+            "the output is not that of the layers, one micro-batch after the other. Does each task bind its own "
+            "partition and batch when it is made, and does each result go back to its micro-batch?"
+        )
+    for j, threads in sorted(watch.threads.items()):
+        if watch.caller in threads:
+            return f"partition {j} was computed by the thread that called forward: no worker, no pipeline"
+        if len(threads) > 1:
+            return f"partition {j} was computed by {len(threads)} threads: start workers once, not per clock or task"
+    if len({*map(id, (next(iter(threads)) for threads in watch.threads.values()))}) < len(case.balance):
+        return "two partitions share a thread: there is a worker per partition"
+    if len(watch.workers) != len(case.balance):
+        return f"{len(watch.workers)} workers were started for {len(case.balance)} partitions: one each"
+    for j, threads in sorted(watch.threads.items()):
+        if watch.workers[j] not in threads:
+            k = watch.workers.index(next(iter(threads)))
+            return f"partition {j} was computed by worker {k}: the task of partition j is tasks[j]"
+    if watch.alone:
+        i, j = watch.alone
+        return (
+            f"micro-batch {i} in partition {j} did not run at the same time as the others of clock {i + j}: "
+            "all tasks of a clock are put before the first answer is taken"
+        )
+    return ""
+
+
+def _apart(got: Tensor | None, right: Tensor | None, what: str) -> str:
+    assert right is not None
+    if got is None:
+        return f"{what} gets no gradient: is a tensor detached on the way?"
+    if torch.allclose(got, right):
+        return ""
+    ratio = (got / right)[right.abs() > 1e-9].flatten()
+    if len(ratio) and torch.allclose(ratio, ratio[:1].expand_as(ratio)):
+        return f"the gradient of {what} is {ratio[0]:.3g} times what it should be"
+    return f"the gradient of {what} is not that of the layers over the same micro-batches"
+
+
+def _backward_fault(case: Case, watch: Watch, layers: list[_Layer], twins: list[_Layer]) -> str:
+    homes = [j for j, size in enumerate(case.balance) for _ in range(size)]
+    for k, (j, layer, twin) in enumerate(zip(homes, layers, twins, strict=True)):
+        if fault := _apart(layer.weight.grad, twin.weight.grad, f"layer {k}, in partition {j},"):
+            return fault
+    m = len(case.sizes)
+    n = len(case.balance)
+    again = {"always": m, "except_last": m - 1, "never": 0}[case.mode]
+    for i in range(m):
+        for j in range(n):
+            wanted = 1 + (i < again)
+            times = watch.computed[i, j]
+            if times != wanted:
+                last = f", the last of {m}," if i == m - 1 else ""
+                return f"micro-batch {i}{last} was computed {times} × in partition {j}, not {wanted} ×"
+    if case.special == "numbers":
+        for j in reversed(range(n)):
+            order = [i for i, k in watch.went_back if k == j]
+            if order != sorted(order, reverse=True):
+                return (
+                    "the outcome is right, but nothing in the graph holds backward to its order. When the check "
+                    f"turned autograd's sequence numbers round, partition {j} went back through micro-batches "
+                    f"{', '.join(map(str, order))}; tied by fence (or depend) before each task takes its input, it is "
+                    f"{', '.join(map(str, sorted(order, reverse=True)))}"
+                )
+    return ""
+
+
+def _turn_round(root: Any) -> None:
+    """Turn autograd's sequence numbers round: of the nodes that are ready, the one made first goes first."""
+    found = set[Any]()
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    nodes = [node for node in found if "AccumulateGrad" not in node.name()]
+    highest = max(node._sequence_nr() for node in nodes)
+    for node in nodes:
+        node._set_sequence_nr(highest - node._sequence_nr())

@@ -33,7 +33,7 @@ lab: environment ## open JupyterLab at the first notebook (first time 3 minutes,
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly
 
 test: environment-test ## run everything (10 minutes); one notebook: NB=03 (90 s); no notebook, browser, ranks: FAST=1
-	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, every notebook compared output by output, widgets in a browser (10 minutes)))."
+	@echo "Running $(if $(FAST),the fast tests (90 s),$(if $(NB),all that concerns notebook $(NB) (90 s),all tests: units, properties, simulated GPUs, every notebook compared output by output, widgets in a browser (10 minutes)))."
 	@$(PY) -m tools.test $(if $(FAST),--fast) $(NB)
 
 prove: environment-test ## run what is larger than a suite needs: more examples, more seeds, full sizes (20 minutes)

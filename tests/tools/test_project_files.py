@@ -127,7 +127,7 @@ def test_find_python_takes_what_requires_python_allows(tmp_path: Path, version: 
 @pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")
 def test_make_help_explains_every_target() -> None:
     shown = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for target in ["help", "lab", "test", "run", "save", "bench", "lint", "stamp", "readme"]:
+    for target in ["help", "lab", "test", "prove", "run", "save", "site", "bench", "lint", "stamp", "readme"]:
         assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
 
 

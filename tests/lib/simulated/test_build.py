@@ -79,13 +79,13 @@ def test_it_is_built_once_and_says_so(cache, tmp_path, monkeypatch, capsys):
 
 
 def test_two_processes_at_once_both_get_a_whole_library(cache, tmp_path, monkeypatch):
-    slow = 'printf whole > "$target"; sleep 0.3; printf "ly built" >> "$target"'
+    slow = 'printf whole > "$target"; sleep 0.3; printf " and built" >> "$target"'
     monkeypatch.setenv("CXX", str(compiler(tmp_path, slow)))
     code = "from lib.simulated.build import build_library; print(build_library().read_text())"
     both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         said, _ = process.communicate(timeout=120)
-        assert said.splitlines()[-1] == "wholely built"
+        assert said.splitlines()[-1] == "whole and built"
 
 
 def test_another_source_or_another_torch_is_another_library(cache, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 from lib import schedules
 from lib.pipeline import clock_cycles
 from lib.schedules import ScheduleError, validate
+from support.kit.mistakes import edited
 from support.n08 import checks as n08
 from support.n08 import solved
 from support.n08.runs import as_schedule, never_waiting, run_of
@@ -90,12 +91,12 @@ def recursive(orders, costs, message=0):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (n08._but(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
-        (n08._but(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
-        (n08._but(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
+        (edited(solved.simulate, ("[list(order) for order in orders]", "orders")), "changes `orders`"),
+        (edited(solved.simulate, ("if not able:", "if False:")), "TimeoutError instead of RuntimeError"),
+        (edited(solved.simulate, ('", ".join(waiting)', '""')), "rank 0 waits with B0"),
+        (edited(solved.simulate, ('", ".join(waiting)', "waiting[0]")), "rank 1 waits with F2"),
         (
-            n08._but(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
+            edited(solved.simulate, ("ends.get((kind, i, j - 1", "ends.get((kind, j - 1, i")),
             "(kind, micro-batch, rank)?",
         ),
         (lambda orders, costs, message=0: [], "not a dictionary"),

@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ def start_rank(wanted: str | None) -> tuple[int, int, torch.device]:
     Raises RuntimeError where GPUs are wanted (or torch sees some) and this machine has fewer than ranks: a job that
     went on with the CPU would be a hundred times slower, and nobody would be told.
     """
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     if wanted == "cpu" or (wanted is None and not gpus):
-        backend, device = "gloo", torch.device("cpu")
+        backend = "gloo"
+        device = torch.device("cpu")
     elif gpus < local_ranks:
         raise RuntimeError(
             f"{plural(local_ranks, 'rank')} on this machine, but torch sees {plural(gpus, 'GPU')}: start no more than "
@@ -86,7 +89,8 @@ def start_rank(wanted: str | None) -> tuple[int, int, torch.device]:
         )
     else:
         # the number on this machine: rank 8 of two machines with 8 GPUs is GPU 0 of the second
-        backend, device = "nccl", torch.device("cuda", local_rank)
+        backend = "nccl"
+        device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)  # else NCCL would guess
     patience = timedelta(seconds=60)  # nobody waits for ever
     store, rank, world_size = meet(patience)  # in a store that is new for each attempt
@@ -101,39 +105,50 @@ def fail(how: str, step: int) -> None:
     sys.exit(3) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
 
 
+def as_batch(
+    folder: Path, device: torch.device, rows: list[str]
+) -> tuple[torch.Tensor, list[str], list[int]]:
+    """Read the images of some rows; return them with their captions and row numbers."""
+    names, captions = zip(*map(parse_row, rows), strict=True)
+    images = torch.stack([decode_image(folder / name) for name in names]).to(device)
+    return images, list(captions), [int(Path(name).stem) - 1 for name in names]  # img/0001.png is row 0
+
+
+def loaders(
+    dealer: RankDataset | DistributedSampler, epoch: int, share: dict[str, Any]
+) -> Iterator[DataLoader[Any]]:
+    """Return the loaders of an epoch, one for each mini-epoch; share: arguments that they have in common."""
+    if isinstance(dealer, RankDataset):
+        return mini_epoch_loaders(dealer, epoch, **share)
+    dealer.set_epoch(epoch)
+    all_rows: Any = dealer.dataset
+    return iter([DataLoader(all_rows, sampler=dealer, **share)])
+
+
 @record  # torchrun is told which error a rank ended with, not only that it did
 def main() -> None:
     """Train, save, evaluate."""
-    args, began = arguments(), time.time()
+    args = arguments()
+    began = time.time()
     rank, world_size, device = start_rank(args.device)
     if args.batch_size % world_size:
         raise ValueError(f"a batch of {args.batch_size} can't be shared evenly by {world_size} ranks")
     args.out.mkdir(parents=True, exist_ok=True)
     own = runpy.run_path(str(args.state)) if args.state else {}
-    folder, state_file = write_digits(args.data), args.out / ("state.pt" if own else "state.npz")
+    folder = write_digits(args.data)
+    state_file = args.out / ("state.pt" if own else "state.npz")
     attempt = next_attempt(args.out)
 
     # 1. The data. Both ways deal places rank, rank + W, rank + 2 W, … of an order that all ranks agree on.
-    def collate(rows: list[str]) -> tuple[torch.Tensor, list[str], list[int]]:
-        names, captions = zip(*map(parse_row, rows), strict=True)
-        images = torch.stack([decode_image(folder / name) for name in names]).to(device)
-        return images, list(captions), [int(Path(name).stem) - 1 for name in names]  # img/0001.png is row 0
-
     meta = MetaFile(folder / "train.txt")
+    collate = partial(as_batch, folder, device)
     share: dict[str, Any] = {"batch_size": args.batch_size // world_size, "collate_fn": collate}
     share |= {"num_workers": args.workers}
     dealer: RankDataset | DistributedSampler
     if args.dataset == "rank":
         dealer = RankDataset(meta, world_size, rank, args.seed, mini_epochs=args.mini_epochs)
     else:
-        all_rows = NaiveDataset(meta)
-        dealer = DistributedSampler(all_rows, world_size, rank, seed=args.seed)
-
-    def loaders(epoch: int) -> Iterator[DataLoader[Any]]:
-        if isinstance(dealer, RankDataset):
-            return mini_epoch_loaders(dealer, epoch, **share)
-        dealer.set_epoch(epoch)
-        return iter([DataLoader(all_rows, sampler=dealer, **share)])
+        dealer = DistributedSampler(NaiveDataset(meta), world_size, rank, seed=args.seed)
 
     # 2. The model, the same on every rank; and where an earlier attempt has left off.
     model = TinyClip(seed=args.seed).to(device)
@@ -149,7 +164,7 @@ def main() -> None:
 
     # 3. Train.
     for epoch in range(first_epoch, args.epochs):
-        for loader in loaders(epoch):
+        for loader in loaders(dealer, epoch, share):
             for images, captions, rows in loader:
                 start = time.time()
                 if (rank, step, attempt) == (args.fail_rank, args.fail_at, args.fail_attempt):
@@ -165,7 +180,8 @@ def main() -> None:
                 where = (attempt, world_size, rank, epoch, getattr(dealer, "mini_epoch", 0), step)
                 loss = losses.sum().item() / max(1, mine)
                 log.write(Step(*where, tuple(rows[:mine]), loss, start, time.time()))
-                consumed, step = end, step + 1
+                consumed = end
+                step += 1
                 if rank == 0 and step % args.save_every == 0:
                     more = {"step": step, "dealer": dealer.state_dict(consumed)}
                     if own:

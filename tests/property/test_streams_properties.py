@@ -26,7 +26,8 @@ def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinn
         return (x, x.sum(1)) if "pair" in layers else x
 
     x = torch.arange(3.0 * rows).reshape(rows, 3) - 5
-    expected, gpu = stage(x.clone()), PretendGPU()
+    expected = stage(x.clone())
+    gpu = PretendGPU()
     got = StreamPipeline(stage, chunks, device=gpu, depth=depth)(gpu.host(x, pinned=pinned))
     for ours, theirs in zip(*((y if isinstance(y, tuple) else (y,)) for y in (got, expected)), strict=True):
         assert torch.equal(ours.as_subclass(torch.Tensor), theirs)
@@ -35,7 +36,9 @@ def test_a_stream_pipeline_is_the_stage_itself(rows, chunks, depth, layers, pinn
 
 @given(batches=st.integers(0, 8), depth=st.integers(1, 4), kept=st.lists(st.booleans(), min_size=8, max_size=8))
 def test_a_prefetcher_has_no_race_however_long_its_reader_keeps_a_batch(batches, depth, kept):
-    gpu, own, seen = PretendGPU(), [], []
+    gpu = PretendGPU()
+    own = []
+    seen = []
     loader = [gpu.host(torch.full((4,), float(i)), f"batch {i}") for i in range(batches)]
     for batch in DevicePrefetcher(loader, gpu, depth):
         result = batch * 2

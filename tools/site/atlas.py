@@ -195,7 +195,8 @@ def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
     Without a script it is the still first frame, and its controls are hidden.
     """
     start = explorer.draw(**{each: control.value for each, control in explorer.controls.items()})
-    words, (width, height) = html.escape(alt_text(start)), shown_size(start)
+    words = html.escape(alt_text(start))
+    width, height = shown_size(start)
     total = math.prod(len(control.options) for control in explorer.controls.values())
     here = math.prod(map(len, stops.values()))
     said = f"All {total:,} settings." if here == total else f"Here {here:,} of {total:,} settings; {REST}."
@@ -212,7 +213,8 @@ def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:
 
 
 def _control(name: str, control: Any, stops: Sequence[Any]) -> str:
-    label, place = html.escape(control.label), list(stops).index(control.value)
+    label = html.escape(control.label)
+    place = list(stops).index(control.value)
     still = " disabled" if len(stops) < 2 else ""
     if isinstance(control, Switch):
         checked = " checked" if control.value else ""

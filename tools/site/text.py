@@ -63,7 +63,10 @@ def code(source: str, language: str = "ipython3") -> str:
 def printed(text: str, kind: str = "") -> str:
     """Return what a cell printed as HTML: terminal colours as classes, a line that was written over left out."""
     last = re.sub(r"[^\n]*\r(?!\n)", "", text).rstrip("\n")
-    return f'<pre class="printed{f" {kind}" if kind else ""}">{ansi2html(last)}</pre>' if last else ""
+    if not last:
+        return ""
+    classes = f"printed {kind}" if kind else "printed"
+    return f'<pre class="{classes}">{ansi2html(last)}</pre>'
 
 
 def slug(heading: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,19 @@ def seconds_above_zero(name: str, value: float) -> float:
     """Return `value` as a float; raises ValueError for what is no finite number of seconds above 0."""
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
+LONGEST_SLEEP = 86_400
+"""Seconds, a day: far beyond what a program means, and far below where a clock in nanoseconds overflows."""
+
+
+def seconds_to_sleep(value: object) -> float:
+    """Return `value` as a float; raises TypeError for what is no number, ValueError for none of 0 to LONGEST_SLEEP."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise TypeError(f"seconds must be a number, such as 0.5, not {value!r}")
+    if not 0 <= float(value) <= LONGEST_SLEEP:  # NaN is neither
+        raise ValueError(f"seconds must be 0 or more, and at most {LONGEST_SLEEP}, not {value!r}")
     return float(value)
 
 

@@ -9,7 +9,7 @@
 autograd hands every tensor that it saves to a pair of hooks (torch.autograd.graph.saved_tensors_hooks). Ours puts it
 into a box; when the graph lets go of the last box of a tensor, the tensor is no longer counted.
 
-LiveTensors says what an allocator would have to provide. On a GPU the allocator knows (lib.measure.device_peak); on a
+LiveTensors says what an allocator would have to provide. On a GPU the allocator knows (lib.memory.device_peak); on a
 CPU nobody counts, so every operation's outputs are noted as torch dispatches it, and crossed out when their storage
 dies.
 """

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lib.arguments import integer, seconds_above_zero
-from lib.measure import usable_cores
+from lib.machine import usable_cores
 from lib.runtime.device import synchronize_used
 from lib.text import format_time, plural, unit_for
 
@@ -54,10 +54,18 @@ class Headspace:
 
     @property
     def limits(self) -> Literal["step", "loader", "sharing"]:
-        """What to work on. "sharing": the loader would keep up by itself, but the two slow each other down."""
+        """What to work on: whatever has the larger part in the time that a batch takes beyond its step.
+
+        "sharing": what step and loader take from each other, or other programs from both, is more than what the loader
+        would cost by itself.
+        """
         if self.gain <= SLACK:
             return "step"
-        return "loader" if self.workers == 0 or self.loader > self.step else "sharing"
+        if self.workers == 0:
+            return "loader"
+        by_the_loader = self.undisturbed - self.step
+        by_sharing = self.both - self.undisturbed
+        return "loader" if by_the_loader > by_sharing else "sharing"
 
     @property
     def workers_needed(self) -> int:
@@ -98,7 +106,7 @@ class Headspace:
 
         limit = f"the {self.limits}"
         if self.limits == "sharing":
-            limit = "neither alone: they share cores, memory or disk, and more workers don't help"
+            limit = "neither alone: disturbed, as they share cores, memory or disk; more workers don't help"
         taken = f"{of(self.undisturbed)} if they took nothing from each other"
         rows = [
             ("step", f"{of(self.step)} a batch, on batches that are kept"),

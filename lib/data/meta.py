@@ -7,6 +7,7 @@ img/0002.png "a handwritten one"            row 1
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import weakref
@@ -34,14 +35,15 @@ class Packed:
 
     data: the rows' UTF-8, one after another, as they lie in the file. offsets: where each begins; one more than rows.
     places: item i is the row at places[i] of them; None if that is i. No array of them is an array of Python objects:
-    workers that are forked share all of it, and reading changes nothing that they share. stamp: that of the MetaFile.
+    workers that are forked share all of it, and reading changes nothing that they share. stamp: what tells these rows
+    from others, that of the MetaFile if they are all of its rows, in its order; else it is made of the rows themselves.
     """
 
     def __init__(self, data: Bytes, offsets: Offsets, places: Places = None, stamp: str = "") -> None:
         self.data = data
         self.offsets = offsets
         self.places = places
-        self.stamp = stamp
+        self._stamp = stamp
         # an item of a memoryview is a Python int at once, that of an array a numpy scalar, at three times the price
         self._data = data.data
         self._offsets = offsets.data
@@ -73,13 +75,25 @@ class Packed:
         return [str(data[a:b], "utf-8", "surrogateescape") for a, b in zip(begin, end, strict=True)]
 
     @property
+    def stamp(self) -> str:
+        """What tells these rows, in this order, from others; the first time it may take a second a GB."""
+        if not self._stamp:
+            digest = hashlib.blake2b(digest_size=16)
+            for array in (self.data, self.offsets, self.places):
+                if array is not None:
+                    digest.update(f"{array.dtype} {len(array)} ".encode())
+                    digest.update(array.data)
+            self._stamp = digest.hexdigest()
+        return self._stamp
+
+    @property
     def nbytes(self) -> int:
         """All bytes held."""
         of_places = 0 if self.places is None else self.places.nbytes
         return self.data.nbytes + self.offsets.nbytes + of_places
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Packed, (self.data, self.offsets, self.places, self.stamp)
+        return Packed, (self.data, self.offsets, self.places, self._stamp)
 
 
 class MetaFile:
@@ -170,10 +184,13 @@ class MetaFile:
         offsets: Offsets = np.zeros(count + 1, np.uint32)
         data = np.empty(0, np.uint8)
         filled = 0
+        whole = count == len(self) and places is None  # so far: each row once, and in the file's order
         self._check_unchanged()
         try:
             for start in range(0, count, CHUNK):
-                begin, end = self._index.bounds(ids[start : start + CHUNK].astype(np.int64))
+                block = ids[start : start + CHUNK].astype(np.int64)
+                whole = whole and np.array_equal(block, np.arange(start, start + len(block)))
+                begin, end = self._index.bounds(block)
                 more = int((end - begin).sum())
                 allow(more)
                 room = filled + more
@@ -195,7 +212,7 @@ class MetaFile:
         finally:
             self._check_unchanged()
         data.resize(filled, refcheck=False)
-        return Packed(data, offsets, places, self.stamp)
+        return Packed(data, offsets, places, self.stamp if whole else "")
 
     def _check_range(self, low: int, high: int) -> None:
         if low < 0 or high >= len(self):

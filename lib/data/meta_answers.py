@@ -1,7 +1,7 @@
 r"""What a meta server answers, whatever brings the questions: rows, their number, or why not.
 
     GET  /len          400000000                            how many rows there are
-    GET  /stamp        [400000000, "57-17…-b2"]             that, and what tells this file from another of as many rows
+    GET  /stamp        [400000000, "57-17…-b2"]             that, and what tells these rows from others, as many of them
     GET  /get/17       "img/0017.png \"a seven\""           one row
     POST /rows  [3,1]  ["img/0003.png …", "img/0001.png …"] many rows in one request, in the order asked
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -27,11 +28,16 @@ MAX_MEMORY = 1 << 29  # bytes that all answers together may take, of those that 
 SMALL = 1 << 14  # bytes of rows: 512 such answers are a few MB, and counting costs more than they
 GROWTH = 16  # bytes of memory for one of text: at worst a str of 2, its JSON of 6, as for \udc80, twice for a while
 BUSY_SECONDS = 2.0  # an answer waits so long for memory that others hold
+NUMBERS = b"0123456789-, \t\r\n"
 PART = 256  # rows read before their size is looked at, of rows that can't say it before
 
 
 class Rows(Protocol):
-    """What can be served: a MetaFile, or what has its `len`, `rows` (called from many threads) and, best, `stamp`."""
+    """What can be served: a MetaFile, or what has its `len`, `rows` (called from many threads) and, best, `stamp`.
+
+    stamp: a str that other rows, or another order of them, don't have. Without one, nobody can tell whether a server
+    that was started anew has the same rows: to its clients it is a server of others.
+    """
 
     def __len__(self) -> int: ...
 
@@ -49,10 +55,16 @@ class RefusedError(Exception):
         self.kind = kind
 
 
-def answer(rows: Rows, method: str, path: str, body: bytes, allow: Callable[[int], None]) -> Any:
+def stamp_of(rows: Rows) -> str:
+    """Return what tells these rows from others: their own stamp, or one that nothing else has."""
+    return str(getattr(rows, "stamp", "")) or uuid.uuid4().hex
+
+
+def answer(rows: Rows, stamp: str, method: str, path: str, body: bytes, allow: Callable[[int], None]) -> Any:
     """Return what a request asks for, as a value for JSON; raises RefusedError, also for what reading raises.
 
-    allow: called with how many bytes of rows will be read next; may raise RefusedError.
+    stamp: what is answered to /stamp. allow: called with how many bytes of rows will be read next; may raise
+    RefusedError.
     """
     if path not in ("/len", "/stamp", "/rows") and not path.startswith("/get/"):
         text = f"nothing at {path[:80]!r}; ask GET /len, GET /get/17, or POST /rows with [3,1,4]"
@@ -64,7 +76,7 @@ def answer(rows: Rows, method: str, path: str, body: bytes, allow: Callable[[int
         if path == "/len":
             return len(rows)
         if path == "/stamp":
-            return [len(rows), str(getattr(rows, "stamp", ""))]
+            return [len(rows), stamp]
         if path == "/rows":
             return _read(rows, _ids(body), allow)
         return _read(rows, [_id(path.removeprefix("/get/"))], allow)[0]
@@ -81,6 +93,9 @@ def _id(text: str) -> int:
 
 
 def _ids(body: bytes) -> list[int]:
+    # A megabyte of "[[],[],…" would be a hundred thousand objects, and half a second of everybody's time.
+    if len(body) > SMALL and body.strip().removeprefix(b"[").removesuffix(b"]").translate(None, NUMBERS):
+        raise RefusedError(400, "the body is no JSON list of integers, as in [3,1,4]")
     try:
         ids = json.loads(body)
     except (ValueError, RecursionError) as error:

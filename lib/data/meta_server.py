@@ -31,7 +31,8 @@ from typing import Any
 from lib.arguments import integer
 from lib.data.deadline import DeadlineSocket
 from lib.data.meta import MetaFile
-from lib.data.meta_answers import AnswerMemory, AnswerShare, RefusedError, Rows, answer
+from lib.data.meta_answers import AnswerMemory, AnswerShare, RefusedError, Rows, answer, stamp_of
+from lib.data.meta_bodies import Body, BodyMemory
 
 MAX_HEAD = 8192  # bytes that a request line and its headers may take
 MAX_BODY = 1 << 20  # bytes of a request's body: room for MAX_IDS ids of 15 digits
@@ -123,10 +124,12 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         status = 200
         value: Any
         try:
-            body = self.receive()
-            whole = self.command in ("GET", "POST")  # the answer to HEAD may have no body, for one
-            self.waited_since = math.inf
-            value = answer(self.server.rows, self.command, self.path, body, share.allow)
+            length = self.receive_head()
+            with self.server.bodies.room(length, self.wake) as room:
+                body = self.receive_body(length, room)
+                whole = self.command in ("GET", "POST")  # the answer to HEAD may have no body, for one
+                self.waited_since = math.inf
+                value = answer(self.server.rows, self.server.stamp, self.command, self.path, body, share.allow)
         except TimeoutError:
             status = 408
             text = f"a request must arrive whole within {MESSAGE_SECONDS:g} s"
@@ -138,8 +141,8 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         return status, json.dumps(value).encode()
 
-    def receive(self) -> bytes:
-        """Receive a request, which is then in `command`, `path` and `headers`, and return its body.
+    def receive_head(self) -> int:
+        """Receive a request up to its body, into `command`, `path` and `headers`, and return the body's length.
 
         Raises RefusedError for what is malformed or larger than we take, TimeoutError for what comes too slowly.
         """
@@ -160,11 +163,22 @@ class _Connection(http.server.BaseHTTPRequestHandler):
             raise RefusedError(400, f"Content-Length must be one number of bytes, not {length[:80]!r}")
         if len(length) > 18 or int(length) > MAX_BODY:
             raise RefusedError(413, f"a body may take {MAX_BODY} bytes, not {length[:80]}")
+        return int(length)
+
+    def receive_body(self, length: int, room: Body) -> bytes:
+        """Receive the body of a request. Raises RefusedError if it came slowly and others needed its room."""
         self.wfile.flush()  # if the client waits for "100 Continue" before it sends the body, parse_request wrote that
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+        body = self.rfile.read(length)
+        if len(body) < length:
+            if room.made_room:
+                raise RefusedError(503, "others needed the memory of a body that came this slowly", "MemoryError")
             raise ConnectionError("the client hung up in mid-message")
+        room.received()
         return body
+
+    def wake(self) -> None:
+        """End the wait for what the client still has to send."""
+        _shut_down(self.connection, socket.SHUT_RD)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Refuse what the standard library finds wrong with a request: it calls this."""
@@ -195,8 +209,10 @@ class _Listener(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], rows: Rows) -> None:
         self.rows = rows
+        self.stamp = stamp_of(rows)
         self.closing = False
         self.memory = AnswerMemory()
+        self.bodies = BodyMemory()
         self.connections: dict[threading.Thread, _Connection] = {}
         self.limit = _most_connections()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -251,6 +267,7 @@ class MetaServer:
     meta_file: a path, or a MetaFile, which stays open afterwards; rows that `MetaFile.packed` has taken into memory are
     served faster. port 0 takes a free one: read it from `port`. A thread serves each connection; of more than 512, or
     `ulimit -n` less 64, the longest idle is closed. An answer may hold 16 MB of rows, all together half a GB of memory.
+    A request must arrive whole within 10 s; large bodies together take 32 MB, and one that comes slowly makes room.
 
     Where speed counts, give the server a process of its own: within a process that trains, the two share one GIL. There
     is no password and no encryption, so a host other than the loopback shows the rows to whoever reaches that address:

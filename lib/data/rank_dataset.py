@@ -2,7 +2,6 @@
 
     NaiveDataset         every row as a Python string, in every rank                    memory M and more
     RankDataset          a rank's rows of one mini-epoch, as bytes                      memory M / (W · E)
-    mini_epoch_loaders   the DataLoaders of an epoch, one a mini-epoch: new workers for new rows
 
 RankDataset: length of the file -> the epoch's order of all rows, computed, not stored -> this rank's places in it, one
 of W -> of these the ones of this mini-epoch, one part of E -> those rows, read from the file in one sweep.
@@ -10,22 +9,19 @@ of W -> of these the ones of this mini-epoch, one part of E -> those rows, read 
 
 from __future__ import annotations
 
-import threading
-import weakref
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from lib.arguments import integer, rank_of
 from lib.data.meta import MetaFile, Packed
 from lib.data.permutation import Ids, Permutation
 from lib.data.progress import progress_bar
 from lib.data.samplers import Order, check_state, deal, shuffled
-from lib.measure import return_freed
+from lib.memory import return_freed
 
 STATE_VERSION = 1
 
@@ -34,8 +30,11 @@ class NaiveDataset(Dataset[str]):
     """Hold all rows of a meta file as a list of strings, as one would write it first: `rows`."""
 
     def __init__(self, meta_file: MetaFile) -> None:
-        with open(meta_file.path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
-            kept = (line for line in file if not line.startswith("#") and line.strip(" \t\r\n\v\f"))
+        with open(meta_file.path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            # without a byte order mark; "utf-8-sig" takes half of one for it, too
+            first = next(file, "").removeprefix("\ufeff")
+            lines = itertools.chain([first], file)
+            kept = (line for line in lines if not line.startswith("#") and line.strip(" \t\r\n\v\f"))
             self.rows = [line.removesuffix("\n").removesuffix("\r") for line in kept]
 
     def __len__(self) -> int:
@@ -94,7 +93,7 @@ class RankDataset(Dataset[Any]):
         self._consumed = 0
         self._first = 0
         self._packed: Packed | None = None
-        self._deal = 0  # how often epoch or state were changed: a loop over the mini-epochs compares it
+        self.deals = 0  # how often epoch or state were changed: a loop over the mini-epochs compares it
         self._may_load_in_worker = False
 
     # ---- which rows
@@ -140,7 +139,7 @@ class RankDataset(Dataset[Any]):
             self._consumed = 0
             self._first = 0
             self._packed = None
-            self._deal += 1
+            self.deals += 1
 
     def load(self, mini_epoch: int) -> None:
         """Let the rows in memory go, then read those of a mini-epoch; nothing if they are the ones that are there."""
@@ -177,6 +176,10 @@ class RankDataset(Dataset[Any]):
         """Make rows that `read` returned those in memory."""
         self.mini_epoch = mini_epoch
         self._packed = packed
+
+    def holds(self, packed: Packed | None) -> bool:
+        """Say whether these are the rows in memory."""
+        return packed is not None and packed is self._packed
 
     @property
     def packed(self) -> Packed:
@@ -263,7 +266,7 @@ class RankDataset(Dataset[Any]):
         self._first = first
         self.mini_epoch = first
         self._packed = None
-        self._deal += 1
+        self.deals += 1
 
     def _first_for(self, consumed: int) -> int:
         """Return the first of as few mini-epochs as the rest can have if each is as small as in a whole epoch."""
@@ -279,144 +282,3 @@ class RankDataset(Dataset[Any]):
 
     def _identity(self) -> dict[str, Any]:
         return {"version": STATE_VERSION, "size": self.size, "seed": self.seed, "order": self.order}
-
-
-def mini_epoch_loaders(
-    dataset: RankDataset, epoch: int, *, batch_size: int, num_workers: int = 0, prefetch: bool = False, **options: Any
-) -> Iterator[DataLoader[Any]]:
-    """Yield a DataLoader for each mini-epoch of an epoch that has rows; its rows are loaded, in this process, by then.
-
-        for loader in mini_epoch_loaders(dataset, epoch, batch_size=256, num_workers=2):
-            for batch in loader: …
-
-    A worker holds the dataset as it was when the worker started; persistent ones would go on with the old rows. So each
-    mini-epoch has workers of its own. (persistent_workers=True spares starting them again for a second pass over it.)
-
-    Take the next loader when done with the last: its workers end, its rows are let go, and it raises RuntimeError if it
-    is used again. An epoch that a loaded state has begun goes on where it was left. No shuffle=True is needed; with it,
-    a state is right only at the start of a mini-epoch.
-
-    A loader gives the rows that were loaded for it, or RuntimeError: when it is iterated, and without workers before
-    each batch, it looks whether they are still those of the dataset (`load`, `set_epoch`, `load_state_dict` and another
-    loop let them go); workers hold theirs. No loader is dealt after the epoch was set or a state loaded. Two loops at a
-    time need two datasets.
-
-    prefetch: read the next rows in a thread, from when the loader is first iterated on; the price is a second payload.
-    options: as of torch's DataLoader. Leaving the loop early ends workers and thread. Raises ValueError.
-    """
-    # here, not in the generator: wrong arguments are refused at once
-    epoch = integer("epoch", epoch, at_least=0, below=2**62)
-    batch_size = integer("batch_size", batch_size, at_least=1)
-    num_workers = integer("num_workers", num_workers, at_least=0)
-    make = partial(_Loader, dataset, batch_size=batch_size, num_workers=num_workers, **options)
-    return _loaders(dataset, epoch, make, prefetch)
-
-
-def _loaders(dataset: RankDataset, epoch: int, make: Callable[..., _Loader], prefetch: bool) -> Iterator[_Loader]:
-    dataset.set_epoch(epoch)
-    deal = dataset._deal
-    todo = [k for k in range(dataset.first_mini_epoch, dataset.mini_epochs) if dataset.turns(k)]
-    ahead = _Ahead(dataset)
-    try:
-        for mini_epoch, following in zip(todo, [*todo[1:], None], strict=False):
-            if dataset._deal != deal:
-                raise RuntimeError(
-                    f"the dataset was set to epoch {dataset.epoch} while epoch {epoch} was dealt, or given a state: "
-                    "begin the loop again, and let another loop have a RankDataset of its own"
-                )
-            ahead.load(mini_epoch)
-            loader = make(ahead=ahead, following=following if prefetch else None)
-            try:
-                yield loader
-            finally:
-                loader.end()
-    finally:
-        ahead.stop()
-
-
-class _Ahead:
-    """Read at most one mini-epoch in a thread."""
-
-    def __init__(self, dataset: RankDataset) -> None:
-        self._dataset = dataset
-        self._stopped = threading.Event()
-        self._pool = ThreadPoolExecutor(1, "mini-epoch")  # has no thread before the first task
-        self._future: Future[Packed] | None = None
-
-    def start(self, mini_epoch: int | None) -> None:
-        if self._future is None and mini_epoch is not None:
-            self._future = self._pool.submit(self._dataset.read, mini_epoch, self._check)
-
-    def _check(self) -> None:
-        if self._stopped.is_set():
-            raise RuntimeError("the loop over the mini-epochs has ended")
-
-    def wait(self) -> None:
-        """Return when no thread is at work: a process that forks then copies no lock that one holds."""
-        if self._future is not None:
-            self._future.exception()
-
-    def load(self, mini_epoch: int) -> None:
-        """Make the rows of a mini-epoch those in memory: the ones that were read ahead, if any were."""
-        future = self._future
-        self._future = None
-        if future is None:
-            self._dataset.load(mini_epoch)
-        else:
-            self._dataset.swap(mini_epoch, future.result())
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._pool.shutdown(cancel_futures=True)
-
-
-class _Loader(DataLoader[Any]):
-    """A DataLoader that can be ended, workers and all; when its workers run, `following` is read ahead."""
-
-    def __init__(self, dataset: RankDataset, *, ahead: _Ahead, following: int | None, **arguments: Any) -> None:
-        super().__init__(dataset, **arguments)
-        self._ahead = ahead
-        self._following = following
-        self._ended = False
-        self._rows = weakref.ref(dataset.packed)  # not kept alive: what the dataset lets go is gone
-        self._last: Callable[[], Any] = lambda: None
-
-    def __iter__(self) -> Any:
-        self._refuse_if_ended()
-        self._refuse_if_changed()
-        self._ahead.wait()
-        iterator = super().__iter__()
-        self._last = weakref.ref(iterator)
-        self._ahead.start(self._following)
-        return self._batches(iterator)
-
-    def _batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        while True:
-            self._refuse_if_ended()
-            if self.num_workers == 0:
-                self._refuse_if_changed()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-            yield batch
-
-    def _refuse_if_ended(self) -> None:
-        if self._ended:
-            raise RuntimeError("the mini-epoch of this loader is over and its rows are gone; take the next loader")
-
-    def _refuse_if_changed(self) -> None:
-        rows = self._rows()
-        dataset = cast(RankDataset, self.dataset)
-        if rows is None or rows is not dataset._packed:
-            raise RuntimeError(
-                f"the rows of this loader are gone: the dataset was set to epoch {dataset.epoch}, mini-epoch "
-                f"{dataset.mini_epoch}, while they were used; let another loop have a RankDataset of its own"
-            )
-
-    def end(self) -> None:
-        self._ended = True
-        iterator = self._last()
-        if hasattr(iterator, "_shutdown_workers"):  # torch does it only when the iterator is collected
-            iterator._shutdown_workers()
-        self._iterator = None

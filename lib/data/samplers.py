@@ -188,7 +188,10 @@ class DistributedSampler(Sampler[int]):
     @property
     def num_samples(self) -> int:
         """How many indices this rank yields in the next pass."""
-        rest = self.size - self._consumed
+        return self._share_of(self.size - self.consumed)
+
+    def _share_of(self, rest: int) -> int:
+        """Return how many of so many indices this rank yields."""
         if not self.pad:
             return max(0, -(-(rest - self.rank) // self.num_replicas))
         if self.drop_last:
@@ -198,7 +201,11 @@ class DistributedSampler(Sampler[int]):
     @property
     def total_size(self) -> int:
         """How many indices all ranks together yield in the next pass."""
-        return self.num_samples * self.num_replicas if self.pad else self.size - self._consumed
+        return self._dealt_of(self.size - self.consumed)
+
+    def _dealt_of(self, rest: int) -> int:
+        """Return how many indices all ranks together yield, of so many that there are."""
+        return self._share_of(rest) * self.num_replicas if self.pad else rest
 
     def __len__(self) -> int:
         return self.num_samples
@@ -249,9 +256,15 @@ class DistributedSampler(Sampler[int]):
         """Return what a restart needs; the same on every rank, and JSON as well as torch.save can hold it.
 
         consumed: samples that all ranks together have used since this epoch began (padding included, across restarts).
+        Raises ValueError for fewer than a loaded state says, and for more than there are.
         """
         consumed = integer("consumed", consumed, at_least=0)
-        most = max(self.size, self._consumed + self.total_size)
+        if consumed < self._consumed:
+            raise ValueError(
+                f"consumed is {consumed}, but {self._consumed} samples of this epoch were used before the restart; "
+                "count across restarts, from the start of the epoch"
+            )
+        most = max(self.size, self._consumed + self._dealt_of(self.size - self._consumed))
         if consumed > most:
             raise ValueError(
                 f"consumed is {consumed}, but all ranks together use only {most} samples an epoch; "

@@ -19,6 +19,7 @@ from lib.data.meta_answers import MAX_ANSWER, MAX_IDS
 
 MAX_BYTES = 6 * MAX_ANSWER + 4 * MAX_IDS  # of an answer: JSON of the rows that the server sends at most
 MAX_LINE = 8192  # bytes of a line in an answer's head
+ASK_AGAIN = (408, 503)  # the request came too slowly, or the server is busy
 Transform: TypeAlias = Callable[[str], Any]
 PAUSE = 0.1  # seconds before the second retry; doubles with each further one
 MAX_PAUSE = 2.0  # seconds, up to which it doubles
@@ -93,8 +94,8 @@ class ServerDataset(Dataset[Any]):
     process, forked or unpickled, makes its own: two that read one socket would take each other's answers.
 
     Raises IndexError outside 0..len-1 (no counting from the end), ConnectionError when no answer came in time or what
-    answers is no meta server, RuntimeError when the server cannot read its file or now serves another than at the first
-    connection, ValueError for a row that is larger than the server's MAX_ANSWER, 16 MB.
+    answers is no meta server, RuntimeError when the server cannot read its file or now serves other rows than at the
+    first connection, ValueError for a row that is larger than the server's MAX_ANSWER, 16 MB.
     """
 
     def __init__(
@@ -196,7 +197,10 @@ class ServerDataset(Dataset[Any]):
         except BaseException:
             connection.close()
             raise
-        self._idle.append(connection)
+        if status in ASK_AGAIN:  # the server may hang up: what it has not read, it can't skip
+            connection.close()
+        else:
+            self._idle.append(connection)
         return self._value(status, value, largest)
 
     def _compare(self, served: Any) -> None:
@@ -205,7 +209,7 @@ class ServerDataset(Dataset[Any]):
             case [int(rows), str()] if rows is not True and 0 <= rows <= sys.maxsize:
                 if self._served not in ([-1, ""], served):
                     raise RuntimeError(
-                        f"the meta server at {self.host}:{self.port} now serves another file, of {rows} rows (it had "
+                        f"the meta server at {self.host}:{self.port} now serves other rows, {rows} of them (it had "
                         f"{self._served[0]}): make a new ServerDataset (and sampler) for that one"
                     )
                 self._served = served
@@ -229,7 +233,7 @@ class ServerDataset(Dataset[Any]):
                 raise IndexError(text)
             case {"message": str(text)} if status == 413 and largest >= 0:
                 raise ValueError(text)
-            case {"message": str(text)} if status in (408, 503):
+            case {"message": str(text)} if status in ASK_AGAIN:
                 raise ConnectionError(f"it answers {status}: {text}")
             case {"error": str(kind), "message": str(text)} if status == 500:
                 raise RuntimeError(f"the meta server at {self.host}:{self.port} answers {status}, {kind}: {text}")

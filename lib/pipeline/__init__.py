@@ -26,27 +26,11 @@ from lib.pipeline.checkpoint import (
 from lib.pipeline.copy import Copy, Wait
 from lib.pipeline.gpipe import GPipe
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.portal import (
-    Portal,
-    PortalBlue,
-    PortalCopy,
-    PortalOrange,
-    SkipTrackerThroughPortals,
-    SkipTrackerThroughPotals,
-)
-from lib.pipeline.skip import (
-    Namespace,
-    SkipLayout,
-    Skippable,
-    SkipTracker,
-    current_skip_tracker,
-    inspect_skip_layout,
-    pop,
-    skippable,
-    stash,
-    use_skip_tracker,
-    verify_skippables,
-)
+from lib.pipeline.portal import Portal, PortalBlue, PortalCopy, PortalOrange
+from lib.pipeline.portal_tracker import SkipTrackerThroughPortals, SkipTrackerThroughPotals
+from lib.pipeline.skip import Skippable, pop, skippable, stash, verify_skippables
+from lib.pipeline.skip_layout import SkipLayout, inspect_skip_layout
+from lib.pipeline.skip_tracker import Namespace, SkipTracker, current_skip_tracker, use_skip_tracker
 from lib.pipeline.worker import Task, spawn_workers
 from lib.runtime.dependency import Fork, Join, fork, get_phony, join
 from lib.runtime.device import (

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from lib.arguments import integer
-from lib.measure import Device
-from lib.pipeline.skip import SkipTracker, use_skip_tracker
-from lib.runtime.device import accelerators, has_streams, synchronize
+from lib.pipeline.skip_tracker import SkipTracker, use_skip_tracker
+from lib.runtime.device import Device, accelerators, has_streams, synchronize
 from lib.runtime.microbatch import Batch, TensorOrTensors, scatter
 from lib.saved import LiveTensors
 

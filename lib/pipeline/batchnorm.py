@@ -20,11 +20,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from lib.arguments import integer
 from lib.pipeline.checkpoint import is_recomputing
-from lib.runtime.thread_state import during, this_thread
+from lib.runtime.thread_state import PerThread, during, goes_along
 
 M = TypeVar("M", bound=nn.Module)
 Seen: TypeAlias = list[tuple[int, Tensor, Tensor]]
 """Of each micro-batch since the last commit: the values per channel, their mean, their unbiased variance."""
+
+_statistics: PerThread[dict[DeferredBatchNorm, Seen] | None] = goes_along(PerThread(None))
+"""Of the mini-batch that this thread works on, by layer; None outside of one."""
 
 _lock = RLock()  # of all running statistics: threads may use one model
 
@@ -54,9 +57,9 @@ class DeferredBatchNorm(_BatchNorm):
     @property
     def _seen(self) -> Seen:
         """What the mini-batch of this thread has seen, where it is in one; else what the layer itself counts."""
-        if this_thread.statistics is None:
+        if _statistics.value is None:
             return self._own
-        return cast(Seen, this_thread.statistics.get(self, self._own))
+        return _statistics.value.get(self, self._own)
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise a micro-batch of shape (batch, channel, …)."""
@@ -149,8 +152,8 @@ def mini_batch(*modules: nn.Module) -> Iterator[None]:
     norms = [part for module in modules for part in module.modules() if isinstance(part, DeferredBatchNorm)]
     statistics: dict[DeferredBatchNorm, Seen] | None = {norm: [] for norm in norms}
     if not statistics:
-        statistics = this_thread.statistics  # a GPipe without such layers, inside of a layer of one that has them
-    with during(statistics=statistics):
+        statistics = _statistics.value  # a GPipe without such layers, inside of a layer of one that has them
+    with during({_statistics: statistics}):
         yield
         for norm in norms:
             norm.commit()

@@ -10,24 +10,49 @@ can start it early, while the gradient is still being copied from the next devic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_map
+from torch import Generator, Tensor
 
+from lib.pipeline.watch import ModuleWatch
 from lib.runtime.dependency import fork_batch, get_phony, join_batch
 from lib.runtime.device import default_generator, has_streams
-from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors, check
-from lib.runtime.thread_state import Modes, during, this_thread
+from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors
+from lib.runtime.sharing import Lending
+from lib.runtime.thread_state import Modes, PerThread, Values, during, goes_along
+
+
+class Phase(Enum):
+    """Which call of a function this is: a checkpoint makes two."""
+
+    ONLY = "with the graph in which it stands"
+    FIRST = "without a graph, to be computed again: Checkpoint"
+    SECOND = "in backward, with a graph of its own: Recompute"
+
+
+phase_here: PerThread[Phase] = PerThread(Phase.ONLY)
+
+hidden_phonies: PerThread[list[Tensor] | None] = PerThread(None)
+"""Of the skip tensors that the first or the second call hides in portals; None where nobody asks for them."""
+
+_recomputing: PerThread[bool] = goes_along(PerThread(False))  # into a pipeline inside a layer that is recomputed
+
+
+def in_phase(phase: Phase, hidden: list[Tensor] | None = None) -> Values:
+    """Return what holds `during` a call: its phase, and the list that takes its hidden phonies."""
+    values: dict[PerThread[Any], Any] = {phase_here: phase, hidden_phonies: hidden}
+    if phase is Phase.SECOND:
+        values[_recomputing] = True
+    return values
 
 
 def is_checkpointing() -> bool:
     """Return whether this forward runs in a checkpoint: without graph, to be computed again."""
-    return this_thread.checkpointing
+    return phase_here.value is Phase.FIRST
 
 
 def is_recomputing() -> bool:
@@ -36,17 +61,17 @@ def is_recomputing() -> bool:
     if not is_recomputing():
         self.calls += 1
     """
-    return this_thread.recomputing
+    return _recomputing.value
 
 
 def enable_checkpointing() -> AbstractContextManager[None]:
     """Make is_checkpointing() true within a `with`."""
-    return during(checkpointing=True)
+    return during(in_phase(Phase.FIRST))
 
 
 def enable_recomputing() -> AbstractContextManager[None]:
     """Make is_recomputing() true within a `with`."""
-    return during(recomputing=True)
+    return during(in_phase(Phase.SECOND))
 
 
 @contextmanager
@@ -62,84 +87,6 @@ def restore_rng_states(states: dict[Generator, Tensor]) -> Iterator[None]:
             generator.set_state(state)
 
 
-class Guard:
-    """Keep the input of a function for its recomputation, and look whether modules are still as they were in forward.
-
-    writes: whether the function changes in place what it gets, None if that is not known yet. While it may, it gets
-    copies; its first call, on copies, tells.
-    """
-
-    def __init__(self, modules: Iterable[nn.Module] = (), writes: bool | None = None) -> None:
-        self.writes = writes
-        self.training = [(module, module.training) for module in modules]
-        self.parameters: list[_Parameter] = []
-        for module, _ in self.training:
-            for name, parameter in module._parameters.items():
-                if parameter is not None and not is_lazy(parameter):
-                    version = parameter._version
-                    self.parameters.append(_Parameter(module, name, parameter, version, parameter.untyped_storage()))
-
-    def lend(self, batch: Batch) -> Batch:
-        """Return what to call the function with."""
-        if self.writes is False:
-            return batch
-        return Batch(tree_map(Tensor.clone, batch.value))
-
-    def call(self, function: Function, batch: Batch) -> Batch:
-        """Return function(batch); what it hands on as it came is the batch's, not a copy. Raises TypeError for none."""
-        lent = self.lend(batch)
-        before = [x._version for x in lent]
-        output = lent.call(function)
-        check(output.value)
-        written = [x._version != version for x, version in zip(lent, before, strict=True)]
-        if self.writes is False and any(written):
-            raise RuntimeError(
-                f"tensor {written.index(True)} of the input was changed in place: a recomputation would begin with the "
-                "changed one, and the gradients be wrong; use inplace=False (or clone it first), or checkpoint='never'"
-            )
-        if lent is not batch:
-            self.writes = self.writes is True or any(written)  # who wrote once gets copies for good
-            self._give_back(output, lent, batch, written)
-        return output
-
-    def _give_back(self, output: Batch, lent: Batch, batch: Batch, written: list[bool]) -> None:
-        # Where the function hands on a copy as it came, the original takes its place: that one stands in the graph.
-        # A copy that was written holds a value of its own.
-        original = {id(x): y for x, y, new in zip(lent, batch, written, strict=True) if not new}
-        output[:] = tuple(original.get(id(y), y) for y in output)
-
-    def check(self) -> None:
-        """Raise RuntimeError if a module was switched between train and eval, or a parameter replaced or changed."""
-        switched = [module for module, training in self.training if module.training != training]
-        changed = [parameter for parameter in self.parameters if parameter.has_changed()]
-        names = [f"{type(module).__name__}.training" for module in switched]
-        names += [f"{type(parameter.module).__name__}.{parameter.name}" for parameter in changed]
-        if names:
-            raise RuntimeError(
-                f"{', '.join(names)} changed between forward and backward: the recomputation would not be what ran; "
-                "change it before forward or after backward, or use checkpoint='never'"
-            )
-
-
-class _Parameter(NamedTuple):
-    """A parameter as it was in forward."""
-
-    module: nn.Module
-    name: str
-    parameter: Tensor
-    version: int
-    storage: torch.UntypedStorage
-
-    def has_changed(self) -> bool:
-        if getattr(self.module, self.name, None) is not self.parameter:
-            return True  # replaced, also for the time of a torch.func.functional_call
-        if self.parameter._version != self.version:
-            return True  # written, as an optimizer does
-        # `parameter.data = new` changes neither the object nor its version, only its memory
-        same_memory: bool = self.parameter.untyped_storage()._cdata == self.storage._cdata
-        return not same_memory
-
-
 def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
     """Return function(input) and recompute it in backward. Raises RuntimeError if it changes its input in place."""
     checkpointing = Checkpointing(function, Batch(input))
@@ -151,24 +98,37 @@ def checkpoint(function: Function, input: TensorOrTensors) -> TensorOrTensors:
 class Checkpointing:
     """Tie `function(batch)` to the graph as a Checkpoint, and its recomputation as a Recompute.
 
-    Modes of the thread (autocast) and random numbers are the same both times. guard: that of a pipeline's partition,
-    whose random numbers on a CPU are so by themselves (lib.runtime.random_state); by default a change of the input in
-    place is refused. phony: ties the Checkpoint to what must go backward later.
+    Modes of the thread (autocast) and random numbers are the same both times. lending: how the function gets its input;
+    by default to write into it is refused. watch: has to find the function's modules as they were, before they compute
+    again. owns_random_numbers: on a CPU the function draws the same by itself (lib.runtime.random_state); if not, the
+    process's generator is put back for the recomputation. phony: ties the Checkpoint to what must go backward later.
+    shared, shared_after: as of Lending.call.
     """
 
     def __init__(
-        self, function: Function, batch: Batch, *, guard: Guard | None = None, phony: Tensor | None = None
+        self,
+        function: Function,
+        batch: Batch,
+        *,
+        lending: Lending | None = None,
+        watch: ModuleWatch | None = None,
+        owns_random_numbers: bool = False,
+        phony: Tensor | None = None,
+        shared: Sequence[int] = (),
+        shared_after: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         device = batch[0].device
         self.function = function
         self.batch = batch
         self.atomic = batch.atomic
         self.modes = Modes.current()
+        self.lending = Lending(writes=False) if lending is None else lending
+        self.watch = watch
+        self.shared = shared
+        self.shared_after = shared_after
         self.generators: list[Generator] = []
-        if guard is None:
-            guard = Guard(writes=False)
+        if not owns_random_numbers:
             self.generators.append(torch.default_generator)
-        self.guard = guard
         if has_streams(device):
             self.generators.append(default_generator(device))
         self.rng_states: dict[Generator, Tensor] = {}
@@ -211,10 +171,15 @@ class Checkpoint(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
         checkpointing.rng_states = {generator: generator.get_state() for generator in checkpointing.generators}
-        with enable_checkpointing():  # an autograd function's forward is without grad mode
+        hidden: list[Tensor] = []
+        # An autograd function's forward is without grad mode.
+        with during(in_phase(Phase.FIRST, hidden)):
             batch = Batch(input[0] if checkpointing.atomic else input)
-            output = checkpointing.guard.call(checkpointing.function, batch)
-        without = {id(x) for x in input if not x.requires_grad}
+            output = checkpointing.lending.call(
+                checkpointing.function, batch, checkpointing.shared, checkpointing.shared_after
+            )
+        # What comes out as it went in has no gradient, unless one of a hidden tensor needs it to come back here.
+        without = set() if hidden else {id(x) for x in input if not x.requires_grad}
         ctx.mark_non_differentiable(*[y for y in output if id(y) in without])
         return output.value
 
@@ -252,15 +217,16 @@ class Recompute(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[None, ...]:
         """Leave the outputs and inputs of the second forward where Checkpoint takes them."""
         checkpointing: Checkpointing = ctx.checkpointing
-        checkpointing.guard.check()
+        if checkpointing.watch is not None:
+            checkpointing.watch.check()
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
         hidden: list[Tensor] = []
         with (
             checkpointing.modes.use(),
             restore_rng_states(checkpointing.rng_states),
-            during(recomputing=True, hidden=hidden),
+            during(in_phase(Phase.SECOND, hidden)),
         ):
             batch = Batch(input[0] if checkpointing.atomic else input)
-            output = checkpointing.guard.lend(batch).call(checkpointing.function)
+            output = checkpointing.lending.lend(batch).call(checkpointing.function)
         checkpointing.recomputed = _Recomputed(input, tuple(output), hidden)
         return (None,) * (2 + len(input))

@@ -22,7 +22,8 @@ from lib.runtime.device import (
     use_stream,
     wait_stream,
 )
-from lib.runtime.microbatch import Tensors
+from lib.runtime.microbatch import Batch, Tensors
+from lib.timeline import current_recorder
 
 
 def _move(tensors: Sequence[Any], source: AbstractStream, target: AbstractStream) -> Sequence[Any]:
@@ -83,3 +84,21 @@ class Wait(torch.autograd.Function):
         prev_stream, next_stream = ctx.way
         wait_stream(prev_stream, next_stream)
         return None, None, *grad_input
+
+
+def copy(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
+    """Bring a batch from the device of one stream to that of the next, in place."""
+    if _matters(prev_stream, next_stream):
+        batch[:] = Copy.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
+
+
+def wait(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
+    """Let the next stream wait until the previous one has made the batch, in place."""
+    if _matters(prev_stream, next_stream):
+        batch[:] = Wait.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
+
+
+def _matters(prev_stream: AbstractStream, next_stream: AbstractStream) -> bool:
+    # Between two CPU partitions there is nothing to copy and nothing to wait for. Copy and Wait would only pass the
+    # tensors on: they stand in the graph if a recorder wants to see them.
+    return on_accelerator(prev_stream) or on_accelerator(next_stream) or current_recorder() is not None

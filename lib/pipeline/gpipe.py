@@ -11,13 +11,14 @@ import torch
 from torch import nn
 
 from lib.arguments import integer
-from lib.measure import Device
 from lib.pipeline.batchnorm import convert_deferred_batch_norm, mini_batch
 from lib.pipeline.pipeline import Pipeline
-from lib.pipeline.skip import inspect_skip_layout, verify_skippables
+from lib.pipeline.skip import verify_skippables
+from lib.pipeline.skip_layout import inspect_skip_layout
+from lib.pipeline.watch import Snapshots
 from lib.pipeline.worker import Workers
 from lib.runtime import microbatch
-from lib.runtime.device import AbstractStream, accelerators, new_stream
+from lib.runtime.device import AbstractStream, Device, accelerators, new_stream
 from lib.runtime.microbatch import TensorOrTensors
 from lib.runtime.partitions import BalanceError, split_module, verify_module
 
@@ -27,6 +28,7 @@ class _Runtime:
 
     def __init__(self) -> None:
         self.copy_streams: list[list[AbstractStream]] = []
+        self.snapshots: Snapshots = {}  # of the partitions, in the last forward that was checkpointed
         self.idle: list[Workers] = []  # wait for the next forward; more than one after nested calls
 
     def __reduce__(self) -> tuple[type[_Runtime], tuple[()]]:
@@ -60,18 +62,30 @@ class GPipe(nn.Module):
     checkpoint: which micro-batches keep only the inputs of the partitions and are computed again in backward: "always"
     all, "except_last" all but the last (for which it would save nothing), "never" none; in eval mode none.
     deferred_batch_norm: see lib.pipeline.batchnorm.
+    check: look for writes to parameters and buffers that leave no trace, too (p.data.clamp_()): every recomputation
+    then reads all of its partition's first, which took more than half as long again where layers are small.
 
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
-    partitions, of any dtype. Random numbers repeat under torch.manual_seed, but are not those of `module` alone (see
-    lib.runtime.random_state). On a CPU partitions overlap in forward; backward runs in one thread, autograd's for all
-    CPUs. Where the caller is in a mode that only this thread can have (FlopCounterMode, save_on_cpu; see
-    lib.runtime.thread_state) all runs there. Worker threads live as long as the model; pickle, deepcopy and fork leave
-    them behind. The state dict has the partitions in its keys; one of `module` can be loaded all the same.
+    partitions, of any dtype; a write into one of two that share memory across a cut raises RuntimeError. Random numbers
+    repeat under torch.manual_seed, but are not those of `module` alone (see lib.runtime.random_state); what is computed
+    again draws the same, also inside torch.utils.checkpoint and in a compiled layer. On a CPU partitions overlap in
+    forward; backward runs in one thread, autograd's for all CPUs. Layers see the caller's contextvars. Where the caller
+    is in a mode that only this thread can have (FlopCounterMode, save_on_cpu; see lib.runtime.thread_state) all runs
+    there. Worker threads live as long as the model; pickle, deepcopy and fork leave them behind. The state dict has the
+    partitions in its keys; one of `module` can be loaded all the same.
 
     What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and
-    backward(inputs=…) don't reach parameters. What is recomputed is what ran, or backward raises RuntimeError: where a
-    module was switched between train and eval since forward, or a parameter changed or replaced, also by
-    torch.func.functional_call. (Buffers are not looked at.) With "never" all this is as in the plain module.
+    backward(inputs=…) don't reach parameters. What comes out of it wants a gradient, also where all parameters before
+    are frozen: a layer that then writes in place what the one before has saved raises torch's own error ("never" works,
+    and inplace=False). Backward comes to all that a partition returned: the hook of a tensor that the loss ignores is
+    called with None. What is recomputed is what ran, or backward raises RuntimeError before that recomputation, naming
+    what has changed since forward:
+    - a parameter, also by a fused optimizer, by `p.data = …`, by torch.func.functional_call, or in requires_grad;
+    - train or eval, or another attribute of a layer that is a number, str, bool, None or a tuple of such (Dropout.p);
+    - a layer or a hook (forward, backward) that came, went, or took another's place.
+    What layers change in their own forward, or their hooks in backward, is not meant: counters, caches, statistics.
+    Not seen without `check`: writes through `p.data` and to buffers. Not seen at all: what an attribute of another kind
+    holds, hooks for all modules. With "never" all this is as in the plain module.
 
     Raises TypeError if module is no nn.Sequential, ValueError for a wrong balance, chunks < 1, an unknown checkpoint
     mode, a layer, parameter or buffer of a BatchNorm used twice, IndexError for fewer devices than partitions. An error
@@ -89,6 +103,7 @@ class GPipe(nn.Module):
         chunks: float = 1,
         checkpoint: str = "except_last",
         deferred_batch_norm: bool = False,
+        check: bool = False,
     ) -> None:
         super().__init__()
         if balance is None:
@@ -99,6 +114,7 @@ class GPipe(nn.Module):
         self.checkpoint = str(checkpoint)
         if self.checkpoint not in ("always", "except_last", "never"):
             raise ValueError(f"checkpoint is not one of 'always', 'except_last', or 'never': {checkpoint!r}")
+        self.check = bool(check)
         verify_module(module)
         verify_skippables(module)
         if deferred_batch_norm:
@@ -161,7 +177,16 @@ class GPipe(nn.Module):
         partitions = cast(list[nn.Sequential], self.partitions)
         runtime = self._runtime
         copy_streams = runtime.streams(self.devices, len(batches))
-        pipeline = self._pipeline(batches, partitions, self.devices, copy_streams, self._skip_layout, stop)
+        pipeline = self._pipeline(
+            batches,
+            partitions,
+            self.devices,
+            copy_streams,
+            self._skip_layout,
+            checkpoint_stop=stop,
+            check_values=self.check,
+            snapshots=runtime.snapshots,
+        )
         workers = runtime.workers(self.devices)
         with mini_batch(self.partitions):
             pipeline.run(workers)

@@ -1,29 +1,36 @@
-"""One run of the pipeline: clock by clock, fence the micro-batches, then compute them."""
+"""The engine: one run of micro-batches through partitions, clock by clock.
+
+What a micro-batch passes in a partition, and the node that each step adds to the autograd graph:
+
+    fence    [1]  Join          micro-batch i goes backward before micro-batch i - 1 does
+             [2]  Copy          its output of the partition before comes to this device, on a copy stream
+    submit   [3]  Wait          the compute stream waits for the copy
+             [4]  Checkpoint    the partition's worker computes; its inside stays out of the graph
+    finish   [5]  Wait          the copy stream waits for the output
+             [6]  Recompute     hangs beside, so that backward may begin with it while gradients are copied
+
+Backward goes from [6] up to [1]. A micro-batch that is not checkpointed has the layers' own nodes at [4], none at [6].
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lib import timeline
-from lib.pipeline.checkpoint import Checkpointing, Guard, is_recomputing
-from lib.pipeline.copy import Copy, Wait
-from lib.pipeline.portal import SkipTrackerThroughPortals
-from lib.pipeline.skip import SkipLayout, SkipTracker, inspect_skip_layout
-from lib.pipeline.worker import Result, Task, Workers, attempt, error_of
+from lib.pipeline.backward_order import BackwardOrder
+from lib.pipeline.copy import copy, wait
+from lib.pipeline.partition_tasks import PartitionTasks
+from lib.pipeline.portal_tracker import SkipTrackerThroughPortals
+from lib.pipeline.skip_layout import SkipLayout, inspect_skip_layout
+from lib.pipeline.watch import Snapshots
+from lib.pipeline.worker import Inline, Runner, Task, Workers
 from lib.runtime import recording
-from lib.runtime.dependency import fork_batch, get_phony, join, join_batch
-from lib.runtime.device import AbstractStream, current_stream, get_device, on_accelerator
-from lib.runtime.microbatch import Batch, TensorOrTensors, check
-from lib.runtime.queues import next_answer
-from lib.runtime.random_state import Seeds
+from lib.runtime.device import AbstractStream, current_stream
+from lib.runtime.microbatch import Batch
 from lib.runtime.recording import Place
-from lib.runtime.thread_state import during, only_here, this_thread
+from lib.runtime.thread_state import only_here
 
 Clock = Sequence[tuple[int, int]]
 """The pairs (micro-batch i, partition j) that run at the same time."""
@@ -32,35 +39,22 @@ Clock = Sequence[tuple[int, int]]
 def clock_cycles(m: int, n: int) -> Iterator[list[tuple[int, int]]]:
     """Yield, for each clock k, the pairs (micro-batch i, partition j) with i + j = k: they run at the same time.
 
-    For m = 3, n = 2:  [(0, 0)]    [(1, 0), (0, 1)]    [(2, 0), (1, 1)]    [(2, 1)]
+    m = 3, n = 2     partition 0    partition 1
+        clock 0      (0, 0)
+        clock 1      (1, 0)         (0, 1)
+        clock 2      (2, 0)         (1, 1)
+        clock 3                     (2, 1)
     """
     for k in range(m + n - 1):
         yield [(k - j, j) for j in range(max(0, k - m + 1), min(k + 1, n))]
 
 
-def copy(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
-    """Bring a batch from the device of one stream to that of the next, in place."""
-    if _matters(prev_stream, next_stream):
-        batch[:] = Copy.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
-
-
-def wait(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:
-    """Let the next stream wait until the previous one has made the batch, in place."""
-    if _matters(prev_stream, next_stream):
-        batch[:] = Wait.apply(prev_stream, next_stream, *batch)  # type: ignore[no-untyped-call]
-
-
-def _matters(prev_stream: AbstractStream, next_stream: AbstractStream) -> bool:
-    # Between two CPU partitions there is nothing to copy and nothing to wait for. Copy and Wait would only pass the
-    # tensors on: they stand in the graph if a recorder wants to see them.
-    return on_accelerator(prev_stream) or on_accelerator(next_stream) or timeline.current is not None
-
-
 class Pipeline:
-    """Run micro-batches through partitions; `run()` replaces each of `batches` by its output.
+    """Run micro-batches through partitions, once; `run()` replaces each of `batches` by its output.
 
     devices: one a partition, CPUs if not given. copy_streams[j][i]: the stream on which micro-batch i is copied to
-    partition j. checkpoint_stop: micro-batches below this number are checkpointed.
+    partition j. checkpoint_stop: micro-batches below this number are checkpointed. check_values: as GPipe's `check`.
+    snapshots: see ModuleWatch.
 
     `dependencies = False` (in a subclass) leaves out fork and join: for looking at what they are good for.
     """
@@ -75,6 +69,8 @@ class Pipeline:
         copy_streams: list[list[AbstractStream]] | None = None,
         skip_layout: SkipLayout | None = None,
         checkpoint_stop: int = 0,
+        check_values: bool = False,
+        snapshots: Snapshots | None = None,
     ) -> None:
         if devices is None:
             devices = [torch.device("cpu") for _ in partitions]
@@ -82,213 +78,112 @@ class Pipeline:
             copy_streams = [[current_stream(device)] * len(batches) for device in devices]
         if skip_layout is None:
             skip_layout = inspect_skip_layout(partitions)
-        self.batches = batches
         self.partitions = partitions
         self.devices = list(devices)
         self.copy_streams = copy_streams
         self.skip_layout = skip_layout
         self.checkpoint_stop = checkpoint_stop
+        # by micro-batch, as it is now: its tensors, and the skip tensors on their way
+        self.batches = batches
+        self.skip_trackers = [SkipTrackerThroughPortals(skip_layout) for _ in batches]
+        for batch, skip_tracker in zip(batches, self.skip_trackers, strict=True):
+            skip_tracker.look_who_shares(batch)
 
-        self.seeds = Seeds(len(batches), len(partitions))
-        # Only what is computed again has to find its modules as they were.
-        self.guards = [Guard(partition.modules() if checkpoint_stop else ()) for partition in partitions]
-        self._ties: dict[int, torch.Tensor] = {}  # by micro-batch: the phony that its next Checkpoint takes
-        self._turn = 0  # the number that the next Checkpoint gets: see _in_turn
+        self.tasks = PartitionTasks(partitions, self.skip_trackers, checkpoint_stop, check_values, snapshots)
+        self.order = BackwardOrder(checkpoint_stop)
 
-    def run(self, workers: Workers | None = None) -> None:
+    def run(self, workers: Runner | None = None) -> None:
         """Run all clocks, in these workers or in new ones. Raises what a layer raises.
 
         Where this thread is in a mode that no worker can be given (see only_here), all runs here, task by task.
         """
-        m, n = self.seeds.shape
+        m = len(self.batches)
+        n = len(self.partitions)
         if only_here():
-            workers = Workers([])
+            workers = Inline()
         elif workers is None:
             workers = Workers(self.devices)
-        if self.checkpoint_stop:
-            self._turn = _below_all_nodes_to_come(m * n)
-        skip_trackers = [SkipTrackerThroughPortals(self.skip_layout) for _ in self.batches]
+        self.order.begin(m * n)
+        self.tasks.begin()
         for clock in clock_cycles(m, n):
-            self.fence(clock, skip_trackers)
-            self.compute(clock, skip_trackers, workers)
+            self.fence(clock)
+            self.compute(clock, workers)
+        self.tasks.end(self.batches[-1])
 
-    def fence(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals]) -> None:
+    def fence(self, clock: Clock) -> None:
         """Order backward, then bring to each partition what it needs: skip tensors, and the previous one's output."""
         for i, j in clock:
             if i != 0 and self.dependencies:
-                self.depend(i)  # micro-batch i goes backward before i - 1 does
-            if j == 0:
-                continue
-            next_stream = self.copy_streams[j][i]
-            with recording.span("copy", Place(i, j), next_stream):
-                for prev_j, ns, name in self.skip_layout.copy_policy(j):
-                    prev_stream = self.copy_streams[prev_j][i]
-                    skip_trackers[i].copy(self.batches[i], prev_stream, next_stream, ns, name)
-                copy(self.batches[i], self.copy_streams[j - 1][i], next_stream)
+                # [1] Micro-batch i goes backward before i - 1 does.
+                self.order.depend(self.batches, i)
 
-    def depend(self, i: int) -> None:
-        """Let backward finish micro-batch i, as far as it is now, before it comes to what i - 1 is now."""
-        phony = fork_batch(self.batches[i - 1])
-        batch = self.batches[i]
-        if phony is None or join_batch(batch, phony):
-            return
-        # The input of the model, without gradient. A Checkpoint can be tied by its own phony; a plain partition only by
-        # its input, which costs the gradient of that input: not worth it where nothing is recomputed.
-        if i < self.checkpoint_stop:
-            self._ties[i] = phony
-        elif self.checkpoint_stop:
-            lane = next((k for k, x in enumerate(batch) if x.is_floating_point()), None)
-            if lane is not None:
-                batch[lane] = join(batch[lane], phony)
+            if j != 0:
+                # [2] Skip tensors come from the partitions that stashed them, the micro-batch from the one before.
+                next_stream = self.copy_streams[j][i]
+                with recording.span("copy", Place(i, j), next_stream):
+                    for prev_j, ns, name in self.skip_layout.copy_policy(j):
+                        prev_stream = self.copy_streams[prev_j][i]
+                        self.skip_trackers[i].copy(self.batches[i], prev_stream, next_stream, ns, name)
+                    copy(self.batches[i], self.copy_streams[j - 1][i], next_stream)
 
-    def compute(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals], workers: Workers) -> None:
-        """Run the tasks of a clock, each in its partition's worker.
-
-        With checkpointing the autograd graph of a task is:
-
-            │ Copy                        (fence)
-            │ Wait          [1]  the compute stream waits for the copied input
-            │ Checkpoint    [2]  the partition, without its inside
-            │ Wait          [3]  the copy stream waits for the output
-            ├── Recompute   [4]  hangs beside, so that backward may start with it
-            │ Copy                        (fence of the next clock)
-        """
+    def compute(self, clock: Clock, workers: Runner) -> None:
+        """Run the tasks of a clock, each in its partition's worker, all at the same time."""
         # A method of its own: the tasks hold their inputs, and end with this frame, before the next clock needs memory.
-        tasks = self.submit(clock, skip_trackers, workers)
-        outputs = self.collect(clock, tasks, workers)
+        tasks = self.submit(clock, workers)
+        outputs = self.collect(clock, workers)
         self.finish(clock, tasks, outputs)
 
-    def submit(self, clock: Clock, skip_trackers: list[SkipTrackerThroughPortals], workers: Workers) -> list[Task]:
+    def submit(self, clock: Clock, workers: Runner) -> list[Task]:
         """Hand each partition its micro-batch; return the tasks, in the order of the clock."""
         tasks = []
         for i, j in clock:
             stream = current_stream(self.devices[j])
+
             if j != 0:
-                wait(self.batches[i], self.copy_streams[j][i], stream)  # [1]
-            task = self._task(i, j, stream, skip_trackers[i])
-            if workers.threads:
-                workers.in_queues[j].put(task)  # [2]
+                # [3] The compute stream waits for the copy.
+                wait(self.batches[i], self.copy_streams[j][i], stream)
+
+            # [4] The partition computes, in its worker.
+            task = self.tasks.make(i, j, stream, self.batches[i], self._tie(i, j))
+            workers.put(j, task)
             tasks.append(task)
         return tasks
 
-    def _task(self, i: int, j: int, stream: AbstractStream, skip_tracker: SkipTracker) -> Task:
-        """Say how partition j computes micro-batch i, and what follows once its output is there."""
-        batch = self.batches[i]
-        guard = self.guards[j]
-        layer = _Layer(Place(i, j), self.partitions[j], stream, self.seeds, _to_take_along(skip_tracker))
-        if i < self.checkpoint_stop:
-            tie = self._ties.pop(i, None)
-            checkpointing = Checkpointing(layer, batch, guard=guard, phony=tie)
-            return Task(stream, compute=checkpointing.checkpoint, finalize=checkpointing.recompute)
-        if self._may_spoil_others(j):
-            return Task(stream, compute=partial(guard.call, layer, batch), finalize=None)
-        return Task(stream, compute=partial(batch.call, layer), finalize=None)
-
-    def _may_spoil_others(self, j: int) -> bool:
-        # The micro-batches that partition 0 gets are views of one mini-batch. If its first layer changes one in place
-        # (nn.ReLU(inplace=True)), autograd takes all of them for changed, and refuses to go backward through those
-        # that were saved. The guard gives the partition a copy, until it has seen that nothing is written.
-        if j != 0 or len(self.batches) == 1:
-            return False
-        if not torch.is_grad_enabled():
-            return False
-        return self.guards[j].writes is not False
-
-    def collect(self, clock: Clock, tasks: list[Task], workers: Workers) -> list[Batch]:
-        """Wait until every task is done; return the outputs in the order of the clock.
+    def collect(self, clock: Clock, workers: Runner) -> list[Batch]:
+        """Wait until every task is done; return the outputs, in the order of the clock.
 
         Raises the error of the first partition that has failed; those of others are dropped.
         """
-        results: dict[int, Result] = {}  # by partition
-        if workers.threads:
-            for j in workers.last_first(j for _, j in clock):
-                results[j] = next_answer(workers.out_queues[j])
-        else:
-            for (_, j), task in zip(clock, tasks, strict=True):
-                results[j] = attempt(task)  # [2]
-        failed = [j for j, (ok, _) in results.items() if not ok]
+        answers = workers.answers(j for _, j in clock)
+        failed = [j for j, answer in answers.items() if not answer.ok]
         if failed:
-            error = error_of(results[min(failed)])
-            results.clear()
+            error = answers[min(failed)].error
+            answers.clear()
             try:
                 raise error
             finally:
                 del error  # its traceback holds this frame, which must hold neither it nor its answer: no circle
-        outputs = []
-        for _, j in clock:
-            _, (_, output) = results[j]
-            outputs.append(output)
-        return outputs
+        return [answers[j].batch for _, j in clock]
 
     def finish(self, clock: Clock, tasks: list[Task], outputs: list[Batch]) -> None:
         """Put each output in the place of its micro-batch, and into the graph."""
         for (i, j), task, batch in zip(clock, tasks, outputs, strict=True):
             self.batches[i] = batch
             if i < self.checkpoint_stop:
-                self._in_turn(batch)
+                # Before [5], where the Checkpoint still is the batch's last node: it is numbered, not the Wait.
+                self.order.number(batch)
+
             if j + 1 < len(self.partitions):
-                wait(batch, task.stream, self.copy_streams[j][i])  # [3]
-            task.finalize(batch)  # [4]
+                # [5] The copy stream waits for the output.
+                wait(batch, task.stream, self.copy_streams[j][i])
 
-    def _in_turn(self, batch: Batch) -> None:
-        """Number the Checkpoint that made `batch`: of the nodes that are ready, autograd runs the highest number first.
+            # [6] The recomputation, if there is one, hangs beside the output.
+            task.finalize(batch)
+            # What the partition has hidden goes back by this output.
+            self.skip_trackers[i].leave(batch)
 
-        By itself each worker thread counts for itself, and the order of backward on a CPU would hang on how many nodes
-        a thread has ever made. So: every Recompute before any Checkpoint (this thread's numbers are all above _turn),
-        the Checkpoints last computed first.
-        """
-        node: Any = next((x.grad_fn for x in batch if x.grad_fn is not None), None)
-        if node is not None:
-            node._set_sequence_nr(self._turn)
-            self._turn += 1
-
-
-def _below_all_nodes_to_come(nodes: int) -> int:
-    """Return the first of `nodes` numbers that lie below that of every node which this thread will add to a graph."""
-    node: Any = (get_phony(torch.device("cpu"), requires_grad=True) * 1).grad_fn
-    newest: int = node._sequence_nr()
-    return max(0, newest - nodes)
-
-
-def _to_take_along(skip_tracker: SkipTracker) -> dict[str, Any]:
-    """Return what of `this_thread` a task needs in its worker, and again where it is recomputed."""
-    state: dict[str, Any] = {"skip_tracker": skip_tracker, "statistics": this_thread.statistics}
-    if is_recomputing():  # this pipeline is inside a layer of another one, which computes it again
-        state["recomputing"] = True
-    return state
-
-
-@dataclass(eq=False)
-class _Layer:
-    """A partition with a micro-batch to compute, and perhaps to recompute; an error is told where it happened.
-
-    Knows nothing of the pipeline and its other micro-batches: the graph keeps it until backward.
-    """
-
-    place: Place
-    partition: nn.Sequential
-    stream: AbstractStream
-    seeds: Seeds
-    thread_state: dict[str, Any]
-
-    def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
-        kind = "recompute" if is_recomputing() else "compute"
-        try:
-            with (
-                recording.span(kind, self.place, self.stream),
-                self.seeds.own(*self.place),
-                during(**self.thread_state),
-            ):
-                output: TensorOrTensors = self.partition(input)
-            check(output)
-            recording.follow(input, output, self.place, self.stream)
-            return output
-        except BaseException as error:
-            error.add_note(self._where())
-            raise
-
-    def _where(self) -> str:
-        i, j = self.place
-        m, n = self.seeds.shape
-        doing = "while recomputing" if is_recomputing() else "in"
-        return f"{doing} micro-batch {i} of {m} in partition {j} of {n} (on {get_device(self.stream)})"
+    def _tie(self, i: int, j: int) -> Tensor | None:
+        """Return the phony that ties a Checkpoint to what must go backward later; None if there is no Checkpoint."""
+        if i >= self.checkpoint_stop:
+            return None
+        return self.order.take_tie(i, self.batches[i][0].device, self.skip_trackers[i].ways_back(j))

@@ -8,31 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
-from uuid import UUID, uuid4
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
+from lib.pipeline.skip_tracker import Key, Namespace, current_skip_tracker
 from lib.runtime.microbatch import Batch
-from lib.runtime.thread_state import during, this_thread
-
-
-@dataclass(frozen=True, slots=True)
-class Namespace:
-    """Different from every other namespace, equal to its own copies, pickled ones as well.
-
-    Layers that are built alike can then be used twice: `Encoder().isolate(ns1), Encoder().isolate(ns2)`.
-    """
-
-    id: UUID = field(default_factory=uuid4)
-
-
-Key: TypeAlias = tuple[Namespace | None, str]
-"""A skip tensor: its namespace, None if it is not isolated, and its name."""
 
 
 class stash(NamedTuple):
@@ -205,77 +188,3 @@ def verify_skippables(module: nn.Sequential) -> None:
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
-
-
-# ---- the layout
-
-
-class SkipLayout:
-    """The routes of all skip tensors: {(namespace, name): (partition that stashes, partition that pops)}."""
-
-    def __init__(self, num_partitions: int, skip_routes: Mapping[Key, tuple[int, int]]) -> None:
-        self.crossing: set[Key] = set()
-        self.by_partition: list[list[tuple[int, Namespace | None, str]]] = [[] for _ in range(num_partitions)]
-        # sorted by partitions alone: namespaces have no order
-        for (ns, name), (prev_j, next_j) in sorted(skip_routes.items(), key=lambda route: route[1]):
-            if prev_j != next_j:
-                self.crossing.add((ns, name))
-                self.by_partition[next_j].append((prev_j, ns, name))
-
-    def copy_policy(self, next_j: int) -> Iterator[tuple[int, Namespace | None, str]]:
-        """Yield (partition that stashed it, namespace, name) of all that partition `next_j` gets from others."""
-        yield from self.by_partition[next_j]
-
-    def requires_copy(self, ns: Namespace | None, name: str) -> bool:
-        """Say whether this skip tensor is popped in another partition than it is stashed in."""
-        return (ns, name) in self.crossing
-
-
-def inspect_skip_layout(partitions: Iterable[nn.Sequential]) -> SkipLayout:
-    """Return the layout of the skippable layers in `partitions`, those inside other layers included."""
-    partitions = list(partitions)
-    routes: dict[Key, tuple[int, int]] = {}
-    stashed_at: dict[Key, int] = {}
-    for j, partition in enumerate(partitions):
-        for layer in partition.modules():
-            if not isinstance(layer, Skippable):
-                continue
-            for key in layer.poppable():
-                if key in stashed_at:  # if not, verify_skippables has said so
-                    routes[key] = (stashed_at[key], j)
-            for key in layer.stashable():
-                stashed_at[key] = j
-    return SkipLayout(len(partitions), routes)
-
-
-# ---- the tensors that wait to be popped
-
-
-class SkipTracker:
-    """Keep stashed tensors as they are: all that layers on one device need."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[Key, Tensor | None] = {}
-
-    def save(self, batch: Batch, ns: Namespace | None, name: str, tensor: Tensor | None) -> None:
-        """Keep a stashed tensor. `batch` is the output of the layer that stashed it."""
-        self.tensors[ns, name] = tensor
-
-    def load(self, batch: Batch, ns: Namespace | None, name: str) -> Tensor | None:
-        """Return a tensor to pop, or raise RuntimeError. `batch` is the input of the layer that pops it."""
-        if (ns, name) not in self.tensors:
-            raise RuntimeError(f"'{name}' has not been stashed")
-        return self.tensors.pop((ns, name))
-
-
-def use_skip_tracker(skip_tracker: SkipTracker) -> AbstractContextManager[None]:
-    """Make `skip_tracker` the one of the current thread inside the block."""
-    return during(skip_tracker=skip_tracker)
-
-
-def current_skip_tracker() -> SkipTracker:
-    """Return the tracker of the current thread; outside of a pipeline each thread has a plain one of its own."""
-    if this_thread.skip_tracker is None:
-        this_thread.skip_tracker = SkipTracker()
-    tracker: SkipTracker = this_thread.skip_tracker
-    return tracker

@@ -1,6 +1,6 @@
 """Workers: threads that compute tasks from a queue, so that partitions run at the same time.
 
-    scheduler ── task ─> in_queue ─> worker: task.compute() ─> out_queue ── (ok, payload) ─> scheduler: task.finalize()
+    scheduler ── task ─> in_queue ─> worker: task.compute() ─> out_queue ── Answer ─> scheduler: task.finalize()
 
 Launches of GPU kernels and operations on a CPU release the interpreter's lock, so several workers really overlap. All
 partitions on a GPU share one: what runs there runs in one order. On a CPU each has its own, with as many threads an
@@ -9,17 +9,18 @@ operation as torch.set_num_threads gives the caller (partitions × threads shoul
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeAlias
+from types import TracebackType
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from lib.runtime.device import AbstractStream, use_device, use_stream, with_index
 from lib.runtime.microbatch import Batch
+from lib.runtime.queues import next_answer
 from lib.runtime.random_state import listening
 from lib.runtime.thread_state import Modes
 
@@ -50,42 +51,85 @@ class Task:
                 self._finalize(batch)
 
 
-Result: TypeAlias = tuple[bool, Any]
-"""A worker's answer: (True, (task, batch)); (False, exc_info) if the task has raised; at the end (False, None)."""
+class Done(NamedTuple):
+    """A task, and what it has made."""
+
+    task: Task
+    batch: Batch
+
+
+class Raised(NamedTuple):
+    """What a task has raised, in the form of sys.exc_info()."""
+
+    type: type[BaseException]
+    error: BaseException
+    traceback: TracebackType | None
+
+
+class Answer(NamedTuple):
+    """What a worker says of a task: whether it is done, and that or what it has raised.
+
+    Whatever it raises is an answer, SystemExit and KeyboardInterrupt as well: the scheduler raises it in the caller's
+    thread. A worker's last answer is (False, None), also should it die itself: nobody waits in vain.
+    """
+
+    ok: bool
+    payload: Done | Raised | None
+
+    @property
+    def batch(self) -> Batch:
+        """What the task has made; ask where `ok`."""
+        assert isinstance(self.payload, Done)
+        return self.payload.batch
+
+    @property
+    def error(self) -> BaseException:
+        """What the task has raised; RuntimeError if its worker has ended instead of answering. Ask where not `ok`."""
+        if self.payload is None:
+            return RuntimeError("a worker has ended")
+        assert isinstance(self.payload, Raised)
+        return self.payload.error
+
+
+def answer_of(task: Task) -> Answer:
+    """Compute the task; return the answer."""
+    try:
+        return Answer(True, Done(task, task.compute()))
+    except BaseException as error:
+        return Answer(False, Raised(type(error), error, error.__traceback__))
+
+
 InQueue: TypeAlias = "SimpleQueue[Task | None]"
-OutQueue: TypeAlias = "SimpleQueue[Result]"
+OutQueue: TypeAlias = "SimpleQueue[Answer]"
 
 
 def worker(in_queue: InQueue, out_queue: OutQueue, device: torch.device) -> None:
-    """Compute tasks until None comes; answer each with (True, (task, batch)) or (False, exc_info).
-
-    Whatever a task raises is an answer, SystemExit and KeyboardInterrupt as well: the scheduler raises it in the
-    caller's thread. The last answer is (False, None), also should the worker itself die: nobody waits in vain.
-    """
+    """Compute tasks until None comes; answer each, and say at the end that there is no worker any more."""
     try:
         with use_device(device), listening():
             while (task := in_queue.get()) is not None:
-                out_queue.put(attempt(task))  # a call, so that the error's traceback keeps nothing of this frame
+                out_queue.put(answer_of(task))  # a call, so that the error's traceback keeps nothing of this frame
                 del task  # else it would keep its micro-batch alive until the next one comes
     finally:
-        out_queue.put((False, None))
+        out_queue.put(Answer(False, None))
 
 
-def attempt(task: Task) -> Result:
-    """Compute the task; return the answer."""
-    try:
-        return True, (task, task.compute())
-    except BaseException:
-        return False, sys.exc_info()
+# ---- the tasks of a clock: put each, then take the answers
 
 
-def error_of(result: Result) -> BaseException:
-    """Return what a task has raised; RuntimeError if its worker has ended instead of answering."""
-    _, exc_info = result
-    if exc_info is None:
-        return RuntimeError("a worker has ended")
-    error: BaseException = exc_info[1]
-    return error
+class Inline:
+    """Compute tasks in the thread that asks for their answers, one after the other, as if it were the workers."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, Task] = {}
+
+    def put(self, j: int, task: Task) -> None:
+        """Keep a task of partition j."""
+        self._tasks[j] = task
+
+    def answers(self, partitions: Iterable[int]) -> dict[int, Answer]:
+        """Compute the task of each of these partitions; return the answers by partition."""
+        return {j: answer_of(self._tasks.pop(j)) for j in partitions}
 
 
 class Workers:
@@ -105,14 +149,20 @@ class Workers:
         for thread in self.threads:
             thread.start()
 
-    def last_first(self, partitions: Iterable[int]) -> list[int]:
-        """Return in which order to wait for the answers of these partitions, which are given in rising order.
+    def put(self, j: int, task: Task) -> None:
+        """Give a task to the worker of partition j."""
+        self.in_queues[j].put(task)
 
-        The last worker first: it was asked last, and when it is ready the others mostly are. So the thread that waits
-        sleeps once, and takes no turn at the interpreter from a worker that is still at work. Partitions that share a
-        worker keep their order (sorted does that), since a queue answers in the order in which it was asked.
+    def answers(self, partitions: Iterable[int]) -> dict[int, Answer]:
+        """Wait for an answer of each of these partitions, in rising order; return them by partition.
+
+        The last worker is waited for first: it was asked last, and when it is ready the others mostly are. So the
+        thread that waits sleeps once, and takes no turn at the interpreter from a worker that is still at work.
+        Partitions that share a worker keep their order (sorted does that), since a queue answers in the order in which
+        it was asked.
         """
-        return sorted(partitions, key=self._first.__getitem__, reverse=True)
+        last_first = sorted(partitions, key=self._first.__getitem__, reverse=True)
+        return {j: next_answer(self.out_queues[j]) for j in last_first}
 
     @property
     def alive(self) -> bool:
@@ -130,6 +180,10 @@ class Workers:
         """Wait until every worker has ended."""
         for thread in self.threads:
             thread.join()
+
+
+Runner: TypeAlias = Workers | Inline
+"""Who computes the tasks of a pipeline."""
 
 
 @contextmanager

@@ -1,26 +1,30 @@
-"""The one file in which lib speaks to devices: a CPU and any accelerator under one set of names.
+"""Devices: a CPU and any accelerator under one set of names.
 
 A stream is a queue of a device: what is put into one runs in order, two may overlap. A CPU runs each operation when it
 is called: its stream `CPUStream` is a placeholder, and there is nothing to wait for.
 
 torch keeps what an accelerator can do in a module of its own, torch.cuda or torch.xpu, and a backend from outside of
-torch brings another one. `torch.get_device_module(device)` finds it, and `device` is always that of a tensor or of an
+torch brings another one. It has the name of the kind of device, and `device` is always that of a tensor or of an
 argument. torch.accelerator would save that look-up, but it knows only one kind of accelerator in a process, and there
 may be two: a simulated one beside CUDA.
 
 What a module must have to be of use here, with the meaning that it has in torch.cuda: is_available, is_initialized,
-device_count, current_device, device, Stream, Event, stream, current_stream, synchronize, default_generators; for peaks
-of memory memory_stats and reset_peak_memory_stats. A device without streams is treated like a CPU: torch.mps has a
-single queue, in which nothing overlaps.
+device_count, current_device, get_device_name, device, Stream, Event, stream, current_stream, synchronize,
+default_generators; for peaks of memory memory_stats and reset_peak_memory_stats. A device without streams, as torch.mps
+with its single queue, pipelines treat like a CPU; lib.streams and lib.measure refuse it.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, TypeGuard, cast
 
 import torch
 from torch import Tensor
+
+Device: TypeAlias = torch.device | int | str
+"""What names a device where a caller may name one; torch.device(…) takes all of them."""
 
 
 class CPUStreamType:
@@ -39,7 +43,7 @@ AbstractStream: TypeAlias = torch.Stream | CPUStreamType  # torch.cuda.Stream is
 def has_streams(device: torch.device) -> bool:
     """Return whether work for this device is put into streams."""
     # torch.cpu has a class of that name as well, but there is nothing in its streams
-    return device.type != "cpu" and hasattr(getattr(torch, device.type, None), "Stream")
+    return device.type != "cpu" and hasattr(_module(device), "Stream")
 
 
 def on_accelerator(stream: AbstractStream) -> TypeGuard[torch.Stream]:
@@ -47,8 +51,27 @@ def on_accelerator(stream: AbstractStream) -> TypeGuard[torch.Stream]:
     return stream is not CPUStream
 
 
+_stand_ins: dict[str, Any] = {}  # by kind of device: what is asked in the place of torch's module
+
+
 def _module(device: torch.device) -> Any:
-    return torch.get_device_module(device)
+    """Return torch's module of this kind of device, or what stands in for it; None where there is neither."""
+    return _stand_ins.get(device.type) or getattr(torch, device.type, None)
+
+
+@contextmanager
+def stand_in(kind: str, module: Any) -> Iterator[None]:
+    """Ask `module` in the place of torch's for this kind of device, such as "cuda", within a `with`.
+
+    For a device that only pretends to be one: lib.streams.stand_in. Raises RuntimeError inside of another one.
+    """
+    if kind in _stand_ins:
+        raise RuntimeError(f"something stands in for {kind!r} already: {_stand_ins[kind]!r}")
+    _stand_ins[kind] = module
+    try:
+        yield
+    finally:
+        del _stand_ins[kind]
 
 
 # ---- streams
@@ -134,7 +157,7 @@ def locate(device: torch.device) -> torch.device:
     Raises ValueError for a device that has no streams, RuntimeError for one that torch does not see here.
     """
     if not has_streams(device):
-        raise ValueError(f"device must be cpu or cuda, or another accelerator with streams, not {str(device)!r}")
+        raise ValueError(f"device must be an accelerator with streams, such as 'cuda', not {str(device)!r}")
     module = _module(device)
     kind = device.type.upper()
     if not module.is_available():
@@ -143,6 +166,14 @@ def locate(device: torch.device) -> torch.device:
     if index >= module.device_count():
         raise RuntimeError(f"there is no {str(device)!r}: torch sees {module.device_count()} {kind} device(s)")
     return torch.device(device.type, index)
+
+
+def device_name(device: torch.device) -> str:
+    """Return what a device is called: a GPU by its maker's name, "CPU" for what has no streams."""
+    if not has_streams(device):
+        return "CPU"
+    name: str = _module(device).get_device_name(device)
+    return name
 
 
 def with_index(device: torch.device) -> torch.device:

@@ -78,6 +78,11 @@ def check(input: object) -> None:
             raise TypeError(f"expected a Tensor or a tuple of Tensors, but got {type(x).__name__}")
 
 
+def can_have_a_gradient(x: Tensor) -> bool:
+    """Return whether autograd knows gradients of such numbers: not of integers and masks."""
+    return x.is_floating_point() or x.is_complex()
+
+
 def scatter(input: TensorOrTensors, chunks: int) -> list[Batch]:
     """Cut a mini-batch along dimension 0 into `chunks` micro-batches: views, as even as can be, longer ones first.
 

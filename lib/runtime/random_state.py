@@ -10,12 +10,17 @@ nothing) is switched on for this thread, and the few operations that draw have a
 where nothing is drawn it stays untouched. It costs 2 µs a task, and 4 µs an operation that draws.
 
 Left alone: a call that names its generator; CUDA (a device has one worker and one generator, whose state a checkpoint
-saves); Python's `random`, numpy. Not covered: a layer that handles the process's generator itself (torch.manual_seed,
-fork_rng, or torch.utils.checkpoint around random layers inside a partition: use GPipe's checkpoint for these).
+saves); Python's `random`, numpy. torch.get_rng_state and set_rng_state mean this generator inside, so what forks and
+restores "the state", as torch.utils.checkpoint does around a block, restores the numbers that the block has drawn.
+Not covered: a layer that seeds the process's generator itself (torch.manual_seed).
+
+A compiled layer is covered as well: its graph draws by the same operations. Should one draw in yet another way, it is
+refused where a recomputation would draw other numbers (see `seen`).
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,9 +28,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 
-from lib.runtime.thread_state import this_thread
+from lib.runtime.thread_state import PerThread
 
 _NAME = "TESTING_ONLY_GenericMode"
 _KEYS = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_NAME))
@@ -37,6 +43,9 @@ _DRAWS = """
 """.split()  # noqa: SIM905
 """The operations that draw on a CPU; all others that draw are made of these."""
 
+_own_generator: PerThread[Callable[[], torch.Generator] | None] = PerThread(None)  # None: it has the process's
+_listening: PerThread[bool] = PerThread(False)  # to the operations that draw
+
 _lock = threading.RLock()  # of the process's generator
 
 
@@ -45,7 +54,7 @@ class Seeds:
 
     def __init__(self, m: int, n: int) -> None:
         self.shape = (m, n)
-        self._parent = this_thread.generator  # inside the partition of another pipeline: what that partition owns
+        self._parent = _own_generator.value  # inside the partition of another pipeline: what that partition owns
 
     @cached_property
     def _table(self) -> Tensor:
@@ -57,22 +66,25 @@ class Seeds:
             return int(self._table[place])
 
     @contextmanager
-    def own(self, i: int, j: int) -> Iterator[None]:
-        """Let this thread draw the random numbers of micro-batch i in partition j within a `with`."""
+    def own(self, i: int, j: int, *, backward: bool = False) -> Iterator[None]:
+        """Let this thread draw the random numbers of micro-batch i in partition j within a `with`.
+
+        backward: other numbers than those of forward.
+        """
         made: list[torch.Generator] = []  # once something is drawn
 
         def generator() -> torch.Generator:
             if not made:
-                made.append(torch.Generator().manual_seed(self[i, j]))
+                made.append(torch.Generator().manual_seed(self[i, j] + backward))
             return made[0]
 
-        outside = this_thread.generator
-        this_thread.generator = generator
+        outside = _own_generator.value
+        _own_generator.value = generator
         try:
-            with nullcontext() if this_thread.listening else listening():
+            with nullcontext() if _listening.value else listening():
                 yield
         finally:
-            this_thread.generator = outside
+            _own_generator.value = outside
 
 
 @contextmanager
@@ -80,13 +92,58 @@ def listening() -> Iterator[None]:
     """Switch the key on for this thread. A worker does so once: it costs 2 µs each way."""
     if not _libraries:
         _register()
-    this_thread.listening = True
+    _listening.value = True
     torch._C._dispatch_tls_set_dispatch_key_included(_NAME, True)
+    try:
+        with compiled_graphs_heard() if "torch._dynamo" in sys.modules else nullcontext():
+            yield
+    finally:
+        _listening.value = False
+        torch._C._dispatch_tls_set_dispatch_key_included(_NAME, False)
+
+
+@contextmanager
+def compiled_graphs_heard() -> Iterator[None]:
+    """Switch off, for this thread, a check of torch's for custom operators.
+
+    It does the first run of a compiled graph in a dispatch mode, where nobody sees what an operator's operators draw.
+    """
+    settings: Any = torch._functorch.config
+    before = getattr(settings, "check_custom_op_aliasing", False)
+    if not before:
+        yield
+        return
+    settings.check_custom_op_aliasing = False
     try:
         yield
     finally:
-        this_thread.listening = False
-        torch._C._dispatch_tls_set_dispatch_key_included(_NAME, False)
+        settings.check_custom_op_aliasing = before
+
+
+@contextmanager
+def seen(what: str) -> Iterator[None]:
+    """Raise RuntimeError if within a `with` the process's generator moves: somebody has drawn past the owner."""
+    before = torch.default_generator.get_state()
+    with compiled_graphs_heard():
+        yield
+    if not torch.equal(before, torch.default_generator.get_state()):
+        raise RuntimeError(
+            f"{what} drew random numbers that a recomputation would not draw again: compile the whole GPipe, "
+            "or use checkpoint='never'"
+        )
+
+
+def _get_rng_state() -> Tensor:
+    """Return the state of the generator from which this thread draws on a CPU."""
+    own = _own_generator.value
+    return torch.default_generator.get_state() if own is None else own().get_state()
+
+
+def _set_rng_state(new_state: Tensor) -> None:
+    """Set the state of the generator from which this thread draws on a CPU."""
+    own = _own_generator.value
+    generator = torch.default_generator if own is None else own()
+    generator.set_state(new_state)
 
 
 def _from_own_generator(operation: Any) -> Callable[..., Any]:
@@ -97,8 +154,8 @@ def _from_own_generator(operation: Any) -> Callable[..., Any]:
         kwargs |= zip(names, args, strict=False)  # all by name, so that "generator" is found wherever it was given
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             on_cpu = all(x.is_cpu for x in kwargs.values() if isinstance(x, Tensor))
-            if on_cpu and kwargs.get("generator") is None and this_thread.generator is not None:
-                kwargs["generator"] = this_thread.generator()
+            if on_cpu and kwargs.get("generator") is None and _own_generator.value is not None:
+                kwargs["generator"] = _own_generator.value()
             return operation(**kwargs)
 
     return draw
@@ -119,4 +176,7 @@ def _register() -> None:
             packet, _, overload = name.partition(".")
             operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
             aten.impl(name, _from_own_generator(operation))
+        for place in (torch, torch.random):
+            place.get_rng_state = _get_rng_state  # type: ignore[attr-defined]
+            place.set_rng_state = _set_rng_state  # type: ignore[attr-defined]
         _libraries.extend((everything, aten))

@@ -14,7 +14,7 @@ variable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -23,10 +23,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.autograd.graph import register_multi_grad_hook
 
-from lib import timeline
 from lib.runtime.device import AbstractStream, current_stream, on_accelerator, synchronize, timed_event, use_device
 from lib.runtime.microbatch import Batch, TensorOrTensors
-from lib.runtime.thread_state import during, this_thread
+from lib.runtime.thread_state import PerThread, during
+from lib.timeline import Recorder, current_recorder
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -40,18 +40,18 @@ class _Marked(NamedTuple):
     end: torch.Event
 
 
-_unread: WeakKeyDictionary[timeline.Recorder, list[_Marked]] = WeakKeyDictionary()
+_unread: WeakKeyDictionary[Recorder, list[_Marked]] = WeakKeyDictionary()
 
 
 def device_span(
-    stream: AbstractStream, lane: str, label: str, kind: str, recorder: timeline.Recorder | None = None
+    stream: AbstractStream, lane: str, label: str, kind: str, recorder: Recorder | None = None
 ) -> AbstractContextManager[None]:
     """Record what the body puts into `stream` as a span of the current recorder; nothing happens without one.
 
     For the CPUStream it is the time of the body itself. With a `recorder` of your own, ask for `read(recorder)` at the
     end; the current one does so itself.
     """
-    recorder = timeline.current if recorder is None else recorder
+    recorder = current_recorder() if recorder is None else recorder
     if recorder is None:
         return _NOTHING
     if not on_accelerator(stream):
@@ -60,20 +60,18 @@ def device_span(
 
 
 @contextmanager
-def _between_events(
-    recorder: timeline.Recorder, stream: torch.Stream, lane: str, label: str, kind: str
-) -> Iterator[None]:
+def _between_events(recorder: Recorder, stream: torch.Stream, lane: str, label: str, kind: str) -> Iterator[None]:
     start = timed_event(stream)
     try:
         yield
     finally:
         marks = _unread.setdefault(recorder, [])
-        if not marks and recorder is timeline.current:
+        if not marks and recorder is current_recorder():
             recorder.on_exit(lambda: read(recorder))
         marks.append(_Marked(lane, label, kind, stream.device, start, timed_event(stream)))
 
 
-def read(recorder: timeline.Recorder) -> None:
+def read(recorder: Recorder) -> None:
     """Wait for the devices and add the spans whose events they have passed to the recorder."""
     marks = _unread.pop(recorder, [])
     for device in dict.fromkeys(mark.device for mark in marks):
@@ -86,7 +84,7 @@ def read(recorder: timeline.Recorder) -> None:
                 recorder.add(mark.lane, mark.label, start, max(start, end), mark.kind)
 
 
-def _meeting(recorder: timeline.Recorder, device: torch.device) -> tuple[torch.Event, float]:
+def _meeting(recorder: Recorder, device: torch.device) -> tuple[torch.Event, float]:
     """Return an event and the second at which it happened, where the device's clock meets the recorder's.
 
     The host hears of an event some microseconds late; of several it takes the one that it asked for and heard of
@@ -117,20 +115,24 @@ class Place(NamedTuple):
     j: int
 
 
+_place: PerThread[Place | None] = PerThread(None)
+_end_of_backward: PerThread[Callable[[], None] | None] = PerThread(None)  # ends the span that this thread has begun
+
+
 def here() -> Place | None:
     """Return the place of the span that this thread is in; None if nothing is recorded."""
-    return None if this_thread.place is None else Place(*this_thread.place)
+    return _place.value
 
 
 def span(kind: str, place: Place | None, stream: AbstractStream) -> AbstractContextManager[None]:
     """Record a `with` as a span of this kind, if there is a recorder and a place."""
-    return nullcontext() if place is None or timeline.current is None else _span(kind, place, stream)
+    return nullcontext() if place is None or current_recorder() is None else _span(kind, place, stream)
 
 
 @contextmanager
 def _span(kind: str, place: Place, stream: AbstractStream) -> Iterator[None]:
     _end_backward()
-    with _of_partition(kind, place, stream), during(place=place):
+    with _of_partition(kind, place, stream), during({_place: place}):
         yield
 
 
@@ -141,7 +143,7 @@ def follow(input: TensorOrTensors, output: TensorOrTensors, place: Place, stream
     next span, or the end of the whole backward pass. Where nothing is checkpointed, autograd may go on with another
     partition in the midst of one: then the spans say who began when, not who worked when.
     """
-    if timeline.current is not None:
+    if current_recorder() is not None:
         begin = partial(_begin_backward, place, stream)
         for tensors, hook in (Batch(output), begin), (Batch(input), _end_backward):
             if made := [x for x in tensors if x.grad_fn is not None]:  # a leaf would keep its hook
@@ -150,17 +152,17 @@ def follow(input: TensorOrTensors, output: TensorOrTensors, place: Place, stream
 
 def _begin_backward(place: Place, stream: AbstractStream, _: object) -> None:
     _end_backward()
-    if timeline.current is not None:
+    if current_recorder() is not None:
         stack = ExitStack()
         stack.enter_context(_of_partition("backward", place, stream))
-        this_thread.end_backward = stack.close  # ends it, once
+        _end_of_backward.value = stack.close  # ends it, once
         torch.autograd.Variable._execution_engine.queue_callback(stack.close)
 
 
 def _end_backward(_: object = None) -> None:
-    if this_thread.end_backward is not None:
-        this_thread.end_backward()
-        this_thread.end_backward = None
+    if _end_of_backward.value is not None:
+        _end_of_backward.value()
+        _end_of_backward.value = None
 
 
 def _of_partition(kind: str, place: Place, stream: AbstractStream) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""What is local to a thread: torch's modes, which a worker gets from its caller, and what the thread is at.
+"""What is local to a thread: torch's modes, which a worker gets from its caller, and values of our own.
 
 torch keeps grad, inference, autocast and the threads per operation for each thread, so a worker would not know that its
 caller stands in `with torch.autocast(…)`.
@@ -7,9 +7,9 @@ caller stands in `with torch.autocast(…)`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch.utils._device import DeviceContext
@@ -77,30 +77,54 @@ def only_here() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-class _ThisThread(threading.local):
-    checkpointing = False
-    recomputing = False
-    hidden: list[torch.Tensor] | None = None  # while recomputing: the phonies of skip tensors in portals
-    statistics: dict[Any, Any] | None = None  # of the mini-batch that it works on: lib.pipeline.batchnorm
-    place: tuple[int, int] | None = None  # of what is being recorded: lib.runtime.recording
-    end_backward: Callable[[], None] | None = None
-    generator: Callable[[], torch.Generator] | None = None  # that it owns: lib.runtime.random_state
-    listening = False  # to operations that draw random numbers: likewise
-    skip_tracker: Any = None  # lib.pipeline.skip
+# ---- values of our own
+
+T = TypeVar("T")
 
 
-this_thread = _ThisThread()
+class PerThread(threading.local, Generic[T]):
+    """Hold a value that each thread has for itself, the same one at first. Who needs one makes it: see `during`.
+
+    busy = PerThread(False)
+
+    with during({busy: True}):
+        busy.value
+    """
+
+    def __init__(self, initial: T) -> None:
+        # Python calls this anew, with the same argument, in each thread that asks for the value.
+        self.initial = initial
+        self.value = initial
+
+
+Values = Mapping[PerThread[Any], Any]
 
 
 class during:
-    """Change attributes of `this_thread` within a `with`."""
+    """Give this thread other values within a `with`."""
 
-    def __init__(self, **what: Any) -> None:
-        self.what = what
+    def __init__(self, values: Values) -> None:
+        self.values = values
 
     def __enter__(self) -> None:
-        self.before = {name: getattr(this_thread, name) for name in self.what}
-        vars(this_thread).update(self.what)
+        self.before = [(local, local.value) for local in self.values]
+        for local, value in self.values.items():
+            local.value = value
 
     def __exit__(self, *_: object) -> None:
-        vars(this_thread).update(self.before)
+        for local, value in self.before:
+            local.value = value
+
+
+_going_along: list[PerThread[Any]] = []
+
+
+def goes_along(local: PerThread[T]) -> PerThread[T]:
+    """Let each task take this value from the thread that made it: into its worker, and to where it is recomputed."""
+    _going_along.append(local)
+    return local
+
+
+def to_take_along() -> dict[PerThread[Any], Any]:
+    """Return the values of this thread that a task takes along, as far as they are others than at first."""
+    return {local: local.value for local in _going_along if local.value is not local.initial}

@@ -1,6 +1,7 @@
 """Schedules as tables: who works on which micro-batch when; made, checked, simulated, and run."""
 
 from lib.schedules.choice import Choice, choose
+from lib.schedules.legal import ScheduleError, slotted, validate
 from lib.schedules.makers import (
     bubble_share,
     dualpipe_v,
@@ -17,7 +18,7 @@ from lib.schedules.makers import (
     zero_bubble_h1,
 )
 from lib.schedules.simulate import Costs, Idle, live_activations, simulate, waits_for
-from lib.schedules.table import Action, Schedule, ScheduleError, slotted, validate
+from lib.schedules.table import Action, Schedule
 
 # fmt: off
 __all__ = [

@@ -46,7 +46,7 @@ def choose(
     costs: {m: Costs} for every number m of micro-batches that the batch may be cut into: the seconds of one micro-batch
     by *unit*, a layer or a block that is not cut. Stages are equally many units in a row. communicate: seconds of a
     message, one number or one for each m. Tried are all MAKERS, with every v of 2 or more whose stages divide the units
-    and every `ahead` that makes a difference; but none that never flushes, for its gradients are those of older
+    and every `ahead` that could be the fastest; but none that never flushes, for its gradients are those of older
     weights. The seconds are `simulate`'s: it knows no sharded weights, and no message that keeps a rank busy.
 
     memory: how many activations a rank may hold. One is what the smallest micro-batch (the largest m) leaves on a rank
@@ -93,11 +93,25 @@ def _tried(
                     found[name] = table
                     continue
                 held = max(live_activations(table)) * n / table.stages * max(costs) / m
+                by_stage = _by_stage(by_unit, table.stages)
                 seconds = math.inf  # of a table that does not fit they don't matter
                 if held <= memory * ALMOST:
-                    seconds = simulate(table, *_by_stage(by_unit, table.stages), communicate=message).makespan
+                    seconds = simulate(table, *by_stage, communicate=message).makespan
                 found[name] = Choice(name, table, seconds, held, maker, parameters)
+                # Whoever goes further ahead holds as much or more. It won't fit either, or can't be any faster.
+                if maker.ahead and (held > memory * ALMOST or seconds <= _soonest(by_stage, m, message) * ALMOST):
+                    break
     return found
+
+
+def _soonest(by_stage: Costs, m: int, message: float) -> float:
+    """Return seconds that no table with one stage a rank goes below, whatever its order.
+
+    A rank has all its own work to do, and before it the first micro-batch has to arrive through the stages in front;
+    what it sends back last has to go through them again.
+    """
+    rounds = [forward + backward for forward, backward in zip(by_stage.forward, by_stage.backward, strict=True)]
+    return max(m * rounds[j] + sum(rounds[:j]) + 2 * j * message for j in range(len(rounds)))
 
 
 def _units(costs: Mapping[int, Costs]) -> int:
@@ -114,8 +128,9 @@ def _parameters(maker: Maker, m: int, n: int, units: int) -> Iterator[tuple[str,
         for v in range(2, max(2, units // n) + 1):
             yield f", v = {v}", {"stages_per_rank": v}
     elif maker.ahead:
-        # With this many rank 0 does all m forwards before its first backward: more would change nothing.
-        enough = math.ceil((m - 1) / max(1, n - 1))
+        # Rank j does min(m, ahead · (n - 1 - j) + 1) forwards before its first backward. The last rank but one is the
+        # last to do all m of them: with ahead = m - 1. More would change nothing, and on one rank nothing does.
+        enough = m - 1 if n > 1 else 2
         for ahead in range(2, max(2, enough) + 1):
             yield f", ahead = {ahead}", {"ahead": ahead}
     else:

@@ -18,6 +18,7 @@ torch's engine sends, receives and computes; this file gives it our stages and o
 5  a stage whose input needs no gradient gets none from a split backward, and no word of it: that is refused
 6  it appends the losses as the last stage makes them, and takes them by number: so micro-batches have, in the engine,
    the numbers of that order (spans and errors keep those of our table)
+7  its W leads what I wrote down through the hooks of tensors a second time: what it was before is put in its place
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import numpy  # noqa: F401  torch's engine needs it; found missing only there, o
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules as engines
@@ -42,9 +44,11 @@ from torch.nn.parallel import DistributedDataParallel
 from lib.runtime.device import current_stream, with_index
 from lib.runtime.partitions import BalanceError, verify_module
 from lib.runtime.recording import device_span
+from lib.schedules.legal import validate
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS
-from lib.schedules.table import Action, Op, Schedule, validate
+from lib.schedules.split_backward import arrives_again
+from lib.schedules.table import Action, Op, Schedule
 
 
 class EngineStage(pipelining.PipelineStage):
@@ -75,8 +79,22 @@ class EngineStage(pipelining.PipelineStage):
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """Do W."""
-        with self._doing("W", bwd_chunk_id):
+        with self._doing("W", bwd_chunk_id), ExitStack() as hooks:
+            for node, grads in self._starts_of_weights(bwd_chunk_id):  # 7 of the list above
+                hooks.callback(arrives_again(node, grads))
             super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+    def _starts_of_weights(self, bwd_chunk_id: int) -> Iterator[tuple[Node, tuple[Tensor | None, ...]]]:
+        """Yield the nodes at which torch's W begins, and what it wrote down there in I."""
+        state = self.backward_state.get(bwd_chunk_id)
+        if state is None:
+            return
+        _, groups, *_ = state
+        for group in groups or ():
+            noted = group.get("grads") or [None] * len(group["intermediates"])
+            for node, grads in zip(group["intermediates"], noted, strict=True):
+                if grads is not None:
+                    yield node, grads
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
         # torch 2.11 greets its neighbours so; in a table like a V one of them is this rank, which gloo cannot connect.

@@ -20,14 +20,16 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lib.runtime.device import new_stream, with_index
 from lib.runtime.microbatch import Batch, TensorOrTensors, check, scatter
 from lib.runtime.recording import read
+from lib.runtime.sharing import Lending
+from lib.schedules.legal import validate
 from lib.schedules.rank_threads import RankThreads, move_to
 from lib.schedules.stage import Stage
-from lib.schedules.table import Schedule, validate
+from lib.schedules.table import Schedule
 from lib.timeline import Recorder, Trace
 
 LossFunction: TypeAlias = Callable[[Any, Any], Tensor]
@@ -40,6 +42,10 @@ class Executor:
     devices: one for each rank, to which its stages are moved; by default where their parameters are. Ranks that share
     a GPU get a stream each. `live`: the most micro-batches x stages that each rank held at once in the last run; it
     is counted, `live_activations(schedule)` predicts it.
+
+    What the plain model computes, stages compute: a hook's work counts once, also where backward is split, the masks of
+    torch.utils.checkpoint are those of forward, and layers see the caller's contextvars. Where a stage writes one of
+    two tensors that share memory across a cut, `run` raises RuntimeError.
 
     Raises ScheduleError (a ValueError) if the schedule can't run, ValueError for a wrong number of stages or devices or
     a parameter that two ranks use, TypeError for a stage that is no module.
@@ -103,6 +109,9 @@ class Executor:
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             raise RuntimeError("a schedule goes backward: run it outside of no_grad and inference_mode")
         batches = [Batch(value) for value in self.cut("inputs", inputs)]
+        if not isinstance(inputs, list) and len(batches) > 1:
+            # Always copies, for a stage that did not write may do so in a later run: beside a step they cost little.
+            batches = [Lending(writes=True).lend(batch) for batch in batches]
         wanted = self.cut("targets", targets)
         for batch in batches:
             check(batch.value)
@@ -121,7 +130,7 @@ class Executor:
         self.recorder.clear()
         ranks = RankThreads(self.schedule, stages, self.devices, self.streams, self.recorder)
         self.live = ranks.live
-        return ranks.run(batches)
+        return ranks.run(batches, _sources(batches, wanted))
 
     def cut(self, name: str, value: Any) -> list[Any]:
         """Return the schedule's micro-batches of `inputs` or `targets`; ValueError if it is another number."""
@@ -173,6 +182,16 @@ def _part_of_loss(
         return loss * shares[i]
 
     return loss_of
+
+
+def _sources(batches: Sequence[Batch], targets: Sequence[Any]) -> set[torch.device]:
+    """Return the devices on which inputs and targets are."""
+    tensors = [x for batch in batches for x in batch]
+    for target in targets:
+        # a walk through a tree takes as long as a layer
+        leaves = [target] if isinstance(target, Tensor) else tree_leaves(target)
+        tensors += [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return {x.device for x in tensors}
 
 
 def _moved(target: Any, device: torch.device) -> Any:

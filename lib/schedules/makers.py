@@ -22,7 +22,8 @@ from math import ceil
 from typing import cast
 
 from lib.arguments import integer
-from lib.schedules.table import Action, Op, Schedule, slotted
+from lib.schedules.legal import slotted
+from lib.schedules.table import Action, Op, Schedule
 
 
 def sizes(micro_batches: object, partitions: object, stages_per_rank: object = 1) -> tuple[int, int, int]:
@@ -239,9 +240,10 @@ def interleaved_zero_bubble(micro_batches: int, partitions: int, stages_per_rank
     """Make ZB-H1 with v stages a rank: rank j has the stages j, j + n, …, and is up to j weight gradients behind.
 
     The order of interleaved 1F1B, but a gradient comes back sooner and so the warm-up is n - 1 - j shorter. A rank
-    idles as in ZB-H1, for stages that are v times smaller, and holds up to (v-1)·k + n activations in rounds of k.
-    With one stage a rank it is ZB-H1. Orders are torch's ScheduleInterleavedZeroBubble wherever it takes the sizes; it
-    refuses rounds that can't be even (m = 7, n = 3), here every m >= 1 will do.
+    idles as in ZB-H1, for stages that are v times smaller, and holds up to (v-1)·k + n activations in rounds of k. A
+    last round of r < n/2 micro-batches costs (v-1)·(n-2r) slots more. With one stage a rank it is ZB-H1. Orders
+    are torch's ScheduleInterleavedZeroBubble wherever it takes the sizes; it refuses rounds that can't be even (m = 7,
+    n = 3), here every m >= 1 will do.
     Source: torch; ideas as for `zero_bubble_h1` and `interleaved_one_f_one_b`.
     """
     m, n, v = sizes(micro_batches, partitions, stages_per_rank)
@@ -371,7 +373,7 @@ class Maker:
     """Say what the house knows of a schedule: `choose`, the pictures, the bridge to torch and the tests all ask here.
 
     name: in words and pictures. make: the function above; it takes micro_batches and partitions. looped: it takes
-    stages_per_rank, too; one that is not looped always makes `stages_per_rank` of them. ahead: it takes `ahead`.
+    stages_per_rank, too; one that is not always makes `fixed_stages` a rank. ahead: it takes `ahead`.
     micro_batches_per_rank: how many it needs at least. flushes: the pipeline runs empty before weights are updated.
     torch_class: the class in torch.distributed.pipelining that does the same orders, if there is one.
     """
@@ -381,7 +383,7 @@ class Maker:
     looped: bool = False
     flushes: bool = True
     torch_class: str | None = None
-    stages_per_rank: int = 1
+    fixed_stages: int = 1
     micro_batches_per_rank: int = 0
     ahead: bool = False
 
@@ -412,12 +414,12 @@ MAKERS = {
             looped=True,
             torch_class="ScheduleInterleavedZeroBubble",
         ),
-        Maker("ZB-V", zbv, torch_class="ScheduleZBVZeroBubble", stages_per_rank=2),
+        Maker("ZB-V", zbv, torch_class="ScheduleZBVZeroBubble", fixed_stages=2),
         Maker(
             "DualPipeV",
             dualpipe_v,
             torch_class="ScheduleDualPipeV",
-            stages_per_rank=2,
+            fixed_stages=2,
             micro_batches_per_rank=2,
         ),
         Maker("PipeDream", pipedream, flushes=False),

@@ -8,8 +8,9 @@ rank 1    .   1F0  1B0 ──┘ 1F1  1B1          an action begins when what it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeAlias, cast
@@ -74,14 +75,19 @@ class RankThreads:
         self.ended: SimpleQueue[BaseException | None] = SimpleQueue()
         self.stopped = False
 
-    def run(self, batches: Sequence[Batch]) -> tuple[list[Tensor], Trace]:
-        """Do all actions, once only. Return what each micro-batch adds to the loss, and what ran when."""
+    def run(self, batches: Sequence[Batch], sources: Collection[torch.device]) -> tuple[list[Tensor], Trace]:
+        """Do all actions, once only. Return what each micro-batch adds to the loss, and what ran when.
+
+        sources: the devices of inputs and targets.
+        """
         n = len(self.stages)
         for i, batch in enumerate(batches):
-            self.queues["F", 0, i].put((Parcel.of(batch), _event(batch[0].device)))
+            self.queues["F", 0, i].put((Parcel.of(batch), None))  # nobody makes it: it is there, see below
             self.queues["B", n - 1, i].put((Parcel([]), None))  # the loss waits for nobody's gradient
         for device, stream in zip(self.devices, self.streams, strict=True):
-            wait_stream(stream, current_stream(device))  # inputs may still be on their way
+            # The caller may still be writing inputs and targets, on any device, and weights on this one.
+            for place in {*sources, device}:
+                wait_stream(stream, current_stream(place))
         self.start_and_wait()
         for device, stream in zip(self.devices, self.streams, strict=True):
             wait_stream(current_stream(device), stream)
@@ -94,7 +100,11 @@ class RankThreads:
     def start_and_wait(self) -> None:
         """Start a thread for each rank, wait for all, raise the first error of any."""
         ranks = range(len(self.devices))
-        threads = [Thread(target=self.rank, args=(rank,), name=f"rank {rank}", daemon=True) for rank in ranks]
+        # Each in a copy of this thread's contextvars: a context is one thread's at a time.
+        threads = [
+            Thread(target=copy_context().run, args=(self.rank, rank), name=f"rank {rank}", daemon=True)
+            for rank in ranks
+        ]
         error: BaseException | None = None
         try:
             for thread in threads:
@@ -185,12 +195,14 @@ class RankThreads:
         if op == "F":
             with self.modes.use(), self.own_random_numbers(i, s, device):
                 return stage.forward(i, parcel)
-        if op == "B":
-            return stage.backward(i, parcel.tensors)
-        if op == "I":
-            return stage.backward_input(i, parcel.tensors)
-        stage.backward_weight(i)
-        return None
+        # What is drawn again in backward (torch.utils.checkpoint) must not meet that of the other ranks.
+        with self.seeds.own(i, s, backward=True):
+            if op == "B":
+                return stage.backward(i, parcel.tensors)
+            if op == "I":
+                return stage.backward_input(i, parcel.tensors)
+            stage.backward_weight(i)
+            return None
 
     @contextmanager
     def own_random_numbers(self, i: int, s: int, device: torch.device) -> Iterator[None]:

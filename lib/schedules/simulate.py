@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from lib.schedules.table import Action, Op, Schedule, in_order
+from lib.schedules.legal import in_order
+from lib.schedules.table import Action, Op, Schedule
 from lib.timeline import Trace, Work, play
 
 Cost: TypeAlias = float | Iterable[float]

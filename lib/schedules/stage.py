@@ -17,24 +17,28 @@ from torch import Tensor, nn
 
 from lib.runtime.dependency import get_phony, join
 from lib.runtime.microbatch import Batch, check
+from lib.runtime.sharing import Crossing, sharing
 from lib.schedules.split_backward import Grads, backward_input
 
 
 class Parcel(NamedTuple):
     """What one stage hands to another: activations or gradients, without graph.
 
-    wanted: of which activations a gradient is wanted back. atomic: one tensor, not a tuple. Of the gradients, None
-    stands for one that there is not.
+    wanted: of which activations a gradient is wanted back. atomic: one tensor, not a tuple. shared: which of them had
+    memory in common with another one where they were made. Of the gradients, None stands for one that there is not.
     """
 
     tensors: Sequence[Tensor | None]
     wanted: Sequence[bool] = ()
     atomic: bool = True
+    shared: Sequence[int] = ()
 
     @classmethod
     def of(cls, batch: Batch) -> Parcel:
         """Pack activations."""
-        return cls([x.detach() for x in batch], [x.requires_grad for x in batch], batch.atomic)
+        tensors = list(batch)
+        wanted = [x.requires_grad for x in tensors]
+        return cls([x.detach() for x in tensors], wanted, batch.atomic, sharing(tensors))
 
 
 class Stage:
@@ -55,14 +59,20 @@ class Stage:
         return len(self._graphs) + len(self._later)
 
     def forward(self, i: int, parcel: Parcel) -> Parcel:
-        """Compute micro-batch i: F. Return its activation, or the loss."""
+        """Compute micro-batch i: F. Return its activation, or the loss.
+
+        Raises RuntimeError if the module changes in place what another tensor of the parcel has as well.
+        """
         inputs = []
         for x, wanted in zip(parcel.tensors, parcel.wanted, strict=True):
             assert x is not None
             inputs.append(x.detach().requires_grad_(wanted))
         # a leaf may not be changed in place (nn.ReLU(inplace=True)); what comes out of a function may
         given = tuple(join(x, get_phony(x.device, requires_grad=False)) for x in inputs)
+        crossing = Crossing()
+        crossing.note_input(given, shared=parcel.shared)
         value = self.module(given[0] if parcel.atomic else given)
+        crossing.refuse_writes()
         if self.loss is not None:
             value = self.loss(value, i)
         check(value)

@@ -10,12 +10,13 @@ from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.show import style
 from lib.show.charts import beside
-from lib.show.sheet import write
+from lib.show.sheet import INSIDE, write
 from lib.show.style import IDLE, INK, MUTED, PAPER, RECORDED, TRACK, color_of, ink_on, mixed
 from lib.text import PER_SECOND, format_share, format_time, plural, unit_for
 from lib.timeline import Span, Trace, union
@@ -52,9 +53,12 @@ def bar(
 ) -> None:
     """Draw what a lane does from `start` on, with a text in the middle; `look`: edgecolor, hatch … of the bar."""
     look = {"facecolor": color, "edgecolor": PAPER, "linewidth": 0.7, **look}
-    axes.broken_barh([(start, width)], (row - height / 2, height), **look)
+    bottom = row - height / 2
+    top = bottom + height
+    corners = [(start, bottom), (start, top), (start + width, top), (start + width, bottom)]
+    axes.add_collection(PolyCollection([corners], **look), autolim=False)  # lane_rows sets the limits
     if text:
-        above: Any = {"va": "center_baseline", "zorder": look.get("zorder", 1) + 2}
+        above: Any = {"va": "center_baseline", "zorder": look.get("zorder", 1) + 2, **INSIDE}
         write(axes, start + width / 2, row, text, size=size, color=ink or ink_on(color), **above)
 
 

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
+from lib.schedules.legal import Turn, needs, playable, validate
 from lib.schedules.makers import MAKERS
 from lib.schedules.simulate import KINDS, simulate
 from lib.schedules.simulate import Idle as Wait
-from lib.schedules.table import Turn, needs, playable, validate
 from lib.show import style
 from lib.show.charts import row_bars
 from lib.show.lanes import FONT, LANE, idle, lane_rows, ticks

@@ -29,6 +29,9 @@ WIDTH = 9.0
 EDGE = 0.06
 LEFT = 1.35
 
+INSIDE: Any = {"in_layout": False}
+"""Of a text that lies inside a cell, a box or a bar: it moves no axes, and need not be measured to lay them out."""
+
 Mark: TypeAlias = Literal["plain", "padding", "dropped", "faded"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
 
@@ -135,7 +138,7 @@ def box(
     if text:
         if not ink:
             ink = INK if face == "none" else ink_on(face)
-        above = {"zorder": zorder + 1, **(writing or {})}
+        above = {"zorder": zorder + 1, **INSIDE, **(writing or {})}
         write(axes, x, y, text, size=size, color=ink, **above)
     return shape
 
@@ -224,14 +227,14 @@ def draw_cell(axes: Axes, x: float, y: float, cell: Cell, *, size: float = 0.88,
     )
     patch.cell = cell
     patch.at = (x, y)
-    axes.add_patch(patch)
+    axes.add_artist(patch)  # not add_patch, which looks whether the limits must grow: a sheet has its own
     if dropped:
         arms = np.array([-0.4, 0.4]) * size
         for sign in (1, -1):
             axes.plot(x + arms, y + sign * arms, color=GREY, linewidth=1.2, zorder=2.5)
     if cell.index != "":
         bold = hue and cell.mark == "plain"
-        look: Any = {"va": "center_baseline", "zorder": 3, "fontweight": "bold" if bold else "normal"}
+        look: Any = {"va": "center_baseline", "zorder": 3, "fontweight": "bold" if bold else "normal", **INSIDE}
         if cell.mark in ("padding", "dropped"):  # the text stays readable on the hatch, and the hatch visible
             look["path_effects"] = [withStroke(linewidth=2.6, foreground=PAPER)]
         write(axes, x, y, str(cell.index), size=font, color=_ink(cell), **look)

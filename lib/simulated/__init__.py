@@ -12,7 +12,8 @@
 A stream is a thread; a kernel is the CPU's, run there, as long as the modelled time says. Order comes from streams,
 events and the host alone: a forgotten wait gives wrong numbers. A number of a simulated device is never a GPU's: it
 shows what the host, hand-overs, waits, messages and memory cost, and never which schedule wins on a GPU. Not modelled:
-contention of kernels for the cores of a GPU, limits of launches, TF32, cuDNN, the staging of pageable memory in pieces.
+contention of kernels for the cores of a GPU, limits of launches, TF32, cuDNN, the staging of pageable memory in pieces;
+sparse, nested and quantized tensors are refused.
 """
 
 from lib.simulated.build import BuildError

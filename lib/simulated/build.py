@@ -7,10 +7,12 @@ build at once do no harm: each writes a file of its own and then gives it its na
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +22,9 @@ SOURCES = Path(__file__).with_name("csrc")
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-shared", "-w")
 MINUTES = 10
 """After this time a compiler is taken to hang."""
+MEGABYTES = 30
+"""That it writes at most, the library and what it puts down on the way."""
+NO_ROOM = "No space left on device"
 
 INSTALL = (
     "Debian, Ubuntu, Colab: apt-get install g++; conda: conda install -c conda-forge cxx-compiler; "
@@ -60,6 +65,8 @@ def library_path() -> Path:
 
 def command(compiler: str, target: Path) -> list[str]:
     """Return the call of the compiler."""
+    # It warns, where torch was built for CUDA and there is none, of what nobody needs here.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # Imported here: it takes a while, and it is only needed to build.
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -73,8 +80,11 @@ def command(compiler: str, target: Path) -> list[str]:
 def build_library() -> Path:
     """Return the library, which is built if it is not there yet: 20 to 60 seconds, once; a line says so.
 
-    Raises BuildError where there is no compiler, where it fails, and where the cache folder can't be written to.
+    Raises BuildError where there is no compiler, where it fails, where the cache folder can't be written to, and on
+    Windows.
     """
+    if sys.platform == "win32":
+        raise BuildError("the simulated device is for Linux and macOS; on Windows it can be built in WSL")
     library = library_path()
     if library.exists():
         return library
@@ -85,7 +95,8 @@ def build_library() -> Path:
     unfinished = library.with_suffix(f".{os.getpid()}.tmp")
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        _run(command(compiler, unfinished))
+        unfinished.touch()  # where nothing can be written it is said now, not behind half a minute of compiling
+        _run(command(compiler, unfinished), library.parent)
         os.replace(unfinished, library)
     except OSError as error:
         way_out = "set XDG_CACHE_HOME to a folder that can be written to"
@@ -97,17 +108,23 @@ def build_library() -> Path:
     return library
 
 
-def _run(call: list[str]) -> None:
-    """Call the compiler; raises BuildError with its first errors, or when it does not end."""
+def _run(call: list[str], folder: Path) -> None:
+    """Call the compiler; raises BuildError with its first errors, or when it does not end. folder: it writes there."""
+    english = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=60 * MINUTES)
+        done = subprocess.run(call, capture_output=True, text=True, timeout=60 * MINUTES, env=english)
     except subprocess.TimeoutExpired as error:
         raise BuildError(f"{call[0]} did not end within {MINUTES} minutes") from error
+    if done.returncode != 0 and NO_ROOM in done.stderr:
+        raise BuildError(
+            f"there is no room to build the simulated GPU: {call[0]} needs {MEGABYTES} MB in {folder} and in "
+            f"{tempfile.gettempdir()}, and one of them is full. Make room, or name others by XDG_CACHE_HOME and TMPDIR"
+        )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
         said = "\n".join(lines[:8]) or f"it ended with {done.returncode} and said nothing"
         raise BuildError(
             f"{call[0]} could not build the simulated GPU for torch {torch.__version__}:\n{said}\n"
-            f"It needs C++20 (g++ 11, clang++ 16 or newer). Another compiler: CXX=/path/to/compiler. "
+            f"It needs C++20 (g++ 11, clang++ 14 or newer). Another compiler: CXX=/path/to/compiler. "
             "Nothing else of lib needs it."
         )

@@ -11,9 +11,18 @@ from typing import Any, TypeAlias
 import torch
 from torch import accelerator
 
+from lib.arguments import seconds_to_sleep
+
 DeviceLike: TypeAlias = torch.device | str | int | None
 
 # ---- devices
+
+
+def need_start() -> None:
+    """Raise RuntimeError where no device was started."""
+    if not default_generators:
+        raise RuntimeError("no simulated device was started here: call lib.simulated.start() first")
+
 
 _initialized = True
 """torch.utils.checkpoint asks for it before it keeps the states of the generators."""
@@ -205,14 +214,44 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return int(free), int(total)
 
 
+def memory_summary(device: DeviceLike = None, abbreviated: bool = False) -> str:
+    """Return a table of what tensors and the cache hold, now and at the peak, and of what the device has."""
+    stats = memory_stats(device)
+    _, total = mem_get_info(device)
+    rows = [f"simgpu:{index_of(device)}, {total:,} bytes{'now':>12}{'peak':>16}"]
+    for name, key in (("allocated", "allocated_bytes"), ("active", "active_bytes"), ("reserved", "reserved_bytes")):
+        rows.append(f"{name:<24}{stats[f'{key}.all.current']:>16,}{stats[f'{key}.all.peak']:>16,}")
+    rows.append(
+        f"out of memory {stats['num_ooms']} times; the cache given back for room {stats['num_alloc_retries']} times"
+    )
+    return "\n".join(rows)
+
+
+# ---- torch.compile
+
+
+def __getattr__(name: str) -> Any:
+    # torch's inductor asks for this before it writes kernels; without an answer it fails with KeyError('simgpu').
+    if name == "Scheduling":
+        raise CompileError(
+            "torch.compile writes kernels for a CPU or a real GPU: on a simulated one say backend='eager', or "
+            "backend='aot_eager', which run torch's own kernels"
+        )
+    raise AttributeError(f"torch.simgpu has no {name}")
+
+
+class CompileError(Exception):
+    """What torch.compile was asked for has no compiler: no RuntimeError, since torch would not pass that on."""
+
+
 # ---- what only a simulated device has
 
 
 def sleep(seconds: float) -> None:
     """Keep the current stream busy, as torch.cuda._sleep does; the caller goes on at once.
 
-    Raises ValueError for negative seconds.
+    Raises TypeError for what is no number, ValueError for seconds below 0 or beyond a day, RuntimeError before start.
     """
-    if seconds < 0:
-        raise ValueError(f"seconds must be 0 or more, not {seconds}")
-    torch.ops.simgpu.sleep(float(seconds))
+    checked = seconds_to_sleep(seconds)
+    need_start()
+    torch.ops.simgpu.sleep(checked)

@@ -47,13 +47,13 @@ def start(
     (torch tells the device no difference: either name means both), "record_stream".
 
     The first call builds the device, which takes 20 to 60 seconds once on a machine. It changes the process: torch
-    finds an accelerator from then on. So it is refused, with RuntimeError, where a real one is. A later call raises
-    ValueError for another count or memory, RuntimeError while a device is at work. BuildError: no C++ compiler.
+    finds an accelerator from then on. So it is refused, with RuntimeError, where a real one is (but for Apple's). A
+    later call raises ValueError for another count or memory, RuntimeError while a device is at work. BuildError: no C++
+    compiler. TypeError: a cost that is no Kernel or Link, or `forgets` that is no list.
     """
     wanted = _checked(count, memory)
-    unknown = sorted(set(forgets) - set(FORGETS))
-    if unknown:
-        raise ValueError(f"forgets: {unknown[0]!r} is none of {', '.join(FORGETS)}")
+    _check_costs(kernel=kernel, host_link=host_link, peer_link=peer_link)
+    forgotten = _names(forgets)
     _begin(wanted)
     torch.ops.simgpu.configure(
         wanted.devices,
@@ -61,8 +61,8 @@ def start(
         [kernel.seconds, kernel.flops, kernel.bandwidth, kernel.launch],
         [host_link.latency, host_link.bandwidth],
         [peer_link.latency, peer_link.bandwidth],
-        "wait_event" in forgets or "wait_stream" in forgets,
-        "record_stream" in forgets,
+        "wait_event" in forgotten or "wait_stream" in forgotten,
+        "record_stream" in forgotten,
     )
     _register(wanted)
 
@@ -84,7 +84,11 @@ class Counters(NamedTuple):
 
 
 def counters(*, reset: bool = False) -> Counters:
-    """Return how much was done and how often the CPU was too slow for the modelled times; then count anew, if asked."""
+    """Return how much was done and how often the CPU was too slow for the modelled times; then count anew, if asked.
+
+    Raises RuntimeError before start; so does profile.
+    """
+    simgpu.need_start()
     found = Counters(*torch.ops.simgpu.counters())
     if reset:
         torch.ops.simgpu.reset_counters()
@@ -102,6 +106,7 @@ def profile() -> Iterator[list[Trace]]:
     A lane a stream, "simgpu:0 stream 3"; kinds are "compute", "copy" and "wait"; seconds on the devices' own clock,
     from 0 on. At its end it waits for all devices.
     """
+    simgpu.need_start()
     _synchronize()
     torch.ops.simgpu.start_profile()
     found: list[Trace] = []
@@ -141,6 +146,31 @@ def _checked(count: int, memory: int | None) -> _Started:
     return _Started(devices, integer("memory", memory, at_least=1))
 
 
+def _check_costs(kernel: object, **links: object) -> None:
+    """Raise TypeError for a cost that is not of its kind, with the call that a bare number may mean."""
+    _check_cost("kernel", kernel, Kernel, "seconds", 0.001)
+    for name, link in links.items():
+        _check_cost(name, link, Link, "bandwidth", 1e8)
+
+
+def _check_cost(name: str, cost: object, kind: type[Kernel] | type[Link], field: str, example: float) -> None:
+    if isinstance(cost, kind):
+        return
+    is_number = isinstance(cost, (int, float)) and not isinstance(cost, bool)
+    value = cost if is_number else example
+    raise TypeError(f"{name} must be a {kind.__name__}, such as {kind.__name__}({field}={value!r}), not {cost!r}")
+
+
+def _names(forgets: object) -> list[str]:
+    """Return the calls to forget. Raises TypeError for what is no list of them, ValueError for a name that is none."""
+    if isinstance(forgets, str) or not isinstance(forgets, Collection):
+        raise TypeError(f"forgets must be a list, such as ['wait_event'], not {forgets!r}")
+    unknown = [name for name in forgets if name not in FORGETS]
+    if unknown:
+        raise ValueError(f"forgets: {unknown[0]!r} is none of {', '.join(FORGETS)}")
+    return list(forgets)
+
+
 def _begin(wanted: _Started) -> None:
     """Load the library the first time; later see that nothing else is asked for than what can change."""
     if _started is None:
@@ -149,8 +179,8 @@ def _begin(wanted: _Started) -> None:
         load(build_library())
     elif wanted != _started:
         raise ValueError(
-            f"{_described(_started)} were started in this process, and torch keeps them: {_described(wanted)} need a "
-            "process of their own (restart the kernel)"
+            f"{_described(_started)} were started in this process, and torch keeps them: {_call_of(_started)} goes on "
+            f"with them; {_described(wanted)} need a process of their own (restart the kernel)"
         )
     elif not _idle():
         raise RuntimeError("a simulated device is at work: torch.accelerator.synchronize(), then change its costs")
@@ -166,6 +196,11 @@ def _idle() -> bool:
     return True
 
 
+def _call_of(started: _Started) -> str:
+    memory = f", memory={started.memory}" if started.memory else ""
+    return f"start({started.devices}{memory})"
+
+
 def _described(started: _Started) -> str:
     memory = f" of {started.memory} bytes" if started.memory else " without a limit of memory"
     return f"{started.devices} simulated device(s){memory}"
@@ -173,8 +208,9 @@ def _described(started: _Started) -> str:
 
 def _refuse_beside_a_real_one() -> None:
     # torch asks for a PrivateUse1 device first, even beside CUDA: what is written for the real one would land here.
+    # Apple's GPU can't be hidden from a process; it has one stream, and what names it, "mps", still finds it.
     real = torch.accelerator.current_accelerator(check_available=True)
-    if real is not None:
+    if real is not None and real.type != "mps":
         raise RuntimeError(
             f"torch has a real accelerator here ({real.type}), and would take the simulated one in its place. Start it "
             "in a process of its own that doesn't see it: set CUDA_VISIBLE_DEVICES='' before torch is imported"
@@ -193,6 +229,8 @@ def _register(wanted: _Started) -> None:
     backend.generate_methods_for_privateuse1_backend()
     atexit.register(torch.ops.simgpu.end)
     _started = wanted
+    # torch.accelerator.synchronize waits for nothing before the first tensor: torch takes the device for unused.
+    torch.empty(0, device=NAME)
     # The shapes of results come from torch's meta device, whose first use imports hundreds of modules: now, rather than
     # between two launches that somebody measures.
     torch.ones(1, device="meta").mul(2)

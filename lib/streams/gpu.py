@@ -29,8 +29,8 @@ class Accelerator:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def new_stream(self, name: str) -> Any:
-        """Return a stream that does not wait for the default one."""
+    def new_stream(self, name: str = "side") -> Any:
+        """Return a stream that does not wait for the default one; the name is for whoever reads the program."""
         return new_stream(self.device)
 
     def current_stream(self) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -121,6 +122,8 @@ def each_tensor(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
         return change(batch)
     if isinstance(batch, Mapping):
         changed: Any = {key: each_tensor(change, value) for key, value in batch.items()}
+        if isinstance(batch, MappingProxyType):
+            return MappingProxyType(changed)
         if type(batch) is dict or not isinstance(batch, MutableMapping):
             return changed
         same = copy.copy(batch)  # an OrderedDict, a defaultdict or a UserDict stays what it is
@@ -131,6 +134,12 @@ def each_tensor(change: Callable[[Tensor], Tensor], batch: Any) -> Any:
         return PackedSequence(change(data), sizes, *each_tensor(change, order))  # sizes stay on the host
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(each_tensor(change, value) for value in batch))
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(each_tensor(change, value) for value in batch)
+    if type(batch) is tuple:
+        return tuple(each_tensor(change, value) for value in batch)
+    if isinstance(batch, list):
+        items = copy.copy(batch)  # a subclass may be made of other things than of its items
+        items[:] = [each_tensor(change, value) for value in batch]
+        return items
+    if isinstance(batch, tuple):
+        return tuple.__new__(type(batch), [each_tensor(change, value) for value in batch])
     return batch

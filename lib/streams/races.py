@@ -16,22 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from lib.runtime.regions import Region
 
 HOST = "host"
 Kind = Literal["launch", "record", "wait", "synchronize", "allocate", "free"]
-
-
-class Region(NamedTuple):
-    """Name bytes start..stop-1 of a block of memory."""
-
-    block: str
-    start: int
-    stop: int
-
-    def meets(self, other: Region) -> bool:
-        """Say whether the two have bytes in common."""
-        return self.block == other.block and self.start < other.stop and other.start < self.stop
 
 
 @dataclass(frozen=True)
@@ -150,8 +140,23 @@ def _conflict(a: Operation, b: Operation) -> Region | None:
     return next((x for x, y in pairs if x.meets(y)), None)
 
 
+def _check_operations(operations: object) -> None:
+    what = f"an object of type {type(operations).__name__}"
+    if isinstance(operations, Sequence):
+        strangers = [op for op in operations if not isinstance(op, Operation)]
+        if not strangers and not isinstance(operations, str):
+            return
+        what = f"{type(operations).__name__} with {strangers[0]!r}" if strangers else "a str"
+    raise TypeError(f"operations must be a list of Operations, not {what}: pass gpu.operations")
+
+
 def find_races(operations: Sequence[Operation]) -> list[Race]:
-    """Return all pairs of launches that race, in the order of the list."""
+    """Return all pairs of launches that race, in the order of the list.
+
+    Raises TypeError for what is no list of Operations: an iterator that is used up would pass for a program without
+    a race.
+    """
+    _check_operations(operations)
     known = happens_before(operations)
     races = []
     for a, b in combinations(known, 2):

@@ -26,7 +26,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from torch.distributed.elastic import rendezvous
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from lib.measure import import_psutil
+from lib.memory import import_psutil
 
 HOST = "127.0.0.1"
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2): who loses its parent below this process becomes its child
@@ -64,31 +64,67 @@ class Loopback(StaticTCPRendezvous):
         return rendezvous.RendezvousInfo(PrefixStore(self.run_id, store), 0, 1, info)
 
 
+# ---- nobody stays
+
+
+def _stay_above() -> None:
+    """Leave this process above the agent, which the caller becomes, until nobody is left below.
+
+        launcher ── this process ── agent ──┬── rank 0 ── …
+                                            └── rank 1 ── …
+
+    An agent that is killed can't end anybody, and whoever has cleared its environment and lost its parents is known by
+    nothing but the ancestor that Linux gives it: this process.
+    """
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    agent = os.fork()
+    if agent == 0:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: _ask_to_end(agent))
+    threading.Thread(target=_end_without, args=(launcher, agent), daemon=True).start()
+    pid = status = 0
+    while pid != agent:  # others are orphans that have ended by themselves
+        pid, status = os.waitpid(-1, 0)
+    _end_orphans()
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:  # end as the agent has ended: the launcher tells by what
+        with contextlib.suppress(OSError):  # SIGKILL is nothing that one could mind
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
 def _end_orphans() -> None:
-    """End what ranks that are gone have left behind: they are our children now."""
+    """End what is left below: who has lost its parent is our child now."""
     psutil = import_psutil("torchrun")
     with contextlib.suppress(ChildProcessError):  # none is left
-        while children := psutil.Process().children(recursive=True):
-            for process in children:
+        while True:
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            os.waitpid(-1, 0)
 
 
-def _end_with(parent: int) -> None:
-    """Let torchrun end its ranks when the process that started it is gone: a notebook's kernel that was restarted."""
+def _ask_to_end(agent: int) -> None:
+    """Ask the agent to end; it ends its ranks first."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(agent, signal.SIGTERM)
+
+
+def _end_without(parent: int, agent: int) -> None:
+    """Ask the agent to end when this process has lost its parent: a notebook's kernel that was restarted."""
     while os.getppid() == parent:
         time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+    _ask_to_end(agent)
 
 
 if __name__ == "__main__":
     from torch.distributed.run import main
 
     if sys.platform == "linux":  # elsewhere, whoever has started us finds orphans by their environment
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+        _stay_above()
+    threading.Thread(target=_end_without, args=(os.getppid(), os.getpid()), daemon=True).start()
     rendezvous.rendezvous_handler_registry.register("loopback", Loopback)
     code = 0
     try:

@@ -25,7 +25,7 @@ from support import recordings
 from tests.bench.common import ROOT, arguments, in_own_process, timed
 
 #: Seconds on a calm machine with 2 cores.
-TAKES = 90
+TAKES = 75
 
 SIZES = (1_000_000, 20_000_000)
 WORLD_SIZE = 8

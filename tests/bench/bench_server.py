@@ -28,7 +28,7 @@ from lib.text import table
 from tests.bench.common import ROOT, arguments
 
 #: Seconds on a calm machine with 2 cores.
-TAKES = 60
+TAKES = 50
 
 ROWS = 1_000_000
 BATCH = 256

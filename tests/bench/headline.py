@@ -22,7 +22,7 @@ from typing import Any
 
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
-from lib.measure import memory
+from lib.memory import memory
 from support import recordings
 from support.captions import ROW_BYTES, write_captions
 from tests.bench.bench_rank_dataset import wc

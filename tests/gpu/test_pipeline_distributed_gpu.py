@@ -11,6 +11,9 @@ from lib import schedules as tables
 from lib.timeline import Recorder
 from lib.training.launch import torchrun
 
+#: The ranks are processes of their own, and NCCL speaks to CUDA only.
+pytestmark = pytest.mark.cuda_only(reason="NCCL")
+
 SCRIPT = """
 import json, os, sys
 from pathlib import Path

@@ -22,16 +22,29 @@ from lib.runtime.device import (
     wait_stream,
 )
 from lib.timeline import Recorder
-from tests.gpu.common import MODES, First, Last, Slow, assert_equal_gradients, memory_at_rest
+from tests.gpu.common import (
+    GPU,
+    KIND,
+    MODES,
+    First,
+    Last,
+    Slow,
+    assert_equal_gradients,
+    gpu,
+    let_it_cost,
+    memory_at_rest,
+    sized,
+    sleep,
+)
 
-GPU = torch.device("cuda", 0)
-LONG = 100_000_000  # clock ticks of a kernel that does nothing: some 50 ms
+LONG = 0.05  # seconds of a kernel that does nothing
 
 
 def places():
-    all_gpus = [f"cuda:{k % torch.cuda.device_count()}" for k in range(3)]
-    several = [all_gpus] if torch.cuda.device_count() > 1 else []
-    return [["cuda:0"] * 3, ["cuda:0", "cpu", "cuda:0"], ["cpu", "cuda:0", "cpu"], *several]
+    all_gpus = [f"{KIND}:{k % gpu.device_count()}" for k in range(3)]
+    several = [all_gpus] if gpu.device_count() > 1 else []
+    one = str(GPU)
+    return [[one] * 3, [one, "cpu", one], ["cpu", one, "cpu"], *several]
 
 
 def cnn():
@@ -94,13 +107,16 @@ def test_masks_of_the_device_are_equal_when_recomputed_and_from_run_to_run(mode)
 @pytest.mark.parametrize("mode", MODES)
 def test_autocast_of_the_device_reaches_the_workers(mode):
     layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    model = GPipe(layers, [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint=mode)
-    with torch.autocast("cuda", dtype=torch.bfloat16):
+    model = GPipe(layers, [1, 1], devices=[GPU] * 2, chunks=2, checkpoint=mode)
+    with torch.autocast(KIND, dtype=torch.bfloat16):
         y = model(torch.ones(4, 8, device=GPU))
     assert y.dtype == torch.bfloat16
     y.float().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert torch.equal(model[1].bias.grad, torch.full((8,), 4.0, device=GPU))
+
+
+WIDTH = sized(cuda=2**20, simulated=2**14)
 
 
 class Wide(nn.Module):
@@ -111,14 +127,14 @@ class Wide(nn.Module):
 
 
 def peak(mode, pipeline=Pipeline, chunks=4):
-    devices = ["cuda:0"] * 2
+    devices = [GPU] * 2
     model = GPipe(nn.Sequential(Wide(), Wide()), [1, 1], devices=devices, chunks=chunks, checkpoint=mode)
     model._pipeline = pipeline
-    x = torch.ones(chunks, 2**20, device=GPU, requires_grad=True)
+    x = torch.ones(chunks, WIDTH, device=GPU, requires_grad=True)
     before = memory_at_rest()
     model(x).sum().backward()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / (2**20 * 4)  # in activations of a micro-batch
+    gpu.synchronize()
+    return (gpu.max_memory_allocated() - before) / (WIDTH * 4)  # in activations of a micro-batch
 
 
 def test_checkpoints_and_dependencies_hold_the_peak_down():
@@ -134,7 +150,7 @@ def test_checkpoints_and_dependencies_hold_the_peak_down():
 
 
 def test_spans_of_a_gpu_are_the_times_of_its_streams():
-    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=["cuda:0"] * 2, chunks=2, checkpoint="always")
+    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=[GPU] * 2, chunks=2, checkpoint="always")
     model(torch.ones(2, 2, device=GPU))
     with Recorder() as recorder:
         model(torch.ones(2, 2, device=GPU, requires_grad=True)).sum().backward()
@@ -146,10 +162,11 @@ def test_spans_of_a_gpu_are_the_times_of_its_streams():
 
 
 def test_a_copy_overlaps_with_computing():
-    if torch.cuda.device_count() < 2:
+    if gpu.device_count() < 2:
         pytest.skip("needs two GPUs: on one there is nothing to copy")
-    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=["cuda:0", "cuda:1"], chunks=4)
-    x = torch.ones(4, 2**22, device=GPU)
+    model = GPipe(nn.Sequential(Slow(LONG), Slow(LONG)), [1, 1], devices=[f"{KIND}:0", f"{KIND}:1"], chunks=4)
+    x = torch.ones(4, sized(cuda=2**22, simulated=2**16), device=GPU)
+    let_it_cost(peer_link=2e7)  # a micro-batch takes 13 ms
     model(x)
     with Recorder() as recorder, torch.no_grad():
         model(x)
@@ -171,7 +188,7 @@ def test_waiting_for_a_stream(source):
     target = new_stream(GPU)
     waits = CPUStream if source == "cpu" else new_stream(GPU)
     with use_stream(target):
-        torch.cuda._sleep(LONG)
+        sleep(LONG)
         x = torch.ones(100, 100, device=GPU)
     wait_stream(waits, target)
     if source == "cpu":
@@ -186,7 +203,7 @@ def test_memory_that_another_stream_uses_is_not_given_away():
     stream = new_stream(GPU)
     record_stream(x, stream)
     with use_stream(stream):
-        torch.cuda._sleep(LONG)
+        sleep(LONG)
     del x
     assert torch.ones(1, device=GPU).data_ptr() != address
     wait_stream(CPUStream, stream)
@@ -199,7 +216,7 @@ def test_copy_and_wait_between_cpu_and_gpu(pair):
     prev, next = (streams[name] for name in pair.split())
     with use_stream(prev):
         if on_accelerator(prev):
-            torch.cuda._sleep(LONG)
+            sleep(LONG)
         x = torch.ones(100, device=get_device(prev), requires_grad=True)
     (y,) = Copy.apply(prev, next, x)
     (y,) = Wait.apply(prev, next, y)

@@ -13,7 +13,8 @@ from lib.training.launch import RankError, torchrun
 from lib.training.state import load_state
 from support.training import TinyClip, read_steps, surviving
 
-pytestmark = pytest.mark.ranks
+#: The ranks are processes of their own, and NCCL speaks to CUDA only.
+pytestmark = [pytest.mark.ranks, pytest.mark.cuda_only(reason="NCCL")]
 SCRIPT = Path(__file__).parents[2] / "notebooks" / "06_train.py"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs, one for each rank")

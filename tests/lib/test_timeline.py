@@ -37,9 +37,11 @@ def test_two_lanes_that_overlap_for_one_second_of_three():
     span = PIPELINE[0]
     assert (span.duration, span.kind, type(span.start)) == (1.0, "load", float)
     assert Span("a", "x", 1, 3).kind == "compute"
-    assert PIPELINE.lanes == ("worker", "model") and PIPELINE.kinds == ("load", "step")
+    assert PIPELINE.lanes == ("worker", "model")
+    assert PIPELINE.kinds == ("load", "step")
     assert (PIPELINE.start, PIPELINE.end, PIPELINE.makespan) == (0.0, 3.0, 3.0)
-    assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0 and PIPELINE.overlap("load", "step") == 1.0
+    assert PIPELINE.busy("worker") == PIPELINE.active("step") == 2.0
+    assert PIPELINE.overlap("load", "step") == 1.0
     assert PIPELINE.bubble == pytest.approx(2 / 6)
     refuses(KeyError, r"no lane 'modal' in this trace; its lanes are worker, model", PIPELINE.busy, "modal")
 
@@ -53,9 +55,11 @@ def test_the_order_of_lanes_can_be_given_and_new_ones_follow():
 def test_a_trace_is_a_sequence_in_order_of_start_and_equal_to_its_like():
     backwards = Trace(reversed(PIPELINE), lanes=PIPELINE.lanes)
     assert [span.start for span in backwards] == [0, 1, 1, 2]
-    assert PIPELINE[0] in PIPELINE and PIPELINE[-1].label == "step 1"
+    assert PIPELINE[0] in PIPELINE
+    assert PIPELINE[-1].label == "step 1"
     assert PIPELINE[:2] == Trace(PIPELINE.spans[:2], PIPELINE.lanes)
-    assert Trace(list(PIPELINE)) == PIPELINE != PIPELINE.shift(1) and len({PIPELINE, Trace(PIPELINE)}) == 1
+    assert Trace(list(PIPELINE)) == PIPELINE != PIPELINE.shift(1)
+    assert len({PIPELINE, Trace(PIPELINE)}) == 1
     with pytest.raises(AttributeError):
         PIPELINE.spans = ()
 
@@ -66,7 +70,8 @@ def test_moved_merged_and_chosen_spans_keep_their_lanes():
     assert [(s.start, s.end) for s in trace.from_zero()] == [(0, 2)]
     assert trace.shift(2).scale(10).lanes == ("a", "idle")
     both = Trace([Span("a", "x", 5, 6)]).merge(Trace([Span("b", "y", 0, 1)], lanes=("idle",)))
-    assert both.lanes == ("a", "idle", "b") and [span.label for span in both] == ["y", "x"]
+    assert both.lanes == ("a", "idle", "b")
+    assert [span.label for span in both] == ["y", "x"]
     assert {span.lane for span in PIPELINE.only(kind="load")} == {"worker"}
     assert PIPELINE.only(kind="load").lanes == ("worker", "model"), "all lanes stay: the others are idle now"
     assert PIPELINE.only(lane="model").lanes == ("model",)
@@ -83,7 +88,8 @@ def test_the_text_is_aligned_and_in_one_unit():
         "worker 0      1  2.00 ms  20 %",
         "m             1  1.50 ms  40 %",
     ]
-    assert str(Trace()).startswith("0 lanes, 0 s, 0 % idle") and Trace().from_zero() == Trace() == Trace().merge()
+    assert str(Trace()).startswith("0 lanes, 0 s, 0 % idle")
+    assert Trace().from_zero() == Trace() == Trace().merge()
     assert Trace([Span("p 0", "F0", 0, 1)]).to_text("clock").splitlines()[0] == "1 lane, 1 clock, 0 % idle"
 
 
@@ -194,7 +200,8 @@ def test_dataloader_workers_record_into_the_trace_of_the_main_process(start_meth
     trace = recorder.trace(from_zero=False)
     assert sorted(span.label for span in trace.only(kind="load")) == [f"load {i}" for i in range(8)]
     assert len(trace.only(lane="main")) == 4
-    assert len(trace.lanes) == 3 and f"process {os.getpid()}" not in trace.lanes
+    assert len(trace.lanes) == 3
+    assert f"process {os.getpid()}" not in trace.lanes
     assert began <= trace.start <= trace.end <= ended, "all processes read the same clock"
 
     # the same worker processes serve the next epoch, and only that is in the trace after clear()
@@ -258,7 +265,8 @@ def test_a_killed_process_leaves_every_complete_span_readable():
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     numbers = [span.start for span in recorder.trace()]
-    assert numbers == [float(i) for i in range(len(numbers))] and len(numbers) >= 100
+    assert numbers == [float(i) for i in range(len(numbers))]
+    assert len(numbers) >= 100
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
@@ -279,7 +287,8 @@ def test_a_recorder_pickles_as_its_folder_whose_owner_sees_what_the_copy_records
     recorder = Recorder()
     folder = recorder._folder
     _record(pickle.loads(pickle.dumps(recorder)), "copy")
-    assert recorder.trace().lanes == ("copy",) and any(folder.iterdir())
+    assert recorder.trace().lanes == ("copy",)
+    assert any(folder.iterdir())
     del recorder
     gc.collect()
     assert not folder.exists()

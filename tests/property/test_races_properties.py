@@ -5,7 +5,8 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.streams.races import HOST, Operation, Region, find_races
+from lib.runtime.regions import Region
+from lib.streams.races import HOST, Operation, find_races
 from support.n13.runs import orders
 from tests.sizes import size
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.schedules import Action, Schedule, ScheduleError, simulate, validate, waits_for
+from lib.schedules.legal import slotted
 from lib.schedules.makers import MAKERS, Maker
-from lib.schedules.table import slotted
 from tests.lib.refusal import refuses
 from tests.lib.schedules.random_tables import can_run, damaged, graph, inputs, legal_table
 
@@ -23,7 +23,7 @@ def sizes(draw: st.DrawFn) -> tuple[Maker, int, int, int]:
     maker = draw(st.sampled_from([*MAKERS.values()]))
     n = draw(st.integers(1, 4))
     m = draw(st.integers(maker.fewest(n), 10))
-    v = draw(st.integers(1, 3)) if maker.looped else maker.stages_per_rank
+    v = draw(st.integers(1, 3)) if maker.looped else maker.fixed_stages
     return maker, m, n, v
 
 

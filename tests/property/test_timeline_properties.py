@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.timeline import Span, Trace
+from lib.timeline import Span, Trace, Work, play
 
 LANES = ("a", "b", "c")
 KINDS = ("load", "copy", "step")
@@ -55,8 +55,10 @@ def test_the_bubble_is_the_unpainted_share_of_lanes_times_makespan(trace: Trace)
 @given(traces, st.integers(-50, 50), st.sampled_from((0.5, 2.0, 1024.0)))
 def test_moving_and_scaling_change_no_share(trace: Trace, seconds: int, factor: float) -> None:
     moved = trace.shift(seconds).scale(factor)
-    assert moved.bubble == pytest.approx(trace.bubble) and moved.makespan == factor * trace.makespan
-    assert moved.lanes == trace.lanes and trace.shift(seconds).shift(-seconds) == trace
+    assert moved.bubble == pytest.approx(trace.bubble)
+    assert moved.makespan == factor * trace.makespan
+    assert moved.lanes == trace.lanes
+    assert trace.shift(seconds).shift(-seconds) == trace
 
 
 @given(traces, traces)
@@ -80,3 +82,47 @@ def test_a_chrome_file_keeps_every_name_and_every_nanosecond(rows, lanes):
         path = Path(folder) / "trace.json"
         trace.to_chrome(path)
         assert Trace.from_chrome(path) == trace
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> list[Work]:
+    """Draw tasks of whole seconds, each after some of those before it."""
+    made: list[Work] = []
+    for k in range(draw(st.integers(0, 8))):
+        after = draw(st.lists(st.sampled_from([work.label for work in made]), unique=True, max_size=3)) if made else []
+        seconds = draw(st.integers(0, 3))
+        message = draw(st.integers(0, 3))
+        made.append(Work(draw(st.sampled_from(LANES)), f"task {k}", seconds, after, message=message))
+    return made
+
+
+def watched(works: list[Work]) -> dict[str, tuple[int, int]]:
+    """Watch the lanes second by second: whoever is free and has all its inputs begins. Return starts and ends."""
+    lane_of = {work.label: work.lane for work in works}
+    waiting = {lane: [work for work in works if work.lane == lane] for lane in LANES}
+    times: dict[str, tuple[int, int]] = {}
+
+    def has_its_inputs(work: Work, now: int) -> bool:
+        ends = {label: times[label][1] for label in work.after if label in times}
+        travel = {label: 0 if lane_of[label] == work.lane else work.message for label in ends}
+        return len(ends) == len(work.after) and all(end + travel[label] <= now for label, end in ends.items())
+
+    for now in range(sum(int(work.seconds + work.message) for work in works) + 1):
+        going = True
+        while going:  # a task of no seconds lets others begin in the second in which it ends
+            going = False
+            for lane, queue in waiting.items():
+                busy = any(lane_of[label] == lane and end > now for label, (_, end) in times.items())
+                if queue and not busy and has_its_inputs(queue[0], now):
+                    work = queue.pop(0)
+                    times[work.label] = (now, now + int(work.seconds))
+                    going = True
+    return times
+
+
+@given(tasks())
+def test_play_lets_each_task_begin_in_the_second_in_which_a_watchman_sees_it_begin(works):
+    trace = play(works, LANES)
+    assert {span.label: (span.start, span.end) for span in trace} == watched(works)
+    assert {span.label: (span.lane, span.kind) for span in trace} == {w.label: (w.lane, w.kind) for w in works}
+    assert set(trace.lanes) == set(LANES)

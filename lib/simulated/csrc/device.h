@@ -121,7 +121,10 @@ struct DeviceGuardImpl final : c10::impl::DeviceGuardImplInterface {
       return;
     }
     refuse_in_a_fork();
-    of(event)->wait(of(event)->asked());
+    {
+      WithoutPython let_others_run;
+      of(event)->wait(of(event)->asked());
+    }
     int devices = device_count();
     for (int device = 0; device < devices; ++device) {  // an event does not know where it was recorded
       raise_error_of(DeviceIndex(device));
@@ -147,6 +150,22 @@ struct Generator : at::CPUGeneratorImpl {
   explicit Generator(DeviceIndex device) {
     device_ = Device(SIMULATED, device);
     key_set_ = c10::DispatchKeySet(c10::DispatchKey::PrivateUse1);
+  }
+
+  // It counts nothing that could be skipped; pickle asks every generator but the CPU's.
+  uint64_t get_offset() const override {
+    return 0;
+  }
+
+  void set_offset(uint64_t offset) override {
+    TORCH_CHECK(offset == 0, "a generator of a simulated device has no offset but 0, not ", offset);
+  }
+
+ private:
+  Generator* clone_impl() const override {
+    auto* made = new Generator(device_.index());
+    made->set_state(*get_state());
+    return made;
   }
 };
 
@@ -217,6 +236,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return &pinned_allocator();
   }
 
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    resize_storage(storage, bytes);
+  }
+
   Device getDeviceFromPtr(void*) const override {
     return Device(SIMULATED, device_now);
   }
@@ -226,7 +249,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 
   at::Generator getNewGenerator(DeviceIndex device) const override {
-    return at::make_generator<Generator>(device < 0 ? device_now : device);
+    DeviceIndex index = device < 0 ? device_now : device;
+    check_device(index);
+    return at::make_generator<Generator>(index);
   }
 };
 

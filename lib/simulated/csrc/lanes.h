@@ -1,176 +1,28 @@
 // Streams and events: a stream is a lane, a thread that does its tasks in order, on a clock of its own.
 #pragma once
 
-#include <ATen/Parallel.h>
-#include <c10/core/Device.h>
-#include <c10/core/Stream.h>
-#include <c10/util/Exception.h>
+#include "records.h"
 
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/Stream.h>
+
+#include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <thread>
-#include <vector>
 
 namespace simulated {
 
-using c10::Device;
-using c10::DeviceIndex;
 using c10::Stream;
-using Clock = std::chrono::steady_clock;
-using Time = Clock::time_point;
-using Seconds = std::chrono::duration<double>;
-
-constexpr auto SIMULATED = c10::DeviceType::PrivateUse1;
-constexpr int MOST_DEVICES = 64;
-constexpr int STREAMS = 32;  // a device's, beside the default stream, which is number 0; as CUDA's pool they go round
-
-// ---- what `start` was told. Zero costs nothing: then a thing takes the time that the CPU needs for it.
-
-struct Link {
-  double latency = 0;           // seconds
-  double bytes_per_second = 0;  // 0: as fast as the CPU
-
-  Seconds time_of(double bytes) const {
-    return Seconds(latency + (bytes_per_second > 0 ? bytes / bytes_per_second : 0));
-  }
-};
-
-struct Settings {
-  int devices = 0;
-  int64_t memory = 0;  // bytes a device; 0: no limit
-  double kernel_seconds = 0;
-  double flops_per_second = 0;
-  double bytes_per_second = 0;
-  double launch = 0;
-  Link host;
-  Link peer;
-  bool forgets_waits = false;
-  bool forgets_record_stream = false;
-
-  Seconds kernel_time(double flops, double bytes) const {
-    double computing = flops_per_second > 0 ? flops / flops_per_second : 0;
-    double moving = bytes_per_second > 0 ? bytes / bytes_per_second : 0;
-    return Seconds(kernel_seconds + launch + std::max(computing, moving));
-  }
-};
-
-// Everything global lives until the process ends and is never destroyed: lanes outlive the static objects of C++.
-struct Shared {
-  std::mutex mutex;
-  Settings settings;
-};
-
-inline Shared& shared() {
-  static auto* it = new Shared;
-  return *it;
-}
-
-inline Settings settings() {
-  std::lock_guard lock(shared().mutex);
-  return shared().settings;
-}
-
-inline int device_count() {
-  return settings().devices;
-}
-
-// A forked child has the memory of its parent and none of its threads: nothing may wait for a lane there.
-inline std::atomic<bool> forked{false};
-
-// At the end of the process nobody waits for modelled time any more: those who sleep are woken up.
-struct Ending {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool now = false;
-};
-
-inline Ending& ending() {
-  static auto* it = new Ending;
-  return *it;
-}
-
-inline void refuse_in_a_fork() {
-  TORCH_CHECK(
-      !forked,
-      "the simulated device can't be used in a forked process: its streams are threads, which a fork leaves behind. "
-      "Use the start method 'spawn', or keep such tensors out of the workers.");
-}
-
-// ---- what a lane has done, written down while somebody profiles
-
-struct Span {
-  DeviceIndex device;
-  int64_t stream;
-  std::string kind;  // "compute", "copy" or "wait"
-  std::string label;
-  Time start;
-  Time end;
-};
-
-struct Profile {
-  std::mutex mutex;
-  bool on = false;
-  std::vector<Span> spans;
-  int64_t tasks = 0;
-  int64_t overruns = 0;      // tasks for which the CPU took longer than their modelled time
-  Seconds latest{0};         // how far behind its own clock a lane was at worst
-
-  void add(Span span) {
-    std::lock_guard lock(mutex);
-    if (on) {
-      spans.push_back(std::move(span));
-    }
-  }
-};
-
-inline Profile& profile() {
-  static auto* it = new Profile;
-  return *it;
-}
-
-// ---- errors: a kernel fails long after its call has returned; the next synchronisation says so
-
-struct Errors {
-  std::mutex mutex;
-  std::array<std::string, MOST_DEVICES> first;
-};
-
-inline Errors& errors() {
-  static auto* it = new Errors;
-  return *it;
-}
-
-inline void remember_error(DeviceIndex device, const std::string& text) {
-  std::lock_guard lock(errors().mutex);
-  auto& first = errors().first[device];
-  if (first.empty()) {  // what fails after it fails because of it
-    first = text;
-  }
-}
-
-inline void raise_error_of(DeviceIndex device) {
-  std::string text;
-  {
-    std::lock_guard lock(errors().mutex);
-    text.swap(errors().first[device]);
-  }
-  TORCH_CHECK(text.empty(), text);
-}
 
 // ---- events
 
@@ -247,6 +99,32 @@ struct Engine {
   Time free;
 };
 
+// Who waits gives Python's lock away, if it has it: another thread goes on, and so does a lane whose kernel is written in
+// Python. The functions are looked for where they are: this library is not linked against Python.
+class WithoutPython {
+ public:
+  WithoutPython() {
+    static auto* holds = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+    static auto* give_away = reinterpret_cast<void* (*)()>(dlsym(RTLD_DEFAULT, "PyEval_SaveThread"));
+    if (holds != nullptr && give_away != nullptr && holds() == 1) {
+      thread_ = give_away();
+    }
+  }
+
+  ~WithoutPython() {
+    static auto* take = reinterpret_cast<void (*)(void*)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
+    if (thread_ != nullptr) {
+      take(thread_);
+    }
+  }
+
+  WithoutPython(const WithoutPython&) = delete;
+  WithoutPython& operator=(const WithoutPython&) = delete;
+
+ private:
+  void* thread_ = nullptr;
+};
+
 // ---- lanes
 
 class Lane {
@@ -309,6 +187,7 @@ class Lane {
   // Let the caller wait until all that is in the lane now is done; raises what has failed on its device.
   void synchronize() {
     refuse_in_a_fork();
+    WithoutPython let_others_run;
     {
       std::unique_lock lock(mutex_);
       uint64_t last = put_;
@@ -366,6 +245,7 @@ class Lane {
     prctl(PR_SET_TIMERSLACK, 1);  // wake up within microseconds, not within 50 of them
 #endif
     at::set_num_threads(1);
+    c10::InferenceMode without_autograd;  // so that it may write to what was made in one, too
     std::unique_lock lock(mutex_);
     started_ = true;
     changed_.notify_all();
@@ -440,6 +320,7 @@ inline void check_device(DeviceIndex device) {
 
 inline Lane& lane(DeviceIndex device, int64_t stream) {
   refuse_in_a_fork();
+  TORCH_CHECK(stream >= 0 && stream <= STREAMS, "simgpu:", int(device), " has no stream ", stream, ", but 0 to ", STREAMS);
   std::lock_guard lock(lanes().mutex);
   auto& found = lanes().all[device][stream];
   if (!found) {

@@ -5,6 +5,10 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Storage.h>
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -22,7 +26,9 @@ struct Block {
   size_t size;
   DeviceIndex device;
   int64_t stream;
-  std::set<int64_t> users;  // other streams that record_stream has named
+  uint64_t number;                                  // in the order in which they were made
+  bool stale;                                       // it was given away again, and nobody has touched it since
+  std::set<std::pair<DeviceIndex, int64_t>> users;  // other streams that record_stream has named, of any device
 };
 
 // A freed block goes back to the pool of its stream at once: what is allocated there next is used behind what is in
@@ -56,10 +62,27 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       return;
     }
     std::lock_guard lock(mutex_);
-    bool its_own = block->device == stream.device_index() && block->stream == stream.id();
-    if (!its_own) {
-      block->users.insert(stream.id());
+    std::pair user(stream.device_index(), stream.id());
+    if (user != std::pair(block->device, block->stream)) {
+      block->users.insert(user);
     }
+  }
+
+  // Say that a lane is about to use the memory. Who is the first to do so after it was given away again, finds NaN in it.
+  // Not before: what was freed may still be read by a stream that this lane waits for.
+  void touch(const c10::DataPtr& data, Lane& lane) {
+    auto* block = static_cast<Block*>(data.get_context());
+    if (block == nullptr) {
+      return;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (!block->stale) {
+        return;
+      }
+      block->stale = false;
+    }
+    lane.put("empty", [memory = block->data, size = block->size](Lane&) { std::memset(memory, LOUD, size); });
   }
 
   void emptyCache(c10::MempoolId_t = {0, 0}) override {
@@ -80,6 +103,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override {
     check_device(device);
+    refuse_in_a_fork();
     std::lock_guard lock(mutex_);
     collect();
     return stats_[device];
@@ -87,6 +111,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   void resetAccumulatedStats(DeviceIndex device) override {
     check_device(device);
+    refuse_in_a_fork();
     std::lock_guard lock(mutex_);
     for (auto* stat : stats_of(device)) {
       stat->reset_accumulated();
@@ -95,6 +120,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
   void resetPeakStats(DeviceIndex device) override {
     check_device(device);
+    refuse_in_a_fork();
     std::lock_guard lock(mutex_);
     collect();
     for (auto* stat : stats_of(device)) {
@@ -102,15 +128,12 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     }
   }
 
-  // Free and total bytes, as torch.cuda.mem_get_info. Without a limit there is what the host has; nobody counts that.
+  // Free and total bytes, as torch.cuda.mem_get_info.
   std::pair<size_t, size_t> getMemoryInfo(DeviceIndex device) override {
     check_device(device);
-    auto limit = size_t(settings().memory);
-    if (limit == 0) {
-      limit = size_t(1) << 40;
-    }
+    refuse_in_a_fork();
     std::lock_guard lock(mutex_);
-    return {limit - reserved(device), limit};
+    return {capacity() - reserved(device), capacity()};
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
@@ -123,6 +146,13 @@ class DeviceAllocator final : public c10::DeviceAllocator {
 
  private:
   static void give_back(void* context);
+
+  // Without a limit each device has what the host has. Without that one the host would look for it until it dies.
+  static size_t capacity() {
+    static const size_t of_the_host = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE));
+    auto limit = size_t(settings().memory);
+    return limit > 0 ? limit : of_the_host;
+  }
 
   size_t reserved(DeviceIndex device) {
     return size_t(stats_[device].reserved_bytes[0].current);
@@ -139,14 +169,15 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     if (free.empty()) {
       return nullptr;
     }
-    Block* block = free.back();
-    free.pop_back();
+    // Of several the one that was made first, as CUDA takes the one with the lowest address.
+    Block* block = free.begin()->second;
+    free.erase(free.begin());
+    block->stale = true;
     return block;
   }
 
   bool fits(size_t size) {
-    auto limit = size_t(settings().memory);
-    return limit == 0 || reserved(device_now) + size <= limit;
+    return reserved(device_now) + size <= capacity();
   }
 
   // Take new memory. If the device is full, the cache is given back first, which means to wait for the device.
@@ -168,11 +199,11 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     std::memset(data, LOUD, size);
     stats_[device_now].reserved_bytes[0].increase(size);
     stats_[device_now].segment[0].increase(1);
-    return new Block{data, size, device_now, stream_now[device_now], {}};
+    return new Block{data, size, device_now, stream_now[device_now], made_++, false, {}};
   }
 
   [[noreturn]] void refuse(size_t asked) {
-    auto limit = size_t(settings().memory);
+    size_t limit = capacity();
     auto allocated = size_t(stats_[device_now].allocated_bytes[0].current);
     size_t held = reserved(device_now);
     TORCH_CHECK_WITH(
@@ -208,21 +239,18 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       return;
     }
     std::vector<EventPointer> events;
-    for (int64_t stream : block->users) {
-      events.push_back(lane(block->device, stream).record());
+    for (auto& [device, stream] : block->users) {
+      events.push_back(lane(device, stream).record());
     }
     block->users.clear();
     waiting_.emplace_back(block, std::move(events));
   }
 
-  // Put a block into its pool. Its own stream writes NaN into it first: another one that still reads it shows.
+  // Put a block into its pool.
   void release(Block* block) {
     stats_[block->device].active_bytes[0].decrease(block->size);
     stats_[block->device].active[0].decrease(1);
-    void* data = block->data;
-    size_t size = block->size;
-    lane(block->device, block->stream).put("free", [data, size](Lane&) { std::memset(data, LOUD, size); });
-    pool_[{block->device, block->stream, block->size}].push_back(block);
+    pool_[{block->device, block->stream, block->size}].emplace(block->number, block);
   }
 
   // Release the blocks whose users are done.
@@ -243,7 +271,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
       if (std::get<0>(key) != device) {
         continue;
       }
-      for (Block* block : blocks) {
+      for (auto& [number, block] : blocks) {
         stats_[device].reserved_bytes[0].decrease(block->size);
         stats_[device].segment[0].decrease(1);
         // Behind what its stream still has to write there.
@@ -256,7 +284,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
   }
 
   std::mutex mutex_;
-  std::map<std::tuple<DeviceIndex, int64_t, size_t>, std::vector<Block*>> pool_;
+  uint64_t made_ = 0;
+  std::map<std::tuple<DeviceIndex, int64_t, size_t>, std::map<uint64_t, Block*>> pool_;
   std::vector<std::pair<Block*, std::vector<EventPointer>>> waiting_;
   std::array<c10::CachingDeviceAllocator::DeviceStats, MOST_DEVICES> stats_;
 };
@@ -272,6 +301,22 @@ inline void DeviceAllocator::give_back(void* context) {
   }
 }
 
+// Let a storage have so many bytes. What it holds is copied in the order of the current stream, as whatever is computed.
+inline void resize_storage(const c10::Storage& storage, size_t bytes) {
+  c10::DeviceGuard guard(storage.device());
+  c10::DataPtr data = device_allocator().allocate(bytes);
+  size_t kept = std::min(bytes, storage.nbytes());
+  if (kept > 0) {
+    Lane& lane = current_lane(storage.device().index());
+    device_allocator().touch(storage.data_ptr(), lane);
+    device_allocator().touch(data, lane);
+    lane.put("resize", [to = data.get(), from = storage.data(), kept](Lane&) { std::memcpy(to, from, kept); });
+  }
+  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(std::move(data));
+  impl->set_nbytes(bytes);
+}
+
 // Pinned memory of the host. A copy that is under way holds the storage itself, so nothing has to be recorded.
 class PinnedAllocator final : public at::HostAllocator {
  public:
@@ -279,6 +324,7 @@ class PinnedAllocator final : public at::HostAllocator {
     if (bytes == 0) {
       return {nullptr, nullptr, &give_back, at::kCPU};
     }
+    refuse_in_a_fork();
     constexpr size_t LINE = 64;
     auto* data = static_cast<char*>(std::aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE));
     TORCH_CHECK(data != nullptr, "the host has no ", bytes, " bytes for pinned memory");
@@ -288,6 +334,9 @@ class PinnedAllocator final : public at::HostAllocator {
   }
 
   bool holds(const void* address) {
+    if (forked) {
+      return false;
+    }
     std::lock_guard lock(mutex_);
     auto next = known_.upper_bound(static_cast<const char*>(address));
     if (next == known_.begin()) {

@@ -2,7 +2,7 @@
 // the lane of the current stream. What returns data to the host, or has a shape that depends on data, waits for the lane.
 #pragma once
 
-#include "shapes.h"
+#include "checks.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorOperators.h>
@@ -12,25 +12,40 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 
 namespace simulated {
 
+// Whether a tensor's numbers are to be read conjugated or negated is a bit beside them, which a view must take along.
+inline Tensor with_bits_of(Tensor y, const Tensor& x) {
+  y._set_conj(x.is_conj());
+  y._set_neg(x.is_neg());
+  return as_wrapped(y, x);
+}
+
 // The same memory as a tensor of the CPU. It holds no storage: as on a GPU, a kernel has an address and nothing else.
-inline Tensor host_view(const Tensor& x) {
+inline Tensor host_view_for(const Tensor& x, Lane& user) {
   if (!on_device(x)) {
     return x;
   }
+  device_allocator().touch(x.storage().data_ptr(), user);
   void* data = x.numel() > 0 ? x.data_ptr() : nullptr;
-  return as_wrapped(at::from_blob(data, x.sizes(), x.strides(), x.options().device(at::kCPU)), x);
+  return with_bits_of(at::from_blob(data, x.sizes(), x.strides(), x.options().device(at::kCPU)), x);
+}
+
+inline Tensor host_view(const Tensor& x) {
+  return on_device(x) ? host_view_for(x, current_lane(x.device().index())) : x;
 }
 
 // A tensor of the host that a lane may read or write later: it holds the storage, without the Python object, which
 // could only be let go of under the interpreter's lock.
 inline Tensor held(const Tensor& x) {
   c10::Storage storage = x.storage();
-  return at::from_blob(
-      x.data_ptr(), x.sizes(), x.strides(), [storage](void*) {}, x.options());
+  auto let_go = [storage](void*) {};
+  return with_bits_of(at::from_blob(x.data_ptr(), x.sizes(), x.strides(), let_go, x.options()), x);
 }
 
 // ---- what a kernel costs
@@ -81,14 +96,17 @@ struct Size {
 // ---- memory and views: done at once, there is nothing to compute
 
 inline Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                    std::optional<Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+                    std::optional<Device> device, std::optional<bool> pinned,
+                    std::optional<at::MemoryFormat> format) {
+  TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   c10::DeviceGuard guard(c10::device_or_default(device));
   c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_generic(size, &device_allocator(), keys, c10::dtype_or_default(dtype), format);
 }
 
 inline Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
-                            std::optional<at::Layout>, std::optional<Device> device, std::optional<bool>) {
+                            std::optional<at::Layout>, std::optional<Device> device, std::optional<bool> pinned) {
+  TORCH_CHECK(!pinned.value_or(false), "Only dense CPU tensors can be pinned");
   c10::DeviceGuard guard(c10::device_or_default(device));
   c10::DispatchKeySet keys(c10::DispatchKey::PrivateUse1);
   return at::detail::empty_strided_generic(size, stride, &device_allocator(), keys, c10::dtype_or_default(dtype));
@@ -100,8 +118,13 @@ inline Tensor as_strided(const Tensor& x, c10::SymIntArrayRef size, c10::SymIntA
 }
 
 inline const Tensor& resize_(const Tensor& x, c10::SymIntArrayRef size, std::optional<at::MemoryFormat> format) {
-  current_lane(x.device().index()).synchronize();  // a larger storage is copied, here and now
-  return at::native::resize_(x, C10_AS_INTARRAYREF_SLOW(size), format);
+  auto sizes = C10_AS_INTARRAYREF_SLOW(size);
+  size_t offset = size_t(x.storage_offset());
+  size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, x.dtype().itemsize(), offset);
+  if (bytes > x.storage().nbytes()) {
+    resize_storage(x.storage(), bytes);
+  }
+  return at::native::resize_(x, sizes, format);  // the storage is large enough: it is left alone
 }
 
 inline Tensor view(const Tensor& x, c10::SymIntArrayRef size) {
@@ -122,6 +145,13 @@ inline Tensor& set_to_storage(Tensor& x, at::Storage storage) {
 
 inline Tensor& set_to_part(Tensor& x, at::Storage storage, int64_t offset, c10::IntArrayRef size,
                            c10::IntArrayRef stride) {
+  size_t item = x.dtype().itemsize();
+  bool contiguous = stride.size() != size.size();  // no strides were given
+  size_t bytes = contiguous ? at::detail::computeStorageNbytesContiguous(size, item, size_t(offset))
+                            : at::detail::computeStorageNbytes(size, stride, item, size_t(offset));
+  if (bytes > storage.nbytes()) {
+    resize_storage(storage, bytes);
+  }
   return at::cpu::set_(x, storage, offset, size, stride);
 }
 
@@ -144,13 +174,15 @@ inline void copy_to_peer(const Tensor& from, const Tensor& to) {
   Seconds modelled = settings().peer.time_of(double(to.nbytes()));
   Engine* way = &engine(from.device().index(), TO_PEER);
   here.follow(there.record());
-  here.put("copy", [source = host_view(from), target = host_view(to), modelled, way](Lane& lane) {
+  here.put("copy", [source = host_view_for(from, here), target = host_view_for(to, here), modelled, way](Lane& lane) {
     lane.spend("copy", "copy to a peer", modelled, [&] { target.copy_(source); }, way);
   });
   there.follow(here.record());
 }
 
 inline void copy_on_device(const Tensor& from, const Tensor& to) {
+  at::assert_no_internal_overlap(to);
+  at::assert_no_partial_overlap(to, from);
   double bytes = double(from.nbytes()) + double(to.nbytes());
   Seconds modelled = settings().kernel_time(double(to.numel()), bytes);
   auto work = [source = host_view(from), target = host_view(to), modelled](Lane& lane) {
@@ -182,7 +214,8 @@ inline void copy_across(const Tensor& from, const Tensor& to, bool non_blocking)
   }
 }
 
-inline Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
+inline Tensor copy_from(const Tensor& source, const Tensor& to, bool non_blocking) {
+  Tensor from = source.expand(to.sizes());  // which refuses what does not fit, at once
   if (to.numel() == 0) {
     return to;
   }
@@ -221,7 +254,8 @@ class Call {
 
   // Run it; returns its results. The results' memory is that of `device`, where a guard must stand.
   Stack run() {
-    if (returns_only_new_tensors()) {
+    check_arguments(operation_, arguments_, device_);
+    if (returns_only_new_tensors() && !has_other_shapes_on_the_cpu()) {
       shapes_ = shape_cache().of(operation_, arguments_);
     }
     if (!shapes_) {
@@ -256,6 +290,9 @@ class Call {
         }
         return x;
       });
+      if (value.isDevice() && value.toDevice().type() == SIMULATED) {
+        device_ = value.toDevice();
+      }
     }
     if (device_.index() < 0) {
       device_ = Device(SIMULATED, device_now);
@@ -282,6 +319,11 @@ class Call {
     return true;
   }
 
+  // The meta device answers for CUDA's kernels. The CPU's give these back other tables, which their backward wants.
+  bool has_other_shapes_on_the_cpu() const {
+    return name_ == "aten::_embedding_bag" || name_ == "aten::_embedding_bag_forward_only";
+  }
+
   // An out= argument of another size gets the right one, as everywhere in torch.
   void resize_outputs() {
     for (size_t k = 0; k < arguments_.size(); ++k) {
@@ -299,6 +341,11 @@ class Call {
   Stack run_now() {
     current_lane(device()).synchronize();
     Stack stack = arguments_;
+    for (size_t k = 0; k < stack.size(); ++k) {
+      if (takes_generator(schema().arguments()[k])) {
+        stack[k] = generator_for_a_kernel(stack[k]);
+      }
+    }
     at::native::cpu_fallback(operation_, &stack);
     return stack;
   }
@@ -332,7 +379,11 @@ class Call {
 
   static void write(const IValue& target, const IValue& result) {
     if (target.isTensor() && target.toTensor().defined()) {
-      target.toTensor().copy_(result.toTensor());
+      // Some of the CPU's kernels leave out what nobody will read (batch norm in eval mode: the batch's statistics).
+      bool left_out = result.toTensor().numel() == 0;
+      if (!left_out) {
+        target.toTensor().copy_(result.toTensor());
+      }
     } else if (target.isTensorList()) {
       std::vector<Tensor> targets = target.toTensorVector();
       std::vector<Tensor> results = result.toTensorVector();
@@ -382,15 +433,19 @@ class Call {
         outputs_.emplace_back(target, result);
         inputs.push_back(result);
       } else if (takes_generator(argument)) {
-        inputs.push_back(drawn_from(value.isGenerator() ? value.toGenerator() : default_generator(device())));
+        inputs.push_back(generator_for_a_kernel(value));
       } else {
-        inputs.push_back(each_tensor(value, [](const Tensor& x) {
+        inputs.push_back(on(at::kCPU, each_tensor(value, [](const Tensor& x) {
           bool of_the_host = x.defined() && !on_device(x);
           return of_the_host ? as_wrapped(x.clone(), x) : host_view(x);  // the caller may change its own at once
-        }));
+        })));
       }
     }
     return inputs;
+  }
+
+  at::Generator generator_for_a_kernel(const IValue& given) const {
+    return drawn_from(given.isGenerator() ? given.toGenerator() : default_generator(device()));
   }
 
   static bool takes_generator(const c10::Argument& argument) {

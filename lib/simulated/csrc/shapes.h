@@ -49,6 +49,11 @@ IValue each_tensor(const IValue& value, Change change) {
   return value;
 }
 
+// An operator that makes a tensor of nothing names the device: another one must stand there where it is asked elsewhere.
+inline IValue on(c10::DeviceType type, const IValue& value) {
+  return value.isDevice() && value.toDevice().type() == SIMULATED ? IValue(Device(type)) : value;
+}
+
 // The arguments and the results of a call, without data. An out= argument has the right size afterwards.
 struct Shapes {
   Stack arguments;
@@ -98,7 +103,7 @@ class ShapeCache {
   static std::shared_ptr<const Shapes> infer(const c10::OperatorHandle& operation, const Stack& arguments) {
     auto shapes = std::make_shared<Shapes>();
     for (const IValue& value : arguments) {
-      shapes->arguments.push_back(value.isGenerator() ? IValue() : each_tensor(value, without_data));
+      shapes->arguments.push_back(value.isGenerator() ? IValue() : on(at::kMeta, each_tensor(value, without_data)));
     }
     shapes->results = shapes->arguments;
     try {

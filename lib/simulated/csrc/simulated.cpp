@@ -1,11 +1,16 @@
 // A simulated accelerator for torch: registration, and what its Python side calls.
 //
-//   lanes.h      streams are threads, each on a clock of its own; events; errors; spans
+//   settings.h   what `start` was told; a fork, the end of the process
+//   records.h    what lanes write down: spans, errors
+//   lanes.h      streams are threads, each on a clock of its own; events
 //   memory.h     the caching allocator, pinned memory
 //   device.h     what torch asks of a device; generators
+//   checks.h     what a call's arguments must be
 //   shapes.h     what results look like, before they are computed
+//   recurrent.h  the cells of LSTM and GRU
 //   operators.h  views, copies, and the fallback that serves all other operators
 #include "operators.h"
+#include "recurrent.h"
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -37,6 +42,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("resize_", simulated::resize_);
   library.impl("view", simulated::view);
   library.impl("_reshape_alias", simulated::reshape_alias);
+  library.impl("unfold", at::native::unfold);
+  library.impl("view_as_real", at::native::view_as_real);
+  library.impl("view_as_complex", at::native::view_as_complex);
   library.impl("set_.source_Tensor", simulated::set_to_tensor);
   library.impl("set_.source_Storage", simulated::set_to_storage);
   library.impl("set_.source_Storage_storage_offset", simulated::set_to_part);
@@ -47,6 +55,28 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   for (const char* name : {"convolution_overrideable", "convolution_backward_overrideable"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, library) {
+  library.impl("_thnn_fused_lstm_cell", recurrent::lstm_cell);
+  library.impl("_thnn_fused_lstm_cell_backward_impl", recurrent::lstm_cell_backward);
+  library.impl("_thnn_fused_gru_cell", recurrent::gru_cell);
+  library.impl("_thnn_fused_gru_cell_backward", recurrent::gru_cell_backward);
+}
+
+// torch knows the shapes of LSTM's alone.
+TORCH_LIBRARY_IMPL(aten, Meta, library) {
+  library.impl("_thnn_fused_gru_cell", recurrent::gru_cell);
+  library.impl("_thnn_fused_gru_cell_backward", recurrent::gru_cell_backward);
+}
+
+// A copy reads conjugated and negated numbers as they are meant. Elsewhere torch makes a copy of them first: without end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {

@@ -95,6 +95,15 @@ def test_a_loader_that_keeps_up_alone_but_not_beside_the_step_does_not_ask_for_w
     assert "more workers don't help; 1.50 times as fast at most" in str(found)
 
 
+@pytest.mark.parametrize(
+    "loader, both, limits", [(17.2, 89.4, "sharing"), (40.0, 60.0, "loader"), (40.0, 65.0, "sharing")]
+)
+def test_of_a_slow_loader_and_a_disturbance_the_one_with_the_larger_part_limits(loader, both, limits):
+    found = Headspace(step=16.0, loader=loader, both=both, workers=2, ranks=1, cores=8)
+    assert found.limits == limits
+    assert ("disturbed" in str(found)) == (limits == "sharing")
+
+
 @pytest.mark.parametrize("ranks, cores, fit, within_reach", [
     (1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9),
 ])  # fmt: skip

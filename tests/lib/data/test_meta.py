@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib.data import meta_index
+from lib.data import meta, meta_index
 from lib.data.meta import MetaFile
 from tests.lib.data.meta_files import all_rows, index_of, row
 from tests.lib.refusal import refuses
@@ -179,3 +179,11 @@ def test_a_pickled_meta_file_opens_the_same_file_again_and_no_other(thousand, mo
         os.replace(thousand.with_name("new"), thousand)  # an open one stays what it was
         assert meta.rows([0]) == ["other"]
     assert all_rows(thousand) == ["something else"]
+
+
+def test_rows_that_are_far_larger_than_the_average_fit_however_often_they_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(meta, "CHUNK", 4)
+    (tmp_path / "meta.txt").write_text("a\n" * 2000 + "b" * 30_000 + "\n")
+    with MetaFile(tmp_path / "meta.txt") as file:
+        ids = [0, 1, 2, 3, *[2000] * 9, 4]
+        assert file.rows(ids) == ["a"] * 4 + ["b" * 30_000] * 9 + ["a"]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,17 @@ def test_the_index_is_written_once_and_small(thousand):
     MetaFile(thousand).close()
     assert index_of(thousand).stat().st_mtime_ns == written.st_mtime_ns
     assert sorted(os.listdir(thousand.parent)) == ["captions.txt", "captions.txt.idx"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows knows no such modes")
+def test_whoever_may_read_the_texts_folder_may_read_the_index_and_only_its_owner_may_write_it(thousand):
+    """Whatever the mask of the process that built it: ranks of another user read the same index."""
+    mask = os.umask(0o077)
+    try:
+        MetaFile(thousand).close()
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(index_of(thousand).stat().st_mode) == 0o644
 
 
 def test_an_index_of_another_format_or_text_though_of_the_same_size_and_date_is_rebuilt(thousand):

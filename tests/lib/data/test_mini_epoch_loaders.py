@@ -9,7 +9,8 @@ import weakref
 import pytest
 
 from lib.data.meta import MetaFile
-from lib.data.rank_dataset import RankDataset, _Ahead, mini_epoch_loaders
+from lib.data.mini_epochs import _Ahead, mini_epoch_loaders
+from lib.data.rank_dataset import RankDataset
 from tests.lib.data.rank_rows import batches, dealt, note_what_runs_already, nothing_left_behind, number
 from tests.lib.forks import needs_fork
 from tests.lib.refusal import refuses
@@ -32,6 +33,15 @@ def test_loaders_deal_every_row_of_every_epoch(meta, prefetch, workers):
             assert batches(loader) == seen[-1], "a loader may be iterated twice"
         assert seen == dealt(meta, 2, epoch, mini_epochs=2)[0]
     assert nothing_left_behind()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 499, 500, 501])
+def test_a_batch_may_have_one_row_or_more_rows_than_there_are(meta, batch_size):
+    dataset = RankDataset(meta, 2, 0, transform=number)
+    seen = [batch.tolist() for loader in mini_epoch_loaders(dataset, 0, batch_size=batch_size) for batch in loader]
+    assert [row for batch in seen for row in batch] == dealt(meta, 2)[0][0]
+    assert len(seen) == -(-500 // batch_size)
+    assert {len(batch) for batch in seen[:-1]} <= {batch_size}
 
 
 @pytest.mark.parametrize("prefetch", [False, True])

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from lib.data.meta import MetaFile
-from lib.data.rank_dataset import NaiveDataset, RankDataset, mini_epoch_loaders
+from lib.data.mini_epochs import mini_epoch_loaders
+from lib.data.rank_dataset import NaiveDataset, RankDataset
 from tests.lib.data.rank_rows import N, batches, dealt, note_what_runs_already, number
 from tests.lib.forks import in_fork, needs_fork
 from tests.lib.refusal import refuses

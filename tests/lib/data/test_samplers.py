@@ -81,6 +81,29 @@ def test_the_pass_after_the_rest_is_a_whole_epoch_again():
     assert states[0] == states[1] == states[2]
 
 
+@pytest.mark.parametrize("pad", [True, False])
+@pytest.mark.parametrize("order", ["torch", "feistel"])
+def test_len_is_always_what_the_next_pass_yields_before_and_after_the_rest(order, pad):
+    state = DistributedSampler(range(100), 2, 0, order=order, pad=pad).state_dict(consumed=60)
+    for sampler in rest(100, 4, state, order=order, pad=pad):
+        for rows in (10, 25, 25):
+            assert len(sampler) == rows
+            assert sampler.total_size == 4 * rows
+            assert len(list(sampler)) == rows
+
+
+def test_who_goes_on_at_60_has_not_used_4():
+    state = DistributedSampler(range(100), 2, 0).state_dict(consumed=60)
+    sampler = rest(100, 4, state)[0]
+    refuses(ValueError, "consumed is 4, but 60 samples of this epoch were used", sampler.state_dict, 4)
+    assert sampler.state_dict(60) == state
+    list(sampler)
+    refuses(ValueError, "consumed is 101, but all ranks together use only 100", sampler.state_dict, 101)
+    assert sampler.state_dict(100)["consumed"] == 100
+    list(sampler)  # a whole pass: nothing of it was used before a restart
+    assert sampler.state_dict(4)["consumed"] == 4
+
+
 @pytest.mark.parametrize("other, says", [
     (dict(size=11), "size=10"), (dict(seed=1), "seed=0"), (dict(shuffle=False), "shuffle=True"),
     (dict(order="feistel"), "order='torch'"),
@@ -184,3 +207,14 @@ def test_random_with_a_seed_equals_torch_with_that_generator_pass_after_pass():
     assert [list(ours) for _ in range(3)] == [list(theirs) for _ in range(3)]
     list(DistributedSampler(range(50), 2, 0))
     assert torch.equal(before, torch.random.get_rng_state()), "the global generator is left alone"
+
+
+@pytest.mark.parametrize("bound", [2**62])
+def test_epochs_and_seeds_reach_as_far_as_torch_takes_their_sum_and_no_further(bound):
+    sampler = DistributedSampler(range(10), 2, 0, seed=bound - 1)
+    sampler.set_epoch(bound - 1)
+    assert len(list(sampler)) == 5
+    refuses(ValueError, "epoch", sampler.set_epoch, bound)
+    refuses(ValueError, "seed", DistributedSampler, range(10), 2, 0, seed=bound)
+    state = {**sampler.state_dict(0), "epoch": bound}
+    refuses(ValueError, "epoch", sampler.load_state_dict, state)

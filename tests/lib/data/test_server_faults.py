@@ -222,13 +222,56 @@ def test_a_restart_on_the_same_port_goes_unnoticed_also_from_memory(files, known
             assert [dataset[2] for dataset in datasets] == ["these 2"] * 3
 
 
+@pytest.mark.parametrize(
+    "first, then",
+    [
+        ([0, 1, 2], [7, 8, 9]),
+        ([0, 1, 2], [0, 2, 1]),
+        ([0, 0, 1], [0, 1, 1]),
+        (range(100), range(99, -1, -1)),
+        (range(100), [0] * 100),
+        ([5], [6]),
+    ],
+)
+def test_a_server_of_another_selection_of_the_same_file_is_an_error_until_the_right_one_is_back(files, first, then):
+    these, other = files
+    with MetaServer(these.packed(first)) as serving:
+        dataset = ServerDataset(HOST, serving.port)
+        row = dataset[0]
+    for rows in (these.packed(then), other.packed(first)):
+        with MetaServer(rows, port=serving.port):
+            refuses(RuntimeError, f"other rows, {len(first)} of them", dataset.__getitem__, 0)
+            refuses(RuntimeError, f"other rows, {len(first)} of them", dataset.__getitems__, [0])
+    again = pickle.loads(pickle.dumps(these.packed(first)))
+    for rows in (these.packed(list(first)), again):
+        with MetaServer(rows, port=serving.port):
+            assert dataset[0] == row
+
+
+def test_rows_without_a_stamp_may_be_others_after_a_restart_and_those_with_one_are_known_by_it():
+    with MetaServer(numbered()) as serving:
+        dataset = ServerDataset(HOST, serving.port)
+        assert dataset[0] == "row 0"
+        dataset.close()
+        assert dataset[1] == "row 1", "another connection to the same server"
+    with MetaServer(numbered(), port=serving.port):
+        refuses(RuntimeError, "other rows, 100 of them", dataset.__getitem__, 0)
+    rows = numbered()
+    rows.stamp = "numbers"
+    with MetaServer(rows) as serving:
+        dataset = ServerDataset(HOST, serving.port)
+        assert dataset[0] == "row 0"
+    with MetaServer(rows, port=serving.port):
+        assert dataset[0] == "row 0"
+
+
 def test_a_server_of_another_file_on_the_same_port_is_an_error_until_the_right_one_is_back(files, known):
     these, other = files
     port, datasets = known
     with MetaServer(other, port=port) as serving:
         for dataset in datasets:
             for access in (lambda rows: rows[3], lambda rows: rows.__getitems__([3])):
-                with pytest.raises(RuntimeError, match=r"another file, of 100 rows \(it had 100\)") as error:
+                with pytest.raises(RuntimeError, match=r"other rows, 100 of them \(it had 100\)") as error:
                     access(dataset)
                 until(lambda: not serving._listener.connections)  # though the error is still there
                 del error
@@ -236,7 +279,7 @@ def test_a_server_of_another_file_on_the_same_port_is_an_error_until_the_right_o
     with MetaServer(these, port=port):
         assert datasets[0][4] == "these 4"
     with MetaServer(numbered(3), port=port):
-        refuses(RuntimeError, r"of 3 rows \(it had 100\)", datasets[0].__getitem__, 2)
+        refuses(RuntimeError, r"3 of them \(it had 100\)", datasets[0].__getitem__, 2)
     refuses(ConnectionError, "", ServerDataset(HOST, port, retries=0).__len__)
 
 

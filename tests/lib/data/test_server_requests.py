@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import select
 import socket
 import time
 import tracemalloc
@@ -11,7 +12,7 @@ from threading import Event
 
 import pytest
 
-from lib.data import MetaFile, MetaServer, ServerDataset, meta_answers, meta_server
+from lib.data import MetaFile, MetaServer, ServerDataset, meta_answers, meta_bodies, meta_server
 from tests.lib.data.serving import (
     HOST,
     LENGTH,
@@ -50,6 +51,7 @@ WRONG = {
     (405, "/len is asked with GET, not POST"): [post(b"[1]", path=b"/len")],
     (405, "/rows is asked with POST, not GET"): [get(b"/rows")],
     (400, "the body is no JSON"): [post(body) for body in NOT_JSON],
+    (400, "no JSON list of integers"): [post(b"[" + b"[]," * 100_000 + b"[]]"), post(b"{" + b" " * 20_000 + b"}")],
     (400, "a JSON list of integers"): [post(body) for body in NO_LIST_OF_INTEGERS],
     (413, "may ask for 65536 rows, not 65537"): [post(b"[" + b"0," * 65_536 + b"0]")],
 }
@@ -141,6 +143,49 @@ def test_a_client_that_trickles_holds_a_thread_no_longer_than_one_that_is_silent
                 assert statuses(raw.recv(65_536)) == [408]
                 break
     assert bytes_sent < 400, "for 8 s"
+
+
+def test_half_bodies_take_no_more_memory_than_their_limit_and_who_sends_whole_ones_is_served(monkeypatch):
+    size = 40_000
+    most = []
+
+    def room(memory, *arguments):
+        most.append(memory.held)
+        return real(memory, *arguments)
+
+    real = meta_bodies.BodyMemory.room
+    monkeypatch.setattr(meta_bodies.BodyMemory, "room", room)
+    monkeypatch.setattr(meta_bodies, "MAX_BODIES", 3 * size)
+    monkeypatch.setattr(meta_bodies, "BUSY_SECONDS", 30.0)
+    half = ask(ROWS, LENGTH + b"%d" % size, body=b"[" + b" " * (size // 2))
+    whole = [i % 100 for i in range(10_000)]
+    with served(numbered(), retries=0) as (serving, dataset), contextlib.ExitStack() as stack:
+        bodies = serving._listener.bodies
+        senders = [stack.enter_context(socket.create_connection((HOST, serving.port))) for _ in range(40)]
+        for sender in senders:
+            sender.sendall(half)
+        until(lambda: bodies.held == 3 * size)
+        assert dataset.__getitems__([1, 2, 3]) == ["row 1", "row 2", "row 3"], "small bodies are not counted"
+        monkeypatch.setattr(meta_bodies, "PROMPT_SECONDS", 0.01)
+        assert dataset.__getitems__(whole) == [f"row {i}" for i in whole], "a slow one made room"
+        answered, _, _ = select.select(senders, [], [], 20)
+        assert statuses(answered[0].recv(65_536)) == [503]
+    assert max(most) <= 3 * size
+    until(lambda: bodies.held == 0)
+
+
+def test_a_large_body_that_finds_no_room_in_time_is_told_to_ask_again(monkeypatch):
+    monkeypatch.setattr(meta_bodies, "MAX_BODIES", 30_000)
+    monkeypatch.setattr(meta_bodies, "BUSY_SECONDS", 0.05)
+    half = ask(ROWS, LENGTH + b"20000", body=b"[")
+    with served(numbered(), retries=0) as (serving, dataset):
+        with socket.create_connection((HOST, serving.port)) as sender:
+            sender.sendall(half)
+            until(lambda: serving._listener.bodies.held == 20_000)
+            refuses(ConnectionError, "answers 503: the requests of others take", dataset.__getitems__, [1] * 10_000)
+            assert dataset[1] == "row 1"
+        until(lambda: serving._listener.bodies.held == 0)
+        assert len(dataset.__getitems__([1] * 10_000)) == 10_000
 
 
 def test_a_client_that_takes_no_answer_holds_no_thread(monkeypatch):

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 
+import pytest
 import torch
 from torch import nn
 
@@ -12,6 +13,8 @@ from tests.lib.models import Function
 
 MODES = ["always", "except_last", "never"]
 CPU = ["cpu"] * 4
+
+every_recomputing_mode = pytest.mark.parametrize("mode", ["always", "except_last"])
 
 
 def mlp(layers=4, width=3):
@@ -53,3 +56,14 @@ def fail(kind, when=lambda: True):
         return x
 
     return Function(layer)
+
+
+def one_partition(module, mode, **arguments):
+    """A GPipe whose only partition has all layers, with a gradient in each parameter from one step."""
+    model = gpipe(module, [len(module)], chunks=3, checkpoint=mode, **arguments)
+    loss(model).backward()
+    return model
+
+
+def loss(model):
+    return model(torch.linspace(-1, 1, 18).reshape(6, 3)).square().sum()

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -46,6 +47,16 @@ def assert_alike(norm, deferred, batch, size, **tolerance):
     outputs = norm(batch), feed(deferred, batch, size)
     assert_same_statistics(norm, deferred, **tolerance)
     return outputs
+
+
+def test_it_takes_what_one_of_torchs_batch_norms_takes_and_no_other_shape():
+    deferred = DeferredBatchNorm(3)
+    for dimensions in (2, 3, 4, 5):
+        x = rows(2, 3, *[1] * (dimensions - 2))
+        assert deferred(x).shape == x.shape
+    for wrong in (torch.ones(3), torch.ones(2, 3, 1, 1, 1, 1)):
+        words = f"expected \\(batch, channel, …\\) of 2 to 5 dimensions, got {re.escape(str(tuple(wrong.shape)))}"
+        refuses(ValueError, words, deferred, wrong)
 
 
 # --- equal to the whole batch

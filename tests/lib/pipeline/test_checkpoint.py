@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from lib.pipeline.checkpoint import Checkpointing, checkpoint, is_checkpointing, is_recomputing
+from lib.pipeline.checkpoint import (
+    Checkpointing,
+    checkpoint,
+    enable_checkpointing,
+    enable_recomputing,
+    is_checkpointing,
+    is_recomputing,
+)
 from lib.runtime.dependency import fork, join
 from lib.runtime.microbatch import Batch
 from tests.lib.models import hooked
@@ -129,3 +136,13 @@ def test_an_input_without_grad_that_is_changed_in_place_is_refused_and_not_recom
     unchanged = nn.Sequential(nn.Linear(2, 2), nn.SiLU(inplace=True))  # what it makes itself, it may change
     checkpoint(unchanged, torch.ones(3, 2)).sum().backward()
     assert unchanged[0].weight.grad is not None
+
+
+def test_who_computes_in_two_passes_by_hand_can_say_in_which_one_it_is():
+    assert (is_checkpointing(), is_recomputing()) == (False, False)
+    with enable_checkpointing():
+        assert (is_checkpointing(), is_recomputing()) == (True, False)
+        with enable_recomputing():
+            assert (is_checkpointing(), is_recomputing()) == (False, True)
+        assert (is_checkpointing(), is_recomputing()) == (True, False)
+    assert (is_checkpointing(), is_recomputing()) == (False, False)

@@ -162,3 +162,46 @@ def test_a_hook_of_a_parameter_sees_the_gradient_in_parts(checkpoint, calls):
     assert sum(seen).tolist() == model[0].bias.grad.tolist() == [8, 8, 8]
     if checkpoint == "always":
         refuses(RuntimeError, "not have been used", torch.autograd.grad, model(torch.ones(8, 3)).sum(), [model[0].bias])
+
+
+def test_the_hook_of_a_tensor_that_the_loss_ignores_is_called_with_none_and_no_gradient_is_made_of_it():
+    seen = []
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used = nn.Linear(3, 3)
+            self.ignored = nn.Linear(3, 3)
+
+        def forward(self, x):
+            used = self.used(x)
+            ignored = self.ignored(x)
+            for name, tensor in (("used", used), ("ignored", ignored)):
+                if tensor.requires_grad:
+                    tensor.register_hook(lambda grad, name=name: seen.append((name, grad is None)))
+            return used, ignored
+
+    after = Function(lambda pair: (pair[0] * 2, pair[1] * 3))
+    model = gpipe(nn.Sequential(Both(), after), chunks=2, checkpoint="never")
+    model(torch.ones(4, 3))[0].sum().backward()
+    assert sorted(seen) == [("ignored", True), ("ignored", True), ("used", False), ("used", False)]
+    assert [parameter.grad is None for parameter in model.parameters()] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_what_follows_a_frozen_checkpoint_in_place_is_refused_by_torch_or_right(checkpoint):
+    """Behind a checkpoint tanh saves what it returns, for a gradient that nobody needs; in one model it saves none."""
+    plain = nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.Tanh(), nn.ReLU(inplace=True), nn.Linear(3, 3))
+    for write in (True, False):
+        plain[2].inplace = write
+        model = gpipe(copy.deepcopy(plain), [1, 2, 1], chunks=2, checkpoint=checkpoint)
+        x = torch.linspace(-1, 1, 12).reshape(4, 3)
+        y = model(x).square().sum()
+        if write and checkpoint != "never":
+            refuses(RuntimeError, "modified by an inplace operation", y.backward)
+            continue
+        y.backward()
+        plain.zero_grad()
+        plain(x).square().sum().backward()
+        torch.testing.assert_close(model[3].weight.grad, plain[3].weight.grad)
+        assert model[0].weight.grad is None

@@ -90,7 +90,7 @@ def test_a_worker_that_dies_ends_the_call(monkeypatch):
     model = gpipe(mlp(2), chunks=2)
     before = pipeline_threads()
     with monkeypatch.context() as patch:
-        patch.setattr(worker, "attempt", lambda task: 1 / 0)
+        patch.setattr(worker, "answer_of", lambda task: 1 / 0)
         refuses(RuntimeError, "a worker has ended", model, torch.ones(2, 3))
     assert wait_until(lambda: not pipeline_threads() - before)
     assert model(torch.ones(2, 3)).shape == (2, 3), "and the next one has others"

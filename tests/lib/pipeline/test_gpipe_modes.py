@@ -1,7 +1,10 @@
 """The modes of the thread that calls a GPipe: autocast reaches its workers, what no worker can have stays here."""
 
 import contextlib
+import contextvars
 import copy
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -11,6 +14,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from lib.pipeline import GPipe
 from tests.lib.models import Function
 from tests.lib.pipeline.small_gpipes import MODES, fail, gpipe, mlp, of
 
@@ -91,3 +95,46 @@ def test_autocast_reaches_the_workers_and_the_recomputation(checkpoint):
     assert seen == {torch.bfloat16}
     assert torch.equal(layers[1][0].bias.grad, torch.full((2,), 4.0))  # one for each row
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+NUMBER = contextvars.ContextVar("number", default=1)
+
+
+class TimesNumber(nn.Module):
+    """Multiply by what the caller's context says, and leave another number there."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        number = NUMBER.get()
+        NUMBER.set(100)
+        return x * self.weight * number
+
+
+@pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
+def test_layers_see_the_callers_contextvars_in_forward_and_when_they_are_computed_again(checkpoint):
+    model = GPipe(nn.Sequential(TimesNumber(), TimesNumber()), [1, 1], devices=["cpu"] * 2, chunks=2)
+    model.checkpoint = checkpoint
+    token = NUMBER.set(9)
+    y = model(torch.ones(4, 1))
+    NUMBER.reset(token)
+    y.sum().backward()
+    assert y.flatten().tolist() == [81.0] * 4
+    assert [p.grad.item() for p in model.parameters()] == [4 * 81.0] * 2
+    assert NUMBER.get() == 1
+
+
+def test_a_script_with_a_pipeline_of_its_own_ends():
+    """Its workers are no reason to stay."""
+    script = """
+import torch
+from torch import nn
+from lib.pipeline import GPipe
+model = GPipe(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), [1, 1], devices=["cpu"] * 2, chunks=2)
+model(torch.ones(4, 2)).sum().backward()
+print("trained")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr

@@ -6,10 +6,25 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from lib.pipeline import GPipe, Namespace, pop, portal, skip, skippable, stash
+from lib.pipeline import (
+    GPipe,
+    Namespace,
+    SkipLayout,
+    SkipTrackerThroughPortals,
+    SkipTrackerThroughPotals,
+    current_skip_tracker,
+    inspect_skip_layout,
+    is_recomputing,
+    pop,
+    skippable,
+    stash,
+    verify_skippables,
+)
 from lib.pipeline.copy import Copy
 from lib.runtime.microbatch import Batch
+from tests.lib.models import Function
 from tests.lib.refusal import refuses
 
 every_mode = pytest.mark.parametrize("checkpoint", ["always", "except_last", "never"])
@@ -71,9 +86,9 @@ def same_as_plain(model, balance, **arguments):
 def test_a_plain_sequential_needs_no_pipeline_and_in_one_the_uses_of_a_portal_are_counted():
     output = nn.Sequential(Encode(), nn.Tanh(), Decode())(torch.randn(2, 4))
     assert output.shape == (2, 4)
-    assert not skip.current_skip_tracker().tensors, "what was popped is gone"
-    assert portal.SkipTrackerThroughPotals is portal.SkipTrackerThroughPortals, "as torchgpipe spells it"
-    tracker = portal.SkipTrackerThroughPortals(skip.SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
+    assert not current_skip_tracker().tensors, "what was popped is gone"
+    assert SkipTrackerThroughPotals is SkipTrackerThroughPortals, "as torchgpipe spells it"
+    tracker = SkipTrackerThroughPortals(SkipLayout(2, {(None, "far"): (0, 1), (None, "near"): (1, 1)}))
     batch = Batch(torch.ones(1))
     tracker.save(batch, None, "far", torch.ones(1))
     tracker.save(batch, None, "near", torch.ones(1))
@@ -126,7 +141,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
     x = torch.randn(2, 4)
     assert torch.equal(again(x), model(x))
     assert list(again.state_dict()) == list(model.state_dict())
-    skip.verify_skippables(again)
+    verify_skippables(again)
     # The name `Plain` stays with the plain class, so pickle can't find the skippable one by it.
     kind = skippable(stash=["plain"], pop=["other"])(Plain)
     called = clone(kind().isolate(ns, only=["other"]))
@@ -138,7 +153,7 @@ def test_a_copied_model_keeps_weights_and_pairs_also_of_a_layer_made_skippable_b
 # --- layout
 def test_verify_tells_all_that_does_not_match():
     with pytest.raises(TypeError) as error:
-        skip.verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
+        verify_skippables(nn.Sequential(Decode(), Encode(), Encode(), Decode(), Decode()))
     assert str(error.value).splitlines()[2:] == [
         "* '0' declared 'early' as poppable but it was not stashed",
         "* '2' redeclared 'early' as stashable but not isolated by namespace",
@@ -151,12 +166,12 @@ def test_one_name_is_used_twice_in_two_namespaces_or_in_one_and_none_or_inside_a
     a = Namespace()
     b = Namespace()
     layers = [Encode().isolate(a), Encode().isolate(b), nn.Tanh(), Decode().isolate(a), Decode().isolate(b)]
-    skip.verify_skippables(nn.Sequential(*layers))
+    verify_skippables(nn.Sequential(*layers))
     same_as_plain(passed_on(*layers), [2, 1, 1, 1, 2], chunks=3)
     # torchgpipe sorts by namespace here: AttributeError, None has no id.
     ns = Namespace()
     layers = [Encode().isolate(ns), Encode(), Decode(), Decode().isolate(ns)]
-    layout = skip.inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
+    layout = inspect_skip_layout([nn.Sequential(*layers[:2]), nn.Sequential(*layers[2:])])
     assert {(source, name) for source, _, name in layout.copy_policy(1)} == {(0, "early")}
     same_as_plain(passed_on(*layers), [3, 3], chunks=2)
     # torchgpipe looks at the layers only: under checkpointing the inner Decode then finds nothing stashed.
@@ -192,7 +207,7 @@ def test_a_portal_is_empty_after_backward(checkpoint):
 
     class Note(nn.Module):
         def forward(self, x):
-            trackers.add(skip.current_skip_tracker())
+            trackers.add(current_skip_tracker())
             return x
 
     model = nn.Sequential(nn.Linear(4, 4), Note(), Encode(), Decode())
@@ -200,6 +215,75 @@ def test_a_portal_is_empty_after_backward(checkpoint):
     portals = [portal for tracker in trackers for portal in tracker.portals.values()]
     assert len(portals) == 3
     assert all(portal.tensor is None and portal.grad is None for portal in portals)
+
+
+class Written(nn.Module):
+    """Write, in the partition that stashes, what has been stashed."""
+
+    def forward(self, x):
+        return x.mul_(2)
+
+
+@every_mode
+@pytest.mark.parametrize("between", [nn.Identity, Written])
+def test_a_second_and_a_third_backward_through_one_forward_are_right_and_the_last_lets_go(between, checkpoint):
+    def itself_and_none(self, x):
+        yield stash("early", x)
+        yield stash("none", None)
+        return x
+
+    def nothing_there(self, x):
+        assert (yield pop("none")) is None
+        return x
+
+    torch.manual_seed(0)
+    partitions = [
+        [nn.Linear(4, 4), layer(stashes=["early", "none"], forward=itself_and_none), between(), nn.Linear(4, 4)],
+        [nn.Tanh(), nn.Linear(4, 4)],
+        [layer(pops=["none"], forward=nothing_there), Decode(), nn.Linear(4, 4)],
+    ]
+    plain = nn.Sequential(*sum(partitions, []))
+    trackers = set()
+    plain[0].register_forward_hook(lambda *_: trackers.add(current_skip_tracker()))
+    devices = ["cpu"] * 3
+    pipeline = GPipe(copy.deepcopy(plain), [4, 2, 3], devices=devices, chunks=3, checkpoint=checkpoint)
+    trackers.clear()
+    x = torch.randn(6, 4)
+    for model in (plain, pipeline):
+        y = model(x)
+        y[4:].sum().backward(retain_graph=True)
+        y.square().sum().backward(retain_graph=True)
+        y[:3].exp().sum().backward()
+    expected = [parameter.grad for parameter in plain.parameters()]
+    torch.testing.assert_close([parameter.grad for parameter in pipeline.parameters()], expected)
+    portals = [portal for tracker in trackers for portal in getattr(tracker, "portals", {}).values()]
+    assert len(portals) == 2 * 3
+    assert all(portal.tensor is None and portal.grad is None for portal in portals)
+
+
+def test_a_recomputation_that_failed_leaves_nothing_to_the_next():
+    broken = []
+
+    def fail_once(x):
+        if is_recomputing() and not broken:
+            broken.append(True)
+            raise ZeroDivisionError
+        return x
+
+    plain = passed_on(Encode(), Function(fail_once), Decode())
+    pipeline = GPipe(copy.deepcopy(plain), [3, 2], devices=["cpu"] * 2, chunks=2, checkpoint="always")
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    loss = pipeline(inputs[0]).square().sum()
+    with pytest.raises(ZeroDivisionError):
+        loss.backward(retain_graph=True)
+    pipeline.zero_grad()
+    inputs[0].grad = None
+    loss.backward()
+    plain(inputs[1]).square().sum().backward()
+    found = [inputs[0].grad, *(parameter.grad for parameter in pipeline.parameters())]
+    expected = [inputs[1].grad, *(parameter.grad for parameter in plain.parameters())]
+    torch.testing.assert_close(found, expected)
 
 
 @every_mode
@@ -248,6 +332,92 @@ def test_a_layer_may_ignore_its_input_or_what_it_pops(checkpoint):
     same_as_plain(model, [2, 1, 2], chunks=2, checkpoint=checkpoint)
 
 
+class LetsGo(nn.Module):
+    """Return what has nothing to do with the input's graph any more."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        if self.how == "detach":
+            return x.detach()
+        if self.how == "no_grad":
+            with torch.no_grad():
+                return x * 2
+        return x.argmax(1)
+
+
+class OneHot(nn.Module):
+    def forward(self, x):
+        return x if x.is_floating_point() else F.one_hot(x, 4).float()
+
+
+@every_mode
+@pytest.mark.parametrize("balance", [[2, 5], [3, 4], [4, 3], [5, 2], [6, 1], [2, 1, 4], [1, 1, 1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("how", ["detach", "no_grad", "argmax"])
+def test_a_skip_tensor_keeps_its_gradient_round_a_layer_that_lets_go_of_it(how, balance, checkpoint):
+    """However the model is cut: the layer that lets go stands beside the stash, in between, or beside the pop."""
+    layers = [nn.Linear(4, 4), Encode(), LetsGo(how), OneHot(), nn.Linear(4, 4), nn.Tanh(), Decode()]
+    if how == "argmax" and balance == [3, 4] and checkpoint != "never":  # what is checkpointed returns only integers
+        pipeline = GPipe(nn.Sequential(*layers), balance, devices=["cpu"] * 2, chunks=3, checkpoint=checkpoint)
+        refuses(RuntimeError, "the gradient of skip tensor 'early' has no way back", pipeline, torch.randn(6, 4))
+        return
+    grads = same_as_plain(nn.Sequential(*layers), balance, chunks=3, checkpoint=checkpoint)
+    assert grads[0].abs().sum() > 0
+
+
+@skippable(stash=["early"])
+class OnlyStashed(nn.Module):
+    """Has a weight that nobody needs but who pops."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        yield stash("early", self.linear(x))
+        return x
+
+
+@every_mode
+@pytest.mark.parametrize("used", [0, 1])
+def test_what_the_loss_ignores_has_no_gradient_and_not_zeros(used, checkpoint):
+    def beside(self, x):
+        early = yield pop("early")
+        return x, early * 2
+
+    model = nn.Sequential(nn.Linear(4, 4), OnlyStashed(), nn.Linear(4, 4), layer(pops=["early"], forward=beside))
+    pipeline = GPipe(copy.deepcopy(model), [2, 1, 1], devices=["cpu"] * 3, chunks=2, checkpoint=checkpoint)
+    x = torch.randn(6, 4)
+    for both in (model, pipeline):
+        both(x)[used].sum().backward()
+    there = [parameter.grad is not None for parameter in model.parameters()]
+    assert [parameter.grad is not None for parameter in pipeline.parameters()] == there
+    assert set(there) == {True, False}
+
+
+def test_a_skip_tensors_way_back_calls_no_hook_of_a_layer_that_has_no_gradient():
+    """With None, or zeros made of it: a hook of a module makes zeros, and parameters before it would have them."""
+    seen = []
+
+    def put(self, x):
+        yield stash("early", x)
+        y = self.linear(x)
+        y.register_hook(seen.append)
+        return y
+
+    stashing = layer(stashes=["early"], forward=put)
+    stashing.linear = nn.Linear(4, 4)
+    hooked = nn.Sequential(nn.Tanh())
+    hooked.register_full_backward_hook(lambda *_: None)
+    popping = layer(pops=["early"], forward=lambda self, _: (yield pop("early")))
+    model = GPipe(nn.Sequential(stashing, hooked, popping), [2, 1], devices=["cpu"] * 2, checkpoint="never")
+    model(torch.randn(4, 4, requires_grad=True)).sum().backward()
+    assert seen == []
+    assert stashing.linear.weight.grad is None
+
+
 def test_a_gradient_without_a_way_back_is_told_and_eval_and_no_grad_leave_nothing_behind():
     def put(self, x):
         yield stash("h", x * 2)
@@ -256,7 +426,9 @@ def test_a_gradient_without_a_way_back_is_told_and_eval_and_no_grad_leave_nothin
     get = layer(pops=["h"], forward=lambda self, index: (yield pop("h"))[index])
     model = nn.Sequential(nn.Linear(4, 4), layer(stashes=["h"], forward=put), get)
     with pytest.raises(RuntimeError, match="the gradient of skip tensor 'h' has no way back: .* stashes it"):
-        GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4))
+        GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="always")(torch.randn(4, 4))
+    GPipe(model, [2, 1], devices=["cpu"] * 2, checkpoint="never")(torch.randn(4, 4)).sum().backward()
+    assert model[0].weight.grad is not None
     with torch.no_grad():
         assert GPipe(model, [2, 1], devices=["cpu"] * 2)(torch.randn(4, 4)).shape == (4, 4)
     model = GPipe(passed_on(Encode(), Decode()), [2, 2], devices=["cpu"] * 2, chunks=2).eval()

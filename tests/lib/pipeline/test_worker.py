@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lib.pipeline.pipeline import Pipeline, clock_cycles
-from lib.pipeline.worker import Task, Workers, spawn_workers
+from lib.pipeline.worker import Inline, Task, Workers, spawn_workers
 from lib.runtime.device import CPUStream
 from lib.runtime.microbatch import Batch
 from tests.lib.models import Function
@@ -101,6 +101,35 @@ def test_of_two_errors_in_a_clock_the_first_partitions_is_raised_also_where_part
         refuses(ValueError, "first", Pipeline(batches, partitions).run, workers)
     finally:
         workers.stop()
+
+
+@pytest.mark.parametrize("runner", [Inline, lambda: Workers([CPU] * 2)])
+def test_answers_come_by_partition_from_workers_and_from_the_thread_that_asks_alike(runner):
+    runner = runner()
+    threads = []
+
+    def compute():
+        threads.append(threading.current_thread())
+        return Batch(torch.ones(1))
+
+    good = task(compute)
+    runner.put(0, good)
+    runner.put(1, task(lambda: 1 / 0))
+    answers = runner.answers([0, 1])
+    assert answers[0].ok
+    assert answers[0].payload[0] is good
+    assert answers[0].batch.tensor.item() == 1
+    assert not answers[1].ok
+    assert isinstance(answers[1].error, ZeroDivisionError)
+    assert (threads == [threading.current_thread()]) == isinstance(runner, Inline)
+
+
+def test_a_worker_that_has_ended_says_so():
+    workers = Workers([CPU])
+    workers.stop()
+    (answer,) = workers.answers([0]).values()
+    assert not answer.ok
+    assert str(answer.error) == "a worker has ended"
 
 
 def modes_seen():

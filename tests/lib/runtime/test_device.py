@@ -14,6 +14,7 @@ from lib.runtime.device import (
     current_stream,
     default_generator,
     default_stream,
+    device_name,
     get_device,
     has_streams,
     is_cuda,
@@ -140,7 +141,9 @@ def test_an_accelerator_without_streams_is_none_of_them(monkeypatch):
 
 def test_what_is_not_there_is_told_by_its_name(monkeypatch):
     gpu = FakeAccelerator(monkeypatch)
-    refuses(ValueError, "cpu or cuda, or another accelerator with streams, not 'meta'", locate, torch.device("meta"))
+    for without in ("meta", "cpu"):
+        words = f"device must be an accelerator with streams, such as 'cuda', not '{without}'"
+        refuses(ValueError, words, locate, torch.device(without))
     far = torch.device(gpu.device.type, 7)
     refuses(RuntimeError, f"no '{far}': torch sees 2 PRIVATEUSEONE device", locate, far)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -183,5 +186,9 @@ def test_no_other_file_of_lib_asks_torch_for_a_kind_of_device():
         is_a_device_itself = path.parent.name == "simulated"
         if asked and not is_a_device_itself:
             found[path.relative_to(ROOT).as_posix()] = asked
-    assert found.pop("lib/runtime/device.py") == {"accelerator", "get_device_module"}
-    assert found == {"lib/measure.py": {"cuda"}}, "the machine card names the driver of an NVIDIA GPU, and nothing else"
+    assert found.pop("lib/runtime/device.py") == {"accelerator"}
+    assert found == {"lib/machine.py": {"cuda"}}, "the machine card names the driver of an NVIDIA GPU, and nothing else"
+
+
+def test_what_has_no_streams_is_called_cpu():
+    assert device_name(torch.device("cpu")) == "CPU"

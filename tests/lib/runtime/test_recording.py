@@ -6,6 +6,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
@@ -207,6 +208,16 @@ def test_a_layer_goes_backward_within_the_span_of_its_partition(checkpoint, wher
     if checkpoint != "never":  # there autograd may leave a partition and come back
         for span, one in zip(spans, told, strict=True):
             assert span.start <= one.start <= span.end
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "except_last", "always"])
+@pytest.mark.parametrize("m, n", [(3, 2), (4, 3)])
+def test_one_thread_goes_backward_in_one_span_at_a_time(checkpoint, m, n):
+    """Each ends before the next begins, in whatever partition that is: what overlaps counts the same time twice."""
+    spans = [span for span in recorded(checkpoint, m=m, n=n) if span.kind in ("backward", "recompute")]
+    assert len([span for span in spans if span.kind == "backward"]) == m * n
+    for before, after in pairwise(sorted(spans, key=lambda span: span.start)):
+        assert before.end <= after.start
 
 
 # --- on an accelerator, between two events of a stream

@@ -1,11 +1,13 @@
-"""Modes of a thread, and what is given from one thread to another: autocast of every kind of device that torch has."""
+"""Modes of a thread, among them autocast of every kind of device that torch has; values of a thread, of its tasks."""
 
 from contextlib import contextmanager
+from threading import Thread
 
 import pytest
 import torch
 
-from lib.runtime.thread_state import Modes, during, this_thread
+from lib.runtime import thread_state
+from lib.runtime.thread_state import Modes, PerThread, during, goes_along, to_take_along
 from tests.lib.refusal import refuses
 
 
@@ -58,13 +60,44 @@ def test_equal_modes_are_not_switched_and_grad_alone_is_switched_alone():
     assert torch.is_grad_enabled()
 
 
-def test_an_attribute_of_the_thread_changes_for_a_while_also_when_an_error_ends_it():
+def test_a_value_changes_for_a_while_also_when_an_error_ends_it():
+    busy = PerThread(False)
+    place = PerThread(None)
+
     def fails():
-        with during(recomputing=True, place=(1, 2)):
-            assert this_thread.recomputing
-            assert this_thread.place == (1, 2)
+        with during({busy: True, place: (1, 2)}):
+            assert busy.value
+            assert place.value == (1, 2)
             raise ZeroDivisionError
 
     refuses(ZeroDivisionError, "", fails)
-    assert not this_thread.recomputing
-    assert this_thread.place is None
+    assert not busy.value
+    assert place.value is None
+
+
+def test_each_thread_has_a_value_of_its_own_and_begins_with_the_first_one():
+    name = PerThread("nobody")
+    seen = []
+
+    def other():
+        seen.append(name.value)
+        name.value = "other"
+
+    with during({name: "main"}):
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+        seen.append(name.value)
+    assert seen == ["nobody", "main"]
+
+
+def test_a_task_takes_along_what_is_meant_to_go_along_and_is_not_as_at_first(monkeypatch):
+    monkeypatch.setattr(thread_state, "_going_along", [])
+    shared = goes_along(PerThread(None))
+    changed = goes_along(PerThread(False))
+    private = PerThread(None)
+    with during({changed: True, private: 1}):
+        assert to_take_along() == {changed: True}
+    with during({shared: 3}):
+        assert to_take_along() == {shared: 3}
+    assert to_take_along() == {}

@@ -21,7 +21,7 @@ def every(m, n, units):
             yield from (maker.make(m, n, v) for v in range(2, units // n + 1) if units % (n * v) == 0)
         elif maker.ahead:
             yield from (maker.make(m, n, ahead) for ahead in range(2, m + 2))
-        elif units % (n * maker.stages_per_rank) == 0 and m >= maker.fewest(n):
+        elif units % (n * maker.fixed_stages) == 0 and m >= maker.fewest(n):
             yield maker.make(m, n)
 
 
@@ -72,6 +72,20 @@ def test_it_is_the_fastest_that_fits_and_of_those_the_smallest(question):
 def test_the_known_winners(units, weight, message, memory, name, seconds):
     chosen = choose({8: equal(units, weight)}, 4, communicate=message, memory=memory)
     assert (chosen.name, chosen.seconds) == (name, pytest.approx(seconds))
+
+
+def test_ahead_is_tried_as_far_as_the_last_rank_but_one_can_tell_the_difference():
+    """Rank 0 has done all forwards long before: its bound, (m - 1) / (n - 1), misses the fastest table by 7 s."""
+    chosen = choose({5: Costs([1.0, 2.0, 1.0], [2.0, 4.0, 2.0])}, 3, communicate=4.0)
+    assert (chosen.name, chosen.seconds) == ("eager 1F1B, m = 5, ahead = 4", 44)
+
+
+def test_no_further_ahead_is_tried_once_one_is_as_fast_as_any_could_be_or_does_not_fit():
+    """Without messages, 2 hides all but what fills and drains; with some more is needed; 5 activations end it at 3."""
+    for message, memory, most in [(0, 100, 2), (0.5, 100, 2), (4, 100, 4), (4, 5, 3), (10, 100, 7)]:
+        chosen = choose({8: equal(3)}, 3, communicate=message, memory=memory)
+        names = [name for name in [chosen.name, *chosen.passed_over] if name.startswith("eager")]
+        assert names == [f"eager 1F1B, m = 8, ahead = {ahead}" for ahead in range(2, most + 1)], (message, memory)
 
 
 def test_every_other_is_passed_over_for_a_reason_and_of_several_numbers_of_micro_batches_the_best_taken():

@@ -1,6 +1,7 @@
 """The executor: whatever the schedule, the plain model's gradients; real threads, real order, errors that arrive."""
 
 import contextlib
+import contextvars
 import gc
 import os
 import signal
@@ -375,3 +376,13 @@ def test_a_stage_returns_tensors():
 def test_an_unknown_reduction_is_refused():
     words = "'mean' or 'sum', not 'none'"
     refuses(ValueError, words, run, schedules.gpipe(4, 2), mlp(2), X, TARGET, F.mse_loss, reduction="none")
+
+
+def test_stages_see_the_callers_contextvars():
+    number = contextvars.ContextVar("number", default=1)
+    seen = []
+    stages = [nn.Sequential(mlp(1)[0], Function(lambda x: (seen.append(number.get()), x)[1])) for _ in range(2)]
+    token = number.set(9)
+    run(schedules.gpipe(2, 2), stages, *data(4), F.mse_loss)
+    number.reset(token)
+    assert seen == [9] * 4

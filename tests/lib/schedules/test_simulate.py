@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from lib.schedules.legal import ScheduleError
 from lib.schedules.makers import bubble_share, gpipe, model_parallel, one_f_one_b, pipedream
 from lib.schedules.simulate import live_activations, simulate, waits_for
-from lib.schedules.table import Action, Schedule, ScheduleError
+from lib.schedules.table import Action, Schedule
 from tests.lib.refusal import refuses
 
 SIZES = [(m, n) for m in (1, 2, 4, 7, 16) for n in (1, 2, 3, 5)]

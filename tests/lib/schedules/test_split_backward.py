@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from lib.pipeline import GPipe
 from lib.schedules.split_backward import backward_input
 from tests.lib.models import Function
+from tests.lib.refusal import refuses
 from tests.lib.schedules.small_stages import mlp
 
 
@@ -142,3 +144,127 @@ def test_a_custom_function_may_give_a_weight_no_gradient_and_its_output_be_gone(
     assert found.tolist() == [5, 5, 5]
     assert weight.grad.tolist() == [7, 7, 7]
     assert [other.grad for other in unused] == [None] * 5
+
+
+def test_an_operator_with_several_outputs_may_join_a_weight_and_have_some_of_them_ignored():
+    class SumAndProduct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(x, weight)
+            return x + weight, x * weight
+
+        @staticmethod
+        def backward(ctx, of_sum, of_product):
+            x, weight = ctx.saved_tensors
+            return of_sum + of_product * weight, of_sum + of_product * x
+
+    for chosen, of_x, of_weight in ((0, 1, 1), (1, 5, 7)):
+        weight = nn.Parameter(torch.full((3,), 5.0))
+        x = torch.full((3,), 7.0, requires_grad=True)
+        y = SumAndProduct.apply(x, weight)[chosen]
+        (found,), later = backward_input([y], [torch.ones(3)], [x])
+        later()
+        assert found.tolist() == [of_x] * 3
+        assert weight.grad.tolist() == [of_weight] * 3
+
+
+class Hooked(nn.Module):
+    """Layers with a hook between them, of one kind; what the hook notes is in `seen`."""
+
+    def __init__(self, kind, shared=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(4, 4).double() for _ in range(3))
+        if shared:
+            self.layers[2] = self.layers[0]
+        self.kind = kind
+        self.between = []
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            HOOKS[self.kind](x)
+            self.between.append(x)
+            x = x.tanh()
+        return x
+
+
+def through_a_function(h):
+    h.grad_fn.register_prehook(lambda grads: (grads[0] * 0.5,))
+
+
+def doubled(grads, _):
+    return tuple(None if grad is None else 2 * grad for grad in grads)
+
+
+HOOKS = {
+    "halves": lambda h: h.register_hook(lambda g: g * 0.5),
+    "clips": lambda h: h.register_hook(lambda g: g.clamp(-0.1, 0.1)),
+    "adds": lambda h: h.register_hook(lambda g: g + 1),
+    "before a function": through_a_function,
+    "after a function": lambda h: h.grad_fn.register_hook(
+        lambda grads, _: tuple(g if g is None else 2 * g for g in grads)
+    ),
+    "keeps": lambda h: h.retain_grad(),
+    "two": lambda h: (h.register_hook(lambda g: g * 3), h.retain_grad(), through_a_function(h)),
+}
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own weights", "a shared weight"])
+@pytest.mark.parametrize("kind", HOOKS)
+def test_what_hooks_make_of_a_gradient_counts_once(kind, shared):
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    whole = Hooked(kind, shared)
+    halves = Hooked(kind, shared)
+    a, b = (x.clone().requires_grad_() for _ in range(2))
+    whole(a).sum().backward()
+    y = halves(b)
+    (b.grad,), later = backward_input([y], [torch.ones_like(y)], [b])
+    later()
+    torch.testing.assert_close(b.grad, a.grad)
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close(dict(halves.named_parameters())[name].grad, parameter.grad, msg=name)
+    if kind in ("keeps", "two"):
+        for h, its in zip(halves.between, whole.between, strict=True):
+            torch.testing.assert_close(h.grad, its.grad)
+
+
+def test_a_hook_of_a_weight_sees_its_whole_gradient_once():
+    """Clipped parts are not the clipped sum: here the weight has a part on the trunk, and one that leads to it only."""
+
+    def gradients(backward):
+        weight = nn.Parameter(torch.full((3,), 2.0))
+        seen = []
+        weight.register_hook(lambda g: (seen.append(g.tolist()), g.clamp(max=4.0))[1])
+        x = torch.ones(3, requires_grad=True)
+        backward([x * weight, weight * 3, (weight * x).cos()], [torch.ones(3)] * 3, x)
+        return x.grad, weight.grad, seen
+
+    def whole(outputs, grads, x):
+        torch.autograd.backward(outputs, grads)
+
+    def in_halves(outputs, grads, x):
+        (x.grad,), later = backward_input(outputs, grads, [x])
+        later()
+
+    torch.testing.assert_close(gradients(in_halves), gradients(whole))
+
+
+@pytest.mark.parametrize("mode", ["always", "never"])
+def test_a_pipeline_inside_that_computes_again_is_refused_before_any_gradient_is_there(mode):
+    """Its Checkpoint adds to the weights each time it is walked: twice, where a weight behind it is used twice."""
+    inside = GPipe(nn.Sequential(nn.Linear(4, 4).double()), [1], devices=["cpu"], checkpoint=mode)
+    module = nn.Sequential(inside, Shared())
+    x = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    module(x.clone().requires_grad_()).sum().backward()
+    whole = [parameter.grad.clone() for parameter in module.parameters()]
+    module.zero_grad()
+    leaf = x.clone().requires_grad_()
+    y = module(leaf)
+    if mode == "always":
+        refuses(RuntimeError, "as a whole, not in halves.*checkpoint='never'", backward_input, [y], [y], [leaf])
+        assert all(parameter.grad is None for parameter in module.parameters())
+        return
+    _, later = backward_input([y], [torch.ones_like(y)], [leaf])
+    later()
+    torch.testing.assert_close([parameter.grad for parameter in module.parameters()], whole)

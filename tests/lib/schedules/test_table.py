@@ -9,8 +9,9 @@ import pytest
 import torch.distributed.pipelining as torch_pipelining
 from torch.distributed.pipelining.schedules import _Action
 
+from lib.schedules.legal import ScheduleError, validate
 from lib.schedules.makers import gpipe, model_parallel, one_f_one_b, pipedream, staleness
-from lib.schedules.table import Action, Schedule, ScheduleError, validate
+from lib.schedules.table import Action, Schedule
 from tests.lib.refusal import refuses
 
 SIZES = [(m, n) for m in (1, 2, 3, 5, 8) for n in (1, 2, 3, 4)]

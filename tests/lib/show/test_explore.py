@@ -42,7 +42,8 @@ def test_the_first_frame_is_drawn_at_once_or_its_error_raised_and_one_output_car
     data, metadata = explorer._repr_mimebundle_()
     assert data[WIDGET_VIEW]["model_id"] == explorer.widget.model_id
     assert data["text/plain"] == metadata["image/png"]["alt"] == "3 red bars"
-    assert base64.b64decode(data["image/png"]) == png(explorer.figure) and 'alt="3 red bars"' in frame_of(explorer)
+    assert base64.b64decode(data["image/png"]) == png(explorer.figure)
+    assert 'alt="3 red bars"' in frame_of(explorer)
 
 
 def test_moving_each_control_changes_the_figure():
@@ -52,7 +53,8 @@ def test_moving_each_control_changes_the_figure():
     for widget, value in ((count, 4), (color, "blue"), (hatched, True)):
         widget.value = value
         frames.append(frame_of(explorer))
-    assert len(set(frames)) == 4 and alt_text(explorer.figure) == "4 blue bars, hatched"
+    assert len(set(frames)) == 4
+    assert alt_text(explorer.figure) == "4 blue bars, hatched"
 
 
 def test_a_grid_has_all_settings_of_a_small_explorer_and_of_a_large_one_ends_start_and_every_choice():
@@ -62,8 +64,10 @@ def test_a_grid_has_all_settings_of_a_small_explorer_and_of_a_large_one_ends_sta
     for limit in (40, 61, 200):
         grid = explore(draw_bars, **wide).grid(limit)
         count = grid["count"]
-        assert {1, 37, 500} <= {*count} and list(count) == sorted(count)
-        assert grid["color"] == CONTROLS["color"].options and grid["hatched"] == (False, True)
+        assert {1, 37, 500} <= {*count}
+        assert list(count) == sorted(count)
+        assert grid["color"] == CONTROLS["color"].options
+        assert grid["hatched"] == (False, True)
         assert limit - 4 < math.prod(map(len, grid.values())) <= limit
 
 
@@ -80,17 +84,20 @@ def test_a_slider_that_moves_back_draws_nothing_twice_until_many_frames_were_see
     first = frame_of(explorer)
     for n in (2, 3, 1, 2):
         slider.value = n
-    assert drawn == [1, 2, 3] and 'alt="2 red bars"' in frame_of(explorer)
+    assert drawn == [1, 2, 3]
+    assert 'alt="2 red bars"' in frame_of(explorer)
     for n in (4, 1):  # the fourth frame takes the place of the first
         slider.value = n
-    assert drawn == [1, 2, 3, 4, 1] and frame_of(explorer) == first
+    assert drawn == [1, 2, 3, 4, 1]
+    assert frame_of(explorer) == first
 
 
 def test_an_error_at_a_later_position_is_shown_and_raised():
     explorer = explore(draw_bars, **CONTROLS)
     with pytest.raises(RuntimeError, match="seven"):
         controls_of(explorer)[0].value = 7
-    assert "idt-error" in frame_of(explorer) and "seven bars" in frame_of(explorer)
+    assert "idt-error" in frame_of(explorer)
+    assert "seven bars" in frame_of(explorer)
     controls_of(explorer)[0].value = 8
     assert "idt-frame" in frame_of(explorer), "and the next position works again"
 
@@ -115,5 +122,6 @@ def test_a_figure_is_a_picture_with_its_words_with_the_same_bytes_and_matplotlib
     assert metadata["image/png"]["alt"] == data["text/plain"] == "3 red bars"
     assert (metadata["image/png"]["width"], metadata["image/png"]["height"]) == shown_size(figure)
     before = dict(matplotlib.rcParams)
-    assert png(draw_bars(3, "red", True)) == png(draw_bars(3, "red", True)) and dict(matplotlib.rcParams) == before
+    assert png(draw_bars(3, "red", True)) == png(draw_bars(3, "red", True))
+    assert dict(matplotlib.rcParams) == before
     assert ink_on("#0072b2") == "#ffffff" != ink_on("#f0e442"), "ink can be read on every colour"

@@ -39,7 +39,8 @@ def test_the_words_tell_all_and_rows_can_be_chosen_that_are_idle_in_one_of_the_t
     )
     both = lay_out(MEASURED, PREDICTED, None, None)
     assert both.finding == "Predicted 3.00 s, measured 3.75 s, 33 % idle"
-    assert "Predicted: 4 spans" in both.words and "Measured: 4 spans" in both.words
+    assert "Predicted: 4 spans" in both.words
+    assert "Measured: 4 spans" in both.words
     layout = lay_out(Trace([Span("worker", "load 0", 0, 1)]), PREDICTED, None, None)
     assert (layout.rows, layout.busy_share("model", "measured")) == (("worker", "model"), "0 %")
     assert layout.traces["measured"].bubble == 0.5
@@ -54,14 +55,17 @@ def test_the_words_tell_all_and_rows_can_be_chosen_that_are_idle_in_one_of_the_t
 def test_every_kind_has_a_letter_and_a_colour_and_labels_get_shorter_until_they_fit() -> None:
     kinds = ["copy", "compute", "cast", "load", "transfer", "weight", "forward", "step", "unheard of", "neither"]
     layout = lay_out(Trace([Span("a", "x", i, i + 1, kind) for i, kind in enumerate(kinds)]), None, None, None)
-    assert layout.letters["copy"] == "C" and layout.letters["compute"] == "O"
+    assert layout.letters["copy"] == "C"
+    assert layout.letters["compute"] == "O"
     assert layout.colors["copy"] == color_of("copy"), "the first that has a colour keeps it"
     assert len(set(layout.letters.values())) == len(set(layout.colors.values())) == len(kinds)
     assert labels_for(Span("a", "load 13", 0, 1, "load"), "L") == ("load 13", "L13", "L")
     assert labels_for(Span("a", "all-reduce", 0, 1), "C") == ("all-reduce", "C", "C")
     trace = Trace([Span("a", "load 0", 0, 10, "load"), Span("a", "load 1", 10, 10.35, "load")])
     shown = texts(draw_timeline(trace))
-    assert "load 0" in shown and "L1" in shown and "load 1" not in shown
+    assert "load 0" in shown
+    assert "L1" in shown
+    assert "load 1" not in shown
 
 
 @pytest.mark.parametrize("end, whole, shown", [
@@ -96,7 +100,8 @@ def test_lanes_run_from_top_to_bottom_bubbles_are_hatched_when_asked_for_and_the
     (axes,) = figure.axes
     assert to_hex(figure.get_facecolor()) == PAPER
     assert [label.get_text() for label in axes.get_yticklabels()] == ["worker", "model"]
-    assert axes.yaxis_inverted() and axes.get_xlabel() == "time (s)"
+    assert axes.yaxis_inverted()
+    assert axes.get_xlabel() == "time (s)"
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["load (L)", "step (S)", "predicted", "measured"]

@@ -37,7 +37,8 @@ def test_every_table_runs_its_bars_are_the_simulated_spans_and_its_hatches_the_w
     assert f"held by rank: {', '.join(f'{peak:g}' for peak in held(schedule))}" in alt_text(figure)
     for m, n, v in itertools.product((1, 2, 7, 12), range(1, 7), (1, 2, 3)):
         schedule, changed = make(maker, m, n, v)
-        assert simulate(schedule).makespan > 0 and len(schedule.ranks) == n
+        assert simulate(schedule).makespan > 0
+        assert len(schedule.ranks) == n
         assert changed or (schedule.micro_batches, schedule.stages) == (m, n * v)
 
 
@@ -51,12 +52,15 @@ def test_several_schedules_are_compared_on_one_time_axis_and_stages_count_as_par
     assert held(interleaved) == [peak / 2 for peak in live_activations(interleaved)]
     forward = Schedule("forward", [row[:3] for row in gpipe(3, 1).compact().ranks])
     figure = draw_schedule(forward)
-    assert "hold" not in alt_text(figure) and "held" not in figure.axes[0].get_title("left")
+    assert "hold" not in alt_text(figure)
+    assert "held" not in figure.axes[0].get_title("left")
 
 
 def test_the_first_illegal_action_is_red_and_arrows_show_who_is_stuck():
     figure = draw_refused(EAGER)
     red = [patch.cell.index for patch in drawn_cells(figure) if patch.cell.color == RED]
-    assert red == ["0B0"] and [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
+    assert red == ["0B0"]
+    assert [(str(a), str(b)) for a, b in stuck(EAGER)] == [("0B0", "1B0"), ("1F1", "0F1")]
     assert "0B0 needs 1B0" in figure.get_suptitle()
-    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run" and not stuck(one_f_one_b(3, 2))
+    assert draw_refused(one_f_one_b(3, 2)).get_suptitle() == "1F1B: it can run"
+    assert not stuck(one_f_one_b(3, 2))

@@ -18,7 +18,8 @@ def test_cells_are_where_they_were_drawn_and_hue_marks_and_texts_can_be_told_and
     assert (pale("#000000", 0), pale("#123456", 1)) == ("#ffffff", "#123456")
     _, axes = sheet()
     padding, dropped = draw_cells(axes, [Cell(1, 0, "padding"), Cell(2, 0, "dropped")])
-    assert padding.get_hatch() == HATCH["padding"] and dropped.get_linestyle() != "-"
+    assert padding.get_hatch() == HATCH["padding"]
+    assert dropped.get_linestyle() != "-"
     assert len(axes.lines) == 2  # the cross
     refuses(ValueError, "mark must be one of plain, padding, dropped, faded, not 'gone'", Cell, 0, mark="gone")
     _, axes = sheet()

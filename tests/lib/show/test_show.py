@@ -37,11 +37,13 @@ def test_the_table_of_contents_names_what_is_there():
             home = importlib.import_module(f"lib.show.{module}")
             found += names
             missing += [name for name in names if not hasattr(home, name)]
-    assert len(found) > 25 and missing == []
+    assert len(found) > 25
+    assert missing == []
 
 
 def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_machine_framed():
-    assert style.mixed(style.BLUE, style.RED, 0) == style.BLUE and style.mixed(style.BLUE, style.RED, 1) == style.RED
+    assert style.mixed(style.BLUE, style.RED, 0) == style.BLUE
+    assert style.mixed(style.BLUE, style.RED, 1) == style.RED
     assert style.pale(style.BLUE, 0.3) == style.mixed(style.BLUE, style.PAPER, 0.7)
     figure, _ = style.new_figure(9, 3)
     style.headline(figure, "word " * 30)
@@ -49,7 +51,8 @@ def test_a_mix_with_white_is_pale_a_headline_wrapped_and_a_source_of_another_mac
     style.source_note(figure, "here")
     another, _ = style.new_figure(9, 3)
     style.source_note(another, "there", recorded=True)
-    assert figure._supxlabel.get_bbox_patch() is None and another._supxlabel.get_bbox_patch() is not None
+    assert figure._supxlabel.get_bbox_patch() is None
+    assert another._supxlabel.get_bbox_patch() is not None
 
 
 @pytest.mark.parametrize("track_first", [True, False])
@@ -60,7 +63,8 @@ def test_a_track_lies_below_what_the_lane_does_whichever_is_drawn_first(track_fi
     lanes.bar(axes, 0, 0, 1, style.ORANGE, "work")
     if not track_first:
         lanes.lane_rows(axes, ["a"], 0, 2, track=True)
-    assert shows(figure, style.ORANGE) and shows(figure, style.TRACK)
+    assert shows(figure, style.ORANGE)
+    assert shows(figure, style.TRACK)
 
 
 def test_lanes_have_their_names_idle_its_sign_a_box_text_and_a_strip_is_cells_side_by_side():
@@ -73,7 +77,8 @@ def test_lanes_have_their_names_idle_its_sign_a_box_text_and_a_strip_is_cells_si
     _, axes = style.new_figure(9, 2)
     lanes.idle(axes, 0, [(0, 1), (2, 1)])
     (drawn,) = axes.collections
-    assert len(drawn.get_paths()) == 2 and drawn.get_hatch() == style.IDLE["hatch"]
+    assert len(drawn.get_paths()) == 2
+    assert drawn.get_hatch() == style.IDLE["hatch"]
     assert to_hex(drawn.get_facecolor()[0]) == style.IDLE["facecolor"]
     _, axes = sheet.inch_sheet(2)
     for face in (style.INK, style.PAPER):
@@ -89,7 +94,8 @@ def test_lanes_have_their_names_idle_its_sign_a_box_text_and_a_strip_is_cells_si
 def test_an_axis_of_powers_writes_each_value_and_where_nothing_was_measured_it_is_the_predicted_one():
     _, axes = style.new_figure(9, 2)
     charts.log2_axis(axes, (1, 2, 4), lambda value: f"m{value}")
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["m1", "m2", "m4"] and axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["m1", "m2", "m4"]
+    assert axes.get_xscale() == "log"
     _, axes = style.new_figure(9, 3)
     charts.bars(axes, [1.0, 2.0], None, style.BLUE)
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
@@ -103,7 +109,8 @@ def test_a_prediction_inside_a_longer_measured_bar_is_seen_and_the_number_is_the
     charts.bars(axes, [1.0], [3.0], style.BLUE, across=across)
     measured, predicted = axes.patches
     assert to_hex(predicted.get_edgecolor()) != to_hex(measured.get_facecolor())
-    assert predicted.get_zorder() > measured.get_zorder() and [text.get_text() for text in axes.texts] == ["3"]
+    assert predicted.get_zorder() > measured.get_zorder()
+    assert [text.get_text() for text in axes.texts] == ["3"]
 
 
 def test_bars_in_rows_say_their_words_beside_their_ends_and_the_first_is_on_top():
@@ -113,4 +120,5 @@ def test_bars_in_rows_say_their_words_beside_their_ends_and_the_first_is_on_top(
     assert [to_hex(bar.get_facecolor()) for bar in drawn] == [style.INK, style.GREY]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     low, high = axes.get_ylim()
-    assert low > high and list(axes.get_xticks()) == []
+    assert low > high
+    assert list(axes.get_xticks()) == []

@@ -19,8 +19,10 @@ MEMORY = 64 << 20
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     name = collection_path.name
-    needs_a_device = name.startswith("test_") and name not in WITHOUT_A_DEVICE
-    return True if needs_a_device and not config.getoption("--simulated") else None
+    if not name.startswith("test_"):
+        return None
+    needs_a_device = name not in WITHOUT_A_DEVICE
+    return None if needs_a_device == config.getoption("--simulated") else True
 
 
 @pytest.fixture

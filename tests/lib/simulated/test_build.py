@@ -1,5 +1,6 @@
 """The library is built once, appears whole or not at all, and where it can't be built one error says the way out."""
 
+import os
 import stat
 import subprocess
 import sys
@@ -65,6 +66,39 @@ def test_a_cache_that_is_a_file_is_told_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo whole > "$target"')))
     with pytest.raises(BuildError, match="set XDG_CACHE_HOME"):
+        build_library()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_cache_that_cannot_be_written_to_is_told_before_a_compiler_works(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/self")  # where not even root can make a folder
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, f"touch {tmp_path}/called")))
+    with pytest.raises(BuildError, match="stored in /proc/self/.*: set XDG_CACHE_HOME"):
+        build_library()
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+def test_a_folder_without_the_right_to_write_is_told_too(cache, tmp_path, monkeypatch):
+    library_path().parent.mkdir(parents=True)
+    library_path().parent.chmod(0o500)
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, f"touch {tmp_path}/called")))
+    with pytest.raises(BuildError, match="Permission denied.*set XDG_CACHE_HOME"):
+        build_library()
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_a_full_disk_is_told_with_the_folders_that_need_room_and_leaves_nothing(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(compiler(tmp_path, 'echo half > "$target"; cat /proc/version > /dev/full || exit 1')))
+    with pytest.raises(BuildError, match=r"no room to build .* 30 MB in .*cache.* XDG_CACHE_HOME and TMPDIR"):
+        build_library()
+    assert list(library_path().parent.iterdir()) == []
+
+
+def test_on_windows_the_error_names_what_it_is_for(cache, monkeypatch):
+    monkeypatch.setattr(module.sys, "platform", "win32")
+    with pytest.raises(BuildError, match="for Linux and macOS"):
         build_library()
 
 

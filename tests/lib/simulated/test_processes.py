@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lib.simulated import Kernel, sleep
 from tests.lib.simulated.common import new_stream
+from tests.sizes import size
 
 
 def python(code, **options):
@@ -25,6 +26,8 @@ def python(code, **options):
         **options,
     )
 
+
+STARTED = size(suite=20, prove=200)
 
 # One process imports torch; each start is in a child of it, made before any device was started.
 STARTS = """
@@ -53,16 +56,12 @@ STARTS = """
 """
 
 
+@pytest.mark.timeout(900)
 def test_a_process_ends_at_once_with_all_its_streams_at_work(device):
+    """Of five, each has another number of tasks still to do on each stream."""
     code = textwrap.dedent(STARTS)
-    done = subprocess.run([sys.executable, "-c", code, "20"], capture_output=True, text=True, timeout=180)
-    assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
-
-
-@pytest.mark.prove
-def test_two_hundred_processes_end_at_once(device):
-    code = textwrap.dedent(STARTS)
-    done = subprocess.run([sys.executable, "-c", code, "200"], capture_output=True, text=True, timeout=600)
+    arguments = [sys.executable, "-c", code, str(STARTED)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.returncode) == ("{0}\n", 0), done.stderr
 
 
@@ -100,6 +99,39 @@ def test_a_forked_child_that_lets_go_of_the_devices_memory_ends(device):
     held = [torch.ones(3, device="simgpu") for _ in range(10)]
     assert in_a_fork(lambda: held.clear() or torch.ones(2).sum().item()) == "2.0"
     assert sum(x.sum().item() for x in held) == 30
+
+
+def ask_for_all_that_has_a_lock():
+    """In a forked child: each says no or answers, and none waits for a lock that nobody will give back."""
+    x = torch.ones(100)
+    assert not x.is_pinned()
+    refused = 0
+    for use in (x.pin_memory, torch.simgpu.memory_allocated, torch.accelerator.synchronize, lambda: x.to("simgpu")):
+        try:
+            use()
+        except RuntimeError:
+            refused += 1
+    torch.manual_seed(3)
+    return refused, (x * 2).sum().item()
+
+
+def test_a_child_that_is_forked_while_threads_are_at_work_waits_for_no_lock_of_theirs(device):
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            torch.ones(10).pin_memory().to("simgpu:1", non_blocking=True).add_(1)
+
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        said = {in_a_fork(ask_for_all_that_has_a_lock) for _ in range(20)}
+    finally:
+        over.set()
+        for worker in workers:
+            worker.join(60)
+    assert said == {"(4, 200.0)"}
 
 
 def test_a_dataloader_with_workers_feeds_the_device(device):

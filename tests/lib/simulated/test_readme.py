@@ -11,4 +11,4 @@ def test_the_example_finds_the_missing_wait_and_measures_overlap(device):
     section = text[text.index("## Test stream code without a GPU") :]
     code = section.split("```python\n")[1].split("```")[0]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert done.stdout == "nan 500000.0\n0.5\n", done.stderr
+    assert done.stdout == "0.5\nnan 500000.0\n", done.stderr

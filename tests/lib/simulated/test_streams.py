@@ -9,12 +9,6 @@ from lib.simulated import Kernel, profile, sleep
 from tests.lib.simulated.common import late, new_stream, seconds
 
 
-def test_a_launch_returns_before_the_kernel_has_run(device):
-    sleep(0.3)
-    assert not torch.accelerator.current_stream().query()
-    assert seconds(lambda: sleep(0.05)) >= 0.05
-
-
 def test_what_is_in_one_stream_runs_in_order(device):
     device(kernel=Kernel(seconds=0.001))
     x = torch.zeros(4, device="simgpu")
@@ -49,25 +43,6 @@ def test_two_devices_overlap(device):
     assert seconds(lambda: run([0, 1])) < 0.75 * seconds(lambda: run([0, 0]))
 
 
-def test_who_reads_without_waiting_reads_what_was_there_before(device):
-    x = late(1.0, stream=new_stream())
-    assert torch.isnan(x.sum())
-
-
-def test_who_waits_for_the_event_reads_what_was_written(device):
-    stream = new_stream()
-    x = late(1.0, stream=stream)
-    torch.accelerator.current_stream().wait_event(stream.record_event())
-    assert x.sum() == 1000
-
-
-def test_wait_stream_waits_for_what_is_in_the_other_stream_now(device):
-    stream = new_stream()
-    x = late(1.0, stream=stream)
-    torch.accelerator.current_stream().wait_stream(stream)
-    assert x.sum() == 1000
-
-
 @pytest.mark.parametrize("name", ["wait_event", "wait_stream"])
 def test_a_forgotten_wait_gives_a_wrong_number(device, name):
     device(forgets={name})
@@ -77,53 +52,9 @@ def test_a_forgotten_wait_gives_a_wrong_number(device, name):
     assert torch.isnan(x.sum())
 
 
-def test_the_default_stream_waits_for_no_other_and_no_other_waits_for_it(device):
-    side = new_stream()
-    x = late(1.0, stream=torch.accelerator.current_stream())
-    with side:
-        early = x.sum()
-    side.synchronize()
-    assert torch.isnan(early.cpu())
-    assert x.sum() == 1000
-
-
-def test_a_wait_means_the_last_record_before_it(device):
-    stream = new_stream()
-    event = torch.Event("simgpu")
-    event.record(stream)
-    torch.accelerator.current_stream().wait_event(event)
-    x = late(1.0, stream=stream)
-    event.record(stream)  # too late for the wait above
-    assert torch.isnan(x.sum())
-
-
-def test_an_event_that_was_never_recorded_is_waited_for_by_nobody(device):
-    event = torch.Event("simgpu")
-    torch.accelerator.current_stream().wait_event(event)
-    event.synchronize()
-    assert event.query()
-
-
-def test_an_event_has_happened_when_what_is_before_it_is_done(device):
-    sleep(0.3)
-    event = torch.accelerator.current_stream().record_event()
-    assert not event.query()
-    event.synchronize()
-    assert event.query()
-
-
-def test_a_stream_is_done_when_it_has_nothing_left(device):
-    stream = new_stream()
-    assert stream.query()
-    with stream:
-        sleep(0.3)
-    assert not stream.query()
-    stream.synchronize()
-    assert stream.query()
-
-
 def test_elapsed_time_is_what_the_kernels_between_two_events_took(device):
     first, second = (torch.Event("simgpu", enable_timing=True) for _ in range(2))
+    sleep(0.3)  # else the device would reach the first mark at once, and idle until a busy host has launched more
     first.record()
     sleep(0.05)
     second.record()

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from lib.runtime.regions import Region
 from lib.streams import DevicePrefetcher, PretendGPU, find_races
-from lib.streams.races import HOST, Operation, Region, without
+from lib.streams.races import HOST, Operation, without
 from tests.lib.races import assert_no_race
 from tests.lib.streams.prefetched import on_pretend, plain, train
 
@@ -103,3 +104,9 @@ def test_a_side_stream_needs_wait_stream_both_ways(waits):
     gpu.current_stream().wait_stream(side)
     assert plain(y * 2).tolist() == [4.0, 4.0]
     assert_no_race(gpu.operations)
+
+
+@pytest.mark.parametrize("wrong", [PretendGPU(), [1], "abc", iter([]), None, [PretendGPU()]])
+def test_what_is_no_list_of_operations_is_refused_and_never_called_free_of_races(wrong):
+    with pytest.raises(TypeError, match="operations must be a list of Operations, .*: pass gpu.operations"):
+        find_races(wrong)

@@ -75,7 +75,9 @@ def test_every_nesting_goes_to_the_device_as_it_is():
 
 
 def test_mappings_and_packed_sequences():
-    assert each_tensor(lambda x: x + 1, MappingProxyType({"a": torch.zeros(1)})) == {"a": torch.ones(1)}
+    frozen = each_tensor(lambda x: x + 1, MappingProxyType({"a": torch.zeros(1)}))
+    assert frozen == {"a": torch.ones(1)}
+    assert type(frozen) is MappingProxyType
     changed = each_tensor(lambda x: x + 1, UserDict(a=torch.zeros(1)))
     assert isinstance(changed, UserDict)
     assert changed["a"] == 1
@@ -84,6 +86,30 @@ def test_mappings_and_packed_sequences():
     assert type(moved) is type(packed)
     assert moved.batch_sizes is packed.batch_sizes, "sizes stay on the host"
     assert {x.device.type for x in (moved.data, moved.sorted_indices, moved.unsorted_indices)} == {"meta"}
+
+
+class Named(list):
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+
+class Twice(tuple):
+    def __new__(cls, x):
+        return super().__new__(cls, (x, x))
+
+
+def test_a_list_or_tuple_that_is_made_in_a_way_of_its_own_stays_what_it_is():
+    named = Named("rows")
+    named += [torch.zeros(1), "text"]
+    moved = each_tensor(lambda x: x + 1, named)
+    assert type(moved) is Named
+    assert moved.name == "rows"
+    assert moved == [torch.ones(1), "text"]
+    assert named[0] == 0, "and the loader's own is as it was"
+    twice = each_tensor(lambda x: x + 1, Twice(torch.zeros(1)))
+    assert type(twice) is Twice
+    assert twice == (1, 1)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 10])
@@ -158,7 +184,7 @@ def test_a_batch_that_is_not_pinned_is_pinned_first_and_in_no_span(monkeypatch):
     [
         (DevicePrefetcher, ([], "cpu", 0), ValueError, "depth"),
         *((DevicePrefetcher, ([], "cpu", depth), TypeError, "depth") for depth in (1.5, True)),
-        (DevicePrefetcher, ([], "meta", 2), ValueError, "cpu or cuda"),
+        (DevicePrefetcher, ([], "meta", 2), ValueError, "an accelerator with streams, such as 'cuda', not 'meta'"),
         *((DevicePrefetcher, ([], nothing, 2), TypeError, "device must be") for nothing in (None, 1.5, object())),
         (DevicePrefetcher, (3, "cpu", 2), TypeError, "iterable"),
         (partial(StreamPipeline, device="cpu"), (abs, 0), ValueError, "at least 1"),
@@ -258,6 +284,21 @@ def test_a_stage_that_gives_other_rows_or_no_tensors_is_told_so(device, stage, e
     x = torch.zeros(4, 2)
     pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
     with pytest.raises(error, match=words):
+        pipeline(x if device == "cpu" else gpu.host(x))
+
+
+@pytest.mark.parametrize("device", ["cpu", "pretend"])
+def test_a_stage_gives_as_many_tensors_for_each_chunk(device):
+    gpu = PretendGPU()
+    x = torch.zeros(4, 2)
+    calls = []
+
+    def stage(x):
+        calls.append(x)
+        return (x, x) if len(calls) == 1 else (x,)
+
+    pipeline = StreamPipeline(stage, 2, device="cpu" if device == "cpu" else gpu)
+    with pytest.raises(ValueError):
         pipeline(x if device == "cpu" else gpu.host(x))
 
 

@@ -15,7 +15,8 @@ from datetime import timedelta
 import psutil
 import pytest
 
-from lib.training.launch import REPOSITORY, Failure, RankError, RankLogs, RankTimeoutError, Run, _Family, meet, torchrun
+from lib.training.failures import Failure, RankLogs
+from lib.training.launch import REPOSITORY, RankError, RankTimeoutError, Run, _Family, meet, torchrun
 from tests.lib.refusal import refuses
 
 # Scripts of ranks; those that need no torch start fast. Each is told a word that its processes can be found by.
@@ -35,6 +36,7 @@ os.wait()
 NO_ENVIRONMENT = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', word], env={})\n"
 ORPHANS = CHILD + NO_ENVIRONMENT + DETACHED
 ALL_KNOWN = "while not os.path.exists(os.path.join(word, 'all known')): time.sleep(0.02)\n"
+LAUNCHERS = 2 if sys.platform == "linux" else 1  # torchrun's agent, and there who stays above it
 GROUP = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
 
 
@@ -56,7 +58,7 @@ def tell_when_all_are_known(tmp_path, monkeypatch):
 
     def and_tell(family):
         call_the_roll(family)
-        if len(family._known) >= 5:
+        if len(family._known) >= LAUNCHERS + 4:
             (tmp_path / "all known").touch()
 
     monkeypatch.setattr(_Family, "call_the_roll", and_tell)
@@ -77,7 +79,9 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
         "print('no newline', end='')\n"
     )
     monkeypatch.setattr("lib.training.launch.ROLL_CALL", 600)  # none of them is seen before its parent has ended
+    began = time.monotonic()
     run = torchrun(script(tmp_path, text), tmp_path, max_restarts=1, timeout=60, environment={"MORE": "x"})
+    ended = time.monotonic()
     assert commands_that_know(tmp_path) == []
     printed = capsys.readouterr().out.splitlines()
     for rank in (0, 1):
@@ -91,7 +95,7 @@ def test_lines_come_with_their_rank_and_torchruns_own_are_only_kept(tmp_path, ca
     assert len(printed) == 8
     assert [line for line in run.lines if not line.startswith("[torchrun]")] == printed
     assert run.returncode == 0
-    assert run.seconds > 0
+    assert 0 < run.seconds <= ended - began
 
 
 @dataclass
@@ -156,6 +160,27 @@ def test_a_torchrun_that_is_killed_leaves_neither_ranks_nor_their_children(tmp_p
         torchrun(script(tmp_path, text), tmp_path, timeout=60, quiet=True)
     assert caught.value.rank is None
     assert caught.value.exitcode == -signal.SIGKILL
+    assert commands_that_know(tmp_path) == []
+
+
+@pytest.mark.ranks
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands orphans to an ancestor")
+def test_a_torchrun_that_is_killed_leaves_nobody_who_hides_from_it_either(tmp_path):
+    """An orphan that knows no environment, in a session of its own: nothing but its ancestors tells whose it is."""
+    hides = """
+if rank == 1:
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            command = [sys.executable, "-c", "import time; time.sleep(600)", word]
+            os.execve(sys.executable, command, {})
+        os._exit(0)
+    os.wait()
+    os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(600)
+"""
+    with pytest.raises(RankError, match="^torchrun itself was killed by SIGKILL$"):
+        torchrun(script(tmp_path, START + hides), tmp_path, timeout=60, quiet=True)
     assert commands_that_know(tmp_path) == []
 
 
@@ -229,7 +254,7 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     ranks = script(tmp_path, CHILD + "time.sleep(600)")
     code = f"from lib.training.launch import torchrun; torchrun({str(ranks)!r}, {str(tmp_path)!r})"
     kernel = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
-    while len(commands_that_know(tmp_path)) < 5:  # the agent, two ranks and their children
+    while len(commands_that_know(tmp_path)) < LAUNCHERS + 4:  # and two ranks and their children
         assert kernel.poll() is None
         time.sleep(0.05)
     kernel.kill()
@@ -237,6 +262,20 @@ def test_if_the_kernel_is_killed_torchrun_ends_its_ranks(tmp_path):
     deadline = time.monotonic() + 60
     while commands_that_know(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.1)
+    assert commands_that_know(tmp_path) == []
+
+
+@pytest.mark.ranks
+def test_a_launcher_that_is_asked_to_end_is_gone_only_after_its_ranks(tmp_path):
+    ranks = script(tmp_path, CHILD + "time.sleep(600)")
+    command = [sys.executable, "-m", "lib.training.loopback", "--nproc-per-node", "1", "--rdzv-backend", "loopback"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    launcher = subprocess.Popen([*command, ranks, tmp_path], env=environment, stderr=subprocess.DEVNULL)
+    while len(commands_that_know(tmp_path)) < LAUNCHERS + 2:
+        assert launcher.poll() is None
+        time.sleep(0.05)
+    launcher.terminate()
+    launcher.wait()
     assert commands_that_know(tmp_path) == []
 
 

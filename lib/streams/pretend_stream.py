@@ -1,0 +1,98 @@
+"""Streams and events of a PretendGPU: what is put into them is written down there."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from lib.streams.races import HOST, Operation
+
+
+class OwnsStreams(Protocol):
+    """What streams and events ask of their PretendGPU."""
+
+    forgets: frozenset[str]
+    events: int
+    last: dict[str, str]
+
+    def current_stream(self, index: int | None = None) -> PretendStream:
+        """Return the stream in use on a device."""
+
+    def issue(self, op: Operation) -> None:
+        """Write down one operation."""
+
+    def host_knows(self, event: int) -> bool:
+        """Return whether the host has waited for an event."""
+
+
+class PretendEvent:
+    """Stand in for torch.Event."""
+
+    def __init__(self, gpu: OwnsStreams, number: int | None = None, label: str = "") -> None:
+        if number is None:
+            gpu.events += 1
+            number = gpu.events
+        self.gpu = gpu
+        self.number = number
+        self.label = label
+
+    def record(self, stream: PretendStream | None = None) -> None:
+        """Put the event behind what is in the stream now; who waits from now on, waits for this."""
+        stream = self.gpu.current_stream() if stream is None else stream
+        last = self.gpu.last.get(stream.name)
+        self.label = f"{last} ({stream.name})" if last else stream.name
+        self.gpu.issue(Operation("record", stream.name, self.label, self.number))
+
+    def wait(self, stream: PretendStream | None = None) -> None:
+        """Let a stream wait."""
+        (self.gpu.current_stream() if stream is None else stream).wait_event(self)
+
+    def synchronize(self) -> None:
+        """Let the host wait."""
+        self.gpu.issue(Operation("synchronize", HOST, self.label, self.number))
+
+    def query(self) -> bool:
+        """Return whether the host has waited for it, or for something after it: nothing else counts as done."""
+        return self.gpu.host_knows(self.number)
+
+
+class PretendStream:
+    """Stand in for torch.Stream."""
+
+    def __init__(self, gpu: OwnsStreams, name: str, device: torch.device) -> None:
+        self.gpu = gpu
+        self.name = name
+        self.device = device
+
+    def record_event(self, event: PretendEvent | None = None) -> PretendEvent:
+        """Put an event behind what is in the stream now."""
+        event = PretendEvent(self.gpu) if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: PretendEvent) -> None:
+        """Let the stream wait."""
+        if "wait_event" not in self.gpu.forgets:
+            self.gpu.issue(Operation("wait", self.name, event.label, event.number))
+
+    def wait_stream(self, stream: PretendStream) -> None:
+        """Let this stream wait for what is in the other one now."""
+        if "wait_stream" not in self.gpu.forgets:
+            self.follow(stream)
+
+    def follow(self, stream: PretendStream) -> None:
+        """Do what wait_stream does, and torch itself in a copy between devices; `forgets` is about calls by name."""
+        event = stream.record_event()
+        self.gpu.issue(Operation("wait", self.name, event.label, event.number))
+
+    def synchronize(self) -> None:
+        """Let the host wait for what is in the stream now."""
+        self.record_event().synchronize()
+
+    def query(self) -> bool:
+        """Return whether the host has waited for all that is in the stream."""
+        return self.record_event().query()
+
+    def __repr__(self) -> str:
+        return f"PretendStream({self.name!r})"

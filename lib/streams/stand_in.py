@@ -1,0 +1,162 @@
+"""A PretendGPU in the place of CUDA: code that asks for "cuda" by name, as lib.pipeline does, runs on it.
+
+    gpu = PretendGPU(count=2)
+    with in_place_of_cuda(gpu):
+        model = GPipe(layers, balance=[1, 1], chunks=2)
+        model(torch.randn(4, 3, device="cuda:0")).sum().backward()
+    find_races(gpu.operations)
+
+Only for lib and for torch's own tensors: torch.cuda itself stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from lib.runtime.dependency import get_phony
+from lib.runtime.device import stand_in
+from lib.streams.pretend import PretendGPU
+from lib.streams.pretend_stream import PretendEvent, PretendStream
+from lib.streams.pretend_tensor import PretendTensor, gpu_named
+
+
+@contextmanager
+def in_place_of_cuda(gpu: PretendGPU) -> Iterator[PretendGPU]:
+    """Let lib take this GPU for CUDA within a `with`, and put on it what torch makes on "cuda" or moves there.
+
+    All runs in the calling thread: a pipeline starts no workers. Raises RuntimeError inside of another one.
+    """
+    places = _Places(gpu)
+    engine = mock.patch.object(torch.autograd, "_engine_run_backward", places.engine(_engine_run_backward))
+    with stand_in("cuda", PretendModule(gpu)), engine, places, _swapped_parameters():
+        get_phony.cache_clear()  # those of another PretendGPU, or of a real one
+        try:
+            yield gpu
+        finally:
+            get_phony.cache_clear()
+
+
+@contextmanager
+def _swapped_parameters() -> Iterator[None]:
+    """Let module.to() put a tensor of another class in the place of a parameter: by itself it fills in its memory."""
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+
+
+class PretendModule:
+    """Stand in for torch.cuda, as far as lib.runtime.device asks for it."""
+
+    def __init__(self, gpu: PretendGPU) -> None:
+        self.gpu = gpu
+        # Its operators run on the CPU, and draw from there.
+        self.default_generators = [torch.default_generator] * gpu.count
+
+    def is_available(self) -> bool:
+        """Return True."""
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        """Return how many devices there are."""
+        return self.gpu.count
+
+    def current_device(self) -> int:
+        """Return the number of the current device."""
+        return self.gpu.current_device
+
+    def device(self, device: torch.device) -> AbstractContextManager[None]:
+        """Make a device the current one within a `with`."""
+        return self.gpu.use_device(self._index(device))
+
+    def Stream(self, device: torch.device) -> PretendStream:
+        """Return a new stream of a device."""
+        return self.gpu.new_stream("stream", self._index(device))
+
+    def Event(self, enable_timing: bool = False) -> PretendEvent:
+        """Return an event; none of them knows a time."""
+        return PretendEvent(self.gpu)
+
+    def stream(self, stream: PretendStream) -> AbstractContextManager[None]:
+        """Make a stream the current one of its device, and that the current device, within a `with`."""
+        return self.gpu.use_stream(stream)
+
+    def current_stream(self, device: torch.device) -> PretendStream:
+        """Return the stream in use on a device."""
+        return self.gpu.current_stream(self._index(device))
+
+    def default_stream(self, device: torch.device) -> PretendStream:
+        """Return the stream that a device starts with."""
+        return self.gpu.default_streams[self._index(device)]
+
+    def synchronize(self, device: torch.device | None = None) -> None:
+        """Let the host wait for all streams of a device."""
+        index = self.gpu.current_device if device is None else self._index(device)
+        for stream in self.gpu.streams:
+            if stream.device.index == index:
+                stream.synchronize()
+
+    def _index(self, device: torch.device) -> int:
+        return self.gpu.current_device if device.index is None else device.index
+
+
+_OF_NUMBERS = {torch.tensor, torch.as_tensor, torch.asarray}
+"""What these make is a copy of memory of the host, and not pinned."""
+
+
+class _Places(TorchFunctionMode):
+    """See what torch makes on "cuda", and which tensors of the CPU are moved there: no tensor tells of these."""
+
+    def __init__(self, gpu: PretendGPU) -> None:
+        super().__init__()
+        self.gpu = gpu
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        known = any(isinstance(x, PretendTensor) for x in tree_leaves((args, kwargs)))
+        if func is Tensor.cuda and not known:
+            return self.gpu.move(args[0], gpu_named(*args[1:2]), bool(kwargs.get("non_blocking")))
+        if func is Tensor.to and not known and (moved := self._moved(*args, **kwargs)) is not None:
+            return moved
+        place = kwargs.get("device")
+        if place is None or torch.device(place).type != "cuda":
+            return func(*args, **kwargs)
+        if known:  # zeros_like and such: made where its tensor is
+            return func(*args, **{**kwargs, "device": None}).to(place)
+        plain = func(*args, **{**kwargs, "device": "cpu"})
+        if func in _OF_NUMBERS:
+            copied = self.gpu.copied(plain, self.gpu.located(torch.device(place)), non_blocking=False)
+            return copied.requires_grad_(plain.requires_grad)
+        return self.gpu.made(plain, torch.device(place), func.__name__)
+
+    def _moved(self, x: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
+        """Return x on the GPU that x.to(...) asks for; None if it asks for none."""
+        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is None or device.type != "cuda":
+            return None
+        moved = self.gpu.move(x, device, non_blocking)
+        return moved if dtype is None else moved.to(dtype)
+
+    def engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return torch's call of its engine with this mode on, which torch leaves before it goes backward."""
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return run(*args, **kwargs)
+
+        return backward

@@ -28,6 +28,7 @@ environment-test:
 
 lab: environment ## open JupyterLab at the first notebook (first time 3 minutes, then 5 s)
 	@$(PY) -m jupyter trust $(wildcard notebooks/*.ipynb notebooks/solutions/*.ipynb) >/dev/null
+	@$(PY) -m tools.device &
 	@echo "Opening JupyterLab at notebooks/00_start_here.ipynb (about 5 s; Ctrl-C twice to stop)."
 	@$(PY) -m jupyterlab --ip=127.0.0.1 --allow-root --ServerApp.root_dir=. \
 		--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb --LabApp.extension_manager=readonly

@@ -33,6 +33,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # Set in both cases: a pytest that a test starts must not inherit the size of the run around it.
     os.environ[VARIABLE] = "1" if config.getoption("--prove") else "0"
+    set_examples()
+    if config.getoption("--simulated"):  # a simulated GPU is refused beside a real one
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def set_examples() -> None:
+    """Give every property, wherever it stands, its number of examples and no time limit: a busy machine is no error."""
+    from hypothesis import settings
+
+    settings.register_profile("unhurried", deadline=None, max_examples=size(suite=100, prove=1_000))
+    settings.load_profile("unhurried")
 
 
 def has_two_sizes(item: pytest.Item) -> bool:
@@ -61,10 +72,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if GPU in item.path.parents:
             item.add_marker(pytest.mark.gpu)
     needs_gpu = [item for item in items if item.get_closest_marker("gpu")]
-    if not needs_gpu:
-        return
+    if needs_gpu:
+        skip_without_gpu(needs_gpu, simulated=config.getoption("--simulated"))
+
+
+def skip_without_gpu(items: list[pytest.Item], *, simulated: bool) -> None:
+    """Skip what needs a GPU where torch sees none; where GPUs are simulated, what is marked `cuda_only`."""
     import torch
 
-    if not torch.cuda.is_available():
-        for item in needs_gpu:
+    for item in items:
+        marker = item.get_closest_marker("cuda_only")
+        if simulated and marker is not None:
+            item.add_marker(pytest.mark.skip(reason=f"only on CUDA: {marker.kwargs['reason']}"))
+        elif not simulated and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU, and torch sees none here"))

@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 import support
-from support import checks as base
 
 SUPPORT = Path(support.__file__).parent
 ROOMS = {
@@ -22,7 +21,7 @@ def offered(prefix):
         f"{room}.{name}": value
         for room, module in ROOMS.items()
         for name, value in vars(module).items()
-        if name.startswith(prefix) and not hasattr(base, name)
+        if name.startswith(prefix)
     }
 
 

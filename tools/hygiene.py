@@ -1,4 +1,4 @@
-"""What a stored notebook must be, beyond giving the right outputs: a rule is a function from a Page to its complaints.
+"""What a stored notebook must be, beyond giving the right outputs: a rule is given one and returns complaints.
 
 tests/notebooks/test_hygiene.py runs every rule over every notebook, and plants a fault for each rule; `make save`
 prints what they find. nbval compares outputs, and passes a notebook that was never run: these rules see the rest.
@@ -29,7 +29,7 @@ HEAVIEST = 700_000  # bytes; GitHub fails to show notebooks of some megabytes, a
 
 
 @dataclass
-class Page:
+class StoredNotebook:
     """One notebook as it lies in its file: nothing repaired, texts joined."""
 
     path: Path
@@ -37,7 +37,7 @@ class Page:
     root: Path = ROOT
 
     @classmethod
-    def read(cls, path: Path, root: Path = ROOT) -> Page:
+    def read(cls, path: Path, root: Path = ROOT) -> StoredNotebook:
         """Read the file."""
         return cls(path, json.loads(path.read_text(encoding="utf-8")), root)
 
@@ -64,7 +64,7 @@ class Page:
         return "\n\n".join(source for _, _, source in self.cells("markdown"))
 
 
-Rule = Callable[[Page], list[str]]
+Rule = Callable[[StoredNotebook], list[str]]
 
 
 def joined(text: Any) -> str:
@@ -72,7 +72,7 @@ def joined(text: Any) -> str:
     return "".join(text) if isinstance(text, list) else str(text)
 
 
-def has_unique_ids(page: Page) -> list[str]:
+def has_unique_ids(page: StoredNotebook) -> list[str]:
     """Require nbformat 4.5 or later, where every cell has an id of its own: diffs stay small."""
     version = (page.raw["nbformat"], page.raw["nbformat_minor"])
     complaints = [] if version >= (4, 5) else [f"nbformat {version[0]}.{version[1]} is older than 4.5"]
@@ -81,7 +81,7 @@ def has_unique_ids(page: Page) -> list[str]:
     return complaints + [f"two cells have the id {id_!r}" for id_ in sorted(set(ids)) if id_ and ids.count(id_) > 1]
 
 
-def is_executed_in_order(page: Page) -> list[str]:
+def is_executed_in_order(page: StoredNotebook) -> list[str]:
     """Require prompts 1, 2, 3 … from top to bottom: nbval does not compare a cell that was never run."""
     complaints = []
     expected = 1
@@ -94,7 +94,7 @@ def is_executed_in_order(page: Page) -> list[str]:
     return complaints
 
 
-def is_of_python3(page: Page) -> list[str]:
+def is_of_python3(page: StoredNotebook) -> list[str]:
     """Require the kernel python3 and nothing about the version of the author's Python."""
     metadata = page.raw["metadata"]
     complaints = [] if metadata.get("kernelspec") == KERNELSPEC else [f"kernelspec is {metadata.get('kernelspec')}"]
@@ -103,7 +103,7 @@ def is_of_python3(page: Page) -> list[str]:
     return complaints
 
 
-def has_no_widget_state(page: Page) -> list[str]:
+def has_no_widget_state(page: StoredNotebook) -> list[str]:
     """Forbid stored widgets: their ids are random, and they are dead without a kernel."""
     complaints = ["the notebook's metadata holds widgets"] if "widgets" in page.raw["metadata"] else []
     return complaints + [
@@ -111,7 +111,7 @@ def has_no_widget_state(page: Page) -> list[str]:
     ]
 
 
-def has_no_editor_metadata(page: Page) -> list[str]:
+def has_no_editor_metadata(page: StoredNotebook) -> list[str]:
     """Forbid execution times, scrolling and other memories of an editor."""
     complaints = []
     for number, cell in enumerate(page.raw["cells"]):
@@ -120,7 +120,7 @@ def has_no_editor_metadata(page: Page) -> list[str]:
     return complaints
 
 
-def has_no_stored_error(page: Page) -> list[str]:
+def has_no_stored_error(page: StoredNotebook) -> list[str]:
     """Forbid tracebacks, except where the cell says that it raises (there one is required), and solutions that fail."""
     complaints = []
     for number, cell, _ in page.cells("code"):
@@ -136,7 +136,7 @@ def has_no_stored_error(page: Page) -> list[str]:
     return complaints
 
 
-def is_saved_from_these_sources(page: Page) -> list[str]:
+def is_saved_from_these_sources(page: StoredNotebook) -> list[str]:
     """Require that the outputs were saved after the last change of the code."""
     stored = page.raw["metadata"].get("idt", {}).get("sources")
     return [] if stored == hash_of(page.raw) else ["the code changed after the outputs were saved: make save"]
@@ -148,7 +148,7 @@ def hash_of(raw: dict[str, Any]) -> str:
     return sources(nbformat.from_dict({**raw, "cells": cells}))
 
 
-def is_compared(page: Page) -> list[str]:
+def is_compared(page: StoredNotebook) -> list[str]:
     """Forbid cells that nbval skips; its marker for measured numbers stands in the first line, where readers see it."""
     complaints = []
     for number, cell, source in page.cells("code"):
@@ -168,7 +168,7 @@ PATH = re.compile(
 )
 
 
-def has_no_absolute_path(page: Page) -> list[str]:
+def has_no_absolute_path(page: StoredNotebook) -> list[str]:
     """Forbid folders of the author's machine in code, prose, outputs and metadata."""
     complaints = []
     for number, cell in enumerate(page.raw["cells"]):
@@ -184,7 +184,7 @@ def has_no_absolute_path(page: Page) -> list[str]:
     return complaints + ([f"the notebook's metadata names the path {found[0]}"] if found else [])
 
 
-def has_alt_text(page: Page) -> list[str]:
+def has_alt_text(page: StoredNotebook) -> list[str]:
     """Require a description in words of every picture: in outputs, in Markdown, in HTML."""
     complaints = []
     for number, output in page.outputs():
@@ -221,7 +221,7 @@ def undescribed(markup: str) -> list[str]:
     return faults
 
 
-def has_text_that_renders(page: Page) -> list[str]:
+def has_text_that_renders(page: StoredNotebook) -> list[str]:
     """Forbid what Markdown and MathJax show as something else, in the browser only."""
     faults = {
         r"<code>[^<]*__\w+__": "is shown bold, without the underscores",
@@ -235,7 +235,7 @@ def has_text_that_renders(page: Page) -> list[str]:
     ]
 
 
-def has_short_cells(page: Page) -> list[str]:
+def has_short_cells(page: StoredNotebook) -> list[str]:
     """Limit a code cell to 25 lines: what is longer belongs in lib."""
     return [
         f"cell {number} has {len(source.splitlines())} lines of code, more than {LONGEST_CELL}"
@@ -244,13 +244,13 @@ def has_short_cells(page: Page) -> list[str]:
     ]
 
 
-def is_light(page: Page) -> list[str]:
+def is_light(page: StoredNotebook) -> list[str]:
     """Limit the file's size."""
     size = len(json.dumps(page.raw))
     return [f"{size / 1e3:.0f} KB, more than {HEAVIEST / 1e3:.0f}: make save"] if size > HEAVIEST else []
 
 
-def begins_with_the_setup_cell(page: Page) -> list[str]:
+def begins_with_the_setup_cell(page: StoredNotebook) -> list[str]:
     """Require the project's set-up cell, word for word, as the first code cell and only there."""
     wanted = setup_cell.text(address(page.root))
     code = list(page.cells("code"))
@@ -260,7 +260,7 @@ def begins_with_the_setup_cell(page: Page) -> list[str]:
     return [] if code[0][2] == wanted else ["the set-up cell differs from tools/setup_cell.py: make stamp"]
 
 
-def has_working_links(page: Page) -> list[str]:
+def has_working_links(page: StoredNotebook) -> list[str]:
     """Require that every link to a file of the project, and to a heading in it, leads somewhere."""
     complaints = []
     for number, _, source in page.cells("markdown"):
@@ -274,7 +274,7 @@ def has_working_links(page: Page) -> list[str]:
     return complaints
 
 
-def broken(target: str, page: Page) -> list[str]:
+def broken(target: str, page: StoredNotebook) -> list[str]:
     """Return what is wrong with one relative link."""
     name, _, anchor = unquote(target).partition("#")
     file = (page.path.parent / name).resolve() if name else page.path
@@ -287,12 +287,12 @@ def broken(target: str, page: Page) -> list[str]:
     return []
 
 
-def prose_of(file: Path, page: Page) -> str:
+def prose_of(file: Path, page: StoredNotebook) -> str:
     """Return the Markdown of a file that a page links; of the page itself, as it is in memory."""
     if file == page.path:
         return page.prose
     if file.suffix == ".ipynb":
-        return Page.read(file).prose
+        return StoredNotebook.read(file).prose
     return file.read_text(encoding="utf-8")
 
 
@@ -311,7 +311,7 @@ def without_code(text: str) -> str:
     return re.sub(r"`[^`\n]*`", "", re.sub(r"(?ms)^(```|~~~).*?^\1", "", text))
 
 
-def has_the_projects_badge(page: Page) -> list[str]:
+def has_the_projects_badge(page: StoredNotebook) -> list[str]:
     """Require a Colab badge that opens this very notebook at the project's ref (a solution may go without)."""
     found = re.findall(r"https://colab\.research\.google\.com/github/[^\s)\"'>]+", page.prose)
     wanted = address(page.root).badge(page.path, page.root)
@@ -322,7 +322,7 @@ def has_the_projects_badge(page: Page) -> list[str]:
     return complaints
 
 
-def is_formatted(page: Page) -> list[str]:
+def is_formatted(page: StoredNotebook) -> list[str]:
     """Require ruff's formatting of the code cells."""
     settings = ROOT / "notebooks" / "ruff.toml"
     command = [sys.executable, "-m", "ruff", "format", "--check", "--quiet", "--config", str(settings)]
@@ -331,7 +331,7 @@ def is_formatted(page: Page) -> list[str]:
     return [fault] if result.returncode else []
 
 
-def has_a_title(page: Page) -> list[str]:
+def has_a_title(page: StoredNotebook) -> list[str]:
     """Require one heading of the first order, at the very beginning."""
     first = page.raw["cells"][0] if page.raw["cells"] else {"cell_type": "none", "source": ""}
     starts = first["cell_type"] == "markdown" and joined(first["source"]).startswith("# ")
@@ -340,20 +340,20 @@ def has_a_title(page: Page) -> list[str]:
     return complaints + ([f"{len(titles)} titles of the first order: {titles[1:]}"] if len(titles) > 1 else [])
 
 
-def asks_for_a_prediction(page: Page) -> list[str]:
+def asks_for_a_prediction(page: StoredNotebook) -> list[str]:
     """Require a `my_guess = …` in every chapter: predict before you run."""
     asks = any(re.search(r"(?m)^my_guess\w*\s*=", source) for _, _, source in page.cells("code"))
     return [] if asks or page.is_solution else ["no cell asks for a prediction, `my_guess = …`"]
 
 
-def breaks_something(page: Page) -> list[str]:
+def breaks_something(page: StoredNotebook) -> list[str]:
     """Require a "Break it" section in every chapter but the first, which teaches nothing to break yet."""
     if page.is_solution or page.path.name.startswith("00_"):
         return []
     return [] if re.search(r"(?m)^#{2,4} .*Break it", page.prose) else ['no heading has "Break it"']
 
 
-def has_exercises_with_hints(page: Page) -> list[str]:
+def has_exercises_with_hints(page: StoredNotebook) -> list[str]:
     """Require an exercise in every chapter, each with a hint folded in <details>."""
     if page.is_solution:
         return []
@@ -367,7 +367,7 @@ def has_exercises_with_hints(page: Page) -> list[str]:
     return []
 
 
-def is_as_the_map_says(page: Page) -> list[str]:
+def is_as_the_map_says(page: StoredNotebook) -> list[str]:
     """Require an entry of support/course.py, with this title; of a chapter also its needs and its neighbours."""
     try:
         chapter = course.chapter_of(page.path.stem)
@@ -414,6 +414,6 @@ RULES: list[Rule] = [
 ]
 
 
-def complaints(page: Page) -> list[str]:
+def complaints(page: StoredNotebook) -> list[str]:
     """Apply every rule."""
     return [f"{rule.__name__}: {complaint}" for rule in RULES for complaint in rule(page)]

@@ -381,10 +381,11 @@ class LiveExplorer:
             assert time.monotonic() < deadline, f"{complaint} within {seconds:g} s"
             self.box.page.wait_for_timeout(50)
 
-    def try_all(self, folder: Path, prefix: str, seconds: float = 20) -> list[str]:
+    def try_all(self, folder: Path, prefix: str, seconds: float = 20, *, pictures: bool = True) -> list[str]:
         """Move each control one step and back, save a picture of the first; return the complaints.
 
         The figure must change with every control, keep an alt text, and come back when the control does.
+        pictures: without them, only one is saved for each complaint.
         """
         folder.mkdir(parents=True, exist_ok=True)
         complaints = [] if self.alt() else [f"{prefix} has no alt text"]
@@ -400,7 +401,7 @@ class LiveExplorer:
                     complaints.append(f"{name}: prints {readout!r} before and after")
                 complaints += [f"{name}: {fault}" for fault in [control.readout_is_wrong()] if fault]
                 complaints += [] if self.alt() else [f"{name}: no alt text after the move"]
-                if number == 1:
+                if pictures and number == 1:
                     self.photograph(folder / f"{prefix}-{control.kind}-{file_part(control.label)}.png")
                 control.restore(value)
                 self.wait_for_return(first, seconds)

@@ -2,7 +2,8 @@
 
 A solution is a few quick cells; starting a kernel that imports torch, matplotlib and ipywidgets takes longer than they
 do. No solution measures anything, and its notebook, like a solution that is compared by itself, has a kernel of its
-own. What stays from one solution to the next is what is imported.
+own. What stays from one solution to the next is what is imported. A solution that starts a device has a kernel of its
+own, too: torch keeps the device, and would take it for the accelerator of all that come behind.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 from nbval import plugin
 
+from tools.project import starts_a_device
+
 FORGET = "%reset -f"
 SECONDS = 60
 
@@ -27,10 +30,11 @@ class OneKernel:
         """Let `start`, nbval's RunningKernel, make each kernel."""
         self.start = start
         self.shared: Any = None  # the kernel, once there is one
+        self.notebook: Path | None = None  # whose kernel is asked for
 
     def __call__(self, kernel_name: str, cwd: str, **more: Any) -> Any:
         """Return a kernel as `start` makes it, or the one that is shared, without a name in it."""
-        if Path(cwd).name != "solutions":
+        if Path(cwd).name != "solutions" or (self.notebook and starts_a_device(self.notebook)):
             return self.start(kernel_name, cwd=cwd, **more)
         if self.shared is not None and self.shared.is_alive() and not self._forgets():
             self.shared.stop()  # its last cell can't be interrupted
@@ -63,8 +67,15 @@ class OneKernel:
 def shared() -> Iterator[OneKernel]:
     """Let nbval use one kernel for all solutions, until the block ends."""
     one = OneKernel(plugin.RunningKernel)
+    set_up = plugin.IPyNbFile.setup
+
+    def set_up_of(file: Any) -> None:
+        one.notebook = file.path
+        set_up(file)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plugin, "RunningKernel", one)
+        patch.setattr(plugin.IPyNbFile, "setup", set_up_of)
         patch.setattr(plugin.IPyNbFile, "teardown", lambda file: one.end(file.kernel))
         try:
             yield one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,3 +82,9 @@ def find(names: list[str], root: Path = ROOT) -> list[Path]:
             )
         found += fits
     return list(dict.fromkeys(found))
+
+
+def starts_a_device(notebook: Path) -> bool:
+    """Say whether a cell of the notebook starts a device, which changes torch for as long as its kernel lives."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return any("start_device(" in "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.hygiene import Page, has_alt_text, has_working_links
+from tools.hygiene import StoredNotebook, has_alt_text, has_working_links
 from tools.project import ROOT, notebooks
 
 FOLDERS = ("lib", "tools", "tests", "notebooks", "docs", ".github", ".ci")
@@ -42,7 +42,7 @@ def written_texts(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Yield each file with its text; of a notebook all that was written into its cells."""
     for path in written_files(root):
         if path.suffix == ".ipynb":
-            page = Page.read(path, root)
+            page = StoredNotebook.read(path, root)
             cells = sorted([*page.cells("markdown"), *page.cells("code")], key=lambda cell: cell[0])
             yield path, "\n\n".join(source for _, _, source in cells)
         else:
@@ -65,11 +65,11 @@ def misspelled(root: Path = ROOT) -> list[str]:
 
 def wrong_links(root: Path = ROOT) -> list[str]:
     """Return what is wrong with the links and pictures of Markdown files and of notebooks."""
-    pages = [Page.read(path, root) for path in notebooks(root)]
+    pages = [StoredNotebook.read(path, root) for path in notebooks(root)]
     for path in written_files(root):
         if path.suffix == ".md":
             cell = {"cell_type": "markdown", "source": path.read_text(encoding="utf-8")}
-            pages.append(Page(path, {"cells": [cell]}, root))
+            pages.append(StoredNotebook(path, {"cells": [cell]}, root))
     return [
         f"{page.path.relative_to(root).as_posix()}: {fault.removeprefix('cell 0: ')}"
         for page in pages

@@ -131,7 +131,7 @@ def tidy(notebook: Any, stored: Any, fresh: bool) -> int:
     return kept
 
 
-def write(notebook: Any, path: Path) -> None:
+def write_notebook(notebook: Any, path: Path) -> None:
     """Write a notebook whole or not at all: first beside its place, then moved into it."""
     nbformat.validate(notebook)
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".tmp", delete=False) as file:
@@ -204,7 +204,7 @@ def save(path: Path, fresh: bool = False, cell_seconds: float = 120) -> str:
     execute(notebook, path.parent, cell_seconds)
     seconds = time.monotonic() - start
     kept = tidy(notebook, stored, fresh)
-    write(notebook, path)
+    write_notebook(notebook, path)
     name = path.name if path.parent.name != "solutions" else f"solutions/{path.name}"
     report = f"{name}: {seconds:.0f} s, "
     if path.read_text(encoding="utf-8") == text:
@@ -230,7 +230,7 @@ def main() -> int:
         try:
             print(save(path, options.fresh, options.cell_seconds), flush=True)
             if ROOT in path.parents:
-                for complaint in hygiene.complaints(hygiene.Page.read(path)):
+                for complaint in hygiene.complaints(hygiene.StoredNotebook.read(path)):
                     print(f"    but {complaint}", flush=True)
         except (*FAILURES, ValueError) as error:
             failed.append(path.name)

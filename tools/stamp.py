@@ -22,7 +22,7 @@ from support import course
 from tools import setup_cell
 from tools.kept import sources
 from tools.project import ROOT, Address, address, notebooks
-from tools.save import write
+from tools.save import write_notebook
 from tools.title import with_neighbours
 
 BINDER = re.compile(r"https://mybinder\.org/v2/gh/[^\s)\"'>]+")
@@ -94,7 +94,7 @@ def stamp(root: Path = ROOT, repository: str | None = None, ref: str | None = No
         before = path.read_text(encoding="utf-8")
         notebook = nbformat.read(path, as_version=4)
         stamp_notebook(notebook, path, old, new, root)
-        write(notebook, path)
+        write_notebook(notebook, path)
         changed += [path] if path.read_text(encoding="utf-8") != before else []
     for path in root.glob("*.md"):
         before = path.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@
     make test FAST=1     lib, its properties, the tools: no notebook and no room of one, no browser, no real ranks
     make prove           what is larger than the suite needs: tests marked `prove`, and full sizes (tests/sizes.py)
 
-Two cores share everything: three processes, since many a test waits for a rank or a browser. So whatever is compared
+Two cores share everything: four processes, since many a test waits for a rank or a browser. So whatever is compared
 must hold on a busy machine too; what a notebook only measures is shown, not compared.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,13 +24,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tools import lab
 from tools.execute import ENVIRONMENT
 from tools.project import ROOT, find, notebooks
 
 FOLDERS = ["lib", "support", "tools", "site", "property", "notebooks", "gpu"]
-#: Files in the order given: few tests may take long, and who starts last is waited for alone.
-BOTH_CORES = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+#: Who is through takes over half of what another has left. When a worker dies, its test fails and another goes on.
+BOTH_CORES = ["-n", "4", "--dist", "worksteal"]
+#: The cells of a notebook share a kernel. Elsewhere never: when a worker dies so, xdist 3.8 waits for ever (its 1378).
+WHOLE_FILES = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
+#: A test in full size may take half an hour (its mark says so); in the suite none takes ten minutes (pyproject.toml).
+LONGER = ["-o", "faulthandler_timeout=2000"]
 ONE_KERNEL = ["-p", "tools.one_kernel"]
 #: Strictly: every stored output is compared. A cell that takes two minutes hangs.
 COMPARE = [
@@ -50,7 +57,7 @@ RUN = ("save", "export")
 
 
 @dataclass
-class Step:
+class SuiteStep:
     """One call of pytest: what it is about, its arguments, and the minutes after which it hangs."""
 
     name: str
@@ -63,7 +70,7 @@ def units() -> list[str]:
     return [f"tests/{name}" for name in FOLDERS if (ROOT / "tests" / name).exists()]
 
 
-def cells(paths: list[Path]) -> Step:
+def cells(paths: list[Path]) -> SuiteStep:
     """Return the step that runs notebooks and compares each cell; who takes longest starts first, solutions last."""
     recorded = ROOT / "notebooks" / "recorded" / "seconds.json"
     seconds = json.loads(recorded.read_text(encoding="utf-8"))["seconds"]
@@ -74,43 +81,50 @@ def cells(paths: list[Path]) -> Step:
         return -float(seconds.get(path.name, 0))
 
     names = [path.relative_to(ROOT).as_posix() for path in sorted(paths, key=late)]
-    return Step("cells of notebooks", [*names, *COMPARE, *BOTH_CORES, *ONE_KERNEL], 40)
+    return SuiteStep("cells of notebooks", [*names, *COMPARE, *WHOLE_FILES, *ONE_KERNEL], 40)
 
 
-def simulated() -> Step:
+def simulated() -> SuiteStep:
     """Return the step of the simulated GPUs: once started, they change torch for the whole process."""
-    return Step("simulated GPUs", ["tests/lib/simulated", "--simulated"], 15)
+    return SuiteStep("simulated GPUs", ["tests/lib/simulated", "--simulated", "-n", "2", "--dist", "worksteal"], 15)
 
 
-def everything() -> list[Step]:
+def on_simulated_gpus() -> SuiteStep:
+    """Return the step of the tests that want a GPU: on simulated ones, which are others than those of `simulated`."""
+    return SuiteStep("GPU tests, simulated", ["tests/gpu", "--simulated", "-n", "2", "--dist", "load"], 15)
+
+
+def everything() -> list[SuiteStep]:
     """Return the steps of `make test`."""
     return [
-        Step("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
+        SuiteStep("units, properties, hygiene", [*units(), *BOTH_CORES], 30),
         simulated(),
+        on_simulated_gpus(),
         cells(notebooks()),
-        Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
+        SuiteStep(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
     ]
 
 
-def fast() -> list[Step]:
+def fast() -> list[SuiteStep]:
     """Return the step of `make test FAST=1`."""
     folders = ["tests/lib", "tests/property", "tests/tools"]
     slow = [f"--ignore=tests/tools/test_{name}.py" for name in RUN]
-    return [Step("units and properties", [*folders, *slow, *BOTH_CORES, "-m", "not ranks"], 10)]
+    return [SuiteStep("units and properties", [*folders, *slow, *BOTH_CORES, "-m", "not ranks"], 10)]
 
 
-def prove() -> list[Step]:
+def prove() -> list[SuiteStep]:
     """Return the steps of `make prove`."""
-    devices = simulated()
-    devices.arguments.append("--prove")
-    return [
-        Step("full sizes", [*units(), *BOTH_CORES, "--prove"], 60),
-        devices,
-        Step(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal", "--prove"], 40),
+    steps = [
+        SuiteStep("full sizes", [*units(), *BOTH_CORES], 60),
+        simulated(),
+        SuiteStep(WIDGETS, ["tests/browser", "-n", "3", "--dist", "worksteal"], 40),
     ]
+    for step in steps:
+        step.arguments += ["--prove", *LONGER]
+    return steps
 
 
-def about(names: list[str]) -> list[Step]:
+def about(names: list[str]) -> list[SuiteStep]:
     """Return the steps of `make test NB=…`."""
     chosen = find(names)
     numbers = sorted({path.name[:2] for path in chosen})
@@ -119,14 +133,14 @@ def about(names: list[str]) -> list[Step]:
     asked = " or ".join(f"n{number} or {number}_" for number in numbers)
     widgets = " or ".join(f"{number}_" for number in numbers)
     return [
-        Step("room", [*rooms, *BOTH_CORES], 10),
-        Step("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10),
+        SuiteStep("room", [*rooms, *BOTH_CORES], 10),
+        SuiteStep("exercises, explorers, hygiene", [*generic, *BOTH_CORES, "-k", asked], 10),
         cells(chosen),
-        Step(WIDGETS, ["tests/browser/test_widgets.py", "-k", widgets], 40),
+        SuiteStep(WIDGETS, ["tests/browser/test_widgets.py", "-k", widgets], 40),
     ]
 
 
-def run(step: Step, report: Path) -> int:
+def run_step(step: SuiteStep, report: Path) -> int:
     """Run one step; return pytest's exit code, 124 when its time is up."""
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *step.arguments]
     print(f"\n=== {step.name} ===", flush=True)
@@ -137,15 +151,29 @@ def run(step: Step, report: Path) -> int:
     try:
         return process.wait(60 * step.minutes)
     except subprocess.TimeoutExpired:
-        process.terminate()  # pytest ends its kernels and browsers itself
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        show_where_it_hangs(process)
         return 124
     except KeyboardInterrupt:
         process.wait(30)
         raise
+
+
+def show_where_it_hangs(process: subprocess.Popen[bytes]) -> None:
+    """Let pytest's processes print where each of their threads stands; then end pytest, with its report if it can.
+
+    pytest answers SIGABRT with the stacks of all threads, also where a thread keeps Python's lock for ever. A worker
+    that ends so is reported as crashed, with the test that it ran, and the others' results are written.
+    """
+    pytest = psutil.Process(process.pid)
+    workers = [child for child in pytest.children() if "-c" in child.cmdline()]  # execnet starts them so
+    for hanging in workers or [pytest]:
+        with suppress(psutil.NoSuchProcess):
+            hanging.send_signal(signal.SIGABRT)
+    for end in (process.terminate, process.kill):  # asked to, pytest ends its kernels and browsers itself
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+            return
+        end()
 
 
 def counts(report: Path) -> tuple[int, int, int]:
@@ -178,7 +206,7 @@ def get_browser() -> None:
             subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], timeout=600)
 
 
-def planned(options: argparse.Namespace) -> list[Step]:
+def planned(options: argparse.Namespace) -> list[SuiteStep]:
     """Return the steps that are asked for."""
     if options.fast:
         return fast()
@@ -214,7 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
             reports.append(report)
             if step.name == WIDGETS:
                 get_browser()
-            code = run(step, report)
+            code = run_step(step, report)
             codes.append(code)
             passed, failed, skipped = counts(report)
             if code and not failed:  # collection failed, nothing ran, or time was up

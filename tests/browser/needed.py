@@ -7,7 +7,7 @@ name that a needed statement below it reads. The set-up cell always stays whole.
 import ast
 import copy
 import symtable
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from functools import cache, partial
 from typing import Any
 
@@ -22,7 +22,17 @@ LIVES = {"timeline_html"}
 def statements(source: str) -> tuple[str, ...]:
     """Return the statements of a cell, with IPython's `!` and `%` turned into calls."""
     source = TransformerManager().transform_cell(source)
-    return tuple(ast.get_source_segment(source, node) or "" for node in ast.parse(source).body)
+    lines = source.encode().splitlines(keepends=True)  # a node's columns count bytes
+    return tuple(_text(lines, node) for node in ast.parse(source).body)
+
+
+def _text(lines: Sequence[bytes], node: ast.stmt) -> str:
+    """Return what ast.get_source_segment does, which for each statement splits the whole source into lines again."""
+    assert node.end_lineno is not None
+    chosen = lines[node.lineno - 1 : node.end_lineno]
+    chosen[-1] = chosen[-1][: node.end_col_offset]
+    chosen[0] = chosen[0][node.col_offset :]
+    return b"".join(chosen).decode()
 
 
 def shows(source: str, names: Set[str] = SHOWS) -> list[str]:

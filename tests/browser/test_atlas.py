@@ -124,9 +124,9 @@ def test_what_cannot_move_stands_still_and_says_so(
 #: Checks that read a guess in different ways.
 ASKED = [
     *("n00.guess_weight", "n01.guess_pipeline", "n01.guess_who_gains", "n02.guess_loads", "n02.guess_handed_out"),
-    *("n03.guess_harmed", "n03.guess_missed_percent", "n05.guess_peak_megabytes", "n07.guess_way", "n08.guess_held"),
+    *("n03.guess_harmful", "n03.guess_missed_percent", "n05.guess_peak_megabytes", "n07.guess_way", "n08.guess_held"),
     *("n08.guess_idle", "n09.guess_late", "n10.guess_flops", "n11.guess_alive", "n11.guess_first"),
-    *("n14.guess_interleaved", "n15.guess_loss"),
+    *("n14.guess_interleaved", "n15.guess_loss", "n15.guess_bubble"),
 ]
 
 
@@ -172,7 +172,8 @@ def test_the_answer_is_seen_after_the_guess_and_remembered(tmp_path: Path, offli
     )
     field = offline.get_by_role("textbox", name="Your guess: what rank 0 has to hold")
     answer = offline.locator(".guess-answer")
-    assert answer.inner_text() == "" and "4 activations" not in offline.locator("body").inner_text()
+    assert answer.inner_text() == ""
+    assert "4 activations" not in offline.locator("body").inner_text()
     field.press("Enter")
     assert "4 activations" not in answer.inner_text()
     field.fill(" 8 activations ")

@@ -103,18 +103,21 @@ def test_the_buttons_show_one_trace_or_both(view: Locator) -> None:
     half = bar(view, "measured", 0).get_attribute("height")
     for name, other in (("Measured", "predicted"), ("Predicted", "measured")):
         view.get_by_role("button", name=name).click()
-        assert not bar(view, other, 0).is_visible() and bar(view, name.lower(), 0).is_visible()
+        assert not bar(view, other, 0).is_visible()
+        assert bar(view, name.lower(), 0).is_visible()
         assert view.get_by_role("button", name=name).get_attribute("aria-pressed") == "true"
         assert float(bar(view, name.lower(), 0).get_attribute("height") or 0) > float(half or 0)
     view.get_by_role("button", name="Both").click()
-    assert bar(view, "measured", 0).is_visible() and bar(view, "predicted", 0).is_visible()
+    assert bar(view, "measured", 0).is_visible()
+    assert bar(view, "predicted", 0).is_visible()
 
 
 def test_names_are_shown_as_they_are_and_never_run(page: Page) -> None:
     nasty = page.locator(".idt-timeline[data-ready]").nth(1)
     page.mouse.move(*middle(bar(nasty, "measured", 0)))
     assert tip(nasty).split("\n")[0] == NASTY
-    assert page.title() == "" and page.locator("img").count() == 0
+    assert page.title() == ""
+    assert page.locator("img").count() == 0
 
 
 def test_a_narrow_page_keeps_the_size_of_the_letters(page: Page, view: Locator) -> None:

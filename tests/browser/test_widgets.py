@@ -2,8 +2,8 @@
 
 One notebook runs whole, as a reader runs it (two in `make prove`); of the others the set-up cell and what their figures
 need (needed.py), because strict nbval runs every cell of them anyway. A solution holds no interactive figure; one that
-did would be tried like any notebook. What the browser showed lies in tests/browser/screenshots afterwards; git ignores
-it.
+did would be tried like any notebook. What the browser showed of a figure with a fault, and after `make prove` of all of
+them, lies in tests/browser/screenshots afterwards; git ignores it.
 """
 
 from collections.abc import Callable, Set
@@ -22,6 +22,9 @@ from tools.project import ROOT, notebooks
 WHOLE = size(suite=("13_cuda_streams",), prove=("11_backward_order", "13_cuda_streams"))
 assert {path.stem for path in notebooks()} >= {*WHOLE}
 
+#: Whether pictures are saved of what has no fault. `python -m tools.look 03` saves them, too.
+PICTURES = size(suite=False, prove=True)
+
 
 def shown(path: Path, names: Set[str] = SHOWS) -> list[str]:
     cells = nbformat.read(path, as_version=4).cells
@@ -39,7 +42,8 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
         nbformat.write(with_needed_cells_only(nbformat.read(path, as_version=4)), place)
     notebook = open_notebook(place, own=path.stem in WHOLE)
     notebook.run_all(seconds=300)  # another browser runs beside this one
-    notebook.screenshots(SCREENSHOTS, f"{name}-run")
+    if PICTURES:
+        notebook.screenshots(SCREENSHOTS, f"{name}-run")
     explorers = notebook.explorers()
     assert len(explorers) == len(shown(path)), "one for each call"
     alive = notebook.page.locator(".jp-OutputArea .idt-timeline[data-ready]")
@@ -47,7 +51,7 @@ def test_every_control_changes_its_figure(path: Path, server: Server, open_noteb
     complaints = [
         complaint
         for number, explorer in enumerate(explorers, start=1)
-        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}")
+        for complaint in explorer.try_all(SCREENSHOTS, f"{name}-explore{number}", pictures=PICTURES)
     ]
     assert complaints == []
     assert notebook.errors() == []

@@ -11,7 +11,7 @@ import pytest
 
 from support import course
 from tools import hygiene, setup_cell
-from tools.hygiene import Page
+from tools.hygiene import StoredNotebook
 from tools.kept import KERNELSPEC, LANGUAGE, WIDGET
 from tools.project import ROOT, address, notebooks
 
@@ -23,7 +23,7 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
 @pytest.mark.parametrize("rule", hygiene.RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("path", notebooks(), ids=lambda path: str(path.relative_to(ROOT / "notebooks")))
 def test_every_notebook_obeys(path: Path, rule: hygiene.Rule) -> None:
-    assert rule(Page.read(path)) == []
+    assert rule(StoredNotebook.read(path)) == []
 
 
 # From here on: a notebook without fault, and what each rule says when one is planted.
@@ -47,7 +47,7 @@ TITLE, SETUP, GUESS, FIGURE, BREAK, EXERCISE = range(6)
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoredNotebook:
     monkeypatch.setattr(course, "COURSE", (BEFORE, TOY))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "notebooks" / "solutions").mkdir(parents=True)
@@ -65,7 +65,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
         markdown("### Exercise 1\n\n<details><summary>Hint</summary>Think.</details>"),
     ]
     (tmp_path / "notebooks" / "badge.svg").touch()
-    return Page(path, finish(cells), tmp_path)
+    return StoredNotebook(path, finish(cells), tmp_path)
 
 
 def finish(cells: list[dict]) -> dict:
@@ -80,11 +80,11 @@ def finish(cells: list[dict]) -> dict:
     return {**raw, "metadata": {**metadata, "idt": {"sources": hygiene.hash_of(raw)}}}
 
 
-def write(page: Page) -> None:
+def write(page: StoredNotebook) -> None:
     page.path.write_text(json.dumps(page.raw))
 
 
-Plant = Callable[[Page], object]
+Plant = Callable[[StoredNotebook], object]
 
 
 def cell(number: int, **fields: object) -> Plant:
@@ -107,15 +107,15 @@ def notebook(**fields: object) -> Plant:
     return lambda page: page.raw["metadata"].update(fields)
 
 
-def another_badge(page: Page) -> None:
+def another_badge(page: StoredNotebook) -> None:
     page.raw["cells"][TITLE]["source"] = page.raw["cells"][TITLE]["source"].replace("05_toy", "06_copied")
 
 
-def first_chapter(page: Page) -> None:
+def first_chapter(page: StoredNotebook) -> None:
     page.path = page.path.with_name("00_start_here.ipynb")
 
 
-def a_solution(page: Page) -> None:
+def a_solution(page: StoredNotebook) -> None:
     page.path = page.path.parent / "solutions" / page.path.name
 
 
@@ -125,7 +125,7 @@ def instead(before: str, after: str) -> Plant:
     )
 
 
-def another_number(page: Page) -> None:
+def another_number(page: StoredNotebook) -> None:
     page.path = page.path.with_name("07_toy.ipynb")
 
 
@@ -254,7 +254,9 @@ FAULTS: list[tuple[hygiene.Rule, list[Plant], list[str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "plants", "said"), FAULTS, ids=[f"{k}_{f[0].__name__}" for k, f in enumerate(FAULTS)])
-def test_a_planted_fault_is_noticed(page: Page, rule: hygiene.Rule, plants: list[Plant], said: list[str]) -> None:
+def test_a_planted_fault_is_noticed(
+    page: StoredNotebook, rule: hygiene.Rule, plants: list[Plant], said: list[str]
+) -> None:
     for plant in plants:
         plant(page)
     write(page)
@@ -270,7 +272,7 @@ def test_every_rule_has_a_planted_fault_and_all_notebooks_together_are_light() -
     assert {rule for rule, _, said in FAULTS if said} == set(hygiene.RULES)
 
 
-def test_the_notebook_without_fault_and_its_solution_have_no_complaint(page: Page) -> None:
+def test_the_notebook_without_fault_and_its_solution_have_no_complaint(page: StoredNotebook) -> None:
     write(page)
     assert hygiene.complaints(page) == []
     page.path = page.path.parent / "solutions" / "05_toy.ipynb"  # asks nothing, and needs no badge

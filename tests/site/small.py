@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from lib.show.explore import Explorer, switch, whole
 from lib.show.style import describe, png
 from support import course
-from support.checks import exact
+from support.kit.exact import exact_number
 from tools.site.atlas import fragment, frames_of, stops_of
 from tools.site.build import Site, build, stored
 from tools.site.guesses import exported
@@ -125,7 +125,7 @@ def executed() -> Executed:
     explorer = Explorer(draw, {"n": whole(1, 3, 2, "n · squares"), "on": switch(True, "on")})
     stops = stops_of(explorer)
     atlas = fragment(explorer, stops, frames_of(explorer, stops), "atlas-explore-0")
-    guess = exported(exact("the number of squares", lambda: 4, _5="one too many"))
+    guess = exported(exact_number("the number of squares", lambda: 4, said={5: "one too many"}))
     return Executed({"cells": cells()}, {"explore": [atlas]}, {"ask": [guess]})
 
 

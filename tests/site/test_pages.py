@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from support.course import COURSE
 from tests.site import small
 from tools.project import ROOT
-from tools.site import check, frame, index, text
+from tools.site import atlas, check, frame, index, text
 from tools.site.build import STATIC, Site, build, stored
 from tools.site.check import Report, check_files
 from tools.site.links import Links
@@ -42,7 +43,8 @@ def test_an_exercise_shows_stub_hint_and_folded_solution_and_ends_with_its_check
     parts += ['<details class="solution" data-opened="00/1">', "It doubles", 'data-cell="s"', "✓ right"]
     places = [exercise.index(part) for part in parts]
     assert places == sorted(places)
-    assert "Not attempted" not in shown and "From here on the lesson goes on." not in exercise
+    assert "Not attempted" not in shown
+    assert "From here on the lesson goes on." not in exercise
 
 
 def test_a_prediction_stands_between_its_question_and_its_folded_cell(site: Site):
@@ -63,9 +65,8 @@ def test_links_lead_to_pages_headings_and_the_repository(site: Site):
     wanted += ["https://colab.research.google.com/github/some/where/blob/v1/notebooks/00_small.ipynb"]
     assert [link for link in wanted if f'href="{link}"' not in shown] == []
     assert "colab-badge" not in shown
-    assert 'rel="next" href="01_other.html"' in shown and 'rel="prev" href="00_small.html"' in read(
-        site, "01_other.html"
-    )
+    assert 'rel="next" href="01_other.html"' in shown
+    assert 'rel="prev" href="00_small.html"' in read(site, "01_other.html")
     assert (site.folder / "notebooks" / "solutions" / "00_small.ipynb").exists()
 
 
@@ -73,7 +74,8 @@ def test_outputs_of_every_kind_have_a_form_without_a_kernel(site: Site):
     shown = read(site, "00_small.html")
     said = re.sub(r"<[^>]*>", "", shown)
     assert re.search(r'<span class="ansi-green-[a-z-]*fg ansi-bold">green</span>', shown)
-    assert "100 %" in said and "10 %" not in said.replace("100 %", "")  # a line that was written over
+    assert "100 %" in said  # a line that was written over
+    assert "10 %" not in said.replace("100 %", "")
     for part in (
         'class="printed stderr"',
         'class="printed traceback"',
@@ -82,9 +84,13 @@ def test_outputs_of_every_kind_have_a_form_without_a_kernel(site: Site):
         "&#39;plain&#39;",
     ):
         assert part in shown, part
-    assert shown.count("<img") == 4 and 'alt="dot"' in shown and 'alt="2 squares" width="300"' in shown
-    assert shown.count("<math ") == 3 and '<mtext class="monospace">except&#x0005F;last</mtext>' in shown
-    assert '<span class="k">for</span>' in shown and 'class="atlas"' in shown
+    assert shown.count("<img") == 4
+    assert 'alt="dot"' in shown
+    assert 'alt="2 squares" width="300"' in shown
+    assert shown.count("<math ") == 3
+    assert '<mtext class="monospace">except&#x0005F;last</mtext>' in shown
+    assert '<span class="k">for</span>' in shown
+    assert 'class="atlas"' in shown
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,8 @@ def test_every_ink_has_a_contrast_of_4_5_on_every_paper(dark: bool):
     known = colours(dark)
     papers = {name for name in known if name in ("paper", "raised", "ask-paper", "do-paper", "mark")}
     inks = set(known) - papers - {"line"}
-    assert len(papers) == 5 and len(inks) == 12
+    assert len(papers) == 5
+    assert len(inks) == 12
     ratio = {}
     for ink in inks:
         for paper in papers - {"mark"} if ink != "ink" else papers:
@@ -171,4 +178,19 @@ def test_every_notebook_makes_a_page_whose_links_pictures_and_anchors_are_there(
     made = build(tmp_path / "site", [*ROOT.glob("notebooks/*.ipynb")], stored)
     check_files(made.folder, report)
     assert report.faults == []
-    assert report.counts["pages"] == len(COURSE) + 2 and all(page.exercises for page in made.pages[:-1])
+    assert report.counts["pages"] == len(COURSE) + 2
+    assert all(page.exercises for page in made.pages[:-1])
+
+
+def test_two_pictures_of_an_explorer_with_one_alt_text_are_a_fault_of_the_page(site: Site, tmp_path: Path):
+    shutil.copytree(site.folder, tmp_path / "site")
+    shown = tmp_path / "site" / "00_small.html"
+    text_of_page = shown.read_text(encoding="utf-8")
+    frames = re.findall(r'application/x-atlas">([^<]*)<', text_of_page)[0]
+    payload = atlas.unpacked(frames)
+    first, second = payload["f"][:2]
+    second[1] = first[1]
+    shown.write_text(text_of_page.replace(frames, atlas.packed(payload)), encoding="utf-8")
+    report = Report()
+    check_files(tmp_path / "site", report)
+    assert report.faults == [f"00_small.html: different pictures have the same alt text: {first[1]}"]

@@ -6,14 +6,15 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from support.checks import Guess
+from support.kit.guess import Guess
 from tools.kept import KERNELSPEC
 from tools.site import capture, run
 
 CELLS = [
     "from support.setup import setup; setup()",
     "",
-    "from support.checks import exact\nguess_it = exact('it', lambda: 3)\nmy_guess = None\nguess_it(my_guess)",
+    "from support.kit.exact import exact_number\n"
+    "guess_it = exact_number('it', lambda: 3)\nmy_guess = None\nguess_it(my_guess)",
     """
 from lib.show.explore import explore, whole
 from lib.show.style import describe, new_figure
@@ -47,23 +48,28 @@ def test_a_run_gives_outputs_in_the_order_of_a_reader_and_marks_those_that_live(
     cells = {cell["id"]: cell for cell in executed.notebook["cells"]}
     assert [cells[f"c{k}"]["execution_count"] for k in range(5)] == [1, 2, 3, 4, 5]
     (guess,), (figure,), (end,) = (cells[f"c{k}"]["outputs"] for k in (2, 3, 4))
-    assert guess["metadata"]["guess"] == 0 and "No guess yet for it" in guess["data"]["text/html"]
-    assert figure["metadata"]["atlas"] == 0 and figure["metadata"]["image/png"]["alt"] == "3 bars"
-    assert end["text"] == "the end\n" and "widget-view" not in json.dumps(executed.notebook)
+    assert guess["metadata"]["guess"] == 0
+    assert "No guess yet for it" in guess["data"]["text/html"]
+    assert figure["metadata"]["atlas"] == 0
+    assert figure["metadata"]["image/png"]["alt"] == "3 bars"
+    assert end["text"] == "the end\n"
+    assert "widget-view" not in json.dumps(executed.notebook)
     (atlas,) = executed.atlases["c3"]
     (prediction,) = executed.guesses["c2"]
-    assert figure["data"]["image/png"] in atlas and 'data-settings="2"' in atlas and "Here 2 of 9 settings" in atlas
-    assert prediction["what"] == "it" and list(executed.atlases) + list(executed.guesses) == ["c3", "c2"]
+    assert figure["data"]["image/png"] in atlas
+    assert 'data-settings="2"' in atlas
+    assert "Here 2 of 9 settings" in atlas
+    assert prediction["what"] == "it"
+    assert list(executed.atlases) + list(executed.guesses) == ["c3", "c2"]
 
 
 def test_a_change_of_text_runs_nothing_and_a_change_of_code_runs_all(executed, folder, monkeypatch):
-    monkeypatch.setattr(run, "run", lambda *arguments, **options: 1 / 0)
+    monkeypatch.setattr(run, "run_notebook", lambda *arguments, **options: 1 / 0)
     again = run.executed(write(folder / "08_small.ipynb", "after"), cache=folder / "cache", sample=2)
-    assert again.atlases == executed.atlases and again.guesses == executed.guesses
-    assert (
-        again.notebook["cells"][0]["source"] == "after"
-        and again.notebook["cells"][1:] == executed.notebook["cells"][1:]
-    )
+    assert again.atlases == executed.atlases
+    assert again.guesses == executed.guesses
+    assert again.notebook["cells"][0]["source"] == "after"
+    assert again.notebook["cells"][1:] == executed.notebook["cells"][1:]
     for path, sample in (
         (write(folder / "08_small.ipynb", "after", "print('an end')"), 2),
         (folder / "08_small.ipynb", 3),
@@ -73,7 +79,7 @@ def test_a_change_of_text_runs_nothing_and_a_change_of_code_runs_all(executed, f
 
 
 def test_another_setting_that_the_text_names_is_another_run(executed, folder, monkeypatch):
-    monkeypatch.setattr(run, "run", lambda *arguments, **options: 1 / 0)
+    monkeypatch.setattr(run, "run_notebook", lambda *arguments, **options: 1 / 0)
     path = write(folder / "08_small.ipynb", "before")
     assert run.executed(path, cache=folder / "cache", sample=2).settings == executed.settings == 2
     notebook = nbformat.read(path, as_version=4)

@@ -6,16 +6,15 @@ Each rule takes the text of a file and yields what it finds: the line, what stan
 """
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.tools.unformatted import unformatted_code
 from tools.project import ROOT
 
 #: Lines at most in a file: about one concept.
@@ -24,7 +23,6 @@ FILE = 450
 FUNCTION = 60
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 Kind = type[ast.AST] | tuple[type[ast.AST], ...]
 
 
@@ -89,84 +87,11 @@ def nested_conditional(text: str) -> Iterator[str]:
 
 def formatting_off(text: str) -> Iterator[str]:
     """The formatter lays out everything but tables of data: what a statement between such comments holds is literal."""
-    for first, last in _unformatted(text):
-        others = [part for part in _innermost(text, first, last) if not _is_table(part, first)]
-        if others:
-            yield (
-                f"line {first}: the formatter is switched off for {_shortened(others[0])}, which is no table of data "
-                "(a list, dict, set or tuple of literals). Take the comment away and run ruff format"
-            )
-
-
-def _unformatted(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last line of each stretch that a comment takes away from the formatter."""
-    if "# fmt:" not in text:
-        return
-    off = None
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT:
-            continue
-        line = token.start[0]
-        if re.match(r"# fmt: *skip\b", token.string):
-            yield line, line
-        elif re.match(r"# fmt: *off\b", token.string):
-            off = line
-        elif re.match(r"# fmt: *on\b", token.string) and off is not None:
-            yield off, line
-            off = None
-    if off is not None:
-        yield off, len(text.splitlines())
-
-
-def _innermost(text: str, first: int, last: int) -> Iterator[ast.stmt]:
-    """Yield the statements that touch these lines and hold no other statement that does."""
-
-    def touches(statement: ast.stmt) -> bool:
-        begin = min(part.lineno for part in (statement, *getattr(statement, "decorator_list", ())))
-        return begin <= last and first <= (statement.end_lineno or begin)
-
-    touched = {statement for statement in nodes(text, ast.stmt) if touches(statement)}
-    for statement in sorted(touched, key=lambda statement: statement.lineno):
-        inner = set(ast.walk(statement)) - {statement}
-        if not inner & touched:
-            yield statement
-
-
-def _is_table(statement: ast.stmt, line: int) -> bool:
-    """Say whether a statement assigns, returns, expects or is parametrized by literals and nothing else."""
-    if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.Return)):
-        table = statement.value
-    elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
-        table = statement.test.comparators[-1]
-    elif isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-        on_line = [d for d in statement.decorator_list if d.lineno <= line <= (d.end_lineno or d.lineno)]
-        table = on_line[0] if on_line else None
-    else:
-        table = None
-    return table is not None and _is_data(table) and any(isinstance(node, DISPLAYS) for node in ast.walk(table))
-
-
-#: Functions that, like a class, only put together what they are given.
-CONSTRUCTORS = {"dict", "set", "frozenset", "tuple", "list", "range", "partial", "param", "parametrize", "tensor"}
-
-
-def _is_data(node: ast.AST) -> bool:
-    if isinstance(node, (ast.Constant, ast.Name, ast.Attribute)):
-        return True
-    if isinstance(node, (ast.UnaryOp, ast.BinOp)):
-        return all(isinstance(part, (ast.Constant, ast.UnaryOp, ast.BinOp)) for part in _parts(node))
-    if isinstance(node, (*DISPLAYS, ast.Starred, ast.Subscript)):
-        return all(map(_is_data, _parts(node)))
-    if isinstance(node, ast.Call):
-        name = ast.unparse(node.func).rpartition(".")[2]
-        constructs = name in CONSTRUCTORS or name[:1].isupper()
-        return constructs and all(_is_data(part) for part in (*node.args, *(k.value for k in node.keywords)))
-    return False
-
-
-def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    ignored = (ast.expr_context, ast.operator, ast.unaryop)
-    return (part for part in ast.iter_child_nodes(node) if not isinstance(part, ignored))
+    for line, statement in unformatted_code(text):
+        yield (
+            f"line {line}: the formatter is switched off for {_shortened(statement)}, which is no table of data "
+            "(a list, dict, set or tuple of literals). Take the comment away and run ruff format"
+        )
 
 
 def _shortened(node: ast.AST) -> str:

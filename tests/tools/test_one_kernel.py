@@ -1,11 +1,21 @@
-"""Solutions share a kernel that forgets, a notebook has its own, and a kernel that does not answer is replaced."""
+"""Solutions share a kernel that forgets; a notebook has its own, and so has what starts a device."""
 
+import json
+import re
 from queue import Empty
 
 import pytest
 from nbval import plugin
 
 from tools.one_kernel import FORGET, shared
+from tools.project import ROOT, notebooks, starts_a_device
+
+ASKS = re.compile(r"(?m)^\s*(?:from|import) (?:lib\.simulated|support\.devices)\b")
+
+
+def code_of(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
 
 
 class Kernel:
@@ -39,7 +49,8 @@ def one(monkeypatch):
     assert plugin.RunningKernel is Kernel
 
 
-def run(one, folder):
+def run(one, folder, notebook=None):
+    one.notebook = notebook
     kernel = plugin.RunningKernel("python3", cwd=f"/x/{folder}")
     one.end(kernel)
     return kernel
@@ -68,3 +79,57 @@ def test_after_a_kernel_that_died_or_does_not_answer_comes_another(one, ends):
     assert not first.alive
     assert second.alive
     assert second.ran == []
+
+
+def solution(folder, *cells):
+    path = folder / "solution.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": kind, "source": [text]} for kind, text in cells]}))
+    return path
+
+
+def test_a_solution_that_starts_a_device_has_a_kernel_of_its_own_that_ends_with_it(one, tmp_path):
+    starts = solution(tmp_path, ("code", 'device = start_device("early_read")'))
+    assert starts_a_device(starts)
+    first = run(one, "solutions")
+    own = run(one, "solutions", starts)
+    third = run(one, "solutions")
+    assert own is not first
+    assert not own.alive
+    assert third is first
+    assert own.ran == []
+
+
+def test_a_notebook_that_only_tells_of_a_device_starts_none(tmp_path):
+    assert not starts_a_device(solution(tmp_path, ("markdown", "`start_device(...)` starts one"), ("code", "1 + 1")))
+
+
+class File:
+    """What nbval's collector of a notebook has, as far as its kernel is concerned."""
+
+    def __init__(self, path):
+        self.path = path
+
+
+def test_the_notebook_whose_kernel_is_asked_for_is_known(monkeypatch, tmp_path):
+    monkeypatch.setattr(plugin.IPyNbFile, "setup", lambda file: None)
+    with shared() as one:
+        plugin.IPyNbFile.setup(File(tmp_path / "solution.ipynb"))
+        assert one.notebook == tmp_path / "solution.ipynb"
+
+
+def test_notebooks_01_and_13_and_the_solution_of_13_start_a_device_and_no_other():
+    starting = [path.relative_to(ROOT).as_posix() for path in notebooks() if starts_a_device(path)]
+    assert starting == [
+        "notebooks/01_loading_pipeline.ipynb",
+        "notebooks/13_cuda_streams.ipynb",
+        "notebooks/solutions/13_cuda_streams.ipynb",
+    ]
+
+
+def test_only_a_cell_starts_a_device_and_nothing_else_of_the_notebooks_asks_for_the_simulated_one():
+    """What a room asks for is named by its imports: those of 01 and 13 record, and ask what a cell has started."""
+    support = ROOT / "notebooks" / "support"
+    asking = {path.relative_to(support).as_posix() for path in support.rglob("*.py") if ASKS.search(path.read_text())}
+    assert asking == {"devices.py", "n01/copies.py", "n13/on_device.py"}
+    cells = [path.name for path in notebooks() if "lib.simulated" in code_of(path)]
+    assert cells == []

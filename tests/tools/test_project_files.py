@@ -131,6 +131,26 @@ def test_make_help_explains_every_target() -> None:
         assert re.search(rf"(?m)^  {target} +\w.{{8}}", shown), f"make help does not explain {target}"
 
 
+@pytest.mark.skipif(os.name == "nt" or shutil.which("make") is None, reason="no make on this machine")
+def test_make_lab_builds_the_simulated_device_while_jupyterlab_opens() -> None:
+    steps = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"-m tools\.device &\n", steps), "beside it: nobody waits for a compiler"
+    assert steps.index("tools.device") < steps.index("jupyterlab")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the simulated device is for Linux and macOS")
+def test_without_a_compiler_the_lab_opens_all_the_same_and_one_line_says_why_nothing_was_built(tmp_path: Path) -> None:
+    hidden = {**os.environ, "PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "tools.device"], cwd=ROOT, env=hidden, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"No simulated GPU, so .*needs a C\+\+ compiler.*apt-get install g\+\+.*\n", done.stdout)
+
+
+def test_whoever_runs_everything_gets_a_compiler() -> None:
+    assert "command -v g++ >/dev/null || missing+=(g++)" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "cxx-compiler" in (ROOT / "environment.yml").read_text(encoding="utf-8")
+
+
 def test_no_file_names_a_package_registrys_host() -> None:
     hosts = ["py" + "pi.org", "files.python" + "hosted.org", "conda.ana" + "conda.org", "download.py" + "torch.org"]
     tracked = [

@@ -4,12 +4,14 @@ import math
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import pytest
+from hypothesis import settings
 
 from tests import sizes
 from tests.bench import __main__ as bench
@@ -62,16 +64,55 @@ def test_the_summary_counts_passed_failed_and_skipped(tmp_path: Path) -> None:
     ("codes", "expected"), [((0, 0), 0), ((0, 1), 1), ((5, 0), 1), ((124, 0), 1)], ids=["ok", "failed", "none", "hung"]
 )
 def test_any_step_that_fails_fails_the_whole(monkeypatch, capsys, codes, expected):
-    monkeypatch.setattr(suite, "everything", lambda: [suite.Step("first", [], 1), suite.Step("second", [], 1)])
+    monkeypatch.setattr(
+        suite, "everything", lambda: [suite.SuiteStep("first", [], 1), suite.SuiteStep("second", [], 1)]
+    )
     answers = iter(codes)
-    monkeypatch.setattr(suite, "run", lambda step, file: next(answers))
+    monkeypatch.setattr(suite, "run_step", lambda step, file: next(answers))
     assert suite.main([]) == expected
     assert f"total: 0 passed, {expected} failed, 0 skipped" in capsys.readouterr().out
 
 
-def test_a_step_that_hangs_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "test_hangs.py").write_text("import time\ndef test_it(): time.sleep(60)")
-    assert suite.run(suite.Step("hangs", [str(tmp_path / "test_hangs.py")], 2 / 60), tmp_path / "report.xml") == 124
+HANGS = """
+import pathlib, signal, time
+
+def test_ends():
+    pass
+
+def test_hangs_where_no_signal_is_heard():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGALRM])
+    pathlib.Path(__file__).with_name("hangs").touch()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("workers", "counted"), [([], (0, 0, 0)), (["-n", "1"], (1, 1, 0))], ids=["alone", "a worker"])
+def test_what_hangs_says_where_and_a_worker_costs_its_own_test_alone(tmp_path: Path, workers, counted) -> None:
+    (tmp_path / "test_hangs.py").write_text(HANGS, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--junitxml=report.xml", "test_hangs.py", *workers]
+    with (tmp_path / "stacks").open("w") as stacks:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=stacks)
+    while not (tmp_path / "hangs").exists():  # a busy machine may need long to begin
+        time.sleep(0.05)
+    suite.show_where_it_hangs(process)
+    assert process.poll() is not None
+    assert "in test_hangs_where_no_signal_is_heard" in (tmp_path / "stacks").read_text(encoding="utf-8")
+    assert suite.counts(tmp_path / "report.xml") == counted
+
+
+def test_a_worker_that_dies_costs_its_own_test_alone(tmp_path: Path) -> None:
+    dies = "import os\n" + "".join(f"def test_{k}(): pass\n" for k in range(9)) + "def test_dies(): os._exit(1)\n"
+    for name in ("test_a.py", "test_b.py", "test_c.py"):
+        (tmp_path / name).write_text(dies if name == "test_b.py" else dies.replace("os._exit(1)", "pass"))
+    command = [sys.executable, "-m", "pytest", "--junitxml=report.xml", *suite.BOTH_CORES, "."]
+    subprocess.run(command, cwd=tmp_path, capture_output=True)
+    assert suite.counts(tmp_path / "report.xml") == (29, 1, 0)
+
+
+def test_a_step_whose_time_is_up_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "test_hangs.py").write_text(HANGS, encoding="utf-8")
+    step = suite.SuiteStep("hangs", [str(tmp_path / "test_hangs.py")], 2 / 60)
+    assert suite.run_step(step, tmp_path / "report.xml") == 124
 
 
 def test_every_suite_and_every_notebook_is_in_a_step() -> None:
@@ -158,6 +199,14 @@ def test_a_size_is_the_suites_unless_prove_is_asked_for(monkeypatch: pytest.Monk
     assert sizes.size(suite=1, prove=2) == 1
     monkeypatch.setenv(sizes.VARIABLE, "1")
     assert sizes.size(suite=1, prove=2) == 2
+
+
+WHEN_IMPORTED = settings()  # what a property of this file would get
+
+
+def test_no_property_has_a_time_limit_in_whatever_folder_it_stands() -> None:
+    assert WHEN_IMPORTED.deadline is None
+    assert WHEN_IMPORTED.max_examples == sizes.size(suite=100, prove=1_000)
 
 
 def test_prove_asks_for_full_sizes_of_all_units() -> None:

@@ -109,7 +109,7 @@ def test_a_failed_run_or_a_broken_write_leaves_the_old_file_and_no_debris(tmp_pa
     notebook = nbformat.read(path, as_version=4)
     monkeypatch.setattr(save.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        save.write(notebook, path)
+        save.write_notebook(notebook, path)
     assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fails.ipynb", "kept.ipynb"]
 

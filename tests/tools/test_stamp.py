@@ -32,8 +32,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def page(root: Path) -> hygiene.Page:
-    return hygiene.Page.read(root / "notebooks" / "01_copied.ipynb", root)
+def page(root: Path) -> hygiene.StoredNotebook:
+    return hygiene.StoredNotebook.read(root / "notebooks" / "01_copied.ipynb", root)
 
 
 def test_a_stamped_notebook_passes_the_rules_on_badge_and_set_up_cell_and_the_readme_follows(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 Atlas     the frames of one explorer
 payload   what the page unpacks: elements, frames as lists of their numbers, settings, words
+told_alike  the words of a payload that several pictures share
 fragment  the HTML of one explorer: its controls, its first frame as a still picture, its payload
 """
 
@@ -17,6 +18,7 @@ import math
 import multiprocessing
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -182,11 +184,24 @@ def _runs(numbers: Sequence[int]) -> list[int]:
     return runs
 
 
+def told_alike(payload: Mapping[str, Any]) -> list[str]:
+    """Return the words that two pictures or more share: who only hears them can't tell these pictures apart."""
+    pictures: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for runs, words, _ in payload["f"]:
+        pictures[words].add(tuple(runs))
+    return [words for words, different in pictures.items() if len(different) > 1]
+
+
 def packed(content: object) -> str:
     """Return JSON, deflated and in base64: what the script of a page unpacks."""
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)  # 31: with the header of gzip
     return base64.b64encode(squeeze.compress(text.encode()) + squeeze.flush()).decode()
+
+
+def unpacked(text: str) -> Any:
+    """Return what was packed."""
+    return json.loads(zlib.decompress(base64.b64decode(text), 31))
 
 
 def fragment(explorer: Explorer, stops: Stops, atlas: Atlas, name: str) -> str:

@@ -61,7 +61,7 @@ def build(out: Path, paths: Sequence[Path], run: Callable[[Path], Executed], say
             for kept in done.kept:
                 print(f"    the text names a setting that would have been left out: {kept}")
     words = index.glossary(links)
-    write(new, pages, words, links)
+    write_pages(new, pages, words, links)
     if settings > MOST_SETTINGS:
         raise ValueError(f"{settings} settings are drawn, {MOST_SETTINGS} may be: fewer stops, or fewer named in texts")
     shutil.rmtree(out, ignore_errors=True)
@@ -80,7 +80,7 @@ def stored(path: Path) -> Executed:
     return Executed(json.loads(path.read_text(encoding="utf-8")), {}, {})
 
 
-def write(folder: Path, pages: Sequence[Page], words: Page, links: Links) -> None:
+def write_pages(folder: Path, pages: Sequence[Page], words: Page, links: Links) -> None:
     """Write the pages, the index, the glossary and what the search reads."""
     repository = links.project.repository
     for place, page in enumerate(pages):

@@ -1,8 +1,9 @@
 """Everything on a built site tried, with the network off: `make site CHECK=1`.
 
-The files are read first (links, anchors, ids, alt texts, nothing from outside), then every page is opened in chromium:
-no script may fail and nothing be fetched, axe finds nothing in light, dark and on a phone, every explorer and every
-prediction answers as Python does, the search finds, what was done is remembered, shown, saved and forgotten.
+The files are read first (links, anchors, ids, nothing from outside, alt texts, also of all frames: no two pictures of
+an explorer share theirs), then every page is opened in chromium: no script may fail and nothing be fetched, axe finds
+nothing in light, dark and on a phone, every explorer and every prediction answers as Python does, the search finds,
+what was done is remembered, shown, saved and forgotten.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tools import lab
+from tools.site import atlas
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -67,6 +69,8 @@ class Reader(HTMLParser):
         self.tags: Counter[str] = Counter()
         self.undescribed: list[str] = []
         self.styles: list[str] = []
+        self.atlases: list[str] = []
+        self._in_atlas = False
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         """Note a tag."""
@@ -81,6 +85,18 @@ class Reader(HTMLParser):
         if tag == "img" and not found.get("alt", "").strip():
             self.undescribed.append(found.get("src", "")[:60])
         self.styles += re.findall(r"url\(([^)]*)\)", found.get("style", ""))
+        self._in_atlas = tag == "script" and found.get("type") == "application/x-atlas"
+        if self._in_atlas:
+            self.atlases.append("")
+
+    def handle_data(self, data: str) -> None:
+        """Note the frames of an explorer."""
+        if self._in_atlas:
+            self.atlases[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        """Note that a script is over."""
+        self._in_atlas = False
 
 
 def read_pages(folder: Path) -> dict[str, Reader]:
@@ -100,6 +116,8 @@ def check_files(folder: Path, report: Report) -> None:
         report.counts["pictures"] += page.tags["img"]
         faults = [f"the id {hook!r} stands there {times} times" for hook, times in page.ids.items() if times > 1]
         faults += [f"the picture {source} has no alt text" for source in page.undescribed]
+        alike = [words for text in page.atlases for words in atlas.told_alike(atlas.unpacked(text))]
+        faults += [f"different pictures have the same alt text: {words}" for words in alike]
         faults += [] if page.tags["h1"] == 1 else [f"{page.tags['h1']} headings of the first order"]
         for source in [*page.fetched, *page.styles]:
             if re.match(r"(https?:)?//", source):

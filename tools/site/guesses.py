@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from support.checks import Guess, Verdict
+from support.kit.guess import Guess
+from support.kit.verdict import Verdict
 
 Check = Callable[[Any], Verdict]
 Sentence = tuple[str, str, str]
@@ -43,6 +44,7 @@ NUMBERS: dict[str, Callable[[Any], str]] = {
     **{way: ("{:" + way + "}").format for way in ("g", ",g", ".3g", ".0f", ".1f")},
     "repr": repr,
     "short %": lambda number: _short(100 * number),
+    "g %": lambda number: f"{100 * number:g}",
     ".0f %": lambda number: f"{100 * number:.0f}",
     "digits": lambda number: str([int(digits) for digits in re.findall(r"\d+", str(number))]),
 }

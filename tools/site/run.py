@@ -72,7 +72,7 @@ def executed(path: Path, *, cache: Path, limit: int = 400, sample: int | None = 
     name = digest(key([cell.source for cell in code], OURS), [cell.id for cell in code], numbers, limit, sample)
     kept = cache / "runs" / f"{path.stem}-{name}.json"
     if not kept.exists():
-        found = run(notebook, path, texts=texts, limit=limit, sample=sample)
+        found = run_notebook(notebook, path, texts=texts, limit=limit, sample=sample)
         kept.parent.mkdir(parents=True, exist_ok=True)
         beside = kept.with_suffix(f".{os.getpid()}")
         beside.write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
@@ -90,7 +90,9 @@ def texts_of(cells: Sequence[Any]) -> dict[str, str]:
     return {cells[place].id: around(cells, place) for place in places}
 
 
-def run(notebook: Any, path: Path, *, texts: Mapping[str, str], limit: int, sample: int | None) -> dict[str, Any]:
+def run_notebook(
+    notebook: Any, path: Path, *, texts: Mapping[str, str], limit: int, sample: int | None
+) -> dict[str, Any]:
     """Run a notebook in a kernel of its own; return outputs by cell, atlases and guesses."""
     fresh = copy.deepcopy(notebook)
     code = [cell for cell in fresh.cells if cell.cell_type == "code"]

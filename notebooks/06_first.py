@@ -18,7 +18,8 @@ from support.digits import Digits, write_digits
 cuda = torch.cuda.is_available()
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
 dist.init_process_group("nccl" if cuda else "gloo")
-rank, world_size = dist.get_rank(), dist.get_world_size()
+rank = dist.get_rank()
+world_size = dist.get_world_size()
 
 torch.manual_seed(rank)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10)).double().to(device)

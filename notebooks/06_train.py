@@ -16,14 +16,15 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -105,6 +106,9 @@ def fail(how: str, step: int) -> None:
     sys.exit(3) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
 
 
+Dealer = RankDataset | DistributedSampler
+
+
 def as_batch(
     folder: Path, device: torch.device, rows: list[str]
 ) -> tuple[torch.Tensor, list[str], list[int]]:
@@ -114,15 +118,72 @@ def as_batch(
     return images, list(captions), [int(Path(name).stem) - 1 for name in names]  # img/0001.png is row 0
 
 
-def loaders(
-    dealer: RankDataset | DistributedSampler, epoch: int, share: dict[str, Any]
-) -> Iterator[DataLoader[Any]]:
+def deal(meta: MetaFile, rank: int, world_size: int, args: argparse.Namespace) -> Dealer:
+    """Return who deals a rank its rows: places rank, rank + W, rank + 2 W, … of an order that all ranks agree on."""
+    if args.dataset == "rank":
+        return RankDataset(meta, world_size, rank, args.seed, mini_epochs=args.mini_epochs)
+    return DistributedSampler(NaiveDataset(meta), world_size, rank, seed=args.seed)
+
+
+def loaders(dealer: Dealer, epoch: int, share: dict[str, Any]) -> Iterator[DataLoader[Any]]:
     """Return the loaders of an epoch, one for each mini-epoch; share: arguments that they have in common."""
     if isinstance(dealer, RankDataset):
         return mini_epoch_loaders(dealer, epoch, **share)
     dealer.set_epoch(epoch)
     all_rows: Any = dealer.dataset
     return iter([DataLoader(all_rows, sampler=dealer, **share)])
+
+
+class Part(NamedTuple):
+    """What a rank has of a batch of all ranks, which takes the places `begin` to `end` of an epoch's order.
+
+    rows: the numbers of those that count. Images and captions are as many on every rank, and may be more.
+    """
+
+    epoch: int
+    mini_epoch: int
+    begin: int
+    end: int
+    images: torch.Tensor
+    captions: list[str]
+    rows: tuple[int, ...]
+
+
+def parts(dealer: Dealer, size: int, epochs: range, consumed: int, share: dict[str, Any]) -> Iterator[Part]:
+    """Yield this rank's part of each batch of some epochs of `size` rows; `consumed` of the first are done with."""
+    world_size = dist.get_world_size()
+    begin = consumed
+    for epoch in epochs:
+        for loader in loaders(dealer, epoch, share):
+            for images, captions, rows in loader:
+                # All ranks have equally many rows. Past the end of the order it begins anew: those don't count.
+                end = min(size, begin + len(rows) * world_size)
+                counting = len(range(begin + dist.get_rank(), end, world_size))
+                mini_epoch = getattr(dealer, "mini_epoch", 0)
+                yield Part(epoch, mini_epoch, begin, end, images, captions, tuple(rows[:counting]))
+                begin = end
+        begin = 0
+
+
+def train_on(ddp: nn.Module, optimizer: torch.optim.Optimizer, part: Part) -> float:
+    """Make one step; return the mean loss of this rank's rows, 0.0 where none counts."""
+    losses = caption_loss(ddp, part.images, part.captions, reduction="none")[: len(part.rows)]
+    # DDP takes the mean over ranks; what counts is the sum over all rows by their number.
+    optimizer.zero_grad()
+    (losses.sum() * dist.get_world_size() / (part.end - part.begin)).backward()
+    optimizer.step()
+    return losses.sum().item() / max(1, len(part.rows))
+
+
+def evaluate(model: TinyClip, folder: Path, collate: Callable[[list[str]], Any]) -> dict[str, Any]:
+    """Return the share of the test rows that are right, over all ranks, and how many rows there are.
+
+    Each row counts once, so shares may differ by one: hence no padding, and no collective in the loop.
+    """
+    test = NaiveDataset(MetaFile(folder / "test.txt"))
+    sampler = DistributedSampler(test, dist.get_world_size(), dist.get_rank(), shuffle=False, pad=False)
+    right = accuracy(model, DataLoader(test, 64, sampler=sampler, collate_fn=collate))
+    return {"accuracy": right, "test_rows": len(test)}
 
 
 @record  # torchrun is told which error a rank ended with, not only that it did
@@ -139,16 +200,11 @@ def main() -> None:
     state_file = args.out / ("state.pt" if own else "state.npz")
     attempt = next_attempt(args.out)
 
-    # 1. The data. Both ways deal places rank, rank + W, rank + 2 W, … of an order that all ranks agree on.
+    # 1. The data, read where this rank needs it.
     meta = MetaFile(folder / "train.txt")
     collate = partial(as_batch, folder, device)
-    share: dict[str, Any] = {"batch_size": args.batch_size // world_size, "collate_fn": collate}
-    share |= {"num_workers": args.workers}
-    dealer: RankDataset | DistributedSampler
-    if args.dataset == "rank":
-        dealer = RankDataset(meta, world_size, rank, args.seed, mini_epochs=args.mini_epochs)
-    else:
-        dealer = DistributedSampler(NaiveDataset(meta), world_size, rank, seed=args.seed)
+    share = {"batch_size": args.batch_size // world_size, "num_workers": args.workers, "collate_fn": collate}
+    dealer = deal(meta, rank, world_size, args)
 
     # 2. The model, the same on every rank; and where an earlier attempt has left off.
     model = TinyClip(seed=args.seed).to(device)
@@ -159,48 +215,37 @@ def main() -> None:
         into = (state_file, model, optimizer)
         state = own["load"](*into) if own else load_state(*into, identity)
         dealer.load_state_dict(state["dealer"])
-        step, first_epoch, consumed = state["step"], state["dealer"]["epoch"], state["dealer"]["consumed"]
-    ddp, log = DistributedDataParallel(model), StepLog(args.out, rank)
+        step = state["step"]
+        first_epoch = state["dealer"]["epoch"]
+        consumed = state["dealer"]["consumed"]
 
     # 3. Train.
-    for epoch in range(first_epoch, args.epochs):
-        for loader in loaders(dealer, epoch, share):
-            for images, captions, rows in loader:
-                start = time.time()
-                if (rank, step, attempt) == (args.fail_rank, args.fail_at, args.fail_attempt):
-                    fail(args.fail_how, step)
-                # All ranks have equally many rows. Past the end of the order it begins anew: those don't count.
-                end = min(len(meta), consumed + len(rows) * world_size)
-                mine = len(range(consumed + rank, end, world_size))
-                losses = caption_loss(ddp, images, captions, reduction="none")[:mine]
-                # DDP takes the mean over ranks; what counts is the sum over all rows by their number.
-                optimizer.zero_grad()
-                (losses.sum() * world_size / (end - consumed)).backward()
-                optimizer.step()
-                where = (attempt, world_size, rank, epoch, getattr(dealer, "mini_epoch", 0), step)
-                loss = losses.sum().item() / max(1, mine)
-                log.write(Step(*where, tuple(rows[:mine]), loss, start, time.time()))
-                consumed = end
-                step += 1
-                if rank == 0 and step % args.save_every == 0:
-                    more = {"step": step, "dealer": dealer.state_dict(consumed)}
-                    if own:
-                        own["save"](state_file, model, optimizer, more)
-                    else:
-                        save_state(state_file, model, optimizer, identity, **more)
-        consumed = 0
+    ddp = DistributedDataParallel(model)
+    log = StepLog(args.out, rank)
+    for part in parts(dealer, len(meta), range(first_epoch, args.epochs), consumed, share):
+        start = time.time()
+        if (rank, step, attempt) == (args.fail_rank, args.fail_at, args.fail_attempt):
+            fail(args.fail_how, step)
+        loss = train_on(ddp, optimizer, part)
+        where = (attempt, world_size, rank, part.epoch, part.mini_epoch, step)
+        log.write(Step(*where, part.rows, loss, start, time.time()))
+        step += 1
+        if rank == 0 and step % args.save_every == 0:
+            more = {"step": step, "dealer": dealer.state_dict(part.end)}
+            if own:
+                own["save"](state_file, model, optimizer, more)
+            else:
+                save_state(state_file, model, optimizer, identity, **more)
 
-    # 4. Evaluate: each test row once, so shares may differ by one. Hence no padding, and no collective in the loop.
-    test = NaiveDataset(MetaFile(folder / "test.txt"))
-    part = DistributedSampler(test, world_size, rank, shuffle=False, pad=False)
-    right = accuracy(model, DataLoader(test, 64, sampler=part, collate_fn=collate))
+    # 4. Evaluate.
+    result = evaluate(model, folder, collate)
     dist.barrier()  # now the logs of all ranks are complete
     if rank == 0:
-        result: dict[str, Any] = {"accuracy": right, "test_rows": len(test)}
         result |= {"world_size": world_size, "attempts": attempt + 1, "backend": dist.get_backend()}
         result |= {"losses": global_losses(surviving(read_steps(args.out))), "seconds": time.time() - began}
         (args.out / "result.json").write_text(json.dumps(result) + "\n")
-        print(f"{step} steps on {world_size} ranks ({device}), accuracy {right:.3f} on {len(test)} test rows")
+        found = f"accuracy {result['accuracy']:.3f} on {result['test_rows']} test rows"
+        print(f"{step} steps on {world_size} ranks ({device}), {found}")
     leave()
 
 

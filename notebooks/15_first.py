@@ -13,16 +13,19 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from lib.training.launch import leave
-from support.n15.runs import tower
+from support.n15.tower import tower
 
 folder = Path(sys.argv[1])
 mine = runpy.run_path(str(folder / "mine.py"))
-pipeline_step, average = mine["pipeline_step"], mine["average"]
+pipeline_step = mine["pipeline_step"]
+average = mine["average"]
 
 dist.init_process_group("gloo")
-rank, replicas = dist.get_rank(), dist.get_world_size() // 2
+rank = dist.get_rank()
+replicas = dist.get_world_size() // 2
 mesh = init_device_mesh("cpu", (replicas, 2), mesh_dim_names=("data", "pipeline"))
-replica, j = mesh.get_local_rank("data"), mesh.get_local_rank("pipeline")
+replica = mesh.get_local_rank("data")
+j = mesh.get_local_rank("pipeline")
 before, behind = (None, rank + 1) if j == 0 else (rank - 1, None)
 
 part = tower()[4 * j : 4 * j + 4]

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from lib.text import plural
 from lib.timeline import Recorder
 from lib.training.launch import leave, meet
 from support.digits import decode_image, digit_of, parse_row, write_digits
-from support.n15.runs import even_balance, fill, tower_on_meta
+from support.n15.tower import even_balance, fill, tower_on_meta
 from support.training import Step, StepLog
 
 
@@ -62,11 +64,13 @@ def join(wanted: str | None) -> tuple[int, int, torch.device]:
     Raises RuntimeError where GPUs are wanted (or torch sees some) and this machine has fewer than ranks: a job that
     went on with the CPU would be a hundred times slower, and nobody would be told.
     """
-    local_rank, local_ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_ranks = int(os.environ["LOCAL_WORLD_SIZE"])
     gpus = torch.cuda.device_count()
     bound: dict[str, Any] = {}
     if wanted == "cpu" or (wanted is None and not gpus):
-        backend, device = "gloo", torch.device("cpu")
+        backend = "gloo"
+        device = torch.device("cpu")
     elif gpus < local_ranks:
         raise RuntimeError(
             f"{plural(local_ranks, 'rank')} on this machine, but torch sees {plural(gpus, 'GPU')}: start no more than "
@@ -74,13 +78,48 @@ def join(wanted: str | None) -> tuple[int, int, torch.device]:
         )
     else:
         # the number on this machine: rank 8 of two machines with 8 GPUs is GPU 0 of the second
-        backend, device = "nccl", torch.device("cuda", local_rank)
+        backend = "nccl"
+        device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
         bound = {"device_id": device}  # else NCCL guesses the GPU, and connects late
     patience = timedelta(seconds=60)  # nobody waits for ever
     store, rank, world_size = meet(patience)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience, **bound)
     return rank, world_size, device
+
+
+def as_batch(
+    folder: Path, first: bool, last: bool, rows: list[str]
+) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]]:
+    """Return what a rank needs of some rows: images the first stage, targets the last; and their numbers."""
+    names, captions = zip(*map(parse_row, rows), strict=True)
+    images = targets = None
+    if first:
+        images = torch.stack([decode_image(folder / name) for name in names]).double()
+    if last:
+        targets = torch.tensor([digit_of(caption) for caption in captions])
+    return images, targets, tuple(int(Path(name).stem) - 1 for name in names)  # img/0001.png is row 0
+
+
+Loaded = tuple[int, int, Tensor | None, Tensor | None, tuple[int, ...]]
+NOTHING: Loaded = (0, 0, None, None, ())  # a rank in the middle takes what comes, and has no loader
+
+
+def loaded(dataset: RankDataset, epochs: int, share: dict[str, Any]) -> Iterator[Loaded]:
+    """Yield the epoch and the mini-epoch of each batch, and what `as_batch` makes of it."""
+    for epoch in range(epochs):
+        for loader in mini_epoch_loaders(dataset, epoch, drop_last=True, **share):
+            for batch in loader:
+                yield epoch, dataset.mini_epoch, *batch
+
+
+def place_of(pipeline: DistributedPipeline) -> dict[str, Any]:
+    """Return what torchrun has told this rank, and where it stands in the mesh."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    place: dict[str, Any] = {name: os.environ[name] for name in names}
+    place |= {"data": pipeline.data_rank, "pipeline": pipeline.pipeline_rank, "stages": [*pipeline.stages]}
+    place |= {"backend": dist.get_backend(), "last": pipeline.last}
+    return place
 
 
 @record  # torchrun is told which error a rank ended with, not only that it did
@@ -109,32 +148,20 @@ def main() -> None:
 
     # 3. The data: rows are dealt to replicas. The first stage decodes images, the last one reads targets.
     folder = write_digits(args.data)
-    dataset = RankDataset(
-        MetaFile(folder / "train.txt"), replicas, pipeline.data_rank, args.seed, mini_epochs=2
-    )
-
-    def collate(rows: list[str]) -> tuple[Tensor | None, Tensor | None, tuple[int, ...]]:
-        names, captions = zip(*map(parse_row, rows), strict=True)
-        numbers = tuple(int(Path(name).stem) - 1 for name in names)  # img/0001.png is row 0
-        images = torch.stack([decode_image(folder / name) for name in names]) if pipeline.first else None
-        targets = torch.tensor([digit_of(caption) for caption in captions]) if pipeline.last else None
-        return None if images is None else images.double(), targets, numbers
-
-    def batches() -> Iterator[tuple[int, int, Tensor | None, Tensor | None, tuple[int, ...]]]:
-        if not (pipeline.first or pipeline.last):  # a rank in the middle takes what comes, and has no loader
-            yield from ((0, 0, None, None, ()) for _ in range(args.steps))
-            return
-        how = {"batch_size": args.batch_size // replicas, "collate_fn": collate, "drop_last": True}
-        if args.workers:
-            how |= {"num_workers": args.workers, "multiprocessing_context": "fork"}
-        for epoch in range(args.steps):  # more than enough
-            for loader in mini_epoch_loaders(dataset, epoch, **how):
-                for batch in loader:
-                    yield epoch, dataset.mini_epoch, *batch
+    meta = MetaFile(folder / "train.txt")
+    dataset = RankDataset(meta, replicas, pipeline.data_rank, args.seed, mini_epochs=2)
+    collate = partial(as_batch, folder, pipeline.first, pipeline.last)
+    share: dict[str, Any] = {"batch_size": args.batch_size // replicas, "collate_fn": collate}
+    if args.workers:
+        share |= {"num_workers": args.workers, "multiprocessing_context": "fork"}
+    loads = pipeline.first or pipeline.last
+    epochs = args.steps  # more than enough
+    batches = loaded(dataset, epochs, share) if loads else repeat(NOTHING)
 
     # 4. Train.
     log = StepLog(args.out, rank)
-    for step, (epoch, mini_epoch, images, targets, rows) in zip(range(args.steps), batches(), strict=False):
+    steps = zip(range(args.steps), batches, strict=False)
+    for step, (epoch, mini_epoch, images, targets, rows) in steps:
         recorded = step >= args.steps - args.record
         if recorded:
             dist.barrier()  # so that all begin together: a picture of one step, not of two
@@ -152,11 +179,7 @@ def main() -> None:
     print(f"{device}, stages {[*pipeline.stages]}: {held:,} parameters, loads {has or 'nothing'}")
 
     # 5. Leave behind: who I was.
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
-    place = {name: os.environ[name] for name in names}
-    place |= {"data": pipeline.data_rank, "pipeline": pipeline.pipeline_rank, "stages": [*pipeline.stages]}
-    place |= {"backend": dist.get_backend(), "last": pipeline.last}
-    (args.out / f"place{rank}.json").write_text(json.dumps(place))
+    (args.out / f"place{rank}.json").write_text(json.dumps(place_of(pipeline)))
     leave()
 
 

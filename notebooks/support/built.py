@@ -49,8 +49,14 @@ share = my_share
 
 class MyDistributedSampler:
     def __init__(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
-        self.size, self.world_size, self.rank = len(dataset), num_replicas, rank
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank {rank} is none of the ranks 0 to {num_replicas - 1}")
+        self.size = len(dataset)
+        self.world_size = num_replicas
+        self.rank = rank
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
         self.epoch = 0
 
     def __iter__(self):

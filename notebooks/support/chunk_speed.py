@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from lib.measure import compare, measure
+from lib.runtime.device import device_name
 from lib.runtime.microbatch import gather, scatter
 from support.recordings import measured_or_recorded, origin_of
 
@@ -45,7 +46,7 @@ def chunk_speed(
     times = compare(steps, repeats=repeats, device=device)
     batches = scatter(x, min(8, rows))
     return {
-        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "CPU",
+        "device": device_name(torch.device(device)),
         "rows": rows,
         "width": width,
         "layers": layers,

@@ -1,4 +1,4 @@
-"""The same tasks in several processes, with a span for each (notebooks 00, 09)."""
+"""The same tasks in several processes, with a span for each (notebook 09)."""
 
 from __future__ import annotations
 

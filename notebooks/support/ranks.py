@@ -32,7 +32,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from lib.arguments import integer
-from lib.training.launch import LOOPBACK, signal_name
+from lib.training.failures import signal_name
+from lib.training.launch import LOOPBACK
 from support.kit.source import source_of
 from support.kit.threads import Aside, StuckError, Waits
 

@@ -1,7 +1,8 @@
 """Measured here, else recorded, else predicted: numbers of machines that a reader may not have.
 
 A recording is notebooks/recorded/NAME.json. It says on what machine, when, with which versions and by which command it
-was made; without that it is refused. RECORDINGS lists those that need a GPU, or a package that is no requirement:
+was made; without that it is refused. RECORDINGS lists those that need a GPU, a package that is no requirement, or a C++
+compiler for the simulated device:
 
 python -m support.recordings [NAME …]     make some, or all for which a GPU is enough: under 8 minutes, no Jupyter
 python -m support.recordings --list       what there is, and what is there
@@ -23,20 +24,31 @@ from datetime import UTC, date, datetime
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 
 from lib.files import whole_or_not_at_all
-from lib.measure import machine_card
+from lib.machine import machine_card
 from lib.timeline import Span, Trace
 
 Record = dict[str, Any]
 MODULE = "support.recordings"
 PROVENANCE = ("machine", "python", "torch", "numpy", "date", "command", "commit")
-"""What every recording says about itself, each a str that is not empty; a GPU's adds "gpu", "driver" and "cuda"."""
+"""What every recording says about itself, each a str that is not empty; a GPU's adds "gpu", "driver" and "cuda",
+a simulated device's adds "device", which says that it is none."""
+SIMULATED = "a simulated device, no GPU"
 
-TYPES = {"rows": list, "size": list, "rows_per_second": list, "alone": dict, "traces": dict, "orders": dict}
+TYPES = {
+    "rows": list,
+    "size": list,
+    "rows_per_second": list,
+    "alone": dict,
+    "traces": dict,
+    "orders": dict,
+    "results": dict,
+}
 LIMIT = 180  # seconds for one of them,
 BUDGET = 470  # and for all
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -45,7 +57,8 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 class Recording(NamedTuple):
     """Name a recording, the notebook that shows it, "module:function" that measures it, and the keys of its data.
 
-    A key is a number, unless TYPES says more. package: what it needs instead of a GPU.
+    A key is a number, unless TYPES says more. package: what it needs instead of a GPU. simulated: it is made on a
+    simulated device, and never on a GPU.
     """
 
     name: str
@@ -53,6 +66,19 @@ class Recording(NamedTuple):
     measures: str
     keys: str
     package: str = ""
+    simulated: bool = False
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether it can only be made on a GPU."""
+        return not self.package and not self.simulated
+
+    @property
+    def more_provenance(self) -> tuple[str, ...]:
+        """What it says about itself beside PROVENANCE."""
+        if self.simulated:
+            return ("device",)
+        return (self.package,) if self.package else ("gpu", "driver", "cuda")
 
     @property
     def command(self) -> str:
@@ -63,6 +89,8 @@ class Recording(NamedTuple):
 RECORDINGS = (
     Recording("chunk_speed_gpu", "07", "support.chunk_speed:gpu_speed", "size rows_per_second"),
     Recording("torchgpipe_order", "11", "support.n11.runs:run_both", "orders", "torchgpipe"),
+    Recording("copy_seconds", "01", "support.n01.copies:record_copies", "results", simulated=True),
+    Recording("early_read", "13", "support.n13.on_device:record_early_read", "results", simulated=True),
 )
 _KNOWN = {recording.name: recording for recording in RECORDINGS}
 
@@ -84,6 +112,12 @@ def load(name: str) -> Record:
     raise FileNotFoundError(
         f"no recording {name}.json in notebooks/recorded; run the benchmark that records it"
     )
+
+
+def module_of(name: str) -> ModuleType:
+    """Return the module that measures the recording `name`."""
+    module, _, _ = _KNOWN[name].measures.partition(":")
+    return import_module(module)
 
 
 def save_recording(name: str, data: Record, *, command: str, folder: Path | None = None, **more: str) -> Path:
@@ -114,7 +148,7 @@ def save_recording(name: str, data: Record, *, command: str, folder: Path | None
 def provenance(record: Mapping[str, Any]) -> str:
     """Say in two lines where a recording comes from; they stand under every recorded table or figure."""
     origin = record["provenance"]
-    on = ", ".join(origin[name] for name in ("gpu", "driver", "machine") if name in origin)
+    on = ", ".join(origin[name] for name in ("gpu", "device", "driver", "machine") if name in origin)
     lines = "Recorded {date} on {on}\n(Python {python}, torch {torch}, numpy {numpy}, commit {commit}) by {command}"
     return lines.format(on=on, **origin)
 
@@ -122,8 +156,7 @@ def provenance(record: Mapping[str, Any]) -> str:
 def check_recording(record: Record, recording: Recording) -> None:
     """Raise ValueError unless a recording has a whole provenance, was made by its command, and has its data."""
     name = recording.name
-    more = (recording.package,) if recording.package else ("gpu", "driver", "cuda")
-    _check_provenance(record, name, (*PROVENANCE, *more))
+    _check_provenance(record, name, (*PROVENANCE, *recording.more_provenance))
     made_by = record["provenance"]["command"]
     if made_by != recording.command:
         raise ValueError(f"{name} was made by {made_by!r}, not by {recording.command!r}: record it again")
@@ -205,11 +238,15 @@ def as_trace(rows: Iterable[Sequence[Any]], lanes: Iterable[str]) -> Trace:
 def make_recording(name: str) -> Path:
     """Measure in this process, however long it takes, and write the recording."""
     recording = _KNOWN[name]
-    module, _, function = recording.measures.partition(":")
-    data = getattr(import_module(module), function)()
-    needed: Any = {"gpu": torch.cuda.get_device_name()}
-    if recording.package:
+    _, _, function = recording.measures.partition(":")
+    data = getattr(module_of(name), function)()
+    needed: Any
+    if recording.simulated:
+        needed = {"device": SIMULATED}
+    elif recording.package:
         needed = {recording.package: version(recording.package)}
+    else:
+        needed = {"gpu": torch.cuda.get_device_name()}
     return save_recording(name, data, command=recording.command, **needed)
 
 
@@ -228,9 +265,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _, state = _state(recording)
             print(f"{recording.name:<16} notebook {recording.notebook}  {state:<24} {recording.command}")
         return 0
-    if not asked.names:  # what needs a package is made when it is asked for by name
-        chosen = [recording for recording in chosen if not recording.package]
-    if not (torch.cuda.is_available() or all(recording.package for recording in chosen)):
+    if not asked.names:  # what needs something else than a GPU is made when it is asked for by name
+        chosen = [recording for recording in chosen if recording.needs_gpu]
+    if not torch.cuda.is_available() and (not chosen or any(recording.needs_gpu for recording in chosen)):
         print("torch sees no CUDA device here, so there is nothing to record; the notebooks run without.")
         return 1
     start = time.monotonic()
@@ -244,10 +281,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(made < len(chosen))
 
 
-def _environment() -> dict[str, str]:
-    """Let a new process find lib and support, wherever this one was started."""
+def _environment(recording: Recording) -> dict[str, str]:
+    """Let a new process find lib and support, wherever this one was started; what is simulated sees no GPU."""
     folders = [str(_REPOSITORY), str(_REPOSITORY / "notebooks"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if recording.simulated else {}
+    return {**os.environ, **hidden, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def _make_apart(recording: Recording, limit: float) -> tuple[bool, str]:
@@ -261,7 +299,12 @@ def _make_apart(recording: Recording, limit: float) -> tuple[bool, str]:
     ]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit, cwd=_REPOSITORY, env=_environment()
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            cwd=_REPOSITORY,
+            env=_environment(recording),
         )
     except subprocess.TimeoutExpired:
         return False, f"took more than {limit:.0f} s"
@@ -283,7 +326,8 @@ def _state(recording: Recording) -> tuple[bool, str]:
         return False, "no recording yet"
     except ValueError as error:
         return False, str(error)
-    return True, f"{record['provenance']['date']}, {record['provenance'].get('gpu', 'CPU')}"
+    origin = record["provenance"]
+    return True, f"{origin['date']}, {origin.get('gpu') or origin.get('device') or 'CPU'}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def setup() -> None:
     require_torch()
     import matplotlib
 
-    from lib.measure import machine_card
+    from lib.machine import machine_card
     from lib.show.style import STYLE
 
     matplotlib.rcParams.update(STYLE)

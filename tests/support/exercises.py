@@ -1,5 +1,7 @@
 """Answers to try on the exercises of all rooms."""
 
+from functools import wraps
+from itertools import islice
 from types import FunctionType
 
 from tests.rooms import ROOMS
@@ -23,17 +25,40 @@ def written_with(exercise, function, only=None):
 
     Each is called as the reference's part is: a verdict speaks of it by name.
     """
+    return made_with(exercise, lambda name, _: called(name, function), only)
+
+
+def made_with(exercise, make, only=None):
+    """Return answers whose parts, or only these, are made from the reference's: make(name, part).
+
+    Answers find each other by name, as in a notebook: what calls another of them calls the new one.
+    """
+    spaces = []
     written = []
-    for reference, parts in zip(as_tuple(exercise), parts_of_each(exercise), strict=True):
+    for reference, parts in zip(exercise.references, parts_of_each(exercise), strict=True):
         chosen = [part for part in parts if only is None or part in only]
-        if exercise.methods:
-            methods = [part.rpartition(".")[2] for part in chosen]
-            written.append(type(reference.__name__, (reference,), dict.fromkeys(methods, function)))
+        if isinstance(reference, FunctionType):
+            spaces.append(dict(reference.__globals__))
+            reference = in_space(reference, spaces[-1])
+        if exercise.methods_of(reference):
+            names = [part.rpartition(".")[2] for part in chosen]
+            methods = {name: make(name, getattr(reference, name)) for name in names}
+            written.append(type(reference.__name__, (reference,), methods))
         elif not chosen:
             written.append(reference)
         else:
-            written.append(called(chosen[0], function) if callable(reference) else None)
+            written.append(make(chosen[0], reference) if callable(reference) else None)
+    for space in spaces:
+        space.update((answer.__name__, answer) for answer in written if hasattr(answer, "__name__"))
     return written
+
+
+def in_space(function, space):
+    """Return the function with these globals."""
+    copy = FunctionType(function.__code__, space, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__wrapped__ = function
+    return copy
 
 
 def called(name, function):
@@ -41,13 +66,19 @@ def called(name, function):
     return FunctionType(function.__code__, function.__globals__, name)
 
 
+def without_return(name, function):
+    """Return what does the same and forgets to return what comes of it."""
+
+    @wraps(function)
+    def forgetful(*arguments, **named):
+        function(*arguments, **named)
+
+    forgetful.__name__ = name
+    return forgetful
+
+
 def parts_of_each(exercise):
     """Return the names of what the reader fills in, for each answer."""
-    names = list(exercise.parts(*as_tuple(exercise)))
-    each = len(exercise.methods) or 1
-    return [names[start : start + each] for start in range(0, len(names), each)]
-
-
-def as_tuple(exercise):
-    """Return the references of an exercise, one for each answer."""
-    return exercise.reference if exercise.answers > 1 else (exercise.reference,)
+    names = iter(exercise.parts(*exercise.references))
+    counts = [len(exercise.methods_of(reference)) or 1 for reference in exercise.references]
+    return [list(islice(names, count)) for count in counts]

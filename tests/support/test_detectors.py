@@ -4,27 +4,28 @@ A detector is a mistake of an exercise, known by what it does. The verdict says 
 two that can't be told apart show here: the later one gets the earlier one's sentence.
 """
 
+import ast
+import inspect
+import json
 import re
+import textwrap
 
 import pytest
 import torch
 
 from tests.rooms import EXERCISES, ROOMS
-from tests.support.exercises import as_tuple, ask, be_patient, parts_of_each, written_with
+from tests.support.exercises import ask, be_patient, made_with, parts_of_each, without_return, written_with
 from tests.support.known_faults import KNOWN
+from tools.hygiene import joined
+from tools.project import chapters
 
 PATIENCE = 0.6
 
-#: A missing `return` is told by what came of the None, in all others as "returned None"
-NONE_TOLD_OTHERWISE = {
-    "n00.check_step",
-    *("n02.check_loader", "n02.check_pooled", "n02.check_dealt", "n02.check_epoch_keys", "n02.check_repaired"),
-    *("n04.check_cursor", "n05.check_packed", "n05.check_file", "n05.check_client", "n05.check_rank_dataset"),
-    *("n06.check_ring", "n09.check_spawn_workers", "n10.check_checkpoint", "n11.check_fence"),
-    *("n12.check_mini", "n13.check_prefetch", "n13.check_streamed"),
-    *("n06.check_ddp", "n06.check_gather", "n06.check_state"),
-    *("n15.check_pipeline_step", "n15.check_average"),
-}
+#: What a missing `return` is told. Of several calls it is the one that gave None, which libtorch's cursor gives at its
+#: end; of a `backward` torch says how many gradients it should have returned.
+RETURNED_NONE = re.compile(
+    r"return(ed|s) None|position \d: expected .*, got None|incorrect number of gradients \(expected \d, got 1\)"
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,6 +38,10 @@ def one_thread():
 
 
 def stub(*arguments, **named): ...
+
+
+def raising_stub(*arguments, **named):
+    raise NotImplementedError
 
 
 def gives_none(*arguments, **named):
@@ -68,7 +73,7 @@ ODD = {
     "gives an empty list": gives_an_empty_list,
 }
 ODD_IN_THE_SUITE = ("gives None", "raises a bare number")
-FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, as_tuple(exercise)))]
+FUNCTIONS = [name for name, exercise in EXERCISES.items() if all(map(callable, exercise.references))]
 
 
 def mistakes():
@@ -118,9 +123,10 @@ def odd_faults(name, odd, message):
     is_class = bool(EXERCISES[name].methods)  # there another method, or Python itself, may well raise
     if not odd.startswith("raises") and not is_class and "your code raised" in message:
         found.append("it has raised nothing")
-    one_function = callable(EXERCISES[name].reference)
-    if odd == "gives None" and one_function and ("returned None" in message) == (name in NONE_TOLD_OTHERWISE):
-        found.append("a missing `return` is told otherwise than we know")
+    first, *others = EXERCISES[name].references
+    one_function = not is_class and not others and returns_a_value(first)
+    if odd == "gives None" and one_function and "returned None" not in message:
+        found.append("it is not told that it returned None")
     if odd.startswith("raises") and not re.search("KeyError:? 7", message):
         found.append("it is not told its error")
     if odd.startswith("raises") and "line" not in message:
@@ -128,6 +134,21 @@ def odd_faults(name, odd, message):
     if is_bare(EXERCISES[name], message):
         found.append("it is told a bare number")
     return found
+
+
+def returns_a_value(function):
+    """Say whether the text of a function, without those inside it, returns or yields something else than None."""
+    if function.__name__ == "<lambda>":
+        return True
+    waiting = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0].body
+    for node in waiting:
+        if isinstance(node, (ast.Yield, ast.YieldFrom)):
+            return True
+        if isinstance(node, ast.Return) and node.value is not None and ast.unparse(node.value) != "None":
+            return True
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            waiting += ast.iter_child_nodes(node)
+    return False
 
 
 def judge(name, answer, message, found):
@@ -157,14 +178,55 @@ def test_the_solution_is_right_and_the_stub_not_attempted(name, monkeypatch):
     assert "Not attempted yet" in verdict.message
 
 
+@pytest.mark.parametrize("written", [stub, raising_stub])
 @pytest.mark.parametrize("name", IN_PARTS)
-def test_half_a_stub_is_told_by_name_what_is_missing(name, monkeypatch):
+def test_half_a_stub_is_told_by_name_what_is_missing(name, written):
     exercise = EXERCISES[name]
     parts = [part for each in parts_of_each(exercise) for part in each]
     for missing in parts:
-        verdict = exercise(*written_with(exercise, stub, only=[missing]))
+        verdict = exercise(*written_with(exercise, written, only=[missing]))
         assert verdict.status == "open"
         assert verdict.message.endswith(f"still the stub: {missing}.")
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_of_a_half_that_is_written_none_is_told_that_it_is_still_the_stub(name):
+    exercise = EXERCISES[name]
+    parts = [part for each in parts_of_each(exercise) for part in each]
+    for written in parts:
+        others = [part for part in parts if part != written]
+        verdict = exercise(*written_with(exercise, stub, only=others))
+        assert verdict.status == "open"
+        assert verdict.message.endswith(f"still the stub: {', '.join(others)}.")
+
+
+def methods_left_open(path):
+    """Yield of each class of a notebook that has stubs which methods they are."""
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code" and "class " in joined(cell["source"]):
+            for part in ast.parse(joined(cell["source"])).body:
+                if isinstance(part, ast.ClassDef):
+                    functions = [inside for inside in part.body if isinstance(inside, ast.FunctionDef)]
+                    stubs = sorted(function.name for function in functions if is_stub(function))
+                    if stubs:
+                        yield stubs
+
+
+def is_stub(function):
+    """Say whether nothing is in a function's text but `...`, or the NotImplementedError of a stub."""
+    last = ast.unparse(function.body[-1])
+    return len(function.body) == 1 and last in ("...", "raise NotImplementedError")
+
+
+def test_the_methods_that_a_notebook_leaves_open_are_those_that_its_exercise_asks_for():
+    asked = [
+        (name.partition(".")[0], sorted(exercise.methods))
+        for name, exercise in EXERCISES.items()
+        for reference in exercise.references
+        if isinstance(reference, type)
+    ]
+    left_open = [(f"n{path.name[:2]}", stubs) for path in chapters() for stubs in methods_left_open(path)]
+    assert sorted(left_open) == sorted(asked)
 
 
 @pytest.mark.parametrize("name, mistake", list(mistakes()))
@@ -183,6 +245,21 @@ def test_an_answer_that_nobody_knows_gets_a_case_of_the_exercise(name, odd, monk
     verdict = exercise(*written_with(exercise, ODD[odd]))
     assert verdict.status == "wrong"
     judge(name, odd, verdict.message, odd_faults(name, odd, verdict.message))
+
+
+PARTS = [(name, part) for name in FUNCTIONS for each in parts_of_each(EXERCISES[name]) for part in each]
+
+
+@pytest.mark.parametrize("name, part", PARTS)
+def test_a_missing_return_is_told_as_such_wherever_something_is_to_be_returned(name, part, monkeypatch):
+    be_patient(monkeypatch, PATIENCE)
+    exercise = EXERCISES[name]
+    verdict = exercise(*made_with(exercise, without_return, only=[part]))
+    if returns_a_value(exercise.parts(*exercise.references)[part]):
+        assert verdict.status == "wrong"
+        assert RETURNED_NONE.search(verdict.message), verdict
+    else:
+        assert verdict.status == "right", verdict
 
 
 def test_exercises_that_a_page_could_check_need_no_torch():

@@ -20,8 +20,10 @@ def test_the_meta_file_reads_like_an_image_caption_set_and_writing_again_changes
     lines = (folder / "meta.txt").read_text().splitlines()
     assert lines[:2] == ["#filename label", 'img/0001.png "a handwritten zero"']
     train, test, everything = (rows_of_file(folder / f"{name}.txt") for name in ("train", "test", "meta"))
-    assert (len(train), len(test)) == (1437, 360) and train + test == everything
-    assert len(lines) == 1 + 1797 and len(list((folder / "img").iterdir())) == 1797
+    assert (len(train), len(test)) == (1437, 360)
+    assert train + test == everything
+    assert len(lines) == 1 + 1797
+    assert len(list((folder / "img").iterdir())) == 1797
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert write_digits(folder) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -34,11 +36,13 @@ def test_pixels_and_labels_survive_the_file_and_workers_can_load_it(folder):
     data = Digits(folder, "meta")
     for index in (0, 5, 1796):
         image, label = data[index]
-        assert image.shape == (1, 8, 8) and image.dtype == torch.float32
+        assert image.shape == (1, 8, 8)
+        assert image.dtype == torch.float32
         assert torch.equal((image[0] * 16).round(), torch.tensor(original.images[index], dtype=torch.float32))
         assert label == original.target[index]
     images, labels = next(iter(DataLoader(Digits(folder, transform=torch.flatten), batch_size=8, num_workers=1)))
-    assert images.shape == (8, 64) and labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
+    assert images.shape == (8, 64)
+    assert labels.tolist() == [Digits(folder)[i][1] for i in range(8)]
     assert decode_image(folder / "img" / "0001.png").max() <= 1
 
 
@@ -56,7 +60,8 @@ def test_ranks_that_start_at_once_write_one_folder(tmp_path):
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:
         written = pool.map(write_digits, [tmp_path / "digits"] * 3)
-    assert written == [tmp_path / "digits"] * 3 and [path.name for path in tmp_path.iterdir()] == ["digits"]
+    assert written == [tmp_path / "digits"] * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["digits"]
     assert len(os.listdir(tmp_path / "digits" / "img")) == 1797
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.checks import Guess, Tried
+from support.kit.guess import Guess, Tried
 from tests.rooms import GUESSES
 from tests.sizes import size
 

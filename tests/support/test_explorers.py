@@ -5,7 +5,6 @@ says is for the tests of its room.
 """
 
 import ast
-import io
 import itertools
 import json
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lib.show.explore import Control, Explorer, explore, switch, whole
@@ -28,6 +28,7 @@ from tools.project import ROOT
 FRAMES = size(suite=5, prove=60)
 WIDEST = 9.6  # inches of a figure
 SMALLEST = 9  # points of a text
+DOTS_PER_INCH = 40
 
 
 #: Explorers with a known fault, and which: whoever repairs one is told so by the test.
@@ -69,9 +70,11 @@ def _shown() -> Iterator[Shown]:
 
 
 def picture(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    return buffer.getvalue()
+    """Return a figure's dots; savefig would draw them twice, as it does with any figure that has a layout engine."""
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return bytes(canvas.buffer_rgba())
 
 
 def neighbour(control: Control) -> Any:
@@ -102,7 +105,10 @@ def complaints(explorer: Explorer) -> Iterator[str]:
         if figure.get_figwidth() > WIDEST:
             yield f"{values}: {figure.get_figwidth()} inches wide"
         other, drawn = told.setdefault(words, (figure, b""))
-        if other is not figure and picture(figure) != (drawn or picture(other)):
+        if other is not figure and not drawn:
+            drawn = picture(other)  # kept: drawn once more it may differ, where a layout engine moves things
+            told[words] = (other, drawn)
+        if other is not figure and picture(figure) != drawn:
             yield f"{values}: another picture, the same alt text"
         elif other is start and 0 < number <= len(moved):
             yield f"{values}: this control changes nothing"
@@ -141,6 +147,19 @@ def test_each_fault_of_an_explorer_is_found(what: str) -> None:
     )
     found = list(complaints(faulty))
     assert any(what in text for text in found) if what else found == []
+
+
+def draw_restless(count: int) -> Figure:
+    """Draw what its second drawing would change, as a layout engine may; from 2 on, any count is the same picture."""
+    figure, axes = new_figure(4, 1)
+    axes.bar(range(2), [min(count, 2), 1])
+    figure.canvas.mpl_connect("draw_event", lambda _: axes.set_xlim(0, 9))
+    return describe(figure, f"{min(count, 2)} bars")
+
+
+def test_every_picture_is_drawn_once_however_many_it_is_compared_with() -> None:
+    assert picture(figure := draw_restless(2)) != picture(figure)
+    assert list(complaints(explore(draw_restless, count=whole(1, 5, 1, "n")))) == []
 
 
 def test_every_call_is_found() -> None:

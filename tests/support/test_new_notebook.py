@@ -54,7 +54,8 @@ SOLUTION = [
 ]
 CHECKS = '''"""A prediction and an exercise of notebook 99, a toy."""
 
-from support.checks import Exercise, Guess, Tried, cases
+from support.kit.exercise import Exercise, cases
+from support.kit.guess import Guess, Tried
 
 guess_sum = Guess("one and one", lambda: 2, tried=Tried(right=2, wrong=3))
 

@@ -1,6 +1,7 @@
 """Imitated ranks notice what real ones would hang of; real ranks stay, and end when one of them dies."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -23,7 +24,9 @@ def shift(dist, send="isend"):
 
 def test_messages_arrive_in_order_and_are_counted_and_it_is_noted_when_a_sum_is_waited_for():
     results, world = in_threads(shift, 3)
-    assert results == [2, 0, 1] and world.sent == {0: 2, 1: 2, 2: 2} and not any(world.unwaited.values())
+    assert results == [2, 0, 1]
+    assert world.sent == {0: 2, 1: 2, 2: 2}
+    assert not any(world.unwaited.values())
     for name in ("isend", "irecv"):
         _, world = in_threads(lambda dist: getattr(dist, name)(torch.ones(1), 1 - dist.get_rank()), 2)  # noqa: B023
         assert [begun[0].split(" (")[0] for begun in world.unwaited.values()] == [
@@ -102,6 +105,40 @@ def fails(dist):
         raise ValueError("a parrot")
 
 
+def fails_while_others_wait(dist):
+    if dist.get_rank() == 1:
+        raise ValueError("a parrot")
+    dist.barrier()
+
+
+def sleeps(dist):
+    time.sleep(60)
+
+
+def asked(dist, number):
+    return number, dist.get_rank()
+
+
+@pytest.mark.ranks
+def test_after_a_failure_real_ranks_are_gone_and_the_next_call_has_its_own_results():
+    ranks = Ranks(2)
+    try:
+        with pytest.raises(RuntimeError, match="rank 1: ValueError: a parrot"):
+            ranks.run(fails_while_others_wait)
+        assert ranks._processes == []
+        assert ranks.run(asked, number=5) == [(5, 0), (5, 1)]
+        old = [process.pid for process in ranks._processes]
+        with pytest.raises(TimeoutError, match="rank 0, rank 1 not done after 0.5 s; all ranks were ended"):
+            ranks.run(sleeps, patience=0.5)
+        assert ranks._processes == []
+        for pid in old:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        assert ranks.run(asked, number=6) == [(6, 0), (6, 1)]
+    finally:
+        ranks.close()
+
+
 @pytest.mark.ranks
 def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death():
     ranks = Ranks(2)
@@ -112,7 +149,8 @@ def test_real_ranks_stay_do_what_imitated_ones_do_and_start_anew_after_a_death()
             ranks.run(fails)
         with pytest.raises(RuntimeError, match="'absent' is not defined .*; a rank knows torch, nn, F"):
             ranks.run(lacks)
-        assert ranks.run(collectives)[0][-2:] == [3, 30] and known == [p.pid for p in ranks._processes]
+        assert ranks.run(collectives)[0][-2:] == [3, 30]
+        assert known == [p.pid for p in ranks._processes]
         with pytest.raises(RuntimeError, match="rank 1 was killed by SIGKILL"):
             ranks.run(dies)
         assert ranks._processes == []

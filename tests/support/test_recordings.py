@@ -56,7 +56,8 @@ def test_what_is_saved_is_loaded_and_lines_under_a_table_name_machine_date_versi
     save({}, gpu="GPU of the test", driver="1.2")
     record = recordings.load("probe")
     lines = recordings.provenance(record)
-    assert lines.count("\n") == 1 and "on GPU of the test, 1.2, " in lines
+    assert lines.count("\n") == 1
+    assert "on GPU of the test, 1.2, " in lines
     assert all(record["provenance"][name] in lines for name in recordings.PROVENANCE)
 
 
@@ -164,7 +165,23 @@ def test_a_recording_is_made_by_its_function_with_gpu_driver_and_cuda(tmp_path, 
     monkeypatch.setattr("support.chunk_speed.gpu_speed", lambda: {"rows": [1]})
     record = json.loads(recordings.make_recording("probe_0").read_text())
     recordings.check_recording(record, PROBES["probe_0"])
-    assert record["rows"] == [1] and record["provenance"]["gpu"] == "some GPU"
+    assert record["rows"] == [1]
+    assert record["provenance"]["gpu"] == "some GPU"
+
+
+def test_what_a_simulated_device_gave_is_made_with_every_gpu_hidden_and_says_that_it_is_none(monkeypatch):
+    simulated = EVERY["early_read"]
+    assert not simulated.needs_gpu
+    assert simulated.more_provenance == ("device",)
+    assert recordings._environment(simulated)["CUDA_VISIBLE_DEVICES"] == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert recordings._environment(PROBES["probe_0"])["CUDA_VISIBLE_DEVICES"] == "1"
+    record = recordings.load("early_read")
+    assert "on a simulated device, no GPU, " in recordings.provenance(record)
+    assert "gpu" not in record["provenance"]
+    without = {**record, "provenance": {**record["provenance"], "device": ""}}
+    with pytest.raises(ValueError, match="lacks device"):
+        recordings.check_recording(without, simulated)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
@@ -179,7 +196,8 @@ def test_the_list_measures_nothing_and_needs_no_jupyter(capsys):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     *lines, loaded = done.stdout.splitlines()
-    assert loaded == "set()" and [line.split()[0] for line in lines] == list(EVERY)
+    assert loaded == "set()"
+    assert [line.split()[0] for line in lines] == list(EVERY)
     assert all(line.endswith(f"python -m support.recordings {line.split()[0]}") for line in lines)
     assert recordings.main(["--list", "torchgpipe_order"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
@@ -211,7 +229,8 @@ def test_what_fails_does_not_stop_the_others_and_all_end_within_eight_minutes(mo
     monkeypatch.setattr(recordings, "load", found)
     assert recordings.main(["probe_0", "probe_1"]) == (not well)
     out = capsys.readouterr().out
-    assert f"{2 * well} of 2 recorded" in out and out.count(FAILED.get(ends, "2026-01-01, known")) == 2
+    assert f"{2 * well} of 2 recorded" in out
+    assert out.count(FAILED.get(ends, "2026-01-01, known")) == 2
     assert recordings.main([]) == (not well)
     out = capsys.readouterr().out
     assert f"{5 * well} of 5 recorded" in out

@@ -7,7 +7,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
-from support.checks import Guess
+from support.kit.guess import Guess
 
 
 def read_number(my_guess: object, unit: str = "") -> object:
@@ -39,15 +39,18 @@ def exact_number(
     said: Mapping[float, str] | None = None,
     *,
     digits: int = 6,
+    whole: bool = False,
     **more: Any,
 ) -> Guess:
     """Make a guess that is right or not. said: what to say of which famous wrong number.
 
-    digits: significant ones that count. more: other fields of a Guess.
+    digits: significant ones that count; whole: whole numbers count, so that 15.8 is 16, and 100 is not written 1e+02.
+    more: other fields of a Guess.
     """
+    form = ".0f" if whole else f".{digits}g"
 
     def text(value: float) -> str:
-        return f"{value:.{digits}g}"
+        return f"{value:{form}}"
 
     def read(my_guess: object) -> object:
         value = read_number(my_guess, unit)

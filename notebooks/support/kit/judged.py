@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from support.checks import Exercise, Verdict
+from support.kit.exercise import Exercise
 from support.kit.raised import known_by, told_of
+from support.kit.verdict import Verdict
 
 
 class Fault(str):

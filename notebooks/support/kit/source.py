@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,19 @@ def source_of(thing: Any) -> str:
     # A class has no code object of its own, but its methods do (a classmethod's is that of the function within).
     parts = (getattr(part, "__func__", part) for part in (thing, *vars(thing).values()))
     files = (part.__code__.co_filename for part in parts if hasattr(part, "__code__"))
-    text = "".join(linecache.getlines(next(files, "")))
-    for node in ast.parse(text).body:
-        if getattr(node, "name", "") == thing.__name__:
-            return ast.get_source_segment(text, node) or ""
+    text = _definition("".join(linecache.getlines(next(files, ""))), thing.__name__)
+    if text is not None:
+        return text
     raise ValueError(f"no text of {thing.__name__}: define it in a cell of its own")
+
+
+@lru_cache(maxsize=64)  # a solution is asked for as often as it has famous mistakes
+def _definition(text: str, name: str) -> str | None:
+    """Return what of a text defines a name, if anything does."""
+    for node in ast.parse(text).body:
+        if getattr(node, "name", "") == name:
+            return ast.get_source_segment(text, node)
+    return None
 
 
 def write_module(path: str | os.PathLike[str], *things: Any) -> None:

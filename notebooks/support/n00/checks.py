@@ -1,212 +1,79 @@
-"""Predictions and exercises of notebook 00, start here."""
+"""Exercises of notebook 00, start here; its predictions stand in guesses.py."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
-
-import torch
-from torch import nn
-from torch.nn import functional as F
+from typing import TypeAlias
 
 from lib.timeline import Span, Trace
 from support.built import my_step
-from support.checks import Exercise, Tried, cases
-from support.checks import use as use
-from support.kit.exact import exact_number
+from support.kit.exercise import Exercise, cases
+from support.kit.exercise import use as use
 from support.kit.mistakes import edited
-from support.n00.figures import shared_step
-
-# ---- predictions
-
-
-guess_weight = exact_number(
-    "the weight of rank 0's gradient",
-    lambda rows: rows[0] / sum(rows),
-    said={
-        0.5: "right only if both ranks had equally many rows",
-        1: "then the two gradients would be added, but each of them is a mean already",
-        6: "its number of rows; but the whole batch's loss is a mean over 8 rows",
-        3: "three times as much as rank 1, yes, but the two factors must add up to 1",
-        0.25: "that is the factor of rank 1",
-    },
-    tried=Tried(right=0.75, wrong=0.5, known=((6, 2),)),
+from support.n00.engine import PLAY_CASES, into_gaps, wrong_time
+from support.n00.guesses import guess_days as guess_days
+from support.n00.guesses import guess_longer_mean as guess_longer_mean
+from support.n00.guesses import guess_python_speedup as guess_python_speedup
+from support.n00.guesses import guess_slow_rank as guess_slow_rank
+from support.n00.guesses import guess_weight as guess_weight
+from support.n00.guesses import guess_weights as guess_weights
+from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
+from support.n00.steps import (
+    each_on_its_rank,
+    first_difference,
+    on_every_rank,
+    on_rank_0,
+    one_backward,
+    one_rank_after_the_other,
+    weights_after,
+    whole_batch_step,
 )
-"""Unequal shares: a gradient that is a mean over more rows weighs more."""
-guess_slow_rank = exact_number(
-    "the whole step",
-    lambda ranks, slow: shared_step(ranks, slow).makespan,
-    "ticks",
-    {
-        5: "as if rank 3 worked on alone; but the mean needs its gradient",
-        5.75: "the 3 extra ticks are not shared out over four ranks: all wait for them",
-        6.5: "forward takes 1 tick longer and backward 2, and all wait for both",
-        6: "forward takes 1 tick longer, but backward 2 more, and all wait for both",
-        7: "there the slow rank ends its backward; the mean and the step still follow",
-        10: "twice everything; but loading, the mean and the step take as long as before",
-    },
-    tried=Tried(right=8, wrong=5, known=(4, 2)),
+from support.n00.unequal import (
+    all_to_the_fastest,
+    badly_dealt,
+    dealt_equally,
+    free_first,
+    largest_remainders,
+    more_to_the_slow,
+    nearest_and_the_last_the_rest,
+    rest_by_next_end,
+    rest_to,
+    rest_to_the_fastest,
+    rest_to_the_first,
+    rounded,
+    rounded_down,
+    rounded_up,
+    uncut,
 )
-"""All wait for the slowest."""
-guess_python_speedup = exact_number(
-    "the speed-up by two threads that count",
-    lambda: 1.0,
-    "×",
-    {2: "that is what threads get while they multiply in torch"},
-    tried=Tried(right=1, wrong=2),
-)
-"""Threads that run Python: the interpreter's lock lets one of them run at a time."""
 
 # ---- exercise 1: one step that ranks share
 
-Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-Step: TypeAlias = Callable[[list[nn.Module], list[Batch], float], Any]
-
-
-def whole_batch_step(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
-    """Step every replica by torch's gradient of all rows together: what the ranks' step has to equal."""
-    rows, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    F.cross_entropy(replicas[0](rows), labels).backward()  # type: ignore[no-untyped-call]
-    gradients = [weight.grad for weight in replicas[0].parameters()]
-    for replica in replicas:
-        for weight, gradient in zip(replica.parameters(), gradients, strict=True):
-            weight.grad = gradient
-        optimizer = torch.optim.SGD(replica.parameters(), learning_rate)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def _alone(replica: nn.Module, batches: list[Batch], learning_rate: float) -> None:
-    """Let one replica do the work of all ranks."""
-    for rows, labels in batches:
-        (F.cross_entropy(replica(rows), labels) / len(batches)).backward()  # type: ignore[no-untyped-call]
-    torch.optim.SGD(replica.parameters(), learning_rate).step()
-    replica.zero_grad()
-
-
-def _on_rank_0(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
-    _alone(replicas[0], batches, learning_rate)
-    for replica in replicas[1:]:
-        replica.load_state_dict(replicas[0].state_dict())
-
-
-def _on_every_rank(replicas: list[nn.Module], batches: list[Batch], learning_rate: float) -> None:
-    for replica in replicas:
-        _alone(replica, batches, learning_rate)
-
-
-class _Watched(nn.Sequential):
-    """A small model that keeps what its forwards were given."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
-        self.seen: list[torch.Tensor] = []
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        self.seen.append(rows)
-        out: torch.Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
-        return out
-
-
-def _owner(rows: torch.Tensor, batches: list[Batch]) -> int | None:
-    """Return the rank whose batch this is, None if it is no rank's."""
-    for rank, (own, _) in enumerate(batches):
-        if torch.equal(rows, own):
-            return rank
-    return None
-
-
-def _broken_rule(replicas: list[_Watched], batches: list[Batch]) -> str:
-    """Say what no real rank could have done, or would have done in vain; "" if nothing."""
-    saw = [[_owner(rows, batches) for rows in replica.seen] for replica in replicas]
-    if len(saw) > 1 and all(set(range(len(batches))) <= set(owners) for owners in saw):
-        return "every rank did a forward on the rows of all ranks; a rank has its own batch and no other"
-    for rank, owners in enumerate(saw):
-        for rows, owner in zip(replicas[rank].seen, owners, strict=True):
-            if owner is None:
-                return f"a forward of rank {rank} got {len(rows)} rows, and they are no rank's batch"
-            if owner != rank:
-                return f"rank {rank} saw rank {owner}'s rows; a rank has its own batch and no other"
-        if len(owners) > 1:
-            return f"rank {rank} did {len(owners)} forwards on its rows, where a step has one"
-    if [] in saw:
-        return f"rank {saw.index([])} did no forward on its own rows"
-    places: dict[int, int] = {}
-    for rank, replica in enumerate(replicas):
-        for weight in replica.parameters():
-            if (owner := places.setdefault(weight.data_ptr(), rank)) != rank:
-                return (
-                    f"ranks {owner} and {rank} share one tensor as their weight; on two devices each has memory "
-                    f"of its own"
-                )
-    return ""
-
-
-def _weights_after(step: Step) -> Callable[..., list[Any]]:
-    """Turn a step into the function of a case: after each of some steps each rank's weights and the rule broken."""
-
-    def run(ranks: int, rows: int, steps: int, learning_rate: float) -> list[Any]:
-        generator = torch.Generator().manual_seed(ranks)
-        replicas = [_Watched().double() for _ in range(ranks)]
-        with torch.no_grad():
-            for weights in zip(*(replica.parameters() for replica in replicas), strict=True):
-                value = torch.randn(weights[0].shape, generator=generator, dtype=torch.float64)
-                for weight in weights:
-                    weight.copy_(value)
-        after: list[Any] = []
-        for _ in range(steps):
-            batches = [
-                (
-                    torch.randn(rows, 3, generator=generator, dtype=torch.float64),
-                    torch.randint(0, 3, (rows,), generator=generator),
-                )
-                for _ in range(ranks)
-            ]
-            for replica in replicas:
-                replica.seen.clear()
-            step([*replicas], batches, learning_rate)
-            flat = [nn.utils.parameters_to_vector(r.parameters()).tolist() for r in replicas]
-            after.append((flat, _broken_rule(replicas, batches)))
-        return after
-
-    return run
-
-
-def _first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
-    for number, ((mine, rule), (theirs, _)) in enumerate(zip(got, expected, strict=True), start=1):
-        if rule:
-            return f"in step {number} {rule}"
-        for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
-            for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
-                if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
-                    return (
-                        f"after step {number} weight {place} of rank {rank} is {weight:.6f}, but "
-                        f"{right:.6f} when torch steps on the whole batch"
-                    )
-    return ""
-
-
 _stepped = partial(edited, my_step)
+LOSS = "F.cross_entropy(replica(rows), labels)"
+SUM_LOSS = 'F.cross_entropy(replica(rows), labels, reduction="sum")'
 MEAN = "mean = sum(weight.grad for weight in weights) / len(weights)"
 STEP = "weight -= learning_rate * mean"
 ADDED_IN_PLACE = """mean = weights[0].grad
         for weight in weights:
             mean += weight.grad / len(weights)"""
+ONE_NUMBER = """mean = sum(weight.grad for weight in weights) / len(weights)
+        mean = mean.mean()"""
 OVERWRITTEN = """weight.grad = sum(other.grad for other in weights) / len(weights)
                 weight -= learning_rate * weight.grad"""
+STEP_CASES = cases(
+    "ranks rows steps learning_rate",
+    [(3, 4, 1, 0.4), (2, 4, 3, 0.1), (1, 5, 2, 0.2), (3, 2, 2, 0.3), (8, 1, 2, 0.05)],
+)
+STEP_PRAISE = "the same weights on every rank as torch on the whole batch, in all {count} cases"
 
 check_step = Exercise(
     "one step of all ranks",
     reference=my_step,
-    cases=cases(
-        "ranks rows steps learning_rate",
-        [(2, 4, 1, 0.4), (2, 4, 3, 0.1), (1, 5, 2, 0.2), (3, 2, 2, 0.3), (8, 1, 2, 0.05)],
-    ),
-    view=_weights_after,
-    fault=_first_difference,
-    praise="the same weights on every rank as torch on the whole batch, in all {count} cases",
+    cases=STEP_CASES,
+    view=weights_after,
+    fault=first_difference,
+    praise=STEP_PRAISE,
     mistakes={
         "Each rank stepped by its own gradient: the replicas are different models now.": _stepped(
             ("* mean", "* weight.grad")
@@ -217,8 +84,21 @@ check_step = Exercise(
         "You divided by 2, but the mean over the ranks divides by their number.": _stepped(
             ("len(weights)", "2")
         ),
+        "You divided by the number of ranks twice.": _stepped(("len(weights)", "len(weights) ** 2")),
         "You divided by the number of rows, but each gradient is that of a mean over rows already.": _stepped(
             ("len(weights)", "(len(weights) * len(rows))")
+        ),
+        "You summed the losses of a rank's rows: the loss of a rank is their mean.": _stepped(
+            (LOSS, SUM_LOSS)
+        ),
+        "You took the mean over the entries of a gradient: each entry has its own mean, over the ranks.": _stepped(
+            (MEAN, ONE_NUMBER)
+        ),
+        "Every rank stepped by rank 0's gradient: what the others have found out is lost.": _stepped(
+            (MEAN, "mean = weights[0].grad")
+        ),
+        "A rank stepped before the last backward was over: the mean needs the gradients of all ranks.": (
+            one_rank_after_the_other
         ),
         "Rank 0's gradient counts more than once: a sum that begins with `weights[0].grad` and adds in place changes "
         "that very tensor, and adds it again.": _stepped((MEAN, ADDED_IN_PLACE)),
@@ -229,8 +109,9 @@ check_step = Exercise(
             )
         ),
         "You put the rows of all ranks together: real ranks have no place where all rows are.": whole_batch_step,
-        "Rank 0 did the work of all: let replicas[r] do forward and backward on batches[r].": _on_rank_0,
-        "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": _on_every_rank,
+        "Rank 0 did the work of all: let replicas[r] do forward and backward on batches[r].": on_rank_0,
+        "Each rank computed every batch: that is all the work on every rank, and nothing is gained.": on_every_rank,
+        "You put the losses together before backward: ranks exchange gradients.": one_backward,
         "Give each rank numbers of its own, as `weight -= …` does.": _stepped(
             (STEP, f"{STEP}\n                weight.data = weights[0].data")
         ),
@@ -247,6 +128,9 @@ check_step = Exercise(
         "The gradients were not cleared: backward adds to what is there from the step before.": _stepped(
             ("weight.grad = None", "pass")
         ),
+        "Only the last rank's gradients were cleared: backward adds to what the others still have.": _stepped(
+            ("                weight.grad = None", "            weight.grad = None")
+        ),
         "You overwrote rank 0's gradient with the mean before the others had read it.": _stepped(
             (MEAN, "pass"), (STEP, OVERWRITTEN), ("weight.grad = None", "pass")
         ),
@@ -257,32 +141,49 @@ check_step = Exercise(
 
 # ---- the verdicts' demonstration, and exercise 2
 
-Rows: TypeAlias = Sequence[tuple[str, float, float]]
+SpanRows: TypeAlias = Sequence[tuple[str, float, float]]
+_idle_share: Callable[[SpanRows, Sequence[str]], float] = my_idle_share
 
 
-def _idle_share(spans: Rows, lanes: Sequence[str]) -> float:
-    return Trace((Span(lane, "", start, end) for lane, start, end in spans), lanes).bubble
-
-
-def _otherwise(answer: Callable[[float, float, int], float]) -> Callable[[Rows, Sequence[str]], float]:
+def _otherwise(answer: Callable[[float, float, int], float]) -> Callable[[SpanRows, Sequence[str]], float]:
     """Make an idle share of seconds worked, makespan and number of lanes."""
 
-    def share(spans: Rows, lanes: Sequence[str]) -> float:
+    def share(spans: SpanRows, lanes: Sequence[str]) -> float:
         makespan = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
         return answer(sum(end - start for _, start, end in spans), makespan, len(lanes))
 
     return share
 
 
-def _own_makespans(spans: Rows, lanes: Sequence[str]) -> float:
+def _own_makespans(spans: SpanRows, lanes: Sequence[str]) -> float:
     own = [[(start, end) for name, start, end in spans if name == lane] for lane in lanes]
     ends = [(max(end for _, end in lane) - min(start for start, _ in lane)) for lane in own if lane]
     return 1 - sum(end - start for _, start, end in spans) / sum(ends)
 
 
-def _busiest(spans: Rows, lanes: Sequence[str]) -> float:
-    worked = [sum(end - start for name, start, end in spans if name == lane) for lane in lanes]
-    return _otherwise(lambda _, makespan, count: 1 - max(worked) / makespan)(spans, lanes)
+def _of_a_lane(choose: Callable[..., float]) -> Callable[[SpanRows, Sequence[str]], float]:
+    """Make the idle share of one lane, the one that has worked most or least."""
+
+    def share(spans: SpanRows, lanes: Sequence[str]) -> float:
+        worked = [sum(end - start for name, start, end in spans if name == lane) for lane in lanes]
+        return _otherwise(lambda _, makespan, count: 1 - choose(worked) / makespan)(spans, lanes)
+
+    return share
+
+
+def _nobody_at_all(spans: SpanRows, lanes: Sequence[str]) -> float:
+    """Return the share of the makespan in which no lane works."""
+    trace = Trace(Span("all", "", start, end) for _, start, end in spans)
+    return trace.bubble
+
+
+def _rounded(spans: SpanRows, lanes: Sequence[str]) -> float:
+    return round(_idle_share(spans, lanes), 1)
+
+
+def _longest_span(spans: SpanRows, lanes: Sequence[str]) -> float:
+    worked = sum(end - start for _, start, end in spans)
+    return 1 - worked / (len(lanes) * max(end - start for _, start, end in spans))
 
 
 check_makespan = Exercise(
@@ -292,6 +193,7 @@ check_makespan = Exercise(
         "times",
         [[(0, 2)], [(0, 2), (2, 5)], [(1, 2), (4, 6)], [(3, 9), (4, 5)], [(5, 6), (0, 1), (2, 8)]],
     ),
+    view=lambda answer: lambda times: answer(times),  # whatever the reader calls them
     mistakes={
         "You added the durations up: that counts overlapping work twice and waiting not at all.": lambda times: (
             sum(end - start for start, end in times)
@@ -308,11 +210,12 @@ check_makespan = Exercise(
 
 check_idle_share = Exercise(
     "idle share",
-    reference=_idle_share,
+    reference=my_idle_share,
     cases=cases(
         "spans lanes",
         [
             ([("a", 0, 4), ("b", 0, 4)], ["a", "b"]),
+            ([("a", 0, 1), ("a", 2, 4), ("b", 1, 2), ("b", 2, 5)], ["a", "b"]),
             ([("a", 2, 4), ("b", 3, 6)], ["a", "b"]),
             ([("a", 0, 1), ("a", 1, 4), ("b", 0, 1)], ["a", "b"]),
             ([("b", 3, 6), ("c", 4, 5), ("a", 2, 4)], ["a", "b", "c"]),
@@ -330,6 +233,7 @@ check_idle_share = Exercise(
         "Those are idle seconds: the share divides them by the time that all lanes could have worked.": _otherwise(
             lambda worked, makespan, lanes: lanes * makespan - worked
         ),
+        "Those are seconds of work: the share is that of the rest.": _otherwise(lambda worked, *_: worked),
         "You divided by the makespan alone: several lanes could have worked all that time.": _otherwise(
             lambda worked, makespan, lanes: lanes - worked / makespan
         ),
@@ -339,13 +243,18 @@ check_idle_share = Exercise(
         "That is in per cent: a share is a number from 0 to 1.": lambda spans, lanes: (
             100 * _idle_share(spans, lanes)
         ),
+        "That is rounded: give the share as it is.": _rounded,
         "You measured from 0: the makespan begins with the first start.": lambda spans, lanes: (
             1 - sum(end - start for _, start, end in spans) / len(lanes) / max(end for _, _, end in spans)
         ),
+        "You counted only the time in which no lane at all worked: each lane's idle time counts, whatever the others "
+        "do.": _nobody_at_all,
         "You took each lane's own makespan: before a lane's first span and after its last it is idle, too.": (
             _own_makespans
         ),
-        "That is the idle share of the busiest lane: count the time of all lanes.": _busiest,
+        "That is the idle share of the busiest lane: count the time of all lanes.": _of_a_lane(max),
+        "That is the idle share of the idlest lane: count the time of all lanes.": _of_a_lane(min),
+        "You took the longest span for the makespan, which goes from the first start to the last end.": _longest_span,
         "You took the last span of the list for the last end: another lane may end later.": lambda spans, lanes: (
             1
             - sum(end - start for _, start, end in spans)
@@ -361,3 +270,162 @@ check_idle_share = Exercise(
     },
 )
 """Exercise 2: the share of the lanes' time in which nothing ran."""
+
+# ---- exercise 3: when tasks run
+
+_played = partial(edited, my_play)
+START = "start = max([free.get(lane, 0), *(times[other][1] for other in needs)])"
+INPUTS = "max([0, *(times[other][1] for other in needs)])"
+
+check_play = Exercise(
+    "when tasks run",
+    reference=my_play,
+    cases=cases("tasks", PLAY_CASES),
+    view=lambda answer: lambda tasks: answer(tasks),
+    fault=wrong_time,
+    praise="each starts and ends when it should, in all {count} cases",
+    mistakes={
+        "You didn't wait for what a task needs.": _played((START, "start = free.get(lane, 0)")),
+        "You didn't wait for the lane: it does one task at a time.": _played((START, f"start = {INPUTS}")),
+        "You let each task wait for the one before it in the list: other lanes work meanwhile.": _played(
+            ("free.get(lane, 0)", "*free.values()"), ("max([*", "max([0, *")
+        ),
+        "You waited for the lane of what a task needs: it may go on with other work when that task has ended.": _played(
+            ("times = {}", "times = {}\n    lane_of = {}"),
+            ("times[other][1]", "free[lane_of[other]]"),
+            ("free[lane] = start", "lane_of[name] = lane\n        free[lane] = start"),
+        ),
+        "You let a task run in a gap before one that stands above it: a lane keeps the order of the list.": into_gaps,
+        "You added up the ends of what a task needs: it waits for all of them at the same time.": _played(
+            (START, "start = max(free.get(lane, 0), sum(times[other][1] for other in needs))")
+        ),
+        "You waited for the first name in the list of needs: the one that ends last may be another.": _played(
+            (START, "start = max([free.get(lane, 0), *(times[other][1] for other in needs[:1])])")
+        ),
+        "You added up the two waits: a task waits for its lane and for what it needs at the same time.": _played(
+            (START, f"start = free.get(lane, 0) + {INPUTS}")
+        ),
+        "You let a task start when the first of what it needs is there: it needs all of them.": _played(
+            (START, "start = max(free.get(lane, 0), min([times[other][1] for other in needs], default=0))")
+        ),
+        "You waited for the last name in the list of needs: the one that ends last may be another.": _played(
+            (START, "start = max([free.get(lane, 0), *(times[other][1] for other in needs[-1:])])")
+        ),
+        "You waited until what a task needs has started: it must have ended.": _played(
+            ("times[other][1]", "times[other][0]")
+        ),
+        "You gave start and duration: the second number is the end.": _played(
+            ("times[name] = (start, start + seconds)", "times[name] = (start, seconds)"),
+            ("times[other][1]", "sum(times[other])"),
+        ),
+        "You forgot what the lane had done before it waited: a task that waits keeps its lane.": _played(
+            ("free[lane] = start + seconds", "free[lane] = free.get(lane, 0) + seconds")
+        ),
+    },
+)
+"""Exercise 3: a task starts when its lane is free and what it needs has ended."""
+
+# ---- exercise 4: the step of one rank
+
+_ranked = partial(edited, my_rank_step)
+REDUCED = "dist.all_reduce(weight.grad)"
+MOVED = "weight.data -= learning_rate * weight.grad / dist.get_world_size()"
+FOUND = "        weight.grad = None"
+
+check_rank_step = Exercise(
+    "the step of one rank",
+    reference=my_rank_step,
+    cases=STEP_CASES,
+    view=lambda answer: weights_after(each_on_its_rank(answer)),
+    fault=first_difference,
+    praise=STEP_PRAISE,
+    mistakes={
+        "Each rank stepped by its own gradient: the sum has to be there before the step.": _ranked(
+            (REDUCED, "pass"), (" / dist.get_world_size()", "")
+        ),
+        "Each rank stepped by a part of its own gradient: the sum has to be there before the step.": _ranked(
+            (REDUCED, "pass")
+        ),
+        "You stepped by the sum: all_reduce adds up, and the mean is a number of ranks smaller.": _ranked(
+            (" / dist.get_world_size()", "")
+        ),
+        "You divided by 2: the mean over the ranks divides by their number.": _ranked(
+            ("dist.get_world_size()", "2")
+        ),
+        "You divided by the number of ranks twice.": _ranked(
+            ("dist.get_world_size()", "dist.get_world_size() ** 2")
+        ),
+        "One all_reduce of a gradient is enough: each further one adds up what are sums already.": _ranked(
+            (REDUCED, f"for _ in range(dist.get_world_size()):\n            {REDUCED}")
+        ),
+        "Every rank took rank 0's gradient: what the others have found out is lost.": _ranked(
+            (REDUCED, "dist.broadcast(weight.grad, src=0)"), (" / dist.get_world_size()", "")
+        ),
+        "Call `wait()` on what all_reduce returns with async_op=True, or leave async_op out.": _ranked(
+            (REDUCED, "dist.all_reduce(weight.grad, async_op=True)")
+        ),
+        "The gradients were not cleared: backward adds to what is there from the step before.": _ranked(
+            (FOUND, "        pass")
+        ),
+        "You left out the learning rate.": _ranked(("learning_rate * ", "")),
+        "You went up the gradient: a step subtracts it.": _ranked(("-=", "+=")),
+        "Nothing moved: change the weight in place.": _ranked(("weight.data -= ", "weight = weight - ")),
+        "You summed the losses of a rank's rows: the loss of a rank is their mean.": _ranked(
+            (LOSS, SUM_LOSS)
+        ),
+    },
+)
+"""Exercise 4: what one process of a real job does in a step."""
+
+# ---- exercise 5: rows for ranks of unequal speed
+
+check_deal = Exercise(
+    "rows by speed",
+    reference=my_deal,
+    cases=cases(
+        "rows speeds",
+        [
+            (12, [2, 2, 2, 2]),
+            (11, [4, 7, 2]),
+            (12, [2, 2, 2, 1]),
+            (5, [1, 1, 2]),
+            (7, [5, 2]),
+            (10, [3, 3, 3, 1]),
+            (8, [3, 3, 3]),
+            (2, [6, 14]),
+            (23, [1, 4, 9, 16]),
+            (3, [1, 10]),
+            (1, [3, 4]),
+            (0, [1, 2]),
+            (50, [3, 7, 11, 13]),
+            (2, [6, 8]),
+            (2, [4, 5]),
+            (4, [1, 5, 1]),
+            (3, [2, 8, 2]),
+        ],
+    ),
+    view=lambda answer: lambda rows, speeds: answer(rows, speeds),
+    fault=badly_dealt,
+    praise="no rank could end sooner, in all {count} cases",
+    mistakes={
+        "You dealt equally: the slow rank ends last.": dealt_equally,
+        "You gave more to the slow: a rank of twice the speed takes twice the rows.": more_to_the_slow,
+        "You rounded each share for itself.": rounded,
+        "You rounded each share down: the rows that are left over are somebody's, too.": rounded_down,
+        "In proportion to the speed, yes, but rows can't be cut.": uncut,
+        "You gave the rows that were left over to the first ranks, one each.": rest_to_the_first,
+        "You gave the rows that were left over to the fastest ranks, one each.": rest_to_the_fastest,
+        "You rounded down, and gave a rank at most one row more: a fast one may have room for two.": rest_by_next_end,
+        "You rounded each share up, and took back from the last ranks what was too much.": rounded_up,
+        "You rounded each share but the last, which got the rest.": nearest_and_the_last_the_rest,
+        "All rows to the fastest: a slower one can take some of them.": all_to_the_fastest,
+        "You gave all that was left over to the first rank.": rest_to(lambda rows, speeds: 0),
+        "You gave all that was left over to the last rank.": rest_to(lambda rows, speeds: len(speeds) - 1),
+        "You gave all that was left over to the fastest rank.": rest_to(
+            lambda rows, speeds: speeds.index(max(speeds))
+        ),
+        "You rounded up where most was cut off: for a slow rank a row more is a long time.": largest_remainders,
+        "You gave each row to the rank that is free first: ask who would have done it first.": free_first,
+    },
+)
+"""Exercise 5: shares with which the last rank ends as early as possible."""

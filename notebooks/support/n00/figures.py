@@ -1,71 +1,120 @@
-"""Figures of notebook 00, start here: a training step that ranks share, and the map of the course."""
+"""Figures of notebook 00, start here: a step that ranks share, a month that devices share, the map of the course."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lib.show.explore import steps, whole
+from lib.show.charts import beside, log2_axis
+from lib.show.explore import choice, steps, switch, whole
 from lib.show.lanes import BARS, draw_timeline, lay_out
 from lib.show.sheet import box, write
-from lib.show.style import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, alt_text, describe, new_figure, styled
+from lib.show.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PAPER,
+    alt_text,
+    describe,
+    new_figure,
+    styled,
+    title,
+)
 from lib.text import plural
-from lib.timeline import Trace, Work, play
+from lib.timeline import Trace
 from support import course
 from support.course import DATA, PIPELINE, START, TOGETHER, Chapter
+from support.n00.days import BATCHES, MONTH, SAME_BATCH, days
+from support.n00.shared_step import as_profiled, shared_step
 
-# ---- One training step that several ranks share, in ticks, and what it costs when one of them is slow.
-
-TICKS = {"load": 1.0, "forward": 1.0, "backward": 2.0, "mean": 0.5, "step": 0.5}
-"""What a rank does in a step, and for how long; backward is about two forwards."""
+# ---- One training step that several ranks share, in ticks: what it costs when one of them is slow, or messages are.
 
 SHARED_STEP_CONTROLS = dict(
     ranks=whole(1, 8, 4, "ranks"),
     slow=steps((1.0, 1.5, 2.0, 3.0, 4.0), 2.0, "the last rank computes … times as long"),
-    count=whole(1, 3, 1, "training steps"),
+    message=steps((0.0, 0.5, 1.0, 2.0, 4.0), 0.0, "ticks that messages take"),
+    inside=switch(False, "as a profiler draws it: the wait inside the mean"),
 )
 
 
-def shared_step(ranks: int, slow: float, count: int = 1) -> Trace:
-    """Predict `count` training steps of so many ranks, of which the last takes `slow` times as long to compute.
-
-    Forward and backward are slow, the rest is not. The mean begins when the last gradient is there. Data flow.
-    """
-    names = [f"rank {rank}" for rank in range(ranks)]
-    work = []
-    for number in range(count):
-        for part, ticks in TICKS.items():
-            for rank, name in enumerate(names):
-                slower = slow if rank == ranks - 1 and part in ("forward", "backward") else 1.0
-                after = [f"backward {number} of {name}" for name in names] if part == "mean" else []
-                work.append(Work(name, f"{part} {number} of {name}", ticks * slower, after, part))
-    spans = (replace(span, label=" ".join(span.label.split()[:2])) for span in play(work, names))
-    return Trace(spans, names)
-
-
-def draw_shared_step(ranks: int, slow: float, count: int) -> Figure:
-    """Draw `shared_step` as a timeline with its idle time dotted."""
-    trace = shared_step(ranks, slow, count)
-    alike = shared_step(ranks, 1.0, count).makespan
-    taken = f"{plural(ranks, 'rank')}, {plural(count, 'step')}: {trace.makespan:g} ticks"
-    if slow == 1:
-        finding = f"{taken}; all are equally fast, and nobody waits"
-    elif ranks == 1:
-        finding = f"{taken} instead of {alike:g}; one rank waits for nobody"
-    else:
-        waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
-        finding = f"{taken} instead of {alike:g}: {waiting} for the slow one, {trace.bubble:.0%} idle"
-    figure = draw_timeline(predicted=trace, title=finding, unit="clock", bubbles=True)
+def draw_shared_step(ranks: int, slow: float, message: float, inside: bool) -> Figure:
+    """Draw `shared_step` as a timeline with its idle time dotted, or with the wait as a part of the mean."""
+    trace = shared_step(ranks, slow, message)
+    alike = shared_step(ranks, 1.0, message).makespan
+    taken = f"{plural(ranks, 'rank')}: {trace.makespan:g} ticks"
+    if slow > 1:
+        taken += f" instead of {alike:g}"
+    finding = f"{taken}; {_who_waits(trace, slow)}"
+    if inside:
+        finding += ", drawn as part of the mean" if trace.bubble else "; no wait to be drawn"
+    shown = as_profiled(trace) if inside else trace
+    figure = draw_timeline(predicted=shown, title=finding, unit="clock", bubbles=True)
     figure.axes[0].set_xlabel("time (ticks)")  # this notebook has no clock yet, and one word for its unit
     return describe(figure, alt_text(figure).replace(" clocks", " ticks"))
 
 
+def _who_waits(trace: Trace, slow: float) -> str:
+    """Say who waits in a shared step, for whom, and which share of the ranks' time."""
+    ranks = len(trace.lanes)
+    if ranks == 1:
+        return "one rank waits for nobody"
+    if not trace.bubble:
+        return "all are equally fast, and nobody waits"
+    if slow == 1:
+        return f"all wait for messages, {trace.bubble:.0%} idle"
+    waiting = "the other waits" if ranks == 2 else f"the {ranks - 1} others wait"
+    return f"{waiting} for the slow one, {trace.bubble:.0%} idle"
+
+
+# ---- A month of training on several devices.
+
+DAYS_CONTROLS = dict(
+    devices=steps((2, 4, 8, 16, 32, 64), 8, "devices"),
+    message=steps((0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2), 0.1, "messages, as a share of one device's step"),
+    batch=choice(BATCHES, SAME_BATCH, "batch"),
+    hidden=switch(False, "messages travel during backward"),
+)
+_DEVICES = (1, 2, 4, 8, 16, 32, 64)
+
+
 @styled
-def draw_both(measured: Trace, predicted: Trace, title: str) -> Figure:
+def draw_days(devices: int, message: float, batch: str, hidden: bool) -> Figure:
+    """Draw the days of a month's training over the number of devices, beside a month divided by that number."""
+    taken = [days(count, message, batch=batch, hidden=hidden) for count in _DEVICES]
+    shared = [MONTH / count for count in _DEVICES]
+    here = days(devices, message, batch=batch, hidden=hidden)
+    figure, axes = new_figure(9, 3.6)
+    axes.plot(_DEVICES, shared, "--", color=MUTED, label="a month divided by their number")
+    axes.plot(_DEVICES, taken, "o-", color=BLUE, label="with messages")
+    axes.plot([devices], [here], "o", color=ORANGE, markersize=11, zorder=5)
+    beside(axes, (devices, here), f"{_in_days(here)}", offset=(12, 10), weight="bold")
+    log2_axis(axes, _DEVICES)
+    axes.set_yscale("log", base=2)
+    axes.set_yticks([0.5, 1, 2, 4, 8, 16, 30], ["½", "1", "2", "4", "8", "16", "30"])
+    axes.set(xlabel="devices", ylabel="days", ylim=(0.4, 40))
+    axes.legend(loc="lower left")
+    alone = MONTH / devices
+    compared = f"not {_in_days(alone)}" if here > 1.005 * alone else "as if messages took no time"
+    finding = f"{devices} devices, messages of {message:.1%} of a step: {_in_days(here)}, {compared}"
+    title(axes, finding)
+    how = f"batch: {batch}, messages {'during' if hidden else 'after'} backward"
+    points = ", ".join(f"{count}: {_in_days(time)}" for count, time in zip(_DEVICES, taken, strict=True))
+    return describe(figure, f"{finding}; {how}. Days by number of devices: {points}.")
+
+
+def _in_days(time: float) -> str:
+    return f"{time:.3g} days"
+
+
+# ---- What was measured beside what was predicted.
+
+
+@styled
+def draw_both(measured: Trace, predicted: Trace, finding: str) -> Figure:
     """Draw `draw_timeline`'s picture of both traces, each on grey only up to its own end: busy shares refer to that."""
-    figure = draw_timeline(measured, predicted, title=title)
+    figure = draw_timeline(measured, predicted, title=finding)
     axes = figure.axes[0]
     layout = lay_out(measured, predicted, None, None)
     for name, trace in layout.traces.items():

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
-from operator import add
+from itertools import islice
+from multiprocessing import dummy
 from typing import Any
 from unittest.mock import Mock
 
-from support.checks import Exercise, Guess, Tried, Verdict, cases
-from support.checks import use as use
+from torch.utils.data import default_collate
+
+from support.kit.exact import exact_number
+from support.kit.exercise import Exercise
+from support.kit.exercise import use as use
+from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
-from support.kit.mistakes import edited, famous
-from support.n01.runs import simulate_loading, simulate_path
-from support.n01.solved import load_in_order, predict_epoch, work
-from support.n01.trials import (
-    ARRIVAL,
-    AS_TEXT,
-    BY_HAND,
-    LEFT,
-    LOST,
-    ONE_QUEUE,
-    STARVED,
-    TWICE,
-    UNBOUND,
-    UNCOLLATED,
-    UNJOINED,
-    WHOLE,
-    fault_of_loader,
-)
+from support.kit.mistakes import Mistake, edited, with_methods
+from support.n01 import alone, pinning, timing, trials
+from support.n01.alone import fault_of_alone
+from support.n01.pinning import fault_of_pinning
+from support.n01.prediction import check_predict as check_predict
+from support.n01.runs import number_of, simulate_loading, simulate_path, worker_lane
+from support.n01.solved import OneProcessLoader, load_in_order, pin_stage, predict_epoch, three_times, work
+from support.n01.timing import fault_of_times
+from support.n01.trials import fault_in_order, fault_to_the_end
 
 # ---- predictions
 
@@ -39,148 +35,241 @@ def _enough_places() -> int:
 
 
 def _gain(load: float, read: float) -> float:
-    alone, three = (predict_epoch([load] * 48, w, 2, read, 0, 0, 0, 12) for w in (0, 3))
+    alone, three = (predict_epoch([load] * 48, w, 2, read, 0, 0, 12) for w in (0, 3))
     return alone / three
 
 
-class _Told(Guess):
-    """A guess some of whose values are told apart."""
-
-    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        if self.what == GAINS and isinstance(my_guess, str) and my_guess not in KINDS:
-            said = f"{my_guess!r} is none of {', '.join(KINDS)}: choose one. Read on for the reason."
-            return Verdict("note", said)
-        if self.what != GAINS and isinstance(my_guess, int) and my_guess in SLIPS:
-            return Verdict("note", f"You said {my_guess}; {self.what} = 43 ms. {SLIPS[my_guess]}")
-        return super().__call__(my_guess)
-
-
 KINDS = ("heavy", "slow", "same")
-GAINS = "the one that gains more"
-SLIPS = {
-    24: "6 · 4 is six steps: but the slowest hop sets the pace, and that is load.",
-    36: "6 · 6 is six loads: but the last batch is then pinned, transferred and trained on, too.",
-    37: "13 + 4 · 6: but five batches come after the first.",
-}
+
+
+def _kind(my_guess: object) -> object:
+    """Read a choice with capitals or spaces, too; of any other word say that it is none."""
+    if not isinstance(my_guess, str):
+        return my_guess
+    word = my_guess.strip().lower()
+    return word if word in KINDS else f"{my_guess!r}, which is none of {', '.join(KINDS)}"
+
+
+def _loader_of(batch: int) -> str:
+    """Return the lane in which a batch is loaded, where batch 2 is slow and there are two workers."""
+    epoch = simulate_loading(12, [5, 5, 80] + [5] * 9, 5, 2)
+    return next(span.lane for span in epoch.only(kind="load") if number_of(span) == batch)
+
+
+def _worker(my_guess: object) -> object:
+    """Read the name of a worker, or its number alone."""
+    text = str(my_guess).strip().lower()
+    if text.isdigit():
+        return worker_lane(int(text))
+    return text if isinstance(my_guess, str) else my_guess
+
+
 _PATH = dict(load=6, pin=1, transfer=2, step=4)
-_two, _eight = (simulate_loading(16, 20, 12, 2, prefetch).makespan for prefetch in (2, 8))
-guess_pipeline = _Told(
+guess_who_loads = Guess(
+    "the one that loads batch 4",
+    partial(_loader_of, 4),
+    read=_worker,
+    tried=Tried(right="worker 0", wrong="worker 1"),
+)
+guess_pipeline = exact_number(
     "the time of 6 batches as a pipeline",
     lambda: simulate_path(6, _PATH).makespan,
     "ms",
+    said={
+        24: "six steps, 6 · 4; but the slowest hop sets the pace, and that is load",
+        36: "six loads, 6 · 6; but the last batch is then pinned, transferred and trained on, too",
+        37: "13 + 4 · 6; but five batches come after the first",
+    },
     tried=Tried(right=43, wrong=78),
-)
-guess_deeper_queue = Guess(
-    "the gain of prefetch_factor 8 over 2 with even batches",
-    lambda: _two / _eight,
-    "×",
-    tried=Tried(right=1, wrong=4),
 )
 guess_places = Guess(
     "the smallest prefetch_factor that hides the slow batch", _enough_places, tried=Tried(right=3, wrong=2)
 )
-guess_who_gains = _Told(
-    GAINS,
+guess_free_host = Guess(
+    "the ways in which the call comes back at once",
+    lambda: "D",
+    read=letter,
+    said={
+        "BD": "B comes back before the copy is done, and after the host has copied the batch once",
+        "B": "B comes back before the copy is done, and after the host has copied the batch once",
+        "CD": "pinned memory alone does not free the host: in C it waits for the whole copy",
+    },
+    tried=Tried(right="D", wrong="BD"),
+)
+guess_who_gains = Guess(
+    "the one that gains more",
     lambda: "slow" if _gain(4, 20) > _gain(24, 0) else "heavy",
+    read=_kind,
     tried=Tried(right="slow", wrong="heavy"),
 )
 
 
-# ---- exercise 1: the model of an epoch
+# ---- exercise 1: a loader of one process
 
-# fmt: off
-_FAULTS = {
-    "Without workers nothing is sent or received.": ("collate + step)", "collate + step + send + receive)"),
-    "Without workers the trainer waits for the reading, too.": ("(read + collate + step)", "(collate + step)"),
-    "Without workers nothing overlaps: one process loads, then trains, so the times add up.":
-        ("sum(loads) + batches * (read + collate + step)",
-         "max(sum(loads) + batches * (read + collate), batches * step)"),
-    "The case without workers is missing: then the trainer itself loads.": ("workers == 0", "False"),
-    "A batch also has to be sent; in the worker's time that is missing.":
-        ("+ loads[b] + collate + send", "+ loads[b] + collate"),
-    "The trainer also has to receive a batch before its step.": ("taken[b] + receive + step", "taken[b] + step"),
-    "Each batch has a load of its own, loads[b]; you took their mean.": ("+ loads[b]", "+ sum(loads) / batches"),
-    "Batch b belongs to worker b mod W, even if another is free.":
-        ("loaded.get(b - workers, 0)", "min(free)",
-         "for b in", "free = [0.0] * workers\n    for b in",
-         "+ collate + send\n", "+ collate + send\n        free[free.index(min(free))] = loaded[b]\n"),
-    "Rule 2 is missing: a worker loads one batch at a time, b after b - W.": ("loaded.get(b - workers, 0)", "0"),
-    "Rule 3 is missing: batch b is not begun before batch b - W · prefetch was taken.":
-        ("taken.get(b - workers * prefetch, 0)", "0"),
-    "Rule 3: the order comes when a batch is taken; you wait until its step is done.": ("taken.get(", "done.get("),
-    "Rule 3: the order comes when a batch is taken; you let the trainer receive it first.":
-        ("prefetch, 0)", "prefetch, -receive) + receive"),
-    "Rule 3 counts from batch b - W · prefetch; you take the one before it.": ("prefetch, 0)", "prefetch - 1, 0)"),
-    "Rule 3 counts from batch b - W · prefetch; you take the one after it.": ("prefetch, 0)", "prefetch + 1, 0)"),
-    "You took 2 for prefetch, whatever it is.": ("prefetch, 0)", "2, 0)"),
-    "A worker begins at the later of two moments, not at their sum.": ("= max(loaded.get", "= plus(loaded.get"),
-    "Rule 1 is missing: the trainer takes a batch only when the one before is done.": (", done[b - 1]", ", 0"),
-    "That is the pace times the batches: the first batch is not there at time 0.":
-        ("done[batches - 1]", "batches * max(receive + step, (read + loads[0] + collate + send) / workers)"),
-    "Rule 4 is missing: workers and trainer share the cores.": ("busy / cores", "0"),
-    "You let the waiting take a core: who waits for storage needs none.": ("(collate + send", "(read + collate + send"),
-    "You forgot the trainer among those that need a core.": ("send + receive + step)", "send)"),
-    "Sending needs a core, too: in rule 4 it is missing.": ("(collate + send + r", "(collate + r"),
-    "busy / cores need not be a whole number: no //.": ("busy / cores", "busy // cores"),
-    "Both are lower bounds: the later counts, not their sum.": ("max(done", "plus(done"),
-    "Both are lower bounds: the later counts, not the earlier.": ("max(done", "min(done"),
-}
-# fmt: on
 
-_ONE_IS_SLOW = [9] * 6 + [99] + [9] * 5
+def _kept(loader: Any) -> Any:
+    """Return the iterator of the first loop, whoever asks."""
+    return loader.__dict__.setdefault("kept", OneProcessLoader.__iter__(loader))
 
-check_predict = Exercise(
-    "predict_epoch",
-    reference=predict_epoch,
-    cases=cases(
-        "loads workers cores read collate send receive step prefetch",
-        [
-            ([20, 26, 20, 23, 21], 0, 64, 5, 2, 1, 3, 12, 2),  # nobody to send to
-            ([20] * 5, 1, 64, 5, 2, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
-            ([4] * 5, 1, 64, 0, 2, 1, 3, 12, 2),  # the trainer is slower
-            ([20] * 1, 3, 64, 5, 2, 1, 3, 12, 2),
-            ([20] * 12, 3, 64, 5, 2, 1, 3, 12, 2),
-            (
-                [30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30],
-                2,
-                64,
-                0,
-                1,
-                1,
-                2,
-                12,
-                1,
-            ),  # rules 2 and 3 in all their parts
-            (
-                [30, 5, 5, 5, 5, 5, 5, 5],
-                2,
-                64,
-                0,
-                0,
-                0,
-                0,
-                1,
-                4,
-            ),  # worker 1 is free, and batch 2 isn't its own
-            (_ONE_IS_SLOW, 2, 64, 0, 1, 1, 2, 12, 2),  # places decide
-            (_ONE_IS_SLOW, 2, 64, 0, 1, 1, 2, 12, 3),
-            ([20] * 48, 4, 1.5, 0, 2, 1, 3, 6, 2),  # cores decide
-            ([20] * 47, 2, 2, 0, 2, 1, 3, 11, 2),
-            ([3] * 48, 6, 2, 30, 1, 1, 1, 4, 2),  # what waits takes no core
-            ([8, 1] * 20, 3, 1.5, 18, 1, 1, 2, 9, 2),
-        ],
+
+def _itself(loader: Any) -> Any:
+    """Begin anew in each loop, and return the loader itself, as an iterator."""
+    loader.place = OneProcessLoader.__iter__(loader)
+    return loader
+
+
+def _ahead(loader: Any) -> Any:
+    """Load each batch while the one before is handed over."""
+    batches = OneProcessLoader.__iter__(loader)
+    ready = list(islice(batches, 1))
+    for batch in batches:
+        yield ready.pop()
+        ready.append(batch)
+    yield from ready
+
+
+_loader = partial(with_methods, OneProcessLoader)
+
+check_alone = Exercise(
+    "OneProcessLoader",
+    reference=OneProcessLoader,
+    methods=("__iter__", "__len__"),
+    judge=judged(
+        fault_of_alone,
+        "the right batches, in two epochs and in a loop inside a loop, each loaded when it is asked for, and len().",
     ),
-    mistakes=famous(predict_epoch, _FAULTS, names={"plus": add}),
+    mistakes={
+        alone.RAW: _loader(
+            __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batches)
+        ),
+        alone.INDICES: _loader(__iter__=lambda self: map(self.collate, self.batches)),
+        alone.OWN_COLLATE: _loader(
+            __iter__=lambda self: OneProcessLoader.__iter__(
+                OneProcessLoader(self.dataset, self.batches, default_collate)
+            )
+        ),
+        alone.WHOLE_LISTS: _loader(
+            __iter__=lambda self: (self.collate(self.dataset[indices]) for indices in self.batches)
+        ),
+        alone.OWN_LISTS: _loader(
+            __iter__=lambda self: OneProcessLoader.__iter__(
+                OneProcessLoader(self.dataset, [[*range(len(one))] for one in self.batches], self.collate)
+            )
+        ),
+        alone.EAGER_ITEMS: _loader(__iter__=lambda self: iter(list(OneProcessLoader.__iter__(self)))),
+        "A batch is loaded while the one before is handed over: load it when it is asked for.": Mistake(
+            _loader(__iter__=_ahead), contains=(alone.EAGER_ITEMS,)
+        ),
+        alone.EAGER_LISTS: _loader(
+            __iter__=lambda self: OneProcessLoader.__iter__(
+                OneProcessLoader(self.dataset, [*self.batches], self.collate)
+            )
+        ),
+        alone.ONCE: _loader(__iter__=_kept),
+        alone.ONE_FOR_ALL: _loader(__iter__=_itself, __next__=lambda self: next(self.place)),
+        alone.EATS: _loader(__len__=lambda self: len(list(self.batches))),
+        alone.ITEMS: _loader(__len__=lambda self: len(self.dataset)),
+    },
 )
-"""Exercise 1: the seconds of an epoch, by the four rules."""
+"""Exercise 1: the loader of one process."""
 
 
-# ---- exercise 2: the loader
+# ---- exercises 3 and 4: the loader with workers
 
 _work = partial(edited, work)
 _load = partial(edited, load_in_order)
 _LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
+_NOT_CAUGHT = _work(
+    ("        try:\n    ", ""),
+    ("        except Exception as error:\n            results.put((number, None, error))", ""),
+)
 END_ALL = "send_home(team, orders, results, missing)"
+TO_ITS_END = (("    try:\n", "    if True:\n"), ("    finally:\n", "    if True:\n"))
+
+_IN_ORDER = {
+    trials.ARRIVAL: (
+        work,
+        _load(
+            ("while number not in early", "if True"),
+            ("arrived, *early[arrived]", "arrived, batch, error"),
+            ("batch, error = early.pop(number)", "pass"),
+        ),
+    ),
+    trials.UNBOUND: (work, _load(("hand_out(workers * prefetch)", "hand_out(None)"))),
+    trials.TOO_SOON: (
+        work,
+        _load(
+            ("            hand_out(1)\n", ""),
+            ("while number not in", "hand_out(1)\n            while number not in"),
+        ),
+    ),
+    "An order for each result that arrives, also for an early one: then the buffer has no bound.": Mistake(
+        (
+            work,
+            _load(
+                ("            hand_out(1)\n", ""),
+                ("missing.remove(arrived)", "missing.remove(arrived)\n" + 16 * " " + "hand_out(1)"),
+            ),
+        ),
+        contains=(trials.TOO_SOON,),
+    ),
+    trials.STARVED: (
+        work,
+        _load(("            hand_out(1)\n", ""), ("yield batch", "yield batch\n            hand_out(1)")),
+    ),
+    trials.KEPT: (work, _load(("early.pop(number)", "early[number]"))),
+    trials.LEFT: (work, _load((END_ALL, "pass"))),
+    trials.KILLED: (work, _load((END_ALL, "[worker.terminate() for worker in team]"))),
+    trials.NOT_FOUND: (
+        work,
+        _load(("arrived, *early[arrived] = results.get()", "arrived, *early[-arrived - 1] = results.get()")),
+    ),
+    trials.OWN: (
+        work,
+        edited(
+            load_in_order,
+            ("    results = context.Queue()", "    context = dummy\n    results = context.Queue()"),
+            names={"dummy": dummy},
+        ),
+    ),
+    trials.BY_HAND: (
+        _work((_LOADED, "results.put((number, indices, None))")),
+        _load(("yield batch", "yield collate([dataset[index] for index in batch])")),
+    ),
+    trials.ONE_QUEUE: (
+        work,
+        _load(
+            ("[number % workers]", "[0]"),
+            ("queue, results)", "orders[0], results)"),
+            (END_ALL, "[orders[0].put(None) for _ in team]; [worker.join() for worker in team]"),
+        ),
+    ),
+    trials.TWICE: (work, _load(("range(len(batches))", "range(len(list(batches)))"))),
+    trials.WHOLE: (work, _load(("enumerate(batches)", "enumerate(list(batches))"))),
+    trials.UNCOLLATED: (_work(("collate([", "([")), load_in_order),
+    trials.UNJOINED: (
+        work,
+        edited(
+            load_in_order,
+            (END_ALL, "send_home([Mock() for _ in team], orders, results, missing)"),
+            names={"Mock": Mock},
+        ),
+    ),
+}
+
+check_order = Exercise(
+    "load_in_order",
+    reference=(work, load_in_order),
+    answers=2,
+    name="work and load_in_order",
+    judge=judged(
+        fault_in_order,
+        "1 to 4 workers, fast and slow batches, two epochs, real processes: the right order, no place too many, and no "
+        "worker left at the end.",
+    ),
+    mistakes=_IN_ORDER,
+)
+"""Exercise 3: the loader with workers, in watched threads, then in processes, where nothing goes wrong."""
 
 check_loader = Exercise(
     "load_in_order",
@@ -188,59 +277,17 @@ check_loader = Exercise(
     answers=2,
     name="work and load_in_order",
     judge=judged(
-        fault_of_loader,
-        "1 to 4 workers, fast and slow batches, an error, a `break`, two epochs, real processes: the right order, no "
-        "place too many, and no worker left.",
+        fault_to_the_end,
+        "an error comes at its batch's turn, nothing hangs after it or after a `break`, and no worker is left.",
     ),
-    mistakes={
-        ARRIVAL: (
-            work,
-            _load(
-                ("while number not in early", "if True"),
-                ("arrived, *early[arrived]", "arrived, batch, error"),
-                ("batch, error = early.pop(number)", "pass"),
-            ),
-        ),
-        UNBOUND: (work, _load(("hand_out(workers * prefetch)", "hand_out(None)"))),
-        STARVED: (
-            work,
-            _load(("            hand_out(1)\n", ""), ("yield batch", "yield batch\n            hand_out(1)")),
-        ),
-        LOST: (
-            _work(
-                ("        try:\n    ", ""),
-                ("        except Exception as error:\n            results.put((number, None, error))", ""),
-            ),
-            load_in_order,
-        ),
-        LEFT: (work, _load((END_ALL, "pass"))),
-        BY_HAND: (
-            _work((_LOADED, "results.put((number, indices, None))")),
-            _load(("yield batch", "yield collate([dataset[index] for index in batch])")),
-        ),
-        ONE_QUEUE: (
-            work,
-            _load(
-                ("[number % workers]", "[0]"),
-                ("queue, results)", "orders[0], results)"),
-                (END_ALL, "[orders[0].put(None) for _ in team]; [worker.join() for worker in team]"),
-            ),
-        ),
-        TWICE: (work, _load(("range(len(batches))", "range(len(list(batches)))"))),
-        WHOLE: (work, _load(("enumerate(batches)", "enumerate(list(batches))"))),
-        UNCOLLATED: (_work(("collate([", "([")), load_in_order),
-        AS_TEXT: (_work(("None, error)", "None, str(error))")), load_in_order),
-        UNJOINED: (
-            work,
-            edited(
-                load_in_order,
-                (END_ALL, "send_home([Mock() for _ in team], orders, results, missing)"),
-                names={"Mock": Mock},
-            ),
-        ),
+    mistakes=_IN_ORDER
+    | {
+        trials.LOST: (_NOT_CAUGHT, load_in_order),
+        trials.AS_TEXT: (_work(("None, error)", "None, str(error))")), load_in_order),
+        trials.LEFT_EARLY: (work, _load(*TO_ITS_END)),
     },
 )
-"""Exercise 2: the loader with workers, in watched threads, then in processes."""
+"""Exercise 4: the same loader, when an item raises and when the loop is left."""
 
 
 def use_loader(work: Any, load: Any) -> Any:
@@ -248,3 +295,72 @@ def use_loader(work: Any, load: Any) -> Any:
     if not check_loader(work, load):
         work, load = check_loader.reference
     return partial(load, work)
+
+
+# ---- exercise 5: three times
+
+_times = partial(edited, three_times)
+
+check_times = Exercise(
+    "three_times",
+    reference=three_times,
+    judge=judged(
+        fault_of_times,
+        "the step on batches that are kept, the loader alone, and both as in training, without their starts.",
+    ),
+    mistakes={
+        timing.STARTS: _times(("begun = 0.0", "begun = clock()"), ("if count == 0", "if False")),
+        timing.ONE_TOO_MANY: _times((") / count", ") / (count + 1)")),
+        timing.TOTAL: _times((") / count", ")")),
+        timing.SWAPPED: _times(
+            (
+                "pace(kept, step), pace(loader, lambda batch: None)",
+                "pace(loader, lambda batch: None), pace(kept, step)",
+            )
+        ),
+        timing.NOT_BOTH: _times(
+            ("pace(loader, step)", "max(pace(kept, step), pace(loader, lambda batch: None))")
+        ),
+        timing.SUM: _times(("pace(loader, step)", "pace(kept, step) + pace(loader, lambda batch: None)")),
+        timing.EMPTY_STEP: _times(("pace(kept, step)", "pace(kept, lambda batch: None)")),
+        timing.OTHER_CLOCK: _times(("begun = 0.0", "begun = 0.0\n        clock = time.perf_counter")),
+        timing.HOLDS: _times(("list(islice(loader, 8))", "list(loader)")),
+        timing.WAITS: _times(("pace(loader, lambda batch: None)", "pace(loader, step) - pace(kept, step)")),
+    },
+)
+"""Exercise 5: the three times that say what limits."""
+
+
+# ---- exercise 6: the stage that pins
+
+_pin = partial(edited, pin_stage)
+
+check_pinning = Exercise(
+    "pin_stage",
+    reference=pin_stage,
+    judge=judged(
+        fault_of_pinning, "each batch is pinned and handed on at once, errors keep their place, None ends it."
+    ),
+    mistakes={
+        pinning.UNPINNED: _pin(("batch = pin(batch)", "batch = batch")),
+        pinning.PINS_ERRORS: _pin(("if error is None", "if True")),
+        pinning.RAISES: _pin(
+            ("            try:\n                batch = pin(batch)\n", "            batch = pin(batch)\n"),
+            ("            except Exception as failed:\n", ""),
+            ("                batch = None\n                error = failed\n", ""),
+        ),
+        pinning.DROPS_ERRORS: _pin(("        data.put(", "        if error is None:\n            data.put(")),
+        pinning.COLLECTS: _pin(
+            (
+                "(message := results.get()) is not None:",
+                "(message := next(all_of)) is not None:",
+            ),
+            ("    while", "    all_of = iter([*iter(results.get, None), None])\n    while"),
+        ),
+        pinning.ONE_ONLY: _pin(
+            ("    while", "    message = results.get()\n    if"), ("(message := results.get())", "message")
+        ),
+        pinning.NUMBERS_LOST: _pin(("data.put((number, batch, error))", "data.put((batch, error))")),
+    },
+)
+"""Exercise 6: the thread that pins, between the results and the trainer."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,13 +14,21 @@ from matplotlib.ticker import MaxNLocator
 
 from lib.show import style
 from lib.show.charts import beside
-from lib.show.explore import steps, whole
+from lib.show.explore import steps, switch, whole
 from lib.show.lanes import bar, idle, lane_rows
 from lib.show.sheet import arrow, box
 from lib.show.style import BLUE, GREEN, GREY, GRID, INK, MUTED, ORANGE, PAPER, TRACK, color_of, headline
 from lib.text import plural
 from lib.timeline import Trace
-from support.n01.runs import queue_depth, queue_held_up, simulate_loading, simulate_path
+from support.n01.runs import (
+    most_waiting,
+    number_of,
+    queue_depth,
+    queue_held_up,
+    simulate_loading,
+    simulate_path,
+)
+from support.n01.solved import predict_epoch
 
 MOST = 6  # workers
 SLOW = 12  # the batch that may take longer
@@ -30,10 +40,17 @@ WORKER_CONTROLS = dict(
     step_ms=whole(4, 40, 12, "step (ms)", step=4),
 )
 
+CORES_CONTROLS = dict(
+    cores=steps((1, 2, 4, 8), 2, "cores"),
+    waiting=steps((0, 25, 50, 75, 90), 0, "of the load is waiting (%)"),
+    step_ms=steps((3, 6, 12, 24), 12, "step (ms)"),
+)
+
 QUEUE_CONTROLS = dict(
     num_workers=whole(1, 6, 2, "num_workers"),
     prefetch_factor=whole(1, 8, 2, "prefetch_factor"),
     slow_batch=steps((1, 2, 4, 6, 8), 6, "batch 12 (× load)"),
+    in_order=switch(True, "in_order"),
 )
 
 
@@ -44,15 +61,18 @@ def draw_loading_model(
     load_ms: float = 12.0,
     step_ms: float = 12.0,
     slow_batch: float = 1,
+    in_order: bool = True,
     *,
     batches: int = 20,
 ) -> Figure:
     """Draw an epoch of the model: what every lane does, how full the queue is, and the epoch over num_workers.
 
-    slow_batch: batch 12 takes so many times as long.
+    slow_batch: batch 12 takes so many times as long. in_order: whether an early batch waits for its turn.
     """
     loads = [load_ms * (slow_batch if batch == SLOW else 1) for batch in range(batches)]
-    epochs = [simulate_loading(batches, loads, step_ms, w, prefetch_factor) for w in range(MOST + 1)]
+    epochs = [
+        simulate_loading(batches, loads, step_ms, w, prefetch_factor, in_order) for w in range(MOST + 1)
+    ]
     trace = epochs[num_workers]
     lanes = num_workers + 1
     figure, axes = style.new_figure(9, 4.7 + 0.3 * lanes, rows=3, height_ratios=(0.34 * lanes, 0.85, 2.0))
@@ -62,7 +82,7 @@ def draw_loading_model(
     handles += [Patch(**style.IDLE, label="trainer waits")] if "wait" in trace.kinds else []
     axes[0].legend(handles=handles, ncols=4, **ABOVE, handlelength=1.2)
     places = num_workers * prefetch_factor
-    deepest = _draw_queue(axes[1], trace, places)
+    deepest = _draw_queue(axes[1], trace, places, in_order)
     _draw_curve(axes[2], [epoch.makespan for epoch in epochs], num_workers)
 
     idle_share = 1 - trace.active("step") / trace.makespan
@@ -73,11 +93,19 @@ def draw_loading_model(
     curve = ", ".join(f"{epoch.makespan:.0f}" for epoch in epochs)
     setting = f"load {load_ms:.0f} ms, step {step_ms:.0f} ms"
     slower = f", batch {SLOW} takes {slow_batch:g} times as long" if slow_batch != 1 else ""
+    order = "" if in_order else f"Taken as they arrive: {_turns(trace)}. "
     return style.describe(
         figure,
         f"{finding}. Model of {batches} batches: {setting}, prefetch_factor {prefetch_factor}{slower}. "
-        f"At most {deepest} of {places} batches lie ready. Epoch in ms for 0 to {len(epochs) - 1} workers: {curve}.",
+        f"{order}At most {deepest} of {places} batches lie ready. "
+        f"Epoch in ms for 0 to {len(epochs) - 1} workers: {curve}.",
     )
+
+
+def _turns(trace: Trace) -> str:
+    """Return the numbers of the batches in the order in which the trainer took them."""
+    steps = sorted(trace.only(kind="step"), key=lambda span: span.start)
+    return " ".join(str(number_of(span)) for span in steps)
 
 
 def _draw_lanes(axes: Axes, trace: Trace, end: float) -> None:
@@ -93,7 +121,7 @@ def _draw_lanes(axes: Axes, trace: Trace, end: float) -> None:
     lane_rows(axes, trace.lanes, 0, end, track=True)
 
 
-def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
+def _draw_queue(axes: Axes, trace: Trace, places: int, in_order: bool) -> int:
     """Draw how many batches lie ready; returns the most that ever did."""
     changes = queue_depth(trace) if places else [(0.0, 0)]
     times = [time for time, _ in changes]
@@ -101,7 +129,7 @@ def _draw_queue(axes: Axes, trace: Trace, places: int) -> int:
     until = [*times, trace.end]
     axes.step(until, [*depths, depths[-1]], where="post", color=GREEN, lw=1.6)
     axes.fill_between(until, [*depths, depths[-1]], step="post", color=GREEN, alpha=0.25, lw=0)
-    held_up = queue_held_up(trace) if places else [0]
+    held_up = queue_held_up(trace) if places and in_order else [0]
     if any(held_up):
         look: Any = dict(facecolor=GREEN, alpha=0.7, hatch="////", edgecolor=PAPER, lw=0)
         axes.fill_between(until, [*held_up, 0], step="post", label="ready, but not its turn", **look)
@@ -131,19 +159,28 @@ def _draw_curve(axes: Axes, epochs: Sequence[float], here: int) -> None:
 @style.styled
 def draw_scaling(
     predicted: Mapping[str, Sequence[float]],
-    measured: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Sequence[Sequence[float]]],
     floor: Mapping[str, float],
     cores: float,
 ) -> Figure:
-    """Draw epochs in seconds over 0, 1, 2 … workers, a panel a dataset; floor: the time of all steps alone."""
+    """Draw epochs in seconds over 0, 1, 2 … workers, a panel a dataset.
+
+    measured: all epochs of each point; their median is the diamond, their spread the line through it. floor: the time
+    of all steps alone.
+    """
     figure, axes = style.new_figure(9, 3.9, cols=len(measured), sharey=True, squeeze=False)
     gains = []
     words = []
-    for place, (name, seconds) in zip(axes[0], measured.items(), strict=True):
-        seen, model = ([1e3 * value for value in values] for values in (seconds, predicted[name]))
+    highest = 0.0
+    for place, (name, epochs) in zip(axes[0], measured.items(), strict=True):
+        seen = [1e3 * median(times) for times in epochs]
+        model = [1e3 * value for value in predicted[name]]
         look: Any = dict(color=MUTED, mfc=PAPER, mew=1.4, ms=8, label="predicted", zorder=3)
         place.plot(range(len(model)), model, "-o", **look)
         place.plot(range(len(seen)), seen, "D", color=ORANGE, ms=6, label="measured", zorder=4)
+        for w, times in enumerate(epochs):
+            place.plot([w, w], [1e3 * min(times), 1e3 * max(times)], color=ORANGE, lw=1.6, zorder=2)
+            highest = max(highest, 1e3 * max(times), model[w])
         place.axhline(1e3 * floor[name], color=BLUE, lw=1.2)
         look = dict(textcoords="offset points", va="top", color=BLUE, fontsize=9.5)
         place.annotate("all steps", (0, 1e3 * floor[name]), (2, -4), **look)
@@ -153,12 +190,50 @@ def draw_scaling(
         gains.append(f"{name} {seen[0] / min(seen):.1f} ×")
         numbers = ("/".join(f"{value:.0f}" for value in values) for values in (seen, model))
         words.append(f"{name}: measured {next(numbers)} ms, predicted {next(numbers)} ms")
-    every = [value for values in (*measured.values(), *predicted.values()) for value in values]
-    axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1e3 * max(every)))
+    axes[0, 0].set(ylabel="epoch (ms)", ylim=(0, 1.1 * highest))
     axes[0, -1].legend(loc="upper right")
     finding = f"With {cores:.2f} cores, best speed with workers against none: {', '.join(gains)}"
     headline(figure, finding)
     return style.describe(figure, f"{finding}. Epochs with 0, 1, 2 … workers. {'; '.join(words)}.")
+
+
+LOAD_MS = 24.0
+BATCHES = 48
+
+
+@style.styled
+def draw_cores(cores: int, waiting: int, step_ms: float) -> Figure:
+    """Draw the model's epoch over 0 to 12 workers, for a load of 24 ms of which so many per cent are waiting."""
+    read = LOAD_MS * waiting / 100
+    loads = [LOAD_MS - read] * BATCHES
+    team = range(13)
+    epochs = [predict_epoch(loads, w, cores, read, send=0, receive=0, step=step_ms) for w in team]
+    alone = [predict_epoch(loads, w, 99, read, send=0, receive=0, step=step_ms) for w in team]
+    best = min(epochs)
+    fewest = next(w for w in team if epochs[w] <= 1.02 * best)
+    figure, axes = style.new_figure(9, 3.6)
+    axes.plot(team, alone, "--", color=GREY, lw=1.6, label="if each had a core")
+    axes.plot(
+        team, epochs, "-o", color=MUTED, mfc=PAPER, mew=1.4, ms=6, label=f"with {plural(cores, 'core')}"
+    )
+    axes.plot([fewest], [epochs[fewest]], "o", ms=15, mfc="none", mec=INK, mew=2, label="fewest for the best")
+    axes.axhline(BATCHES * step_ms, color=BLUE, lw=1.2)
+    look: Any = dict(textcoords="offset points", va="top", color=BLUE, fontsize=9.5)
+    axes.annotate("all steps", (0, BATCHES * step_ms), (2, -4), **look)
+    axes.axvline(cores, color=GRID, lw=6, zorder=0)
+    axes.set(xlabel="num_workers (pale: as many as cores)", ylabel="epoch (ms)", ylim=(0, 1.1 * max(epochs)))
+    axes.set_xticks(team)
+    axes.legend(loc="upper right", ncols=3)
+    gain = epochs[0] / best
+    finding = f"{gain:.1f} × with {plural(fewest, 'worker')}; more than that gain nothing"
+    if fewest == 0:
+        finding = "Workers gain nothing here"
+    style.title(axes, finding)
+    curve = ", ".join(f"{epoch:.0f}" for epoch in epochs)
+    setting = (
+        f"load {LOAD_MS:.0f} ms, {waiting} % of it waiting, step {step_ms:g} ms, {plural(cores, 'core')}"
+    )
+    return style.describe(figure, f"{finding}. Model: {setting}. Epoch in ms for 0 to 12 workers: {curve}.")
 
 
 @style.styled
@@ -201,10 +276,12 @@ PATH_CONTROLS = dict(
 def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, step_ms: float) -> Figure:
     """Draw the hops of a batch, and below them the same batches one after the other and as a pipeline."""
     hops = dict(load=load_ms, pin=pin_ms, transfer=transfer_ms, step=step_ms)
-    serial, pipeline = (simulate_path(batches, hops, overlap=overlap) for overlap in (False, True))
+    serial, pipeline = (
+        simulate_path(batches, hops, overlap=overlap, places=SLOTS) for overlap in (False, True)
+    )
     slowest = max(hops, key=lambda hop: hops[hop])
     figure, axes = style.new_figure(9, 6.6, rows=3, height_ratios=(1.5, 1.15, 1.15))
-    _draw_places(axes[0], hops)
+    _draw_places(axes[0], hops, pipeline)
     ways = {"one after the other": serial, "as a pipeline": pipeline}
     for place, (name, trace) in zip(axes[1:], ways.items(), strict=True):
         _draw_lanes(place, trace, 1.004 * serial.end)
@@ -220,27 +297,30 @@ def draw_path(batches: int, load_ms: float, pin_ms: float, transfer_ms: float, s
     times = ", ".join(f"{hop} {time:g} ms" for hop, time in hops.items())
     busy = ", ".join(f"{hop} {pipeline.busy(hop) / pipeline.makespan:.0%}" for hop in hops)
     path = "storage, pageable host memory, pinned host memory, device memory, model"
-    words = f"The path of a batch: {path}; its hops: {times}. Busy in the pipeline: {busy}."
+    lying = [most_waiting(pipeline, *pair) for pair in pairwise(hops)]
+    queues = ", ".join(f"{count} before {hop}" for hop, count in zip(list(hops)[1:], lying, strict=True))
+    words = f"The path of a batch: {path}; its hops: {times}. Busy in the pipeline: {busy}. Most that wait: {queues}."
     return style.describe(figure, f"{finding}. {words}")
 
 
-def _draw_places(axes: Axes, hops: Mapping[str, float]) -> None:
-    """Draw the five places in a row, an arrow for each hop, and behind them the host and the device that hold them."""
+def _draw_places(axes: Axes, hops: Mapping[str, float], pipeline: Trace) -> None:
+    """Draw the five places in a row, an arrow for each hop, and behind them the host and the device that hold them.
+
+    A queue shows as many filled slots as ever lie in it at the same time.
+    """
     axes.set(xlim=(0, 18.2), ylim=(0, 4.5))
     axes.axis("off")
     for left, right, name in ((3.8, 10.05, "host: CPU cores and RAM"), (12.25, 18.15, "device: GPU")):
         _rounded(axes, left, 0.05, right - left, 4.3, TRACK, GRID)
         axes.text(left + 0.25, 3.97, name, fontsize=9.5, color=MUTED, va="center")
     names = list(hops)
-    times = list(hops.values())
     for number, place in enumerate(PLACES):
         x = 4.1 * number + 0.1
         if number == 0:
             _rounded(axes, x, 1.35, 1.4, 1.9, GRID, MUTED)
         elif number < len(hops):
-            # a queue fills up in front of a hop that is slower than all hops before it
-            full = times[number] > max(times[:number])
-            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled=SLOTS if full else 0)
+            filled = most_waiting(pipeline, names[number - 1], names[number])
+            _draw_slots(axes, x, 1.35, 1.6, 1.9, color_of(names[number - 1]), filled)
         else:
             _rounded(axes, x, 1.35, 1.4, 1.9, color_of("step"), color_of("step"))
         axes.text(x + 0.78, 1.15, place, ha="center", va="top", fontsize=9.5, linespacing=1.15)

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
+
+
+class OneProcessLoader:
+    """A DataLoader of one process, whose batches are made of the items that lists of indices name."""
+
+    def __init__(self, dataset: Any, batches: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self.dataset = dataset
+        self.batches = batches
+        self.collate = collate
+
+    def __iter__(self) -> Iterator[Any]:
+        for indices in self.batches:
+            yield self.collate([self.dataset[index] for index in indices])
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
 
 def predict_epoch(
@@ -12,7 +29,6 @@ def predict_epoch(
     workers: int,
     cores: float,
     read: float,
-    collate: float,
     send: float,
     receive: float,
     step: float,
@@ -21,16 +37,16 @@ def predict_epoch(
     """Return the seconds of an epoch; `loads` has the seconds of each batch, the others are seconds a batch."""
     batches = len(loads)
     if workers == 0:
-        return sum(loads) + batches * (read + collate + step)
+        return sum(loads) + batches * (read + step)
     loaded = dict[int, float]()
     taken = dict[int, float]()
     done = {-1: 0.0}
     for b in range(batches):
         begun = max(loaded.get(b - workers, 0), taken.get(b - workers * prefetch, 0))
-        loaded[b] = begun + read + loads[b] + collate + send
-        taken[b] = max(loaded[b], done[b - 1])
-        done[b] = taken[b] + receive + step
-    busy = sum(loads) + batches * (collate + send + receive + step)
+        loaded[b] = begun + read + loads[b] + send
+        taken[b] = max(loaded[b], done[b - 1]) + receive
+        done[b] = taken[b] + step
+    busy = sum(loads) + batches * (send + receive + step)
     return max(done[batches - 1], busy / cores)
 
 
@@ -90,3 +106,34 @@ def load_in_order(
             yield batch
     finally:
         send_home(team, orders, results, missing)
+
+
+def three_times(
+    loader: Any, step: Callable[[Any], object], clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float, float]:
+    """Return seconds a batch: of the step on batches that are kept, of the loader alone, of both together."""
+
+    def pace(batches: Iterable[Any], use: Callable[[Any], object]) -> float:
+        begun = 0.0
+        count = 0
+        for count, batch in enumerate(batches):
+            use(batch)
+            if count == 0:
+                begun = clock()
+        return (clock() - begun) / count
+
+    kept = list(islice(loader, 8))
+    return pace(kept, step), pace(loader, lambda batch: None), pace(loader, step)
+
+
+def pin_stage(results: Any, data: Any, pin: Callable[[Any], Any]) -> None:
+    """Hand on what arrives until None comes, each batch pinned; an error of `pin` is that of its batch."""
+    while (message := results.get()) is not None:
+        number, batch, error = message
+        if error is None:
+            try:
+                batch = pin(batch)
+            except Exception as failed:
+                batch = None
+                error = failed
+        data.put((number, batch, error))

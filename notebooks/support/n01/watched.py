@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from lib.text import plural
+from support.kit.raised import Finding
 from support.kit.threads import PATIENCE, EndedError, Waits
 from support.ranks import in_a_process
 
 PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
-
+LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
+AFTER_EPOCH = "after an epoch"
+AFTER_BREAK = "after a `break`"
+AFTER_ERROR = "after an error"
 
 NEVER = 10**6  # the number of a batch that no epoch has
+MOST_LOOKS = 50  # into an empty queue, while nobody can go on
 
 
 class Stuck(BaseException):
@@ -26,16 +33,20 @@ class Stuck(BaseException):
 
 
 class _Queue:
-    """A queue of which the team knows who waits."""
+    """A queue of which the team knows who waits. What a worker puts arrives as a copy, as from another process."""
 
     def __init__(self, team: WatchedTeam) -> None:
         self.team = team
         self.items: list[Any] = []
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
+        from_trainer = threading.get_ident() == self.team.trainer
+        if not from_trainer:
+            with suppress(Exception):  # what can't be copied arrives as it is
+                item = deepcopy(item)
         with self.team.changed:
             self.items.append(item)
-            if threading.get_ident() != self.team.trainer:
+            if not from_trainer:
                 self.team.results += 1
             elif item is not None:
                 self.team.handed.append(self)
@@ -43,13 +54,17 @@ class _Queue:
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         with self.team.changed:
-            may_give_up = not block or timeout is not None
-            if not self.items and may_give_up:
-                self.team.changed.wait(min(timeout or 0.0, 0.05))
+            if threading.get_ident() == self.team.trainer:
+                self.team.before_get()
+            if not self.items and (not block or timeout is not None):
+                self.team.wait_a_while(lambda: bool(self.items), PATIENCE if block else 0.02)
                 if not self.items:
                     raise queue.Empty
             self.team.wait(threading.get_ident(), "get", lambda: bool(self.items))
             return self.items.pop(0)
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
 
     def close(self) -> None: ...
 
@@ -71,6 +86,7 @@ class _Worker(threading.Thread):
         self.error: BaseException | None = None
         self.over = False
         self.joined = False
+        self.killed = False
 
     def start(self) -> None:
         self.team.workers.append(self)
@@ -85,8 +101,15 @@ class _Worker(threading.Thread):
             self.over = True
             self.team.look()
 
+    def terminate(self) -> None:
+        self.killed = True
+
+    kill = terminate
+
     def join(self, timeout: float | None = None) -> None:
         self.joined = True
+        if self.killed:
+            return
         if timeout is None:
             with self.team.changed:
                 self.team.wait(threading.get_ident(), "join", lambda: self.over)
@@ -105,6 +128,9 @@ class WatchedTeam(Waits):
         self.workers: list[_Worker] = []
         self.handed: list[_Queue] = []
         self.results = 0
+        self.empty_handed = 0  # how often the trainer looked for a result in vain, while nobody could go on
+        self.before_get: Callable[[], object] = bool  # called when the trainer asks for a result
+        self.stuck_in = ""
         self.gates: list[int] = []
         self.Process = type("Process", (_Worker,), {"team": self})
 
@@ -126,6 +152,21 @@ class WatchedTeam(Waits):
             if me in self.gates:
                 self.gates.remove(me)
 
+    def wait_a_while(self, ready: Callable[[], bool], seconds: float) -> None:
+        """Wait until `ready`, at most so long; give up at once where nobody can go on. With `changed` held."""
+        me = threading.get_ident()
+        self.waiting[me] = "get", ready
+        if self.gates and self.nobody_can_go_on():
+            self.gates.pop(0)
+            self.changed.notify_all()
+        self.changed.wait_for(lambda: ready() or self.nobody_can_go_on(), seconds)
+        in_vain = self.nobody_can_go_on()
+        del self.waiting[me]
+        self.empty_handed += in_vain
+        if me == self.trainer and self.empty_handed > MOST_LOOKS:
+            self.stuck_in = "get"
+            raise Stuck
+
     def look(self) -> None:
         """Open a gate if nobody can go on."""
         if self.gates and self.nobody_can_go_on():
@@ -135,6 +176,7 @@ class WatchedTeam(Waits):
     def stuck(self, who: Hashable) -> None:
         """Tell the training process; workers wait on, until they are ended."""
         if who == self.trainer:
+            self.stuck_in = self.waiting[who][0]
             raise Stuck
 
     def settle(self) -> bool:
@@ -147,6 +189,13 @@ class WatchedTeam(Waits):
         with self.changed:
             self.changed.wait_for(settled, PATIENCE)
             return not self.alive()
+
+
+class Made(list[Any]):
+    """A collated batch; a plain list of the same items is none."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and list(self) == list(other)
 
 
 @dataclass(frozen=True)
@@ -166,7 +215,7 @@ class EpochCase:
     shuffled: bool = False
     stop: int = NEVER
     epochs: int = 1
-    collate: Callable[[Any], Any] = list
+    collate: Callable[[Any], Any] = Made
 
     def __str__(self) -> str:
         batches = -(-self.size // self.batch)
@@ -185,6 +234,7 @@ class Items:
         self.team = team
         self.case = case
         self.by: set[int] = set()
+        self.process = os.getpid()
 
     def __len__(self) -> int:
         return self.case.size
@@ -192,6 +242,8 @@ class Items:
     def __getitem__(self, index: int) -> int:
         me = threading.get_ident()
         self.by.add(me)
+        if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
+            return index
         if index == self.case.bad:
             raise KeyError(f"item {index} has no file")
         begins_a_batch = index % self.case.batch == 0
@@ -227,25 +279,34 @@ class Batches:
     def __len__(self) -> int:
         return -(-self.case.size // self.case.batch)
 
+    def __getitem__(self, place: object) -> Any:
+        raise Finding(
+            f"`batches[{place!r}]` was asked for. A batch sampler has no places: go through it, once."
+        )
 
-def _trainer(work: Any, load: Any, tell: Any) -> None:
-    """Break off, and meet an error: tell what comes next."""
+
+def _trainer(work: Any, load: Any, ends: Sequence[str], tell: Any) -> None:
+    """Take an epoch to its end, break one off, meet an error, as asked; tell each before it is tried."""
     context = multiprocessing.get_context("fork")
-    for bad, moment in enumerate(("after a `break`", "after an error")):
-        tell(f"with large batches, {moment}")
-        items = {i: bytes(200_000) for i in range(bad, 8)}  # item 0 raises KeyError, the second time
+    for end in ends:
+        tell(f"with large batches, {end}")
+        first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
+        items = {i: bytes(LARGE) for i in range(first, 8)}
         iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
         with suppress(KeyError):
             next(iterator)
-            iterator.close()
+            if end == AFTER_BREAK:
+                iterator.close()
+            else:
+                list(iterator)
     tell("right")
 
 
-def on_processes(work: Any, load: Any) -> str:
+def on_processes(work: Any, load: Any, ends: Sequence[str]) -> str:
     """Try a loader on processes, with large batches; return what is wrong, "" if nothing."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return ""
-    last = ["at the start", *in_a_process(partial(_trainer, work, load), PIPES_PATIENCE)][-1]
+    last = ["at the start", *in_a_process(partial(_trainer, work, load, ends), PIPES_PATIENCE)][-1]
     if last == "right":
         return ""
     return last if "raised" in last else f"{last}, all wait for ever"

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch.utils.data import RandomSampler, SequentialSampler
 
-from lib.data.samplers import RandomSampler, SequentialSampler
+from lib.data.samplers import RandomSampler as SeededSampler
 from lib.show import sheet, style
 from lib.show.explore import choice, steps, switch, whole
 from lib.show.sheet import Cell, cell_font, draw_cell, label_row, write
 from lib.show.style import INK, MUTED, PAPER, describe, styled, title
-from lib.text import format_share
-from support.n02 import runs
+from lib.text import format_share, plural
+from support.n02 import runs, streams
 from support.n02.runs import IndexDataset, Message, record_epoch
 
 # ---- The conversation between Dataset, Sampler, DataLoader and training loop, drawn from a recorded run.
@@ -33,13 +35,13 @@ WINDOW = 8
 NOW = "#e8f2f9"
 
 
-SAMPLERS: dict[str, Callable[[IndexDataset], Iterable[int]]] = {
+SAMPLERS: dict[str, Callable[[IndexDataset], Iterable[int]]] = {  # torch's own
     "sequential": SequentialSampler,
-    "random": lambda dataset: RandomSampler(dataset, seed=0),
+    "random": lambda dataset: RandomSampler(dataset, generator=torch.Generator().manual_seed(0)),
 }
 
 MESSAGES_CONTROLS = {
-    "step": whole(1, 31, 6, "step"),
+    "step": whole(1, 32, 6, "step"),
     "N": whole(1, 10, 7, "N · items"),
     "batch_size": whole(1, 4, 2, "batch size"),
     "sampler": choice(tuple(SAMPLERS), "random", "sampler"),
@@ -52,8 +54,7 @@ def _heads(axes: Axes, bottom: float) -> None:
         axes.plot([x, x], [HEAD, bottom], color=style.GREY, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
         sheet.box(axes, x, 0.17, 1.35, 0.3, name, face=INK, edge=INK, writing={"weight": "bold"})
         write(axes, x, 0.5, role, color=MUTED)
-    axes.plot(0.14, bottom + 0.12, "o", color=PAPER, markeredgecolor=INK, markersize=6)
-    sheet.note(axes, 0.27, bottom + 0.12, "who asks (a load's item comes back on its line)")
+    sheet.note(axes, 0.05, bottom + 0.12, "each arrow leads to the one who asked")
 
 
 def _message(
@@ -65,17 +66,14 @@ def _message(
     if current:
         axes.axhspan(y - ROW / 2, y + ROW / 2, color=NOW, zorder=0)
     write(axes, 0.12, y, str(number), color=INK if current else MUTED)
-    # a load is a request; the others are answers, and whom they reach has asked for them
-    load = message.name == "load"
-    sheet.arrow(axes, (start, y), (end, y), gap=(3, 0) if load else (0, 4), zorder=2)
-    asks = start if load else end
-    axes.plot(asks, y, "o", color=PAPER, markeredgecolor=INK, markersize=6, zorder=3)
+    sheet.arrow(axes, (start, y), (end, y), gap=(0, 4), zorder=2)
     # the payload lies on the last stretch before the receiver, so that a long arrow's load hides no lifeline
     middle = end + (1.15 if start > end else -1.15)
     paper = {"boxstyle": "square,pad=0.1", "facecolor": NOW if current else PAPER, "edgecolor": "none"}
     weight = "bold" if current else "normal"
     if message.name == "length":
-        write(axes, middle, y, f" length: {message.payload[0]} items ", bbox=paper, weight=weight)
+        often = f", {message.times} ×" if message.times > 1 else ""
+        write(axes, middle, y, f" length: {message.payload[0]}{often} ", bbox=paper, weight=weight)
         return
     left = middle - (len(message.payload) * SIDE - 0.55) / 2
     write(axes, left - 0.02, y, f" {message.name} ", ha="right", bbox=paper, weight=weight)
@@ -132,9 +130,9 @@ def _sentence(message: Message, lost: bool) -> str:
     if lost:
         return f"{items} would be a short batch: dropped"
     return {
-        "length": f"the Sampler learns that there are {message.payload[0]} items",
-        "indices": f"the Sampler orders {items}",
-        "load": f"the DataLoader fetches {items} from the Dataset",
+        "length": f"the Sampler is told that there are {message.payload[0]} items",
+        "indices": f"the Sampler names {items}",
+        "load": f"the Dataset loads {items} for the DataLoader",
         "batch": f"the training loop gets {items}",
     }[message.name]
 
@@ -164,10 +162,12 @@ def draw_conversation(
         sent[message.name] += len(message.payload)
     _order(axes, bottom + 0.85, shown, size, batch_size, drop_last)
     batches = sum(message.name == "batch" for message in shown)
-    finding = f"Length once; then indices, load, batch for each of {batches} batches"
+    askers = {message.receiver for message in shown if message.name == "length"}
+    asked = sum(message.times for message in shown if message.name == "length")
+    finding = f"Only the {' and the '.join(sorted(askers))} asks for the length ({asked} ×); {batches} batches follow"
     if upto is not None and shown:
         over = len(shown) == len(messages)
-        lost = over and drop_last and shown[-1].name == "indices"
+        lost = drop_last and shown[-1].name == "indices" and sent["indices"] > size // batch_size * batch_size
         finding = f"Message {len(shown)} of {len(messages)}: {_sentence(shown[-1], lost)}"
         finding += "; the epoch is over" if over else ""
     title(axes, finding)
@@ -319,7 +319,7 @@ def _panel(
 def draw_padding(batch_size: int, pool: int, count: int = 32) -> Figure:
     """Draw the batches of `count` made-up sentences, as shuffled and as sorted by length in pools of `pool`."""
     lengths = runs.sentence_lengths(count)
-    order = list(RandomSampler(lengths, seed=0))
+    order = list(SeededSampler(lengths, seed=0))
     most = -(-count // batch_size)
     shuffled = [order[start : start + batch_size] for start in range(0, count, batch_size)]
     pooled = runs.pooled_batches(lengths, order, batch_size, min(pool, most))
@@ -327,10 +327,71 @@ def draw_padding(batch_size: int, pool: int, count: int = 32) -> Figure:
     figure, (left, right) = style.new_figure(9, 6.2, cols=2)
     _panel(left, lengths, shuffled, f"shuffled: {before} padding")
     pools = f"pools of {pool} batches" if pool < most else "one pool: the whole epoch"
-    _panel(right, lengths, pooled, f"sorted inside {pools}: {after}", pool)
-    finding = f"Sorting inside pools cuts padding from {before} to {after}"
+    _panel(right, lengths, pooled, f"{pools}: {after} padding", pool)
+    finding = f"Pools of {pool} batches cut padding from {before} to {after}"
     if pool == 1:
         finding = f"A pool of one batch changes no batch: {after} padding"
     style.headline(figure, finding)
     said = "; ".join(f"{list(batch)} holds up to {max(lengths[i] for i in batch)} words" for batch in pooled)
     return describe(figure, f"{finding}. {count} sentences, batches of {batch_size}; sorted: {said}.")
+
+
+# ---- A shuffle buffer: how far items move, and how mixed the batches are.
+
+BUFFER_CONTROLS = {
+    "size": steps((1, 10, 50, 100, 300, 500, 1000), 100, "buffer holds"),
+    "files": steps((1, 2, 5, 10), 1, "files read in turns"),
+    "epoch": whole(0, 2, 0, "epoch"),
+}
+
+
+def _hue(file: int) -> str:
+    """Return the colour of a file's class: ten stand apart, the ninth and tenth as pale as they must be."""
+    color = style.rank_color(file)
+    return color if file < len(style.RANKS) else style.mixed(color, PAPER, 0.45)
+
+
+@styled
+def draw_buffer(size: int, files: int, epoch: int) -> Figure:
+    """Draw where each photo of a sorted archive leaves a shuffle buffer, and which of ten classes the batches hold."""
+    order = streams.through_buffer(size, files, seed=epoch)
+    read = list(streams.in_turns(streams.archive(), files))
+    place_of = {photo: place for place, photo in enumerate(read)}
+    early = max(place_of[photo] - turn for turn, photo in enumerate(order))
+    late = max(turn - place_of[photo] for turn, photo in enumerate(order))
+    figure, (left, right) = style.new_figure(9, 4.6, cols=2)
+    left.scatter(
+        [place_of[photo] for photo in order],
+        range(len(order)),
+        s=5,
+        color=[_hue(photo // streams.PHOTOS) for photo in order],
+    )
+    left.plot([size - 1, len(order)], [0, len(order) - size + 1], color=INK, linewidth=1)
+    left.set(
+        xlabel="place in the stream (colour: class)",
+        ylabel="place in the epoch",
+        xlim=(-10, 1010),
+        ylim=(1010, -10),
+    )
+    left.set_title(f"at most {early} places early, {late} late", fontsize=11, color=INK, weight="normal")
+    _compositions(right, order)
+    mean = streams.classes_in_batches(order)
+    together = plural(files, "file")
+    finding = (
+        f"A batch of {streams.BATCH} holds {mean:.1f} of 10 classes: buffer for {size}, {together} at a time"
+    )
+    style.headline(figure, finding)
+    said = f"photos leave at most {early} places early and {late} late"
+    return describe(figure, f"{finding}. 1,000 photos in files of one class each, epoch {epoch}; {said}.")
+
+
+def _compositions(axes: Axes, order: Sequence[int]) -> None:
+    """Draw each batch as a column of its photos' classes."""
+    for number, start in enumerate(range(0, len(order), streams.BATCH)):
+        classes = sorted(photo // streams.PHOTOS for photo in order[start : start + streams.BATCH])
+        bottom = 0
+        for file in sorted(set(classes)):
+            height = classes.count(file)
+            axes.bar(number, height, bottom=bottom, width=0.9, color=_hue(file), linewidth=0)
+            bottom += height
+    axes.set(xlabel="batch", ylabel="photos of each class", xlim=(-0.6, 49.6), yticks=[0, 10, 20])

@@ -10,8 +10,11 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lib.data.samplers import RandomSampler
-from support.checks import Guess, Tried, Verdict
+from support.kit.exact import exact_number
+from support.kit.guess import Guess, Tried
+from support.kit.verdict import Verdict
 from support.n02.runs import IndexDataset, record_epoch
+from support.n02.streams import classes_in_batches, through_buffer
 
 
 def _asker() -> str:
@@ -19,10 +22,10 @@ def _asker() -> str:
     return next(message.receiver for message in messages if message.name == "length")
 
 
-def _handed_out() -> str:  # a text: 8 and 12, the wrong ideas, are not close to 10
+def _handed_out() -> int:
     indices = iter(range(12))
     loader = DataLoader(IndexDataset(12), 2, sampler=indices, num_workers=2)
-    return str(min(12 - length_hint(indices) for _ in loader))  # it grows
+    return min(12 - length_hint(indices) for _ in loader)  # it grows
 
 
 def _signed(items: list[int]) -> tuple[int, int]:
@@ -38,6 +41,10 @@ def _loads() -> list[int]:
 
 def _streamed() -> int:
     return sum(map(len, DataLoader(IterableWrapper(range(10)), 5, num_workers=2)))
+
+
+def _classes() -> float:
+    return classes_in_batches(through_buffer(size=100, files=1))
 
 
 def _rows(table: dict[str, Any]) -> Any:
@@ -67,7 +74,13 @@ class _Shaped(Guess):
 
 
 guess_asker = Guess(
-    "who asks the Dataset for its length", _asker, tried=Tried(right="Sampler", wrong="DataLoader")
+    "who asks the Dataset for its length",
+    _asker,
+    said={
+        "DataLoader": "it gives the batches, so it should know how many; it only asks its sampler",
+        "training loop": "you may ask, but nothing in an epoch needs your answer",
+    },
+    tried=Tried(right="Sampler", wrong="DataLoader"),
 )
 guess_loads = _Shaped(
     "loads in [the main process, worker 0's copy, worker 1's copy]",
@@ -76,17 +89,35 @@ guess_loads = _Shaped(
     shape="Three whole numbers",
     tried=Tried(right=(0, 6, 4), wrong=[10, 6, 4]),
 )
-guess_handed_out = _Shaped(
+guess_handed_out = exact_number(
     "indices handed out when the first batch comes",
     _handed_out,
-    read=lambda said: str(said) if isinstance(said, int) else said,
+    said={
+        2: "that is the batch itself, as without workers",
+        4: "that is one worker's prefetch_factor × batch size",
+        8: "2 workers × prefetch_factor 2 × 2; but the place of the batch that came has been filled again",
+        12: "all of them; but only so many batches may be under way",
+    },
+    whole=True,
     tried=Tried(right=10, wrong=12),
 )
-guess_streamed = _Shaped("items in an epoch", _streamed, tried=Tried(right=20, wrong=10))
+guess_streamed = exact_number(
+    "items in an epoch",
+    _streamed,
+    said={10: "each item once; but who would have dealt them out?"},
+    whole=True,
+    tried=Tried(right=20, wrong=10),
+)
+guess_classes = Guess(
+    "classes in a batch, on average",
+    _classes,
+    tolerance=0.08,
+    tried=Tried(right=3.7, wrong=8.8),
+)
 guess_table = _Shaped(
     "different rows of 4",
     _rows,
     read=_listed,
-    shape="Four pairs [[new, persistent], …]",
+    shape="A pair of whole numbers for each way, [[new, persistent], …]",
     tried=Tried(right=[(1, 2)], wrong=[(2, 1)], known=({"a": (1, 2)},)),
 )

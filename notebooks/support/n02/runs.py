@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,12 +22,16 @@ from lib.arguments import integer
 
 @dataclass(frozen=True)
 class Message:
-    """Hold one message: its name, who sends it to whom, and the numbers it carries (a length, or indices)."""
+    """Hold one message: its name, who sends it to whom, and the numbers it carries (a length, or indices).
+
+    The receiver is who asked for it. times: how often it was told one after the other.
+    """
 
     name: str
     sender: str
     receiver: str
     payload: tuple[int, ...]
+    times: int = 1
 
 
 def who_asked() -> str:
@@ -68,7 +73,7 @@ class IndexDataset(Dataset[Any]):
         if not 0 <= index < self.size:
             raise IndexError(f"index {index} is out of range for {self.size} items")
         if self.log is not None:
-            self.log.append(Message("load", who_asked(), "Dataset", (index,)))
+            self.log.append(Message("load", "Dataset", who_asked(), (index,)))
         self.loads += 1
         return index
 
@@ -102,13 +107,16 @@ def record_epoch(
 
 
 def joined_messages(messages: Iterable[Message]) -> list[Message]:
-    """Join neighbouring messages of one kind; a length that is told twice is still one length."""
+    """Join neighbouring messages of one kind; a length that is told twice is one length, told two times."""
     out: list[Message] = []
     for message in messages:
-        if not out or replace(out[-1], payload=()) != replace(message, payload=()):
+        last = out[-1] if out else None
+        if last is None or (last.name, last.receiver) != (message.name, message.receiver):
             out.append(message)
-        elif message.name != "length":
-            out[-1] = replace(message, payload=out[-1].payload + message.payload)
+        elif message.name == "length":
+            out[-1] = replace(last, times=last.times + message.times)
+        else:
+            out[-1] = replace(last, payload=last.payload + message.payload)
     return out
 
 
@@ -157,3 +165,22 @@ def as_worker(worker: int, workers: int, dataset: Any = None) -> Iterator[Any]:
         yield info
     finally:
         torch_worker._worker_info = before
+
+
+class Watched(Dataset[Any]):
+    """Pass on another dataset's items, and let the main process wait until workers have loaded so many."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.loaded = multiprocessing.get_context("fork").Semaphore(0)
+
+    def __getitem__(self, key: Any) -> Any:
+        item = self.dataset[key]
+        self.loaded.release()
+        return item
+
+    def wait_for(self, count: int, seconds: float = 60.0) -> None:
+        """Wait until `count` more items have been loaded. Raises TimeoutError where none comes for so many seconds."""
+        for number in range(count):
+            if not self.loaded.acquire(timeout=seconds):
+                raise TimeoutError(f"{number} of {count} items were loaded, and then none for {seconds:g} s")

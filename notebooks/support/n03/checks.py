@@ -1,87 +1,31 @@
-"""Predictions and exercises of notebook 03, DistributedSampler."""
+"""Predictions and exercises of notebook 03, DistributedSampler; what an answer is tried with stands in trials.py."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import random
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from support.built import MyDistributedSampler, my_share
-from support.checks import Exercise, Guess, Tried
-from support.checks import use as use
+from support.kit.exercise import Exercise
+from support.kit.exercise import use as use
+from support.kit.judged import judged
 from support.kit.mistakes import famous
-
-# ---- predictions: each truth is computed, from the samplers themselves or from what the notebook has measured
-
-
-def _harmed(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Name the networks whose test loss rises by more than three standard errors, in the order A, B."""
-    names = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
-    harmed = ""
-    for sign, name in zip("AB", names, strict=True):
-        told, forgotten = (found[f"{name}, {way}"]["test loss"] for way in ("told", "forgotten"))
-        rises = [after - before for before, after in zip(told, forgotten, strict=True)]
-        harmed += sign if fmean(rises) > 3 * stdev(rises) / len(rises) ** 0.5 else ""
-    return harmed or "NONE"
-
-
-def _numbers(my_guess: object) -> object:
-    """Read 1, (1,) and "[1]" as [1]."""
-    return [int(number) for number in re.findall(r"\d+", str(my_guess))] or my_guess
-
-
-def _networks(my_guess: object) -> object:
-    """Read a choice in whatever case and order; of any other word say that it is none."""
-    if not isinstance(my_guess, str):
-        return my_guess
-    word = my_guess.strip().upper()
-    word = "".join(sorted(word)) if set(word) <= set("AB") else word
-    return word if word in ("A", "B", "AB", "NONE") else f"{my_guess}, which is none of A, B, AB and none"
-
-
-guess_last_of_eight = Guess(
-    "what rank 7 gets of 3 samples on 8 ranks",
-    lambda: list(TorchSampler(range(3), 8, 7, shuffle=False)),  # type: ignore[arg-type]
-    read=_numbers,
-    tried=Tried(right=[1], wrong=[7]),
-)
-guess_orders = Guess(
-    "the number of different orders",
-    lambda: len({s + e for s in range(6) for e in range(6)}),
-    tried=Tried(right=11, wrong=36),
-)
-guess_harmed = Guess(
-    "the networks that lose by it",
-    _harmed,
-    read=_networks,
-    tried=Tried(
-        right="b",
-        wrong="AB",
-        known=(
-            {
-                "A, told": {"test loss": [0.3, 0.31]},
-                "A, forgotten": {"test loss": [0.31, 0.3]},
-                "B, told": {"test loss": [0.3, 0.31]},
-                "B, forgotten": {"test loss": [0.4, 0.42]},
-            },
-        ),
-    ),
-)
-# a per cent more or less: 37, the limit of ever more ranks, is another answer
-guess_missed_percent = Guess(
-    "the share of samples without a holder, in per cent",
-    lambda: 100 * (7 / 8) ** 8,
-    unit="%",
-    tolerance=0.029,
-    tried=Tried(right=34.4, wrong=0),
-)
+from support.n03 import trials
+from support.n03.guesses import guess_broadcasts as guess_broadcasts
+from support.n03.guesses import guess_harmful as guess_harmful
+from support.n03.guesses import guess_last_of_eight as guess_last_of_eight
+from support.n03.guesses import guess_left_out as guess_left_out
+from support.n03.guesses import guess_missed_percent as guess_missed_percent
+from support.n03.guesses import guess_orders as guess_orders
+from support.n03.guesses import guess_plain as guess_plain
+from support.n03.solved import exact_score, new_company, new_steps
+from support.n03.trials import ALONE, BEGIN, LENGTH, MADE, PASS, REST
 
 
 def _a_list(answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,6 +80,8 @@ _OF_SHARE = {
     "drop_last=True still pads.": ("if drop_last", "if False"),
     "Rounding up is not floor + 1: where W divides N, the two differ.":
         ("-(-len(order) // world_size)", "len(order) // world_size + 1"),
+    "You rounded to the nearest: where W does not divide N, the shares are rounded up, or down with drop_last.":
+        ("len(order) // world_size if drop_last else -(-len(order) // world_size)", "round(len(order) / world_size)"),
     "These are positions: return the indices that stand there, order[p].":
         ("(order *", "([*range(len(order))] *"),
     "You sorted the order: it is already the one that is dealt.": ("(order *", "(sorted(order) *"),
@@ -157,134 +103,169 @@ check_share = Exercise(
 """Exercise 1: what torch's own sampler yields, cut from an order that is given."""
 
 
-# ---- exercise 2: the class; a case says how it is made and what is asked of it
+# ---- exercise 2: the class; a case says how it is made and what happens to it, one thing after the other
 
-ITERATE = "list(sampler)"
-TWICE = "list(sampler) a second time, in the same epoch"
-LENGTH = "len(sampler)"
-LATE = "iter(sampler), then set_epoch(epoch + 1), then list"
-GLOBAL = "list(sampler) leaves torch's generator alone"
-NAMES = ("num_replicas", "rank", "shuffle", "seed", "drop_last")
+_EPOCHS = f"set_epoch(2), set_epoch(5), {PASS}, {PASS}, set_epoch(1), {PASS}, set_epoch(6), {PASS}"
 
 
-def _indices(begun: Any) -> Any:
-    """Return the indices that an iterator gives, or what is odd about it, in words."""
-    if begun is None:
-        return None
-    if not isinstance(begun, Iterator):
-        return f"a {type(begun).__name__}, which is no iterator: return iter(share)"
-    found = list(itertools.islice(begun, 100))  # an endless one ends
-    odd = [type(index).__name__ for index in found if not isinstance(index, int)]
-    return f"indices of type {odd[0]} (.tolist() makes a tensor Python's numbers)" if odd else found
-
-
-def _asked(kind: Any) -> Callable[..., Any]:
-    """Make the function of a case: a sampler of this kind is made, and asked what `ask` says."""
-
-    def answer(ask: str, size: int, epoch: int, **made: Any) -> Any:
-        sampler = kind(range(size), *(made[name] for name in NAMES))
-        if epoch:
-            sampler.set_epoch(epoch)
-        if ask == LENGTH:
-            return sampler.__len__()
-        before = torch.get_rng_state()
-        begun = sampler.__iter__()
-        if ask == LATE:
-            sampler.set_epoch(epoch + 1)
-        found = _indices(begun)
-        if ask == TWICE:
-            found = _indices(sampler.__iter__())
-        left_alone = torch.equal(before, torch.get_rng_state())
-        torch.set_rng_state(before)
-        return left_alone if ask == GLOBAL and isinstance(found, list) else found
-
-    return answer
-
-
-# fmt: off
-_EASY = [  # ask, size, num_replicas, shuffle, seed, drop_last, epoch: one step of the recipe after the other
-    (ITERATE, 12, 3, False, 0, False, 0),
-    (ITERATE, 12, 3, True,  0, False, 0),
-    (ITERATE, 12, 3, True,  0, False, 2),
-    (ITERATE, 12, 3, True,  7, False, 0),
-    (ITERATE, 10, 3, True,  0, False, 0),
-    (ITERATE, 10, 3, True,  0, True,  0),
-    (LENGTH,  10, 3, True,  0, False, 0),
-    (LENGTH,  10, 3, True,  0, True,  0),
-    (TWICE,   10, 3, True,  0, False, 1),
-    (LATE,    10, 3, True,  0, False, 0),
-    (GLOBAL,  10, 3, True,  0, False, 0),
+_EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of the recipe after the other
+    (PASS, 12, 3, False, 0, False),
+    (_EPOCHS, 12, 3, True, 4, False),
+    (f"{PASS}, {PASS}, set_epoch(3), {PASS}", 12, 3, True, 0, False),
+    (PASS, 10, 3, True, 0, False),
+    (PASS, 10, 3, True, 0, True),
+    (LENGTH, 10, 3, True, 0, False),
+    (LENGTH, 10, 3, True, 0, True),
+    (f"{BEGIN}, set_epoch(1), {REST}, {PASS}", 10, 3, True, 0, False),
+    (f"{PASS}, {ALONE}", 10, 3, True, 0, False),
 ]
-_RUNS = [  # ask, shuffle, seed, epoch
-    (ITERATE, False, 0, 2),
-    (ITERATE, True,  3, 0),
-    (ITERATE, True,  3, 5),
-    (LENGTH,  True,  0, 0),
+_RUNS = [  # story, shuffle, seed
+    (f"set_epoch(2), {PASS}", False, 0),
+    (PASS, True, 3),
+    (f"set_epoch(5), {PASS}", True, 3),
+    (LENGTH, True, 0),
 ]
-# fmt: on
 
 
 def _sampler_cases() -> Iterator[dict[str, Any]]:
-    """Yield readable cases first, then N = 1..24 × W = 1..8 in four runs; each for every rank."""
-    names = ("ask", "size", "num_replicas", "shuffle", "seed", "drop_last", "epoch")
+    """Yield readable cases first, ranks that there are not, then N = 1..24 × W = 1..8 in four runs, for every rank."""
+    names = ("story", "size", "num_replicas", "shuffle", "seed", "drop_last")
     wide = [
-        (ask, size, world_size, shuffle, seed, drop_last, epoch)
+        (story, size, world_size, shuffle, seed, drop_last)
         for size in range(1, 25)
         for world_size in range(1, 9)
-        for ask, shuffle, seed, epoch in _RUNS
+        for story, shuffle, seed in _RUNS
         for drop_last in (False, True)
     ]
-    for values in [*_EASY, *wide]:
-        case: dict[str, Any] = dict(zip(names, values, strict=True))
-        for rank in range(case["num_replicas"]):
-            yield case | {"rank": rank}
+    for values in _EASY:
+        yield from _for_every_rank(dict(zip(names, values, strict=True)))
+    yield dict(zip(names, (MADE, 10, 3, True, 0, False), strict=True)) | {"rank": [-1, 0, 1, 2, 3]}
+    for values in wide:
+        yield from _for_every_rank(dict(zip(names, values, strict=True)))
 
 
-# fmt: off
+def _for_every_rank(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for rank in range(case["num_replicas"]):
+        yield case | {"rank": rank}
+
+
+_NOTED = "self.epoch = epoch"
+_DRAWN = "self.seed + self.epoch"
+_DEALT = "return iter(share(order, self.world_size, self.rank, self.drop_last))"
+_LENGTH = "self.size // self.world_size if self.drop_last else -(-self.size // self.world_size)"
+_REFUSED = "if not 0 <= rank < num_replicas:"
+
 _OF_SAMPLER = {
-    "Epoch 0 for ever: the epoch is not in the seed, or is set to 0.": ("self.seed + self.epoch", "self.seed"),
-    "The rank is in the seed: then every rank has an order of its own, and some samples are read by nobody.":
-        ("self.seed + self.epoch", "self.seed + self.rank + self.epoch"),
-    "The seed has no effect: only the epoch has.": ("self.seed + self.epoch", "self.epoch"),
-    "Seed and epoch are added, nothing else is done with them.":
-        ("self.seed + self.epoch", "1000 * self.seed + self.epoch"),
+    "Epoch 0 for ever: the epoch is not in the seed.": (_DRAWN, "self.seed"),
+    "The order of the first pass is kept for ever: a later set_epoch must give another one.": (
+        "order = list(range(self.size))",
+        "if hasattr(self, 'kept'):\n            return iter(self.kept)\n        order = list(range(self.size))",
+        _DEALT,
+        _DEALT.replace("return iter", "self.kept = ") + "\n        return iter(self.kept)",
+    ),
+    "set_epoch adds to what an earlier call has left: after epoch 2, epoch 5 is still drawn from seed + 5.": (
+        _NOTED,
+        "self.epoch += epoch",
+    ),
+    "set_epoch never goes back: a job that starts again, or another run with the same sampler, must be able to.": (
+        _NOTED,
+        "self.epoch = max(self.epoch, epoch)",
+    ),
+    "set_epoch is heard once: every later call counts, too.": (_NOTED, "self.epoch = self.epoch or epoch"),
+    "The rank is in the seed: then every rank has an order of its own, and some samples are read by nobody.": (
+        _DRAWN,
+        "self.seed + self.rank + self.epoch",
+    ),
+    "The seed has no effect: only the epoch has.": (_DRAWN, "self.epoch"),
+    "Seed and epoch are added, nothing else is done with them.": (_DRAWN, "1000 * self.seed + self.epoch"),
     "shuffle=False still shuffles.": ("if self.shuffle:", "if True:"),
-    "You shuffled this rank's share: shuffle the order, which all ranks have alike, and take the share of that.":
-        ("list(range(self.size))", "share(list(range(self.size)), self.world_size, self.rank, self.drop_last)",
-         "torch.randperm(self.size, generator=generator).tolist()",
-         "[order[p] for p in torch.randperm(len(order), generator=generator)]",
-         "iter(share(order, self.world_size, self.rank, self.drop_last))", "iter(order)"),
-    "You shuffled with Python's random: torch draws by torch.randperm, which gives another order.":
-        ("generator = torch.Generator().manual_seed(self.seed + self.epoch)",
-         "random.Random(self.seed + self.epoch).shuffle(order)",
-         "            order = torch.randperm(self.size, generator=generator).tolist()\n", ""),
-    "You padded and then shuffled: shuffle the N indices first, pad after.":
-        ("torch.randperm(self.size, generator=generator).tolist()",
-         "[p % self.size for p in torch.randperm(max(self.size, len(self) * self.world_size), generator=generator)"
-         ".tolist()]"),
+    "You gave out the dataset's items: a sampler gives indices, and needs nothing of the dataset but its length.": (
+        "self.size = len(dataset)",
+        "self.size = len(dataset)\n        self.dataset = dataset",
+        "return iter(share(",
+        "return iter(self.dataset[index] for index in share(",
+    ),
+    "You asked the dataset for its items: to read one may take a disk or a network, and their number is enough.": (
+        "self.size = len(dataset)",
+        "self.size = len(dataset)\n        self.dataset = dataset",
+        "order = list(range(self.size))",
+        "order = list(range(len(list(self.dataset))))",
+    ),
+    "Your __iter__ returns the sampler itself: a pass that begins while another runs would take over from it.": (
+        _DEALT,
+        _DEALT.replace("return ", "self.passed = ")
+        + "\n        return self\n\n    def __next__(self):\n        return next(self.passed)",
+    ),
+    "You shuffled this rank's share: shuffle the order, which all ranks have alike, and take the share of that.": (
+        "list(range(self.size))",
+        "share(list(range(self.size)), self.world_size, self.rank, self.drop_last)",
+        "torch.randperm(self.size, generator=generator).tolist()",
+        "[order[p] for p in torch.randperm(len(order), generator=generator)]",
+        _DEALT,
+        "return iter(order)",
+    ),
+    "You shuffled with Python's random: torch draws by torch.randperm, which gives another order.": (
+        f"generator = torch.Generator().manual_seed({_DRAWN})",
+        f"random.Random({_DRAWN}).shuffle(order)",
+        "            order = torch.randperm(self.size, generator=generator).tolist()\n",
+        "",
+    ),
+    "You padded and then shuffled: shuffle the N indices first, pad after.": (
+        "torch.randperm(self.size, generator=generator).tolist()",
+        "[p % self.size for p in torch.randperm(max(self.size, len(self) * self.world_size), generator=generator)"
+        ".tolist()]",
+    ),
     "drop_last has no effect: hand it on to share.": ("self.rank, self.drop_last))", "self.rank))"),
-    "len() is the share of this rank, not the dataset.":
-        ("self.size // self.world_size if self.drop_last else -(-self.size // self.world_size)", "self.size"),
-    "len() is rounded up with drop_last, too.": ("self.size // self.world_size if self.drop_last else ", ""),
-    "len() is rounded down without drop_last, too.": (" if self.drop_last else -(-self.size // self.world_size)", ""),
-    "Your sampler counts its passes: only set_epoch changes the epoch.":
-        ("return iter(", "self.epoch += 1\n        return iter("),
-    "Your sampler counts before it draws, so it begins with epoch 1: only set_epoch changes the epoch.":
-        ("order = list(", "self.epoch += 1\n        order = list("),
-    "A pass puts the epoch back to 0: only set_epoch changes it.":
-        ("return iter(", "self.epoch = 0\n        return iter("),
+    "len() is the share of this rank, not the dataset.": (_LENGTH, "self.size"),
+    "len() is rounded up with drop_last, too.": (_LENGTH, "-(-self.size // self.world_size)"),
+    "len() is rounded down without drop_last, too.": (_LENGTH, "self.size // self.world_size"),
+    "len() is one too few with drop_last: (N − W) / W has to be rounded up.": (
+        _LENGTH,
+        "(self.size - self.world_size) // self.world_size if self.drop_last "
+        "else -(-self.size // self.world_size)",
+    ),
+    "Your sampler counts its passes: only set_epoch changes the epoch.": (
+        "return iter(",
+        "self.epoch += 1\n        return iter(",
+    ),
+    "Your sampler counts before it draws, so it begins with epoch 1: only set_epoch changes the epoch.": (
+        "order = list(",
+        "self.epoch += 1\n        order = list(",
+    ),
+    "Your sampler begins with epoch 1: before any set_epoch it is epoch 0.": (
+        "self.epoch = 0",
+        "self.epoch = 1",
+    ),
+    "A pass puts the epoch back to 0: only set_epoch changes it.": (
+        "return iter(",
+        "self.epoch = 0\n        return iter(",
+    ),
+    "Your generator goes on from pass to pass: two passes in one epoch must be equal, so make it anew for each.": (
+        "self.epoch = 0",
+        "self.epoch = 0\n        self.generator = torch.Generator().manual_seed(seed)",
+        f"torch.Generator().manual_seed({_DRAWN})",
+        "self.generator",
+    ),
     "Your __iter__ is a generator (it has a yield): it runs only when the first index is asked for. Make the whole "
     "share at once and return iter(share).": ("return iter(", "yield from iter("),
     "You seeded torch's global generator: whatever draws next, a dropout or an initial weight, repeats itself. "
     "Make a torch.Generator() of your own.": ("torch.Generator().manual_seed(", "torch.manual_seed("),
+    "No rank is refused: rank 3 of 3 would read a part of rank 0's share, and nobody would say so.": (
+        _REFUSED,
+        "if False:",
+    ),
+    "Rank W is taken: W ranks are numbered 0 to W − 1.": (_REFUSED, "if not 0 <= rank <= num_replicas:"),
+    "A rank below 0 is taken: −1 would read from the end of the order.": (
+        _REFUSED,
+        "if rank >= num_replicas:",
+    ),
 }
-# fmt: on
 
 check_sampler = Exercise(
     "the sampler",
     reference=TorchSampler,
     cases=_sampler_cases,
-    view=_asked,
+    view=trials.told_by,
     name="MyDistributedSampler",
     methods=("__init__", "__iter__", "__len__", "set_epoch"),
     praise="torch's own class, index for index, in all {count} cases",
@@ -293,7 +274,53 @@ check_sampler = Exercise(
 """Exercise 2: torch's own class, asked in all ways in which a loader and a training loop ask it."""
 
 
-# ---- exercise 3: answers that were gathered batch by batch, back in the order of the dataset
+# ---- exercise 3: the two controls
+
+_GROUPS = "groups = epoch.flatten(0, 1)"
+_IMAGES = "images = step.flatten()"
+
+# fmt: off
+_OF_CONTROLS = {
+    "new_steps deals single images: then the company changes, too.": (_GROUPS, "groups = epoch.flatten()"),
+    "new_steps only calls the steps in another order: the images of a step still come together.":
+        (_GROUPS, "groups = epoch"),
+    "new_steps only deals the groups of a step to other ranks: no group comes in another step.":
+        (_GROUPS, "return torch.stack([step[torch.randperm(len(step), generator=generator)] for step in epoch])"),
+    "new_steps moves groups that follow each other together: in their new step they meet again.":
+        ("groups[places]", "groups.roll(int(places[0]), 0)"),
+    "new_company only puts the images of a group in another order: each image keeps its company.":
+        ("images[places].view_as(step)", "step[:, torch.randperm(step.shape[1], generator=generator)]"),
+    "new_company only puts the groups of a step in another order: each image keeps its company.":
+        (_IMAGES, "images = step"),
+    "new_company deals the whole epoch: then the images of a step change, too.":
+        ("return torch.stack(steps)",
+         "images = epoch.flatten()\n    places = torch.randperm(len(images), generator=generator)\n"
+         "    return images[places].view_as(epoch)"),
+    "You draw from torch's global generator: the experiment could not be repeated.": (", generator=generator", ""),
+    "new_steps only moves all groups by one place: every epoch would be the same again.":
+        ("groups[places]", "groups.roll(1, 0)"),
+    "The next epoch would begin from what you have left there: make a new tensor.":
+        ("steps.append(images[places].view_as(step))", "step.copy_(images[places].view_as(step))",
+         "torch.stack(steps)", "epoch"),
+}
+# fmt: on
+
+check_controls = Exercise(
+    "the two controls",
+    reference=(new_steps, new_company),
+    answers=2,
+    name="new_steps and new_company",
+    judge=judged(
+        trials.fault_of_controls,
+        "one deals groups to other steps, the other the images of each step to other groups, and neither does both.",
+    ),
+    mistakes=famous((new_steps, new_company), _OF_CONTROLS)
+    | {"They are exchanged: new_steps keeps the groups, new_company the steps.": (new_company, new_steps)},
+)
+"""Exercise 3: two ways to deal an epoch, each of which changes one thing."""
+
+
+# ---- exercise 4: answers that were gathered batch by batch, back in the order of the dataset
 
 Gathered = list[list[list[Any]]]
 
@@ -331,6 +358,10 @@ _OF_ORDER = {
     "after the other, the dataset was dealt in turns.": ("_turns(gathered)", "_flat(map(_flat, gathered))"),
     "One rank's answers stand after the other's: the ranks took turns, index by index.":
         ("_turns(gathered)", "_flat(_flat(batch[rank] for batch in gathered) for rank in range(len(gathered[0])))"),
+    "You return a tuple for each turn of the ranks: return one list of answers.":
+        ("_turns(gathered)", "[turn for batch in gathered for turn in zip(*batch)]"),
+    "You zipped the batches: what stands side by side are then the batches of one rank, not the ranks of one batch.":
+        ("_turns(gathered)[:size]", "list(zip(*gathered))"),
     "The order is right, but the padding is still there: cut at size.": ("[:size]", ""),
     "You cut each batch at size: the padding stands at the end of all batches together, so cut once, last.":
         ("_turns(gathered)[:size]", "_flat(_turns([batch])[:size] for batch in gathered)"),
@@ -352,4 +383,64 @@ check_in_order = Exercise(
     name="in_order",
     mistakes=famous(_in_order, _OF_ORDER),
 )
-"""Exercise 3: all answers, once each, in the order of the dataset."""
+"""Exercise 4: all answers, once each, in the order of the dataset."""
+
+
+# ---- exercise 5: one score for all ranks
+
+_LOCAL = "ddp.module(x)"
+_SUM = "dist.all_reduce(counts)"
+_QUOTIENT = "return int(counts[0]) / int(counts[1])"
+
+_OF_SCORE = {
+    "You call the wrapper with gradients: each forward broadcasts, and the ranks have unequally many.": (
+        _LOCAL,
+        "ddp(x)",
+        "torch.no_grad()",
+        "torch.enable_grad()",
+    ),
+    "Under no_grad the wrapper's first forward still broadcasts, and a rank without a batch has no first forward.": (
+        _LOCAL,
+        "ddp(x)",
+    ),
+    "Not every rank has rank 0's buffers here, so the hits are not those of rank 0's model.": (
+        "dist.broadcast(buffer, 0)",
+        "pass",
+    ),
+    "You took the mean of the ranks' scores: a sample on a short share weighs more.": (
+        _SUM,
+        "mean = torch.tensor([int(counts[0]) / max(1, int(counts[1]))], dtype=torch.float64)\n"
+        "    dist.all_reduce(mean)",
+        _QUOTIENT,
+        "return float(mean) / dist.get_world_size()",
+    ),
+    "This is the score of this rank's share alone: nothing is summed over the ranks.": (_SUM, "pass"),
+    "You sum after every batch, and the ranks have unequally many: sum once, after the loop.": (
+        f"    {_SUM}\n",
+        "",
+        "counts[1] += len(y)",
+        f"counts[1] += len(y)\n            {_SUM}",
+    ),
+    "You broadcast in the loop, and the ranks have unequally many batches: once, before it, is enough.": (
+        "        for x, y in loader:",
+        "        for x, y in loader:\n            for buffer in ddp.module.buffers():\n"
+        "                dist.broadcast(buffer, 0)",
+    ),
+    "The model is still in train(): batch normalisation takes each batch's own mean.": ("ddp.eval()", "pass"),
+    "You divided by the number of batches: batches differ in length.": (
+        "counts[1] += len(y)",
+        "counts[1] += 1",
+    ),
+}
+
+check_score = Exercise(
+    "the score of all ranks",
+    reference=exact_score,
+    name="exact_score",
+    judge=judged(
+        trials.fault_of_score,
+        "rank 0's model on every image once, on 1 to 3 ranks, also where one has no batch.",
+    ),
+    mistakes=famous(exact_score, _OF_SCORE),
+)
+"""Exercise 5: exact on uneven shares, of one model, and nobody waits."""

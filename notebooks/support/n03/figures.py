@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.data.samplers import DistributedSampler
 from lib.show import sheet, style
-from lib.show.charts import beside
 from lib.show.explore import switch, whole
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, arrow, draw_strip, inch_sheet, name_rank, note, write
-from lib.show.style import GREY, INK, MUTED, describe, headline, new_figure, rank_color, styled, title
+from lib.show.style import (
+    GREY,
+    INK,
+    MUTED,
+    describe,
+    headline,
+    new_figure,
+    rank_color,
+    styled,
+    title,
+)
 from lib.text import plural
 
 
@@ -93,12 +101,12 @@ def deal_epoch(
     return DealtEpoch(size, shares, whole_order[sum(map(len, shares)) :])
 
 
-def in_words(indices: Iterable[int]) -> str:
+def in_words(indices: Iterable[object]) -> str:
     """Return indices as text: 4 5 0 2, or "nothing"."""
     return " ".join(map(str, indices)) or "nothing"
 
 
-def shares_in_words(shares: Sequence[Sequence[int]]) -> str:
+def shares_in_words(shares: Sequence[Sequence[object]]) -> str:
     """Return the shares of all ranks as a sentence, for descriptions."""
     return "; ".join(f"rank {rank}: {in_words(share)}" for rank, share in enumerate(shares)) + "."
 
@@ -190,16 +198,23 @@ def _bow(axes: Axes, start: float, end: float, middle: float, y: float, side: fl
 
 @styled
 def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
-    """Draw the numbers 1..count dealt by stride, with the hops of each rank, and under them dealt in blocks."""
+    """Draw the letters A, B, … dealt by stride, with the hops of each rank, and under them dealt in blocks."""
+    letters = [chr(ord("A") + position) for position in range(count)]
     side = min(0.48, (WIDTH - LEFT - 0.1) / count)
     block = math.ceil(count / world_size)
     figure, axes = inch_sheet(2.75)
-    name_row(axes, 1.2, "stride", f"numbers[r:{count}:{world_size}]")
+    name_row(axes, 1.2, "stride", f"order[r::{world_size}]")
     name_row(axes, 2.1, "blocks", "as in notebook 04")
     stride = [p % world_size for p in range(count)]
     blocks = [p // block for p in range(count)]
-    draw_strip(axes, LEFT, 1.2, [Cell(p + 1, rank) for p, rank in enumerate(stride)], side)
-    draw_strip(axes, LEFT, 2.1, [Cell(p + 1, rank, "faded") for p, rank in enumerate(blocks)], side)
+    draw_strip(axes, LEFT, 1.2, map(Cell, letters, stride), side)
+    draw_strip(
+        axes,
+        LEFT,
+        2.1,
+        [Cell(letter, rank, "faded") for letter, rank in zip(letters, blocks, strict=True)],
+        side,
+    )
     for y, name, small in (0.3, "position", range(count)), (1.6, "rank", stride), (2.5, "rank", blocks):
         write(axes, EDGE, y, name, size=9, color=MUTED, ha="left")
         for position, text in enumerate(small):
@@ -210,8 +225,8 @@ def draw_slice(count: int = 15, world_size: int = 3) -> Figure:
         look: Any = {"color": rank_color(position % world_size), "width": 1.4, "head": 9, "bend": -0.42}
         arrow(axes, (x, y), (x + world_size * side, y), gap=(2, 1), **look)
     title(axes, f"Each rank hops {world_size} positions: the shares are disjoint, but nowhere contiguous")
-    said = shares_in_words([range(1, count + 1)[rank::world_size] for rank in range(world_size)])
-    return describe(figure, f"The numbers 1 to {count} dealt to {world_size} ranks by stride. {said}")
+    said = shares_in_words([letters[rank::world_size] for rank in range(world_size)])
+    return describe(figure, f"{count} letters dealt to {world_size} ranks by stride. {said}")
 
 
 RANKS_CONTROLS = {
@@ -259,7 +274,8 @@ def draw_ranks(
     title(axes, f"Epoch {epoch}: {one.words}")
     lost = f" Dropped: {in_words(one.dropped)}." if one.dropped else ""
     said = f"{one.words}. {shares_in_words(one.shares)}{lost} Times seen so far: {in_words(counts)}."
-    return describe(figure, f"Epoch {epoch}, seed {seed}: {said}")
+    order = f"seed {seed}" if shuffle else "not shuffled"
+    return describe(figure, f"Epoch {epoch}, {order}: {said}")
 
 
 def _times(count: int, once: int) -> Cell:
@@ -344,74 +360,3 @@ def draw_epochs(
     said = f"epoch 0: {in_words(told[0])}; epoch 1: {in_words(told[1])}; and so on, {called} different rows."
     without = f"Without set_epoch all {epochs} rows are {in_words(untold[0])}."
     return describe(figure, f"Epoch by position. {without} With it, {said}")
-
-
-def signed(number: float) -> str:
-    """Return a number with one decimal and its sign: +2.9, −5.0, 0.0."""
-    return "0.0" if abs(number) < 0.05 else f"{number:+.1f}".replace("-", "−")
-
-
-@styled
-def draw_evaluation(correct: torch.Tensor, most: int = 64, epochs: int = 12) -> Figure:
-    """Draw measured minus exact accuracy against the world size 1..most, where the padding is counted too.
-
-    correct: bool, one for each test sample. Shares without shuffle, and with it (the range over so many epochs).
-    """
-    figure, axes = new_figure(9, 4.0)
-    worlds = range(1, most + 1)
-    marks = correct.numpy().astype(float)
-
-    def move(world: int, **order: Any) -> float:
-        return 100 * float(marks[deal_epoch(len(marks), world, **order).order].mean() - marks.mean())
-
-    fixed = [move(world, shuffle=False) for world in worlds]
-    mixed_up = [[move(world, epoch=epoch) for epoch in range(epochs)] for world in worlds]
-    low = [*map(min, mixed_up)]
-    high = [*map(max, mixed_up)]
-    names = f"shuffled: from lowest to highest of {epochs} epochs", "not shuffled: the same every time"
-    axes.vlines(worlds, low, high, color=style.SKY, linewidth=5, label=names[0])
-    axes.scatter(worlds, fixed, s=26, color=style.ORANGE, marker="s", zorder=3, label=names[1])
-    axes.axhline(0, color=INK, linewidth=1, zorder=2.5)
-    axes.set(xlabel="W, ranks that share the evaluation", xlim=(0, most + 1))
-    axes.set_ylabel("measured − exact accuracy\npercentage points")
-    axes.legend(loc="upper center", ncols=2, bbox_to_anchor=(0.5, 1.14), columnspacing=1.4, handletextpad=0.4)
-    exact = sum(len(marks) % world == 0 for world in worlds)
-    ends = [f"{signed(min(moves))} to {signed(max(moves))}" for moves in (fixed, [*low, *high])]
-    headline(figure, f"Counted padding moves the score by {ends[0]} points, shuffled by {ends[1]}")
-    said = f"Not shuffled: {ends[0]} points, 0 where W divides {len(marks)} ({exact} times)."
-    said += f" Shuffled, {epochs} epochs: {ends[1]} points."
-    measured = f"Measured minus exact accuracy of {len(marks)} images for 1 to {most} ranks, padding counted."
-    return describe(figure, f"{measured} {said}")
-
-
-@styled
-def draw_cost(found: Mapping[str, Mapping[str, Sequence[float]]], measure: str = "test loss") -> Figure:
-    """Draw for each network and seed the measure with set_epoch and without, joined by a line; the means beside.
-
-    found: by "NETWORK, told" and "NETWORK, forgotten", what `train` returned.
-    """
-    networks = list(dict.fromkeys(name.rpartition(", ")[0] for name in found))
-    figure, panels = new_figure(9, 3.6, cols=len(networks), sharey=True)
-    higher = []
-    said = []
-    for axes, network in zip(panels, networks, strict=True):
-        pair = [found[f"{network}, {way}"][measure] for way in ("told", "forgotten")]
-        worse = sum(after > before for before, after in zip(*pair, strict=True))
-        for before, after in zip(*pair, strict=True):
-            axes.plot((0, 1), (before, after), color=GREY, linewidth=1.2, zorder=1)
-        for place, color, sign in (0, style.BLUE, "o"), (1, style.RED, "X"):
-            values = pair[place]
-            axes.scatter([place] * len(values), values, s=42, color=color, marker=sign, zorder=2)
-            mean = sum(values) / len(values)
-            side, align = (14, "left") if place else (-14, "right")
-            beside(axes, (place, mean), f"mean\n{mean:.3f}", (side, 0), ha=align)
-        axes.set(xlim=(-0.6, 1.6), title=network)
-        axes.set_xticks((0, 1), ("set_epoch(e)", "forgotten"))
-        higher.append(f"{worse} of {len(pair[0])} ({network})")
-        told, forgotten = (f"{sum(values) / len(values):.3f}" for values in pair)
-        said.append(f"{network}: mean {told} with set_epoch, {forgotten} without")
-    panels[0].set_ylabel(measure)
-    where = " and ".join(higher)
-    headline(figure, f"Without set_epoch the {measure} is higher in so many seeds: {where}")
-    text = f"{measure.capitalize()} of each seed. {'. '.join(said)}. Higher without in {where}."
-    return describe(figure, text)

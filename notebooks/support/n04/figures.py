@@ -109,7 +109,7 @@ def draw_cursor(
 ) -> Figure:
     """Draw all positions in their shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
 
-    cursor: a class, called with (size, num_replicas, rank, shuffle, allow_duplicates); see checks.Cursor.
+    cursor: a class, called with (size, num_replicas, rank, shuffle, allow_duplicates); see solved.Cursor.
     """
     asked = rank
     rank = min(rank, world_size - 1)
@@ -128,16 +128,7 @@ def draw_cursor(
         padding = sample in order[:position] if shuffle else position >= size
         _draw_position(axes, position, sample, owner=position // local, rank=rank, size=size, padding=padding)
     draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
-    # the cursor stands between two positions
-    axes.annotate(
-        f"position = {mine.position}",
-        (mine.position - 0.5, 1.5),
-        (mine.position - 0.5, 2.9),
-        ha="center" if mine.position else "left",
-        va="center",
-        color=RED,
-        arrowprops={"arrowstyle": "-|>", "color": RED},
-    )
+    _draw_pointer(axes, mine.position)
     for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
         label_row(axes, y, name, color=INK if y == 1 else MUTED)
     said = f"call {calls} gave {got}" if calls else "no call yet"
@@ -146,7 +137,7 @@ def draw_cursor(
         owner += f" (W has no rank {asked})"
     finding = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
     if not local:
-        finding = f"{size} samples for {world_size} ranks: all shards are empty"
+        finding = f"{size} samples for {world_size} ranks: all shards are empty. {owner}: {said}"
     words = f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. "
     words += f"{owner}: {said}, position = {mine.position}."
     lost = f"; no shard holds {listed(missing)}" if missing else ""
@@ -169,6 +160,19 @@ def _draw_calls(axes: Axes, cursor: Any, calls: int) -> Any:
             axes.plot([begin - 0.4, begin + len(got) - 0.6], [0.3, 0.3], color=INK, linewidth=1.5)
             write(axes, begin + len(got) / 2 - 0.5, 0, str(number))
     return got
+
+
+def _draw_pointer(axes: Axes, position: int) -> None:
+    """Draw where the cursor stands: between two positions."""
+    axes.annotate(
+        f"position = {position}",
+        (position - 0.5, 1.5),
+        (position - 0.5, 2.9),
+        ha="center" if position else "left",
+        va="center",
+        color=RED,
+        arrowprops={"arrowstyle": "-|>", "color": RED},
+    )
 
 
 def _draw_position(
@@ -243,7 +247,7 @@ def draw_calendar(
     uses.sort(key=lambda use: (use.run, use.turn, use.rank))
     times = Counter(use.sample for use in uses)
     done = max((u.step for u in uses if u.run == 1), default=0)
-    ranks = max(before, after)
+    ranks = 1 + max(use.rank for use in uses)  # of a run without a step nobody is shown
     per_row = 18
     wide = {
         run: max((_column(use, batch_size) for use in uses if use.run == run), default=-1) + 1
@@ -280,16 +284,19 @@ def draw_calendar(
     twice = sum(count > 1 for count in times.values())
     lost = size - len(times)
     who = "Restarted" if restart else f"{before} ranks, then {after}"
+    run_1 = f"{before} ranks for {plural(done, 'step')} of {batch_size} samples"
     if done < steps:  # run 1 was asked for more than an epoch has
         who += f", run 1 ends after {done} steps"
+        run_1 += ", which end the epoch"
+    elif restart and not done:
+        run_1 = "no step of run 1"
     padding = " (padding)" if twice and not restart else ""
     again = f"{twice or 'none'} of {size} more than once{padding}"
     title(axes, f"{who}: {consumed} + {len(uses) - consumed} samples used, {again}, {lost or 'none'} lost")
     return describe(
         figure,
-        f"{size} samples, {before} ranks for {steps} steps of {batch_size} samples, then {after} ranks"
-        f"{' from the beginning again' if restart else ''}: {consumed} uses in run 1, {len(uses) - consumed} in run 2, "
-        f"{twice} samples more than once, {lost} never.",
+        f"{size} samples, {run_1}, then {after} ranks{' from the beginning again' if restart else ''}: "
+        f"{consumed} uses in run 1, {len(uses) - consumed} in run 2, {twice} samples more than once, {lost} never.",
     )
 
 
@@ -394,8 +401,8 @@ def draw_walk(mix: Callable[[int], int], *, index: int, size: int) -> Figure:
     title(axes, f"Position {index}{note} walks {walked}; {mean:.2f} passes on average over all {size}")
     return describe(
         figure,
-        f"0 to 63 as cells, those from {size} on crossed out. Position {index} walks {walked}. Passes through the "
-        f"network: {mean:.2f} on average over all positions, {max(passes)} at most.",
+        f"0 to 63 as cells, those from {size} on crossed out. Position {index}{note} walks {walked}. "
+        f"Passes through the network: {mean:.2f} on average over all positions, {max(passes)} at most.",
     )
 
 

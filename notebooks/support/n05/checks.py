@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.checks import Exercise
+from support.kit.exercise import Exercise
 from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.n05.guesses import guess_cold_hours as guess_cold_hours

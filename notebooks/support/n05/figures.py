@@ -118,7 +118,10 @@ def draw_pages_copied(*, reads: int, per_page: int) -> Figure:
         f"{reads} of {PAGED_ROWS} rows read: of a list {len(copied)} of {pages} pages copied ({share}), "
         "of packed bytes none",
     )
-    told = f"{PAGED_ROWS} rows in {pages} pages. A forked worker has read {reads} of them in random order"
+    last = PAGED_ROWS - (pages - 1) * per_page
+    short = f", only {last} in the last" if last < per_page else ""
+    held = f"{PAGED_ROWS} rows in {pages} pages{short}"
+    told = f"{held}. A forked worker has read {reads} of them in random order"
     result = f"of a list of strings it has copied {len(copied)} pages, of packed bytes none"
     return describe(figure, f"{told}: {result}.")
 

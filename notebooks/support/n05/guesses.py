@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from support.captions import ROW_BYTES, list_row_bytes, predict_holding
-from support.checks import Guess, Tried, Verdict
+from support.kit.guess import Guess, Tried
+from support.kit.verdict import Verdict
 
 UNITS = {"MB": (1e6, 1e3, 1e-3), "%": (0.01,), "hours": (3600, 60)}  # how many of other units each of them is
 

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from lib import data
 from lib.data.meta import MetaFile, Packed
-from lib.measure import MemoryWatch
+from lib.memory import MemoryWatch
 from support.captions import Holding, Way, predict_holding
 
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.

@@ -21,6 +21,7 @@ from lib.data import MetaServer
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
 from support.kit.raised import in_case
+from support.kit.values import NO_RETURN, kind_of
 from support.n05.runs import held_and_most, positions, written
 from support.n05.solved import index_of
 
@@ -32,7 +33,10 @@ TEXT = sum(map(len, MANY))
 
 
 def _differs(got: Any, wanted: Any, where: str) -> str:
-    return "" if got == wanted else f"{where} should be {wanted!r}, it is {got!r}."
+    if got == wanted:
+        return ""
+    seen = f"your code {NO_RETURN}" if got is None else f"it is {got!r}"
+    return f"{where} should be {wanted!r}, {seen}."
 
 
 def _fault_of_rows(dataset: Any, name: str) -> str:
@@ -101,10 +105,8 @@ def fault_of_index(index: Any) -> str:
             wanted = [place + 1 for place, byte in enumerate(Path(path).read_bytes()) if byte == ord("\n")]
             with in_case(f"for {file}"):
                 got = index(path, block)
-        if got is None:
-            return "your function returned None (is a `return` missing?)."
         if not isinstance(got, np.ndarray):
-            return f"the index is one numpy array, not {type(got).__name__}."
+            return f"the index is one numpy array, not {kind_of(got)}."
         fault = _differs(list(map(int, got)), wanted, f"the index of {file},")
         if fault:
             return fault
@@ -346,7 +348,7 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
         dataset = make(source, world, rank, parts, seed)
         ids = dataset.ids(epoch, part)
         if not isinstance(ids, np.ndarray):
-            return f"ids should return a numpy array, not {type(ids).__name__}."
+            return f"ids should return a numpy array, not {kind_of(ids)}."
         fault = _differs(ids.tolist(), wanted, f"{case}: ids")
         if fault:
             return fault

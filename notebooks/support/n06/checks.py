@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
-from support.checks import Exercise, Guess, Tried, letter
-from support.checks import use as use
+from support.kit.exercise import Exercise
+from support.kit.exercise import use as use
+from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n06 import trials
@@ -108,7 +109,7 @@ _DIVIDED = "flat / self.dist.get_world_size()"
 check_ddp = Exercise(
     "MyDDP",
     reference=MyDDP,
-    methods=("__init__",),  # whoever has written this has begun: a `finish` that is still `pass` is a mistake
+    methods=("__init__", "finish"),
     judge=judged(
         trials.fault_of_ddp,
         f"on 1, 2 and 3 ranks weights, buffer and gradients of {trials.STEPS} steps are those of one process, and "

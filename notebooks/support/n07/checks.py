@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from support.checks import Exercise, Guess, Tried, cases
+from lib.runtime.microbatch import Tensors
 from support.kit.exact import read_number
+from support.kit.exercise import Exercise, cases
+from support.kit.guess import Guess, Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n07.figures import numbered, zip_of_chunks
+from support.n07.cutting import numbered, zip_of_chunks
 from support.n07.judges import fault_of_accumulate, fault_of_join, fault_of_saved
 from support.n07.solved import accumulate, gather, join, saved_bytes, scatter
 
@@ -85,7 +87,6 @@ guess_world = Guess(
 # ---- what the exercises have in common
 
 Parts: TypeAlias = Sequence[Any]
-Tensors: TypeAlias = tuple[Tensor, ...]
 
 
 # ---- exercise 1: scatter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -33,20 +33,13 @@ from lib.show.style import (
     title,
 )
 from lib.text import format_share, plural
+from support.n07.cutting import numbered, zip_of_chunks
 
 # ---- Rows, cut into micro-batches.
 
 GAP = 0.55  # cells between two micro-batches
 ZIP = "zip of torch.chunk"
 SCATTER = "scatter"
-
-_Parts: TypeAlias = Sequence[Sequence[Tensor]]
-
-
-def numbered(rows: int, width: int) -> Tensor:
-    """Return a tensor of rows × width whose items say where they come from: 42 is row 4, column 2."""
-    return 10 * torch.arange(rows)[:, None] + torch.arange(width)
-
 
 SIZES_CONTROLS = {"rows": whole(2, 16, 10, "rows")}
 
@@ -82,11 +75,6 @@ def draw_sizes(*, rows: int) -> Figure:
     )
 
 
-def zip_of_chunks(tensors: Sequence[Tensor], chunks: int) -> _Parts:
-    """Cut each tensor by torch.chunk and zip the parts, as torchgpipe does: what has no partner is lost."""
-    return list(zip(*(tensor.chunk(chunks) for tensor in tensors), strict=False))
-
-
 TUPLE_CONTROLS = {
     "rows": whole(1, 10, 7, "rows of x and mask"),
     "rows_y": whole(1, 10, 7, "rows of y"),
@@ -102,31 +90,51 @@ MIDDLE = 13.0
 def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
     """Draw (x, mask, y) and the micro-batches made of it; rows that reach no micro-batch are crossed out."""
     tensors = {name: numbered(rows_y if name == "y" else rows, width) for name, width in WIDTHS.items()}
-    whole_batch = tuple(tensors.values())
     refusal = ""
     parts = list[Sequence[Tensor]]()
     try:
         cut: Callable[..., Any] = scatter if how == SCATTER else zip_of_chunks
-        parts = [tuple(part) for part in cut(whole_batch, chunks)]
+        parts = [tuple(part) for part in cut(tuple(tensors.values()), chunks)]
     except ValueError as error:
         refusal = str(error)
     height = max(4, rows, rows_y, sum(max(map(len, part)) for part in parts) + GAP * (len(parts) - 1))
     figure, axes = new_figure(9, 0.6 + 0.34 * (height + 1.3))
     cell_axes(axes, columns=26, rows=height + 0.4, top=0.9)
-    lost: dict[str, list[int]] = {}
+    lost = {}
     for k, (name, tensor) in enumerate(tensors.items()):
-        # the rows carry their own number (numbered), so a part tells which rows it has got
-        owner = {int(row[0]) // 10: i for i, part in enumerate(parts) for row in part[k]}
-        lost[name] = [row for row in range(len(tensor)) if row not in owner] if parts else []
-        for row, items in enumerate(tensor.tolist()):
-            mark: Mark = "dropped" if row in lost[name] else "plain"
-            cells = [Cell(f"{item:02d}", owner.get(row), mark) for item in items]
-            draw_cells(axes, cells, x=PLACES[name], y=row, font=9.5)
+        lost[name] = _draw_tensor(axes, name, tensor, [part[k] for part in parts])
         for left in (0.0, MIDDLE) if parts else (0.0,):
             write(axes, left + PLACES[name] + (WIDTHS[name] - 1) / 2, -0.85, name, color=MUTED)
+    _draw_parts(axes, parts, arrows=rows == rows_y)
+    if refusal:
+        write(axes, MIDDLE - 2.5, 1.0, "ValueError", size=11, color=RED, ha="left", weight="bold")
+        write(axes, MIDDLE - 2.5, 1.6, textwrap.fill(refusal, 44), ha="left", va="top")
+    gone = "; ".join(f"{name} rows {', '.join(map(str, each))}" for name, each in lost.items() if each)
+    title(axes, _finding(how, parts, chunks, gone, refusal, (rows, rows_y)))
+    each = "; ".join("/".join(str(len(tensor)) for tensor in part) for part in parts)
+    came = f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
+    if refusal:
+        came = f"Refused: {refusal}."
+    return describe(figure, f"{how}: x and mask of {rows} rows, y of {rows_y}, {chunks} chunks. {came}")
+
+
+def _draw_tensor(axes: Axes, name: str, tensor: Tensor, parts: Sequence[Tensor]) -> list[int]:
+    """Draw a tensor before it is cut, in the colours of its parts; return the rows that are in none of them."""
+    # the rows carry their own number (numbered), so a part tells which rows it has got
+    owner = {int(row[0]) // 10: i for i, part in enumerate(parts) for row in part}
+    lost = [row for row in range(len(tensor)) if row not in owner] if parts else []
+    for row, items in enumerate(tensor.tolist()):
+        mark: Mark = "dropped" if row in lost else "plain"
+        cells = [Cell(f"{item:02d}", owner.get(row), mark) for item in items]
+        draw_cells(axes, cells, x=PLACES[name], y=row, font=9.5)
+    return lost
+
+
+def _draw_parts(axes: Axes, parts: Sequence[Sequence[Tensor]], *, arrows: bool) -> None:
+    """Draw the micro-batches below each other, with their numbers of rows; arrows: from where each was cut."""
     y = 0.0
     for i, part in enumerate(parts):
-        for name, tensor in zip(tensors, part, strict=True):
+        for name, tensor in zip(WIDTHS, part, strict=True):
             for row, items in enumerate(tensor.tolist()):
                 cells = [Cell(f"{item:02d}", i) for item in items]
                 draw_cells(axes, cells, x=MIDDLE + PLACES[name], y=y + row, font=9.5)
@@ -136,22 +144,20 @@ def draw_tuple(*, rows: int, rows_y: int, chunks: int, how: str) -> Figure:
         said = f"micro-batch {i}: {shapes} {'row' if shapes == '1' else 'rows'}"
         middle = y + (max(map(len, part)) - 1) / 2
         write(axes, MIDDLE + 7.2, middle, said, size=9.5, color=RED if torn else INK, ha="left")
-        if rows == rows_y:
+        if arrows:
             start = (6.8, int(part[0][0, 0]) // 10 + (len(part[0]) - 1) / 2)
             arrow(axes, start, (MIDDLE - 0.8, middle), color=rank_color(i), head=9)
         y += max(map(len, part)) + GAP
-    if refusal:
-        write(axes, MIDDLE - 2.5, 1.0, "ValueError", size=11, color=RED, ha="left", weight="bold")
-        write(axes, MIDDLE - 2.5, 1.6, textwrap.fill(refusal, 44), ha="left", va="top")
-    gone = "; ".join(f"{name} rows {', '.join(map(str, each))}" for name, each in lost.items() if each)
-    title(axes, _finding(how, parts, chunks, gone, refusal, (rows, rows_y)))
-    each = "; ".join("/".join(str(len(tensor)) for tensor in part) for part in parts)
-    came = f"Rows of x/mask/y in each micro-batch: {each}. Lost: {gone or 'none'}."
-    came = f"Refused: {refusal}." if refusal else came
-    return describe(figure, f"{how}: x and mask of {rows} rows, y of {rows_y}, {chunks} chunks. {came}")
 
 
-def _finding(how: str, parts: _Parts, chunks: int, gone: str, refusal: str, lengths: tuple[int, int]) -> str:
+def _finding(
+    how: str,
+    parts: Sequence[Sequence[Tensor]],
+    chunks: int,
+    gone: str,
+    refusal: str,
+    lengths: tuple[int, int],
+) -> str:
     if refusal:
         return f"{how}: {lengths[0]} rows of x and {lengths[1]} of y are refused before anything is cut"
     if gone:

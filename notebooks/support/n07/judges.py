@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from support.kit.raised import in_case, named
+from support.kit.values import NO_RETURN
 
-NONE = "your function returned None (is a `return` missing?)."
+NONE = f"your function {NO_RETURN}."
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
-from support.checks import Exercise, Guess, Tried, Verdict, cases
-from support.checks import use as use
 from support.kit.exact import exact_number, read_number
+from support.kit.exercise import Exercise, cases
+from support.kit.exercise import use as use
+from support.kit.guess import Guess, Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
+from support.kit.verdict import Verdict
+from support.n08.runs import ClockCycles
 from support.n08.solved import best_m, clock_cycles, gpipe, live_activations, one_f_one_b, simulate
 from support.n08.trials import SMALL, fault_of_simulate, orders_of
 
@@ -63,10 +66,8 @@ guess_held = exact_number(
 
 # ---- exercise 1: clock_cycles
 
-Clocks: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
 
-
-def _in_order(answer: Clocks) -> Any:
+def _in_order(answer: ClockCycles) -> Any:
     """Return the function with each clock sorted by partition, and at most all clocks that a naive loop needs."""
 
     def clocks(m: int, n: int) -> list[Any] | None:

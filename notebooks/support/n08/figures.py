@@ -34,10 +34,9 @@ from lib.show.style import (
 )
 from lib.text import format_share, format_time, plural
 from lib.timeline import Trace, Work, play
-from support.n08.runs import Simulate, as_schedule, run_of
+from support.n08.runs import ClockCycles, Simulate, as_schedule, run_of
 from support.n08.solved import Ends, Orders
 
-Clocks: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
 Live: TypeAlias = Callable[[Orders], Sequence[int]]
 
 # --- one device, model parallelism and micro-batches on one time axis
@@ -108,7 +107,7 @@ DIAGONALS_CONTROLS = {
 
 
 @styled
-def draw_diagonals(clock_cycles: Clocks, micro_batches: int, partitions: int, clock: int) -> Figure:
+def draw_diagonals(clock_cycles: ClockCycles, micro_batches: int, partitions: int, clock: int) -> Figure:
     """Draw all pairs with their clock, and the table by clock; `clock` stands out (at most the last)."""
     m = micro_batches
     n = partitions
@@ -201,14 +200,14 @@ BUBBLE_CONTROLS = {
 }
 
 
-def idle_share(clock_cycles: Clocks, micro_batches: int, partitions: int) -> float:
+def idle_share(clock_cycles: ClockCycles, micro_batches: int, partitions: int) -> float:
     """Count the share of idle cells in the clock table."""
     clocks = [len(list(clock)) for clock in clock_cycles(micro_batches, partitions)]
     return 1 - sum(clocks) / (len(clocks) * partitions)
 
 
 @styled
-def draw_bubble(clock_cycles: Clocks, micro_batches: int, partitions: int) -> Figure:
+def draw_bubble(clock_cycles: ClockCycles, micro_batches: int, partitions: int) -> Figure:
     """Draw the clock table with its idle cells hatched, and the idle share over m for several n."""
     m = micro_batches
     n = partitions
@@ -345,7 +344,7 @@ def draw_pair(
 
 
 def draw_two_laws(
-    ticks: Sequence[float], micro_batches: int, clock_cycles: Clocks, simulate: Simulate
+    ticks: Sequence[float], micro_batches: int, clock_cycles: ClockCycles, simulate: Simulate
 ) -> Figure:
     """Draw the forward pass of unequal partitions by both laws, one below the other on one time axis."""
     ends = Ends()

@@ -5,15 +5,16 @@ run = run_of(orders, simulate)      run.schedule, run.trace, run.waits: what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from lib.schedules import Action, Idle, Schedule
+from lib.schedules.legal import needs
 from lib.schedules.simulate import KINDS
-from lib.schedules.table import needs
 from lib.timeline import Span, Trace
 from support.n08.solved import Costs, Ends, Orders, Task
 
+ClockCycles: TypeAlias = Callable[[int, int], Iterable[Iterable[tuple[int, int]]]]
 Simulate: TypeAlias = Callable[[Orders, Costs, float], Ends]
 
 

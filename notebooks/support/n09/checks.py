@@ -8,7 +8,8 @@ from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
 
-from support.checks import Exercise, Verdict
+from support.kit.exercise import Exercise
+from support.kit.verdict import Verdict
 from support.n09.answers import (
     at_the_end,
     finalized,

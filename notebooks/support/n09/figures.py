@@ -19,7 +19,8 @@ from lib.show.lanes import bar
 from lib.show.sheet import Cell, arrow, box, draw_cell, write
 from lib.show.style import INK, MUTED, PAPER, describe, new_figure, rank_color, styled, title
 from lib.text import format_time, plural
-from lib.timeline import Span, Trace, Work, play
+from lib.timeline import Span, Trace
+from support.n09.two_streams import simulate_streams
 
 # ---- Where every task of a pipeline is after each of the seven steps of its runtime, and in words.
 
@@ -68,8 +69,12 @@ def step_in_words(name: str, scene: Scene, clock: int) -> str:
 def words(scene: Scene) -> str:
     """Say where everything is."""
     where = {"in_queues": scene.queued, "workers": scene.running, "out_queues": scene.answered}
+    if scene.workers:
+        staff = plural(scene.partitions, "worker")
+    else:
+        staff = f"{plural(scene.partitions, 'partition')}, no worker yet"
     return "; ".join(
-        [plural(scene.partitions * scene.workers, "worker")]
+        [staff]
         + [
             f"in the {name}: " + ", ".join(f"micro-batch {i} of partition {j}" for j, i in place.items())
             for name, place in {**where, "scheduler": scene.taken}.items()
@@ -232,8 +237,6 @@ def _frame(axes: Axes, x: tuple[float, float], y: tuple[float, float], face: str
 # ---- What a CUDA stream orders: launches on the CPU, kernels on the device.
 # A kernel starts when it is launched and its stream is free; an event lets one stream wait for the other.
 
-KERNELS = 4  # of A, and of B
-
 STREAMS_CONTROLS = {
     "streams": whole(1, 2, 2, "streams"),
     "threads": whole(1, 2, 1, "launching threads"),
@@ -241,35 +244,6 @@ STREAMS_CONTROLS = {
     "launch": whole(1, 4, 1, "ticks per launch"),
     "waits": switch(False, "B0 waits for A1 (event)"),
 }
-
-
-def simulate_streams(
-    streams: int, threads: int = 1, *, kernel: float, launch: float, waits: bool = False
-) -> Trace:
-    """Return the launches (kind "launch", lanes "thread t") and kernels (kind "compute", lanes "stream s"), in ticks.
-
-    Labels are A0, A1, … and B0, B1, …; one thread launches all of A, then all of B, two threads one sequence each. With
-    one stream, kernels run in order of launch. waits: B0 starts after A1 (a wait for an event in the stream).
-    """
-    # in order of launch; where two threads launch at the same moment, A comes first
-    launches = sorted(
-        (place, label, f"thread {t}")
-        for t, names in enumerate(["AB"] if threads == 1 else ["A", "B"])
-        for place, label in enumerate(f"{name}{number}" for name in names for number in range(KERNELS))
-    )
-    if waits:  # an event must be recorded before anything can wait for it: A0 and A1 are launched first
-        launches.sort(key=lambda launched: launched[1] not in ("A0", "A1"))
-    tasks = []
-    for _, label, thread in launches:
-        stream = 0 if streams == 1 else "AB".index(label[0])
-        event = ["A1"] if waits and label == "B0" else []
-        tasks += [
-            Work(thread, f"launch {label}", launch, kind="launch"),
-            Work(f"stream {stream}", label, kernel, [f"launch {label}", *event]),
-        ]
-    trace = play(tasks, [f"thread {t}" for t in range(threads)] + [f"stream {s}" for s in range(streams)])
-    # the picture names both alike; their kind tells them apart
-    return Trace((replace(span, label=span.label.removeprefix("launch ")) for span in trace), trace.lanes)
 
 
 @styled

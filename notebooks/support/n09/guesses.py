@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from lib.pipeline import clock_cycles
-from support.checks import Guess, Tried, letter
 from support.kit.exact import exact_number
-from support.n09.figures import simulate_streams
+from support.kit.guess import Guess, Tried, letter
+from support.n09.two_streams import simulate_streams
 
 
 def makespan(micro_batches: int, seconds: Sequence[float]) -> float:

@@ -7,7 +7,7 @@ what it left behind.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Barrier, BrokenBarrierError, Thread, current_thread
@@ -17,6 +17,7 @@ import torch
 
 from support.kit.raised import place
 from support.kit.threads import Aside
+from support.kit.values import NO_RETURN
 from support.n09.answers import Queues, Scheduler, Worker, worker_that
 
 FALSY = "works, but bool(task) is False"
@@ -145,54 +146,81 @@ def ask_worker(worker: Worker, tasks: Sequence[str], patience: float) -> Sight:
 
 def ask_spawn(spawn: Callable[..., Any], case: Sequence[str], patience: float) -> Sight:
     """Spawn workers for these devices, use them, leave, perhaps by an error (the last word), and say what one sees."""
-    devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
-    keys = [j if device.type == "cpu" else device for j, device in enumerate(devices)]
-    meeting = Barrier(len(set(keys)), timeout=patience / 2)
-    first = [meeting if j == keys.index(key) else None for j, key in enumerate(keys)]
-    probes = [ProbeTask(f"task {j}", "works", each) for j, each in enumerate(first)]
-    waiting = [ProbeTask(f"last task {number}", "late") for number in range(2 * len(keys))]
-    said: list[str] = []
-    error_of_body = KeyError("of the body")
+    return _Spawning(spawn, case, patience).sight()
 
-    def body(in_queues: Queues, out_queues: Queues) -> None:
-        many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
-        said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
-        if many != [(len(keys), len(set(keys)))] * 2:
-            return
-        said.append(f"threads started: {len(aside.started)}")
-        for probe, in_queue in zip(probes, in_queues, strict=False):
-            in_queue.put(probe)
-        for probe, out_queue in zip(probes, out_queues, strict=False):
-            said.append(_describe(_next(out_queue, patience), probe))
-            if said[-1].startswith("no answer"):
+
+class _Spawning:
+    """One use of a spawn_workers, and what is seen of it."""
+
+    def __init__(self, spawn: Callable[..., Any], case: Sequence[str], patience: float) -> None:
+        self.spawn = spawn
+        self.patience = patience
+        self.by_an_error = case[-1] == "leaves by an error"
+        self.error = KeyError("of the body")
+        self.devices = [torch.device(name) for name in case if ":" in name or name == "cpu"]
+        # partitions on one device that is not the CPU share a worker
+        self.keys = [j if device.type == "cpu" else device for j, device in enumerate(self.devices)]
+        meeting = Barrier(len(set(self.keys)), timeout=patience / 2)
+        self.probes = [
+            ProbeTask(f"task {j}", "works", meeting if j == self.keys.index(key) else None)
+            for j, key in enumerate(self.keys)
+        ]
+        self.waiting = [ProbeTask(f"last task {number}", "late") for number in range(2 * len(self.keys))]
+        self.said: list[str] = []
+        self.aside = Aside(self._work)
+
+    def sight(self) -> Sight:
+        """Run it; it may take twice the patience."""
+        with self.aside:
+            if not self.aside.over(2 * self.patience):
+                return Sight([*self.said, "the with never ended"], self.aside)
+        if self.aside.error:
+            self.said.append(self.aside.end)
+        return Sight(self.said, self.aside)
+
+    def _work(self) -> None:
+        try:
+            context = self.spawn(self.devices)
+            if context is None:
+                self.said.append(NO_RETURN)
                 return
-        said.append("computed " + ("one at a time" if any(p.alone for p in probes) else "at the same time"))
-        for probe, in_queue in zip(waiting, [*in_queues, *in_queues], strict=True):
+            with context as queues:
+                if isinstance(queues, Sequence) and len(queues) == 2:
+                    self._use(*queues)
+                else:
+                    self.said.append("handed out something else than two lists of queues")
+                if self.by_an_error:
+                    raise self.error
+        except KeyError as error:
+            if error is not self.error:
+                raise
+            self.said.append(f"the body's {type(error).__name__} got out")
+        self._look_at_the_end()
+
+    def _use(self, in_queues: Queues, out_queues: Queues) -> None:
+        many = [(len(queues), len({id(queue) for queue in queues})) for queues in (in_queues, out_queues)]
+        self.said.append("{} in_queues, {} different; {} out_queues, {} different".format(*many[0], *many[1]))
+        if many != [(len(self.keys), len(set(self.keys)))] * 2:
+            return
+        self.said.append(f"threads started: {len(self.aside.started)}")
+        for probe, in_queue in zip(self.probes, in_queues, strict=False):
+            in_queue.put(probe)
+        for probe, out_queue in zip(self.probes, out_queues, strict=False):
+            self.said.append(_describe(_next(out_queue, self.patience), probe))
+            if self.said[-1].startswith("no answer"):
+                return
+        alone = any(probe.alone for probe in self.probes)
+        self.said.append(f"computed {'one at a time' if alone else 'at the same time'}")
+        for probe, in_queue in zip(self.waiting, [*in_queues, *in_queues], strict=True):
             in_queue.put(probe)  # nobody takes the answers: leaving must not depend on it
 
-    def work() -> None:
-        try:
-            with spawn(devices) as queues:
-                if isinstance(queues, Sequence) and len(queues) == 2:
-                    body(*queues)
-                else:
-                    said.append("handed out something else than two lists of queues")
-                if case[-1] == "leaves by an error":
-                    raise error_of_body
-        except KeyError as error:
-            if error is not error_of_body:
-                raise
-            said.append(f"the body's {type(error).__name__} got out")
-        left = sum(thread.is_alive() for thread in aside.started)
-        later = len(aside.left(0.2))
-        said.append(f"threads alive after the with: {left}{f', and for good: {later}' if left else ''}")
-        said.append(f"tasks that waited are computed: {all(probe.computed for probe in waiting)}")
-
-    aside = Aside(work)
-    with aside:
-        if not aside.over(2 * patience):
-            return Sight([*said, "the with never ended"], aside)
-    return Sight([*said, aside.end] if aside.error else said, aside)
+    def _look_at_the_end(self) -> None:
+        left = sum(thread.is_alive() for thread in self.aside.started)
+        later = len(self.aside.left(0.2))
+        for_good = f", and for good: {later}" if left else ""
+        self.said.append(f"threads alive after the with: {left}{for_good}")
+        computed = all(probe.computed for probe in self.waiting)
+        self.said.append(f"tasks that waited are computed: {computed}")
 
 
 # ---- exercise 3: run_clock
@@ -221,25 +249,39 @@ def ask_scheduler(scheduler: Scheduler, case: Sequence[str], patience: float) ->
         batches = scheduler(dict(tasks), in_queues, out_queues)
         return dict(sorted(batches.items(), key=str)) if isinstance(batches, dict) else batches
 
+    def answers_left() -> int:
+        return sum(not out_queue.empty() for out_queue in out_queues)
+
+    left: int | None = None
     with Aside(work) as aside:
-        over = aside.end if aside.over(2 * patience) else "still waiting for an answer"
+        if aside.over(2 * patience):
+            over = aside.end
+        else:
+            over = "still waiting for an answer"
+            left = answers_left()  # now: what ends the thread puts something into every queue that it knows
     for (in_queue, _), worker in zip(queues.values(), workers, strict=True):
         in_queue.put(None)
         worker.join(patience)  # a scheduler that raises early leaves tasks at work: look when they are done
-    for task in tasks.values():
-        of_it = f"the {task.kind} of {task.label}"
-        error = aside.error
-        if error is task.error:
-            over = f"raised {of_it}"
-        elif error and (
-            task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error)
-        ):
-            over = f"raised a new exception in place of {of_it}"
+    over = _whose_error(aside.error, tasks.values()) or over
     met = "one at a time" if any(task.alone for task in tasks.values()) else "together"
     there = sum(task.ran_in == f"worker {own[j]}" for j, task in tasks.items())
-    left = sum(not out_queue.empty() for out_queue in out_queues)
+    if left is None:
+        left = answers_left()
     said = [f"computed {met}", over, f"tasks computed by their own worker: {there}", f"answers left: {left}"]
     if all(kind in ("works", "idle") for kind in kinds):  # after an error the run is over, finalized or not
         right = [task.label for task, batch in finalized if batch == f"batch of {task.label}"]
         said.append(f"finalized: {', '.join(right) or 'none'}")
     return Sight(said, aside)
+
+
+def _whose_error(error: BaseException | None, tasks: Iterable[ProbeTask]) -> str:
+    """Say which task's error a scheduler has raised, itself or in another one; "" if it is no task's."""
+    if error is None:
+        return ""
+    found = ""
+    for task in tasks:
+        if error is task.error:
+            found = f"raised the {task.kind} of {task.label}"
+        elif task.error in (error.__cause__, error.__context__) or repr(error) == repr(task.error):
+            found = f"raised a new exception in place of the {task.kind} of {task.label}"
+    return found

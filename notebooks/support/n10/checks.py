@@ -9,9 +9,10 @@ from itertools import combinations
 from typing import Any, TypeAlias
 
 from support.built import MyCheckpoint, my_checkpoint
-from support.checks import Exercise, Tried, cases
-from support.checks import use as use
 from support.kit.exact import exact_number
+from support.kit.exercise import Exercise, cases
+from support.kit.exercise import use as use
+from support.kit.guess import Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.n10.judges import fault_of_checkpoint, fault_of_wrapper, quiet
@@ -203,10 +204,10 @@ check_peak_bytes = Exercise(
 
 # ---- exercise 3: what to keep under a budget
 
-Costs: TypeAlias = Mapping[str, tuple[float, float]]
+OperatorCosts: TypeAlias = Mapping[str, tuple[float, float]]
 
 
-def cheapest(costs: Costs, budget: float) -> set[str]:
+def cheapest(costs: OperatorCosts, budget: float) -> set[str]:
     """Return the operators to keep: within the budget of bytes, with the fewest FLOPs to compute again."""
     best: set[str] = set()
     least: tuple[float, float] | None = None
@@ -220,7 +221,7 @@ def cheapest(costs: Costs, budget: float) -> set[str]:
     return best
 
 
-def _greedy(costs: Costs, budget: float) -> set[str]:
+def _greedy(costs: OperatorCosts, budget: float) -> set[str]:
     """Keep what costs most FLOPs per byte, as long as it fits: a good rule, and not the best."""
     kept: set[str] = set()
     left = budget
@@ -232,7 +233,7 @@ def _greedy(costs: Costs, budget: float) -> set[str]:
 
 
 SMALL = {"addmm": (9, 24), "bmm": (5, 4), "softmax": (4, 0)}
-BUDGETS: list[tuple[Costs, float]] = [
+BUDGETS: list[tuple[OperatorCosts, float]] = [
     (SMALL, 9), (SMALL, 100), (SMALL, 4), ({"a": (10, 10), "b": (4, 6), "c": (4, 6)}, 10),
     ({"a": (6, 7), "b": (5, 5), "c": (5, 5)}, 10), ({"a": (3, 0), "b": (1, 2), "c": (2, 2)}, 2),
     ({"a": (1, 1)}, 0), ({"a": (5, 4), "b": (3, 4)}, 5), ({"a": (1, 2), "b": (2, 3)}, 3),

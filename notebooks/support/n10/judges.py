@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from lib.saved import LiveTensors, SavedTensors
 from support import built
 from support.kit.raised import Finding, in_case
+from support.kit.values import kind_of
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def fault_of_checkpoint(answer: Any) -> str:
     plain = _Case(None)
     mine = _Case(answer.apply)
     if not isinstance(mine.y, Tensor):
-        return f"forward must return function(*inputs), a tensor, not {type(mine.y).__name__}."
+        return f"forward must return function(*inputs), a tensor, not {kind_of(mine.y)}."
     if mine.y.shape != plain.y.shape or not torch.equal(mine.y, plain.y):
         return "forward does not return what function(*inputs) returns."
     if mine.kept != 2:  # the third input is a parameter here, and those are not counted
@@ -150,7 +151,7 @@ def _fault_of_data(answer: Any) -> str:
     layer.register_forward_pre_hook(lambda _, inputs: required.append(inputs[0].requires_grad))
     output = answer(layer, data)
     if not isinstance(output, Tensor):
-        return f"my_checkpoint must return the function's output, not {type(output).__name__}."
+        return f"my_checkpoint must return the function's output, not {kind_of(output)}."
     if output.requires_grad:
         output.sum().backward()
     if layer.weight.grad is None:

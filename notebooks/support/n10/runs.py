@@ -28,7 +28,7 @@ from support import built
 #     segments    └──────── 1 ─────────┘└──────── 2 ──────────┘       held after forward: x0 and x2
 
 Mode: TypeAlias = Literal["never", "except_last", "always"]
-Phase: TypeAlias = Literal["forward", "recompute", "backward"]
+StepKind: TypeAlias = Literal["forward", "recompute", "backward"]
 MODES: tuple[Mode, ...] = ("never", "except_last", "always")
 
 
@@ -38,7 +38,7 @@ class HeldStep(NamedTuple):
     held: pairs (micro-batch, k) of the tensors; x_k is the output of layer k, x0 the input.
     """
 
-    kind: Phase
+    kind: StepKind
     micro_batch: int
     layer: int
     held: frozenset[tuple[int, int]]
@@ -63,10 +63,10 @@ def predict(layers: int, segments: int, micro_batches: int = 1, mode: Mode = "al
     steps: list[HeldStep] = []
     held: set[tuple[int, int]] = set()
 
-    def step(kind: Phase, i: int, layer: int) -> None:
+    def step(kind: StepKind, i: int, layer: int) -> None:
         steps.append(HeldStep(kind, i, layer, frozenset(held)))
 
-    def compute(kind: Phase, i: int, part: range) -> None:
+    def compute(kind: StepKind, i: int, part: range) -> None:
         for layer in part:
             held.update(((i, layer - 1), (i, layer)))
             step(kind, i, layer)
@@ -99,14 +99,16 @@ def peak(steps: list[HeldStep]) -> int:
 class _Layer(nn.Linear):
     """Linear and tanh; notes how many tensors are held when it has computed, and when its backward starts."""
 
-    def __init__(self, width: int, number: int, saved: SavedTensors, log: list[tuple[Phase, int, int, int]]):
+    def __init__(
+        self, width: int, number: int, saved: SavedTensors, log: list[tuple[StepKind, int, int, int]]
+    ):
         super().__init__(width, width)
         self.number = number
         self.saved = saved
         self.log = log
 
     def run(self, x: Tensor, i: int) -> Tensor:
-        def note(kind: Phase, _: object = None) -> None:
+        def note(kind: StepKind, _: object = None) -> None:
             self.log.append((kind, i, self.number, self.saved.count))
 
         y: Tensor = self(x).tanh()
@@ -118,11 +120,11 @@ class _Layer(nn.Linear):
 
 def measure_held(
     layers: int, segments: int, micro_batches: int = 1, mode: Mode = "always", *, width: int = 4
-) -> list[tuple[Phase, int, int, int]]:
+) -> list[tuple[StepKind, int, int, int]]:
     """Run such a model, forward and backward; return (kind, micro-batch, layer, tensors held) of each step."""
     parts = segments_of(layers, segments)
     stop = checkpointed(micro_batches, mode)
-    log: list[tuple[Phase, int, int, int]] = []
+    log: list[tuple[StepKind, int, int, int]] = []
     saved = SavedTensors()
     model = [_Layer(width, number, saved, log) for number in range(1, layers + 1)]
     saved.ignore(x for layer in model for x in layer.parameters())

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from types import FunctionType
+from typing import Any
 
 from support.built import MyFork, MyJoin, depend, fence
-from support.checks import Exercise, Guess, Tried, Verdict, letter, untouched
+from support.kit.exact import exact_number
+from support.kit.exercise import Exercise
+from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
 from support.n11 import runs
@@ -19,32 +21,25 @@ from support.n11.trials import fault_of_engine, fault_of_fence, fault_of_fork_jo
 
 # ---- predictions
 
-SLIPS: dict[object, str] = {
-    "B": "it is chain A that goes first. Read on for the reason.",
-    12: "4 + 3 + 5 is the checkpoint in one node, in which the recomputation waits for the copy. It is 9.",
-    7: "4 + 3 is when the recomputation ends if it waits for the copy; it need not. It is 9.",
-    8: "3 + 5 forgets that the backward needs the gradient, too, and the copy takes longer. It is 9.",
-}
-
-
-class _Told(Guess):
-    """A guess some of whose values are told apart."""
-
-    def __call__(self, my_guess: object, *known: Any, **named: Any) -> Verdict:
-        said = next((f"{slip}: {why}" for slip, why in SLIPS.items() if self.read(my_guess) == slip), "")
-        return Verdict("note", f"You said {said}") if said else super().__call__(my_guess, *known, **named)
-
 
 def _pair(said: Any) -> Any:
     return tuple(said) if isinstance(said, list) else said
 
 
-guess_first = _Told(
-    "the chain that goes backward first", lambda: "A", read=letter, tried=Tried(right="a", wrong="b")
+guess_first = Guess(
+    "the chain that goes backward first",
+    lambda: "A",
+    read=letter,
+    tried=Tried(right="a", wrong="b"),
 )
-guess_ticks = _Told(
+guess_ticks = exact_number(
     "the end of the partition's backward in ticks",
     lambda copy, again, back: max(copy, again) + back,
+    said={
+        12: "4 + 3 + 5 is the checkpoint in one node, in which the recomputation waits for the copy",
+        7: "4 + 3 is when the recomputation ends if it waits for the copy; it need not",
+        8: "3 + 5 forgets that the backward needs the gradient, too, and the copy takes longer",
+    },
     tried=Tried(right=9, wrong=12, known=(4, 3, 5)),
 )
 guess_alive = Guess(
@@ -68,40 +63,6 @@ def forgetful_order() -> list[str]:
     _, forgetful = edited((depend, fence), ("i > 0", f"i > 0 and (i, j) != {MISSING}"))
     ran, _, _ = fenced(4, 2, forgetful)
     return [op for op in ran if op[0] != "C"]
-
-
-# ---- parts of an answer that are still stubs, where an Exercise does not see it
-
-Judge: TypeAlias = Callable[[Exercise, Any], Verdict]
-
-
-def _when_complete(judge: Judge, stubs_of: Callable[[Any], list[str]]) -> Judge:
-    """Return the judge, asked only of what has no stub any more."""
-
-    def asked(exercise: Exercise, answer: Any) -> Verdict:
-        stubs = stubs_of(answer)
-        if stubs:
-            return Verdict("open", f"{exercise.name}: still the stub: {', '.join(stubs)}.")
-        return judge(exercise, answer)
-
-    return asked
-
-
-def _stubs_of_backward(answer: tuple[Any, ...]) -> list[str]:
-    """Name the backward functions that only raise; one that returns None is an answer, and a wrong one."""
-    return [f"{part.__name__}.backward" for part in answer if _only_raises(getattr(part, "backward", None))]
-
-
-def _stub_of_depend(answer: Any) -> list[str]:
-    """Name depend, if this fence calls it and it is still its stub."""
-    code = getattr(answer, "__code__", None)
-    calls = code is not None and "depend" in code.co_names
-    return ["depend"] if calls and _only_raises(answer.__globals__.get("depend")) else []
-
-
-def _only_raises(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and "NotImplementedError" in code.co_names and untouched(function)
 
 
 # ---- exercise 1: the engine's rule
@@ -147,11 +108,8 @@ check_fork_join = Exercise(
     name="forward and backward of MyFork and MyJoin",
     reference=(MyFork, MyJoin),
     answers=2,
-    methods=("forward",),
-    judge=_when_complete(
-        judged(fault_of_fork_join, "values and gradients untouched, and b goes backward before a."),
-        _stubs_of_backward,
-    ),
+    methods=("forward", "backward"),
+    judge=judged(fault_of_fork_join, "values and gradients untouched, and b goes backward before a."),
 )
 """Exercise 2: the phony, the values, the gradients, and the order that the edge forces."""
 
@@ -209,13 +167,11 @@ check_halves = Exercise(
     name="both backward functions and my_tie",
     reference=(MyCheckpoint, MyRecompute, my_tie),
     answers=3,
-    judge=_when_complete(
-        judged(
-            fault_of_two_nodes,
-            "gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
-            around=partial(warnings.catch_warnings, action="ignore"),  # torch, on a gradient asked of no leaf
-        ),
-        _stubs_of_backward,
+    methods=("backward",),
+    judge=judged(
+        fault_of_two_nodes,
+        "gradients as without a checkpoint, each inside computed once more, before the Wait, and then let go.",
+        around=partial(warnings.catch_warnings, action="ignore"),  # torch, on a gradient asked of no leaf
     ),
     mistakes=famous((MyCheckpoint, MyRecompute, my_tie), HALVES),
 )
@@ -255,17 +211,30 @@ FENCES = {
     "All copies stand before the first tie, so i - 1 has left its partition when i is tied to it: tie and copy pair by "
     "pair.": (f"{FIRST}\n{THEN}", f"{THEN}\n    for i, j in clock:\n{FIRST}"),
 }
+
+
+def _calling(depend: Any, fence: Any) -> Any:
+    """Return the fence with this depend among its globals, where it stands in a notebook."""
+    if not isinstance(fence, FunctionType):
+        return fence
+    return FunctionType(
+        fence.__code__,
+        {**fence.__globals__, "depend": depend},
+        fence.__name__,
+        fence.__defaults__,
+        fence.__closure__,
+    )
+
+
 check_fence = Exercise(
     "fence",
-    name="fence and depend",
-    reference=fence,
-    judge=_when_complete(
-        judged(
-            fault_of_fence,
-            "in five pipelines backward runs in the order of a fence that ties every pair, and the edges see to it.",
-        ),
-        _stub_of_depend,
+    name="depend and fence",
+    reference=(depend, fence),
+    answers=2,
+    judge=judged(
+        lambda answer: fault_of_fence(_calling(*answer)),
+        "in five pipelines backward runs in the order of a fence that ties every pair, and the edges see to it.",
     ),
-    mistakes={sentence: wrong for sentence, (_, wrong) in famous((depend, fence), FENCES).items()},
+    mistakes=famous((depend, fence), FENCES),
 )
-"""Exercise 4: the order in which a fenced pipeline goes backward, and the edges that make it."""
+"""Exercise 4: (depend, fence); the order in which a fenced pipeline goes backward, and the edges that make it."""

@@ -17,6 +17,7 @@ from lib.text import plural
 from support.built import fence
 from support.kit.judged import Fault
 from support.kit.raised import InCaseError, in_case, known_by, told_of
+from support.kit.values import NO_RETURN, kind_of
 from support.n11 import runs
 from support.n11.runs import Fence, MyCheckpoint, MyRecompute, engine_order, far_ahead, fenced, my_tie, step
 
@@ -64,7 +65,7 @@ def fault_of_engine(answer: Callable[[Any], Any]) -> str:
         with in_case(f"for {name}"):
             got = answer(root)
         if got is None:
-            return "your function returned None (is a `return` missing?), no list."
+            return f"your function {NO_RETURN}, no list."
         if not isinstance(got, list):
             return f"your function gave a {type(got).__name__}, no list."
         real = _really_run(output)
@@ -104,8 +105,7 @@ def _fault_of_fork(fork: runs.AutogradFunction) -> str:
         forked = fork.apply(x)
         fork.apply(x)  # a second one must not take the first one's edge
     if not isinstance(forked, tuple) or len(forked) != 2 or not all(isinstance(y, Tensor) for y in forked):
-        kind = "None: returned None (is a `return` missing?)" if forked is None else type(forked).__name__
-        return f"MyFork.forward must return two tensors, (x, phony), not {kind}."
+        return f"MyFork.forward must return two tensors, (x, phony), not {kind_of(forked)}."
     y, phony = forked
     if y.shape != x.shape or not torch.equal(y, x):
         return "MyFork must not change x: its first output differs."
@@ -131,8 +131,7 @@ def _fault_of_join(fork: runs.AutogradFunction, join: runs.AutogradFunction) -> 
         a, phony = fork.apply(step(step(x, "a0", ran), "a1", ran))
         start = join.apply(y, phony)
         if not isinstance(start, Tensor):
-            kind = "None: returned None (is a `return` missing?)" if start is None else type(start).__name__
-            return f"MyJoin.forward must return one tensor, not {kind}."
+            return f"MyJoin.forward must return one tensor, not {kind_of(start)}."
         if start.shape != y.shape or not torch.equal(start, y):
             return "MyJoin must not change x: its output differs."
         b = elsewhere(lambda: step(step(start, "b0", ran), "b1", ran))

@@ -15,10 +15,12 @@ from typing import Any
 from torch import nn
 
 from support import built
-from support.checks import Exercise, Guess, Tried, Verdict
+from support.kit.exercise import Exercise
+from support.kit.guess import Guess, Tried
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n12.figures import forward_gain
+from support.kit.verdict import Verdict
+from support.n12.balance import forward_gain
 from support.n12.solved import MiniGPipe, flatten_sequential
 from support.n12.trials import CASES, fault_of_flatten, fault_of_pipeline
 

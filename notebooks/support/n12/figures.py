@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lib.pipeline.pipeline import clock_cycles
 from lib.show.charts import beside
 from lib.show.explore import Control, choice, steps, whole
 from lib.show.lanes import bar, idle, lane_rows
@@ -31,7 +30,8 @@ from lib.show.style import (
     title,
 )
 from lib.text import format_share
-from lib.timeline import Span, Trace
+from lib.timeline import Trace
+from support.n12.balance import block_costs, fastest, predicted_forward, speedup
 
 _Row = Mapping[str, Any]
 _Point = tuple[float, float]
@@ -51,40 +51,6 @@ BALANCE_CONTROLS: dict[str, Control] = {
     "chunks": whole(1, 16, 4, "m · micro-batches"),
     "overhead": steps((0.0, 0.1, 0.2, 0.5, 1.0), 0.1, "overhead of a task, ticks"),
 }
-
-
-def block_costs(costs: Sequence[float], balance: Sequence[int]) -> list[float]:
-    """Return what each partition costs: the sums of its layers."""
-    return [sum(costs[a:b]) for a, b in pairwise([0, *accumulate(balance)])]
-
-
-def predicted_forward(seconds: Sequence[float], chunks: int) -> Trace:
-    """Return the spans of a forward pass, clock by clock, in which a task of partition j takes seconds[j]."""
-    now = 0.0
-    spans = []
-    lanes = [f"partition {j}" for j in range(len(seconds))]
-    for clock in clock_cycles(chunks, len(seconds)):
-        spans += [Span(lanes[j], f"F{i}", now, now + seconds[j], "forward") for i, j in clock]
-        now += max(seconds[j] for _, j in clock)
-    return Trace(spans, lanes)
-
-
-def forward_gain(seconds: Sequence[float], chunks: int) -> float:
-    """Return how many times as fast as one task after the other a forward pass is, clock by clock."""
-    return chunks * sum(seconds) / predicted_forward(seconds, chunks).makespan
-
-
-def speedup(costs: Sequence[float], balance: Sequence[int], chunks: int, overhead: float) -> float:
-    """Return how many times as fast as one device, with the whole batch, the clocks are."""
-    tasks = [cost / chunks + overhead for cost in block_costs(costs, balance)]
-    return (sum(costs) + overhead) / predicted_forward(tasks, chunks).makespan
-
-
-def fastest(costs: Sequence[float], partitions: int, chunks: int, overhead: float) -> list[int]:
-    """Return the balance with the least predicted time, by trying all."""
-    cuts = combinations(range(1, len(costs)), partitions - 1)
-    balances = ([b - a for a, b in pairwise([0, *cut, len(costs)])] for cut in cuts)
-    return max(balances, key=lambda balance: speedup(costs, balance, chunks, overhead))
 
 
 def owners(balance: Sequence[int]) -> list[int]:
@@ -112,15 +78,16 @@ def draw_balance(costs: str, first: int, second: int, chunks: int, overhead: flo
     who = f"partition {slowest[0]} decides" if len(slowest) == 1 else "no partition alone decides"
     better = f"{best} gives {possible:.2f} ×" if possible > gain + 5e-3 else "no cut is faster"
     finding = f"{balance}: {who}, {gain:.2f} × one device; {better}"
+    changed = ""
     if (first, second) != asked:
-        upper.set_xlabel(
-            f"there are only ten layers: {first}, {second} and {balance[2]} in place of {asked[0]}, {asked[1]}"
-        )
+        taken = f"{first}, {second} and {balance[2]} in place of {asked[0]}, {asked[1]}"
+        upper.set_xlabel(f"there are only ten layers: {taken}")
+        changed = f" There are only ten layers: {taken}."
     title(upper, finding)
     facts = ", ".join(f"partition {j} costs {block:g} ticks" for j, block in enumerate(blocks))
     said = f"{chunks} micro-batches. Layers cost {', '.join(map(str, layers))}; {facts}."
     ends = f"The forward pass ends after {trace.makespan:.1f} ticks, {format_share(trace.bubble)} idle."
-    return describe(figure, f"{finding}. {said} {ends}")
+    return describe(figure, f"{finding}. {said} {ends}{changed}")
 
 
 def _draw_layers(axes: Axes, layers: Sequence[int], balance: Sequence[int], blocks: Sequence[float]) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from support import built
 from support.kit.raised import in_case
 from support.kit.threads import Aside
+from support.kit.values import NO_RETURN
 
 # ---- exercise 1: flatten_sequential
 
@@ -82,7 +83,7 @@ def fault_of_flatten(answer: Callable[[nn.Sequential], Any]) -> str:
 
 def _fault_of_layers(flat: Any, layers: list[nn.Module]) -> str:
     if flat is None:
-        return "your function returned None (is a `return` missing?)"
+        return f"your function {NO_RETURN}"
     if not isinstance(flat, nn.Sequential):
         return f"an nn.Sequential is expected, not {type(flat).__name__}"
     found = [*flat]
@@ -255,21 +256,12 @@ def _fault_of_case(answer: Pipe, case: Case, patience: float) -> str:
 
 
 def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer]) -> str:
-    twins = [_Layer(seed) for seed in range(len(layers))]
-    mode = [case.mode] if case.special or case.mode != "except_last" else []  # the default
+    is_the_default = case.mode == "except_last" and not case.special
+    mode = [] if is_the_default else [case.mode]
     model = answer(nn.Sequential(*layers), [*case.balance], case.chunks, *mode)
-    mine = {id(p) for p in model.parameters()}
-    if lost := sum(id(layer.weight) not in mine for layer in layers):
-        listed = isinstance(getattr(model, "partitions", None), nn.Module)
-        why = (
-            "are they copies, or do layers lie in no partition?" if listed else "nn.ModuleList registers them"
-        )
-        return f"model.parameters() misses {lost} of {len(layers)}: {why}"
-    parts = getattr(model, "partitions", None)
-    if parts is None or [[*part] for part in parts] != [list(part) for part in _cut(layers, case.balance)]:
-        return (
-            f"model.partitions should hold one nn.Sequential per partition, with {list(case.balance)} layers"
-        )
+    fault = _fault_of_parts(model, case, layers)
+    if fault:
+        return fault
     generator = torch.Generator().manual_seed(7)
     x = torch.randn(case.rows, 4, generator=generator, dtype=torch.float64)
     x[:, 0] = torch.arange(case.rows)
@@ -285,23 +277,54 @@ def _run(answer: Pipe, case: Case, watch: Watch, layers: list[_Layer]) -> str:
         raise
     if case.special == "error":
         return "the error of a layer does not reach the caller"
+    twins = [_Layer(seed) for seed in range(len(layers))]
     expected = nn.Sequential(*twins)
     right = torch.cat([expected(part) for part in twin.split(case.sizes)])
-    if fault := _forward_fault(case, watch, output, right, given, x, wants):
+    fault = (
+        _fault_of_output(case, watch, output, right, given, x, wants)
+        or _fault_of_workers(case, watch)
+        or _fault_of_graph(case, output)
+    )
+    if fault or case.special == "no_grad":
         return fault
-    if case.special != "no_grad" and not output.requires_grad:
-        why = "a checkpoint needs an input that requires grad, as my_checkpoint makes it"
-        return f"the output has no graph: {'is it detached on the way?' if case.mode == 'never' else why}"
-    if case.special == "no_grad":
-        return "the output has a graph although gradients are off" if output.requires_grad else ""
     weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     if case.special == "numbers":
         _turn_round(output.grad_fn)
     (output * weights).sum().backward()
     (right * weights).sum().backward()
-    return _backward_fault(case, watch, layers, twins) or (
-        _apart(given.grad, twin.grad, "the input") if wants else ""
-    )
+    fault = _fault_of_backward(case, watch, layers, twins)
+    if fault or not wants:
+        return fault
+    return _apart(given.grad, twin.grad, "the input")
+
+
+def _fault_of_parts(model: Any, case: Case, layers: list[_Layer]) -> str:
+    """Say which weights the pipeline does not know, or how its partitions are not those of the balance."""
+    known = {id(parameter) for parameter in model.parameters()}
+    lost = sum(id(layer.weight) not in known for layer in layers)
+    parts = getattr(model, "partitions", None)
+    if lost:
+        why = "nn.ModuleList registers them"
+        if isinstance(parts, nn.Module):
+            why = "are they copies, or do layers lie in no partition?"
+        return f"model.parameters() misses {lost} of {len(layers)}: {why}"
+    if parts is None or [[*part] for part in parts] != _cut(layers, case.balance):
+        wanted = f"one nn.Sequential per partition, with {list(case.balance)} layers"
+        return f"model.partitions should hold {wanted}"
+    return ""
+
+
+def _fault_of_graph(case: Case, output: Tensor) -> str:
+    """Say whether the output lacks a graph, or has one that it should not have."""
+    wanted = case.special != "no_grad"
+    if output.requires_grad and not wanted:
+        return "the output has a graph although gradients are off"
+    if wanted and not output.requires_grad:
+        why = "a checkpoint needs an input that requires grad, as my_checkpoint makes it"
+        if case.mode == "never":
+            why = "is it detached on the way?"
+        return f"the output has no graph: {why}"
+    return ""
 
 
 def _cut(layers: list[_Layer], balance: Sequence[int]) -> list[list[_Layer]]:
@@ -309,11 +332,11 @@ def _cut(layers: list[_Layer], balance: Sequence[int]) -> list[list[_Layer]]:
     return [[*islice(rest, size)] for size in balance]
 
 
-def _forward_fault(
+def _fault_of_output(
     case: Case, watch: Watch, output: Any, right: Tensor, given: Tensor, x: Tensor, wanted: bool
 ) -> str:
     if output is None:
-        return "forward returned None (is a `return` missing?)"
+        return f"forward {NO_RETURN}"
     if not isinstance(output, Tensor):
         return f"forward must return one tensor, not {type(output).__name__}"
     if given.requires_grad is not wanted or not torch.equal(given.detach(), x):
@@ -329,12 +352,18 @@ def _forward_fault(
             "the output is not that of the layers, one micro-batch after the other. Does each task bind its own "
             "partition and batch when it is made, and does each result go back to its micro-batch?"
         )
+    return ""
+
+
+def _fault_of_workers(case: Case, watch: Watch) -> str:
+    """Say which thread computed what it should not have, or which task ran alone."""
     for j, threads in sorted(watch.threads.items()):
         if watch.caller in threads:
             return f"partition {j} was computed by the thread that called forward: no worker, no pipeline"
         if len(threads) > 1:
             return f"partition {j} was computed by {len(threads)} threads: start workers once, not per clock or task"
-    if len({*map(id, (next(iter(threads)) for threads in watch.threads.values()))}) < len(case.balance):
+    at_work = {thread for threads in watch.threads.values() for thread in threads}
+    if len(at_work) < len(case.balance):
         return "two partitions share a thread: there is a worker per partition"
     if len(watch.workers) != len(case.balance):
         return f"{len(watch.workers)} workers were started for {len(case.balance)} partitions: one each"
@@ -363,7 +392,7 @@ def _apart(got: Tensor | None, right: Tensor | None, what: str) -> str:
     return f"the gradient of {what} is not that of the layers over the same micro-batches"
 
 
-def _backward_fault(case: Case, watch: Watch, layers: list[_Layer], twins: list[_Layer]) -> str:
+def _fault_of_backward(case: Case, watch: Watch, layers: list[_Layer], twins: list[_Layer]) -> str:
     homes = [j for j, size in enumerate(case.balance) for _ in range(size)]
     for k, (j, layer, twin) in enumerate(zip(homes, layers, twins, strict=True)):
         if fault := _apart(layer.weight.grad, twin.weight.grad, f"layer {k}, in partition {j},"):

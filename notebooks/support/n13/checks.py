@@ -7,12 +7,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from lib.streams.races import HOST, VectorClock
-from support.checks import Exercise, Guess, Tried, cases
 from support.kit.exact import exact_number
+from support.kit.exercise import Exercise, cases
+from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.n13.clocks import ask_clocks as ask_clocks
 from support.n13.clocks import programs as programs
 from support.n13.clocks import reference_step
+from support.n13.on_device import judged_on_a_device_too
 from support.n13.prefetching import fault_of_prefetch
 from support.n13.prefetching import issued as issued
 from support.n13.prefetching import one_ahead as one_ahead
@@ -48,6 +50,16 @@ guess_wait_stream = exact_number(
         6: "the end of C2, when F0 may start",
     },
     tried=Tried(right=15, wrong=11),
+)
+guess_hurried = Guess(
+    "the sums without a wait and without a sleep",
+    lambda: "C",
+    read=letter,
+    said={
+        "A": "as if the copy always came first: nothing promises it",
+        "B": "as if a sum saw all of the copy or nothing: it can read in the middle of it",
+    },
+    tried=Tried(right="C", wrong="B"),
 )
 guess_timed = exact_number(
     "what the host's clock shows",
@@ -137,7 +149,7 @@ check_step = Exercise(
 
 # ---- exercise 2: the time of some work on the device
 
-Timing: TypeAlias = Callable[[Callable[[], object], Any], float]
+DeviceTimer: TypeAlias = Callable[[Callable[[], object], Any], float]
 
 
 def _device_ms(work: Callable[[], object], cuda: Any) -> float:
@@ -149,7 +161,7 @@ def _device_ms(work: Callable[[], object], cuda: Any) -> float:
     return float(start.elapsed_time(end))
 
 
-def _by_the_host(waits: bool, before: bool = False) -> Timing:
+def _by_the_host(waits: bool, before: bool = False) -> DeviceTimer:
     def timed(work: Callable[[], object], cuda: Any) -> float:
         if before:
             cuda.synchronize()
@@ -170,7 +182,7 @@ def _waits_inside(work: Callable[[], object], cuda: Any) -> float:
     return _device_ms(work_and_wait, cuda)
 
 
-def ask_time(timing: Timing) -> Callable[[float, Sequence[float]], float]:
+def ask_time(timing: DeviceTimer) -> Callable[[float, Sequence[float]], float]:
     """Return the function that times kernels behind `waiting` ms of other work on a ModelGPU."""
 
     def timed(waiting: float, kernels: Sequence[float]) -> float:
@@ -216,9 +228,11 @@ check_prefetch = Exercise(
 check_streamed = Exercise(
     "streamed",
     reference=stream_chunks,
-    judge=judged(
-        fault_of_streamed,
-        "right results, no race, no wait too many, two inputs and no more than three outputs.",
+    judge=judged_on_a_device_too(
+        judged(
+            fault_of_streamed,
+            "right results, no race, no wait too many, two inputs and no more than three outputs.",
+        )
     ),
     mistakes={
         EDGES[edge]: partial(stream_chunks, kept="123405".replace(number, ""))

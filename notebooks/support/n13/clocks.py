@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from lib.streams.pretend import PretendEvent, PretendGPU
+from lib.streams.pretend import PretendGPU
+from lib.streams.pretend_stream import PretendEvent
 from lib.streams.races import HOST, Operation, VectorClock, learn
 from support.n13.runs import damaged, launch_way, run_prefetcher
 
-Step: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]
+ClockStep: TypeAlias = Callable[[dict[str, VectorClock], dict[int, VectorClock], Operation], VectorClock]
 
 
 def reference_step(
@@ -66,7 +67,7 @@ def small_program(steps: str) -> list[Operation]:
         with gpu.use_stream(stream):
             if verb == "+":
                 source = gpu.host(torch.ones(4), f"batch {len(copies)}")
-                copies.append(source.to("cuda", non_blocking=True))
+                copies.append(source.to(gpu.device, non_blocking=True))
             elif verb == "!":
                 events[len(events) - 1] = stream.record_event()
             elif verb == "?":
@@ -87,7 +88,7 @@ def programs() -> dict[str, list[Operation]]:
     )
 
 
-def ask_clocks(step: Step) -> Callable[[str], list[str] | None]:
+def ask_clocks(step: ClockStep) -> Callable[[str], list[str] | None]:
     """Return the function that names the races of a program by these clocks; None if a clock is."""
 
     def racing(program: str) -> list[str] | None:

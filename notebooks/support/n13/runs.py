@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.cuda._sanitizer import EventHandler
 
 from lib.runtime.microbatch import TensorOrTensors
+from lib.runtime.regions import Region
 from lib.streams.prefetch import DevicePrefetcher
 from lib.streams.pretend import PretendGPU
-from lib.streams.races import HOST, Operation, Region, happens_before, waits, without
+from lib.streams.races import HOST, Operation, happens_before, waits, without
 from lib.streams.stream_pipeline import StreamPipeline
 from lib.timeline import Span
 
@@ -104,7 +105,7 @@ def launch_way(way: str, batches: int = 3) -> list[Operation]:
     events = []
     for i in range(batches):
         with gpu.use_stream(side), gpu.span(side, "", f"C{i}"):
-            copied.append(gpu.host(torch.ones(4), f"batch {i}").to("cuda", non_blocking=True))
+            copied.append(gpu.host(torch.ones(4), f"batch {i}").to(gpu.device, non_blocking=True))
         events.append(side.record_event())
     for i, x in enumerate(copied):
         if way == "wait_event":

@@ -85,10 +85,18 @@ def run_streamed(streamed: Streamed, chunks: int = 5) -> tuple[list[Operation], 
 
 
 def _renamed(op: Operation) -> Operation:
-    for letter, regions in (("C", op.reads), ("D" if op.lane != HOST else "W", op.writes), ("R", op.reads)):
-        for region in regions if op.kind == "launch" else ():
+    """Name a launch after what it reads or writes of the host's: C copies a chunk in, D a result out, R reads it."""
+    if op.kind != "launch":
+        return op
+    written_by = "D" if op.lane != HOST else "W"
+    for letter, block, regions in (
+        ("C", "chunk", op.reads),
+        (written_by, "result", op.writes),
+        ("R", "result", op.reads),
+    ):
+        for region in regions:
             kind, _, number = region.block.partition(" ")
-            if kind == ("chunk" if letter == "C" else "result"):
+            if kind == block:
                 return replace(op, label=f"{letter}{number}")
     return op
 
@@ -102,56 +110,122 @@ def fault_of_streamed(answer: Streamed) -> str:
     for chunks in (5, 2, 1, 8):
         with in_case(f"with {chunks} chunks"):
             operations, values = run_streamed(answer, chunks)
-        problem = _streamed_wrong(operations, values, chunks)
+        problem = _Seen(operations, values, chunks).fault()
         if problem:
             return f"with {chunks} chunks: {problem}"
     return ""
 
 
-def _streamed_wrong(operations: list[Operation], values: list[float], chunks: int) -> str:
-    wanted = [float(i + 1) for i in range(chunks)]
-    if values != wanted:
-        return f"the results should hold {wanted}, they hold {values}."
-    launches = [k for k, op in enumerate(operations) if op.kind == "launch" and op.lane != HOST]
-    lanes = {operations[k].label: operations[k] for k in launches}
-    for i in range(chunks):
-        if missing := [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in lanes]:
-            return f"chunk {i} was computed or copied on the host: the device has run no {' and no '.join(missing)}."
-        if (lane := lanes[f"F{i}"].lane) != "compute":
-            return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."
-    for k in range(launches[-1]):
-        if operations[k].kind == "synchronize":
-            return f"the host stands still until {operations[k].label} is done, and launches nothing."
-    for race in sorted(find_races(operations), key=lambda race: race.earlier.label == "before"):
-        return f"{race}. {EDGES.get(race.earlier.label[0] + race.later.label[0], '')}".strip()
-    blocks = {
-        r.block for k in launches for r in (*operations[k].reads, *operations[k].writes) if r.block.isupper()
-    }
-    inputs = {r.block for i in range(chunks) for r in lanes[f"C{i}"].writes}
-    if (n := len(inputs)) > 2 or len(blocks - inputs) > 3:
-        m = len(blocks - inputs)
-        return f"{n} blocks of device memory are in use for inputs, {m} for outputs: two of each are enough."
-    if (waits := sum(op.kind == "synchronize" for op in operations)) > 1:
-        return f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
-    needed = set(_ordered(run_streamed(stream_chunks, chunks)[0]))
-    extra = []
-    for a, b in _ordered(operations):
-        if (a, b) == ("before", "C0") and lanes[b].lane != "compute":
-            return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
-        if a[0] + b[0] == "DF" and not {r.block for r in lanes[a].reads} & {r.block for r in lanes[b].writes}:
-            needed -= {(a, b)} if int(b[1:]) == int(a[1:]) + 2 else set()
-        if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD":
-            extra.append((lanes[a], lanes[b]))
-    reused = [(p, q) for p, q in extra if {r.block for r in p.reads} & {r.block for r in q.writes}]
-    for p, q in reused or extra:
-        if not reused:
-            same = f" (both are in stream {p.lane})" if p.lane == q.lane else ""
-            return f"{q.label} waits for {p.label}, and need not{same}: it uses and overwrites nothing of {p.label}."
-        way = (
-            "Hold the output in a variable until the next one exists"
-            if q.label[0] == "F"
-            else "Take two buffers"
+class _Seen:
+    """What is seen of one run of the loop, looked at from all sides: each method says what is wrong there, or ""."""
+
+    def __init__(self, operations: list[Operation], values: list[float], chunks: int) -> None:
+        self.operations = operations
+        self.values = values
+        self.chunks = chunks
+        numbers = [k for k, op in enumerate(operations) if op.kind == "launch" and op.lane != HOST]
+        self.launches = [operations[k] for k in numbers]
+        self.before_the_last = operations[: numbers[-1]] if numbers else []
+        self.named = {op.label: op for op in self.launches}
+
+    def fault(self) -> str:
+        """Return the first thing that is wrong. What comes later may rely on what was looked at before."""
+        looks = (
+            self.of_results,
+            self.of_chunks,
+            self.of_a_host_that_waits,
+            self.of_races,
+            self.of_memory,
+            self.of_the_end,
+            self.of_needless_order,
         )
-        why = f"because it writes the block that {p.label} reads"  # so with these blocks the wait is needed
-        return f"{q.label} waits for {p.label}, {why}. {way}: if two blocks take turns, it need not."
-    return ""
+        return next(filter(None, (look() for look in looks)), "")
+
+    def of_results(self) -> str:
+        wanted = [float(i + 1) for i in range(self.chunks)]
+        if self.values != wanted:
+            return f"the results should hold {wanted}, they hold {self.values}."
+        return ""
+
+    def of_chunks(self) -> str:
+        """Each chunk is copied and computed on the device, and computed in the stream of the caller."""
+        for i in range(self.chunks):
+            missing = [name for name in (f"C{i}", f"F{i}", f"D{i}") if name not in self.named]
+            if missing:
+                names = " and no ".join(missing)
+                return f"chunk {i} was computed or copied on the host: the device has run no {names}."
+            lane = self.named[f"F{i}"].lane
+            if lane != "compute":
+                return f"F{i} ran in {lane}: call stage in the stream that was current when you were called."
+        return ""
+
+    def of_a_host_that_waits(self) -> str:
+        """The host launches everything before it waits for anything."""
+        for op in self.before_the_last:
+            if op.kind == "synchronize":
+                return f"the host stands still until {op.label} is done, and launches nothing."
+        return ""
+
+    def of_races(self) -> str:
+        """Of several, one between two operations of the loop is told first."""
+        races = sorted(find_races(self.operations), key=lambda race: race.earlier.label == "before")
+        if not races:
+            return ""
+        race = races[0]
+        edge = race.earlier.label[0] + race.later.label[0]
+        return f"{race}. {EDGES.get(edge, '')}".strip()
+
+    def of_memory(self) -> str:
+        touched = {region.block for op in self.launches for region in (*op.reads, *op.writes)}
+        blocks = {block for block in touched if block.isupper()}  # the device's
+        inputs = {block for i in range(self.chunks) for block in _written(self.named[f"C{i}"])}
+        outputs = blocks - inputs
+        if len(inputs) > 2 or len(outputs) > 3:
+            used = f"{len(inputs)} blocks of device memory are in use for inputs, {len(outputs)} for outputs"
+            return f"{used}: two of each are enough."
+        return ""
+
+    def of_the_end(self) -> str:
+        waits = sum(op.kind == "synchronize" for op in self.operations)
+        if waits > 1:
+            return (
+                f"the host waits {waits} times: behind the last copy out nothing is left, one wait is enough."
+            )
+        return ""
+
+    def of_needless_order(self) -> str:
+        """No operation waits for another one without need; ours are the waits that are needed."""
+        order = _ordered(self.operations)
+        if ("before", "C0") in order and self.named["C0"].lane != "compute":
+            return "C0 waits for what compute did before you were called: take the buffers in copy_in's own pool."
+        needed = set(_ordered(run_streamed(stream_chunks, self.chunks)[0])) - self._freed(order)
+        extra = [
+            (self.named[a], self.named[b])
+            for a, b in order
+            if (a, b) not in needed and a[0] in "CFD" and b[0] in "CFD"
+        ]
+        for earlier, later in extra:
+            if _read(earlier) & _written(later):  # so with these blocks the wait is needed
+                why = f"because it writes the block that {earlier.label} reads"
+                holding = "Hold the output in a variable until the next one exists"
+                way = holding if later.label[0] == "F" else "Take two buffers"
+                return f"{later.label} waits for {earlier.label}, {why}. {way}: if two blocks take turns, it need not."
+        if not extra:
+            return ""
+        earlier, later = extra[0]
+        same = f" (both are in stream {earlier.lane})" if earlier.lane == later.lane else ""
+        waits = f"{later.label} waits for {earlier.label}, and need not{same}"
+        return f"{waits}: it uses and overwrites nothing of {earlier.label}."
+
+    def _freed(self, order: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Return the waits for the last copy but one that ours has and this run, with other blocks, need not have."""
+        pairs = {(f"D{i}", f"F{i + 2}") for i in range(self.chunks - 2)} & {*order}
+        return {(a, b) for a, b in pairs if not _read(self.named[a]) & _written(self.named[b])}
+
+
+def _read(op: Operation) -> set[str]:
+    return {region.block for region in op.reads}
+
+
+def _written(op: Operation) -> set[str]:
+    return {region.block for region in op.writes}

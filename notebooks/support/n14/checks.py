@@ -7,8 +7,8 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from lib.schedules import Schedule
-from support.checks import Exercise, cases
-from support.checks import use as use
+from support.kit.exercise import Exercise, cases
+from support.kit.exercise import use as use
 from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.n14.guesses import guess_ahead as guess_ahead

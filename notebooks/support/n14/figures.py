@@ -37,7 +37,7 @@ from lib.show.style import (
 )
 from lib.text import format_share
 from lib.timeline import Trace
-from support.n14.solved import alternate, table
+from support.n14.warm_up import with_warm_up
 
 
 def costs(schedule: Schedule, backward: float = 2.0) -> dict[str, Any]:
@@ -53,12 +53,6 @@ MESSAGES_CONTROLS = {
     "partitions": whole(2, 5, 4, "n · ranks"),
     "message": steps((0, 0.1, 0.25, 0.5, 1, 2), 0.5, "a message, ticks"),
 }
-
-
-def with_warm_up(name: str, micro_batches: int, ahead: Sequence[int]) -> Schedule:
-    """Return the schedule in which rank j does ahead[j] forwards, then a backward and a forward in turn."""
-    both = [[[(op, j, i) for i in range(micro_batches)] for op in "FB"] for j in range(len(ahead))]
-    return table(name, [alternate(f, b, first) for (f, b), first in zip(both, ahead, strict=True)])
 
 
 def draw_messages(

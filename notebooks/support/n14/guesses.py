@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any
-
 from lib.schedules import Schedule, bubble_share, gpipe, zbv, zero_bubble_h1
 from lib.schedules.simulate import simulate
-from support.checks import Guess, Tried, exact
-from support.n14.figures import with_warm_up
+from support.kit.exact import exact_number
+from support.kit.guess import Tried
 from support.n14.solved import forwards_ahead
-
-
-def _percent(number: Any) -> Any:
-    """Read 15.8, 0.158 and "16 %" as 16: whole per cent. 14 and 13.5 are half of 1F1B's, and not it."""
-    with suppress(ValueError, AttributeError):
-        number = float(number.strip(" %"))
-    if not isinstance(number, (int, float)):
-        return number
-    return f"{100 * number if 0 < number < 1 else number:.0f}"
+from support.n14.warm_up import with_warm_up
 
 
 def in_a_row(schedule: Schedule, steps: int) -> Schedule:
@@ -49,44 +38,51 @@ def _one_more(m: int, n: int) -> float:
     return round(100 * (1 - 3 * m / (ends[1] - ends[0])), 6)
 
 
-guess_ahead = exact(
+guess_ahead = exact_number(
     "what rank 0 does before its first backward",
     _ahead,
     "forwards",
-    _4="that is 1F1B, which takes 118 ticks",
-    _5="you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
-    _8="that works, and fewer are enough",
-    _32="that is GPipe: it works, and holds all 32",
+    said={
+        4: "that is 1F1B, which takes 118 ticks",
+        5: "you divided the whole way by a round, but each pair of neighbours needs whole rounds of its own",
+        8: "that works, and fewer are enough",
+        32: "that is GPipe: it works, and holds all 32",
+    },
     tried=Tried(right=7, wrong=5, known=(32, 4, 0.25)),
 )
 """Section 2: the forwards of rank 0 before its first backward, m = 32, n = 4, message 0.25."""
-guess_interleaved = Guess(
+HALVED = "that is half of 27: the idle time is halved, but the step gets shorter, too"
+guess_interleaved = exact_number(
     "the idle share",
-    lambda m, n, v: f"{100 * bubble_share(m, n, v):.0f}",
-    unit="%",
-    read=_percent,
-    said=dict.fromkeys(
-        ("13", "14"), "that is half of 27: the idle time is halved, but the step gets shorter, too"
-    )
-    | {"27": "that is 1F1B's", "19": "that is the idle time by the work; the share is of the whole step"},
+    lambda m, n, v: 100 * bubble_share(m, n, v),
+    "%",
+    said={
+        13: HALVED,
+        14: HALVED,
+        27: "that is 1F1B's",
+        19: "that is the idle time by the work; the share is of the whole step",
+    },
+    whole=True,
     tried=Tried(right=16, wrong=13.6, known=(8, 4, 2)),
 )
-"""Section 3: the idle share of interleaved 1F1B, in per cent, with v stages a rank."""
-guess_zero_bubble = exact(
+"""Section 3: the idle share of interleaved 1F1B, in whole per cent, with v stages a rank."""
+guess_zero_bubble = exact_number(
     "the idle time of a rank",
     lambda m, n: simulate(zero_bubble_h1(m, n)).makespan - 3 * m,
     "ticks",
-    _0="the name promises it; not yet",
-    _9="that is 1F1B's",
-    _6="that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
+    said={
+        0: "the name promises it; not yet",
+        9: "that is 1F1B's",
+        6: "that is (n − 1)(F + I): no W lies in the way, but none is done while a rank would wait, either",
+    },
     tried=Tried(right=3, wrong=0, known=(8, 4)),
 )
 """Section 5: the ticks that a rank idles in ZB-H1; forward, I and W take one each."""
-guess_next_step = exact(
+guess_next_step = exact_number(
     "the idle share of a further step",
     _one_more,
     "%",
-    **dict.fromkeys(("_6", "_5.9", "_5.88"), "so it is, if every rank waits for all others"),
+    said=dict.fromkeys((6, 5.9, 5.88), "so it is, if every rank waits for all others"),
     tried=Tried(right=0, wrong=6, known=(8, 4)),
 )
 """Section 6: the idle share of each further step of ZB-V when the steps follow each other, in per cent."""

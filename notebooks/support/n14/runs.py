@@ -19,7 +19,7 @@ from lib.schedules.makers import MAKERS, Maker
 
 def torch_keeps() -> list[Maker]:
     """Return our makers of several stages a rank that torch has, too: of those it keeps the order as a table."""
-    several = [maker for maker in MAKERS.values() if maker.looped or maker.stages_per_rank > 1]
+    several = [maker for maker in MAKERS.values() if maker.looped or maker.fixed_stages > 1]
     return [maker for maker in several if maker.torch_class is not None]
 
 

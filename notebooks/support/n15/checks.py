@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from support.checks import Exercise, Guess, Tried, cases, letter
-from support.checks import use as use
 from support.kit.exact import exact_number
+from support.kit.exercise import Exercise, cases
+from support.kit.exercise import use as use
+from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import famous
-from support.n15.runs import Model, every_plan
+from support.n15.plans import Model, every_plan
 from support.n15.solved import average, memory_of_rank, pipeline_step
 from support.n15.trials import fault_of_average, fault_of_step
 

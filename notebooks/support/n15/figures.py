@@ -18,7 +18,8 @@ from lib.show.explore import choice, steps, switch
 from lib.show.sheet import WIDTH, Cell, Mark, arrow, box, draw_strip, inch_sheet
 from lib.show.style import BLUE, GREY, INK, ORANGE, PAPER, RED, describe, new_figure, styled
 from lib.text import plural
-from support.n15.runs import Machine, MemoryRule, even_balance, every_plan
+from support.n15.plans import Machine, MemoryRule, every_plan
+from support.n15.tower import even_balance
 
 SIDE = 1.0  # inches left of the first column
 
@@ -91,7 +92,7 @@ def draw_plans(memory_rule: MemoryRule, *, ranks: int, memory: float, between: s
 # ---- Who is who in a mesh of replicas and stages, and what comes of dealing rows to the wrong one.
 
 DEALS = ("to replicas", "to ranks")
-LAYERS = 8  # of support.n15.runs
+LAYERS = 8  # of support.n15.tower
 
 
 @dataclass(frozen=True)

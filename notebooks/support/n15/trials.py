@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lib.text import plural
 from support.kit.raised import in_case
-from support.n15.runs import even_balance, tower
+from support.n15.tower import even_balance, tower
 from support.ranks import in_threads
 
 
@@ -93,6 +93,8 @@ class _TinyJob:
         with in_case(where, _OF_STEP):
             seen, world = in_threads(lambda dist: self.step(answer, dist), self.n)
         losses = [loss for loss, _ in seen]
+        if losses[-1] is None:  # a missing return is told before what may be missing, too
+            return self.fault_of_losses(losses)
         return (
             self.fault_of_gradients([gradients for _, gradients in seen])
             or self.fault_of_losses(losses)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from support import built
-from support.checks import Exercise
 from support.kit.exact import exact_number
+from support.kit.exercise import Exercise
 from support.kit.judged import Fault, judged
 from support.kit.mistakes import Mistake, edited, famous, with_methods
 from support.kit.portable import lacking
@@ -120,7 +120,7 @@ def test_a_fault_that_tells_a_part_is_known_by_the_whole():
         return Fault(f"it begins with {order[0]}.", order)
 
     mistakes = {"You go down.": lambda: [3, 2, 1], "You go up and down.": lambda: [3, 4, 3]}
-    order = Exercise("the order", list, judge=judged(begins, ""), mistakes=mistakes)
+    order = Exercise("the order", lambda: [1, 2, 3], judge=judged(begins, ""), mistakes=mistakes)
     assert order(lambda: [3, 4, 3]).message == "the order: it begins with 3. You go up and down."
 
 
@@ -178,6 +178,9 @@ def test_near_is_not_hit_and_a_famous_wrong_number_is_told_why():
     assert ticks(7.5).message == "You said 7.5 (half a tick is lost); the time = 8 ticks. Read on for the reason."
     assert ticks("15/2").message == ticks(7.5).message
     assert "that is it" in exact_number("flops", lambda: 4 / 3, digits=3)(1.33).message
+    share = exact_number("the share", lambda: 15.8, "%", whole=True)
+    assert share("0.16").message == "You said 16: that is it, the share = 16 %."
+    assert share(100).message.startswith("You said 100;")
     assert "that is it" not in exact_number("flops", lambda: 4 / 3)(1.33).message
     for odd in (True, "many", [8], None, float("nan"), "1/0"):
         assert "that is it" not in ticks(odd).message

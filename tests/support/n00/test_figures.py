@@ -1,10 +1,19 @@
-"""The figures of notebook 00: the map of the course, and a step that ranks share."""
+"""The figures of notebook 00: the map of the course, a step that ranks share, a month that devices share."""
 
 import pytest
 
 from lib.show.style import alt_text
 from support import course
-from support.n00.figures import SHARED_STEP_CONTROLS, draw_both, draw_course, draw_shared_step, shared_step
+from support.n00.days import SAME_BATCH, SAME_SHARE, days
+from support.n00.figures import (
+    DAYS_CONTROLS,
+    SHARED_STEP_CONTROLS,
+    draw_both,
+    draw_course,
+    draw_days,
+    draw_shared_step,
+)
+from support.n00.shared_step import as_profiled, shared_step
 from tests.pictures import told
 
 
@@ -19,28 +28,57 @@ def test_the_map_shows_every_notebook_by_number_and_name_and_says_which_lie_on_w
 
 
 @pytest.mark.parametrize(
-    "ranks, slow, count, makespan, bubble",
-    [(4, 1, 1, 5, 0), (4, 2, 1, 8, 9 / 32), (8, 2, 1, 8, 21 / 64), (1, 4, 2, 28, 0), (2, 3, 2, 22, 12 / 44)],
-)
-def test_all_ranks_wait_for_the_slowest_in_each_step(ranks, slow, count, makespan, bubble):
-    trace = shared_step(ranks, slow, count)
-    assert trace.makespan == makespan and trace.bubble == pytest.approx(bubble)
-    ready = [span.end for span in trace if span.label == "backward 0"]
-    assert {span.start for span in trace if span.label == "mean 0"} == {max(ready)} and len(ready) == ranks
+    "ranks, slow, message, makespan, bubble",
+    [(4, 1, 0, 5, 0), (4, 2, 0, 8, 9 / 32), (8, 2, 0, 8, 21 / 64), (1, 4, 2, 14, 0), (2, 3, 0, 11, 6 / 22),
+        (4, 1, 2, 7, 2 / 7), (4, 2, 2, 10, 17 / 40)],
+)  # fmt: skip
+def test_all_ranks_wait_for_the_slowest_and_for_messages(ranks, slow, message, makespan, bubble):
+    trace = shared_step(ranks, slow, message)
+    assert trace.makespan == makespan
+    assert trace.bubble == pytest.approx(bubble)
+    assert trace.lanes == tuple(f"rank {rank}" for rank in range(ranks))
+    ready = [span.end for span in trace if span.label == "backward"]
+    travelling = message if ranks > 1 else 0
+    assert {span.start for span in trace if span.label == "mean"} == {max(ready) + travelling}
+    assert len(ready) == ranks
 
 
-def test_the_title_says_who_waits_only_where_somebody_does_in_one_word_for_unit_and_for_exchange():
+def test_a_profiler_draws_the_wait_inside_the_mean_so_the_slow_ranks_is_the_shortest_and_nobody_looks_idle():
+    shown = as_profiled(shared_step(4, 2.0))
+    means = [span.duration for span in shown if span.label == "mean"]
+    assert sorted(means) == [0.5, 3.5, 3.5, 3.5]
+    assert [span.lane for span in shown if span.label == "mean" and span.duration == 0.5] == ["rank 3"]
+    assert shown.bubble == 0
+    assert shown.makespan == shared_step(4, 2.0).makespan
+
+
+def test_the_title_says_who_waits_for_what_only_where_somebody_does():
     for values, alt in told(draw_shared_step, SHARED_STEP_CONTROLS, 20):
-        waits = values["ranks"] > 1 and values["slow"] > 1
-        assert ("for the slow one" in alt) == (shared_step(**values).bubble > 0) == waits
-    figure = draw_shared_step(4, 2.0, 1)
-    assert figure.axes[0].get_xlabel() == "time (ticks)" and "makespan 8 ticks" in alt_text(figure)
+        several = values["ranks"] > 1
+        trace = shared_step(values["ranks"], values["slow"], values["message"])
+        assert ("for the slow one" in alt) == (several and values["slow"] > 1)
+        assert ("for messages" in alt) == (several and values["slow"] == 1 and values["message"] > 0)
+        assert f"{trace.bubble:.0%} idle" in alt or not trace.bubble
+    figure = draw_shared_step(4, 2.0, 0.0, False)
+    assert figure.axes[0].get_xlabel() == "time (ticks)"
+    assert "makespan 8 ticks" in alt_text(figure)
     named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert "mean (M)" in named and "clock" not in alt_text(figure)
+    assert "mean (M)" in named
+    assert "clock" not in alt_text(figure)
 
 
 def test_busy_shares_stand_beside_grey_that_ends_with_their_own_trace():
-    shown = draw_both(shared_step(2, 3.0), shared_step(2, 1.0), title="two")
+    shown = draw_both(shared_step(2, 3.0), shared_step(2, 1.0), finding="two")
     white = [part.get_datalim(shown.axes[0].transData) for part in shown.axes[0].collections if part.zorder == 0.5]
     starts = [round(area.x0, 3) for area in white if area.width > 1e-6]
     assert starts == [5, 5], "the predicted rows end after 5 s of 11"
+
+
+def test_the_month_is_a_share_only_where_messages_cost_nothing():
+    for values, alt in told(draw_days, DAYS_CONTROLS, 20):
+        taken = days(values["devices"], values["message"], batch=values["batch"], hidden=values["hidden"])
+        free = taken < 1.005 * 30 / values["devices"]
+        assert ("as if messages took no time" in alt) == free
+        assert f"{taken:.3g} days" in alt
+    assert "6.75 days, not 3.75 days" in alt_text(draw_days(8, 0.1, SAME_BATCH, False))
+    assert "3.94 days" in alt_text(draw_days(8, 0.05, SAME_SHARE, False))

@@ -47,9 +47,12 @@ class Page(HTMLParser):
 def test_the_view_is_one_string_that_needs_nothing_else_and_has_the_alt_text_of_its_data() -> None:
     view = timeline_html(MEASURED, PREDICTED, recorded="NVIDIA H200")
     page = Page(view.html)
-    assert page.open == [] and view._repr_html_() == view.html
+    assert page.open == []
+    assert view._repr_html_() == view.html
     for element, attrs in page.elements:
-        assert "id" not in attrs and "href" not in attrs and "src" not in attrs, element
+        assert "id" not in attrs, element
+        assert "href" not in attrs, element
+        assert "src" not in attrs, element
     without_names = view.html.replace("http://www.w3.org/2000/svg", "")  # a name, not an address that is fetched
     assert not re.search(r"https?:|@import|url\(", without_names)
     view = timeline_html(PREDICTED, title="A finding", recorded="NVIDIA H200")
@@ -88,7 +91,8 @@ def test_a_label_stays_a_label(nasty: str) -> None:
 def test_a_trace_gives_the_same_small_bytes_with_no_machine_in_them_and_odd_times_and_names_fit(tmp_path: Path):
     html = timeline_html(MEASURED, PREDICTED).html
     assert html == timeline_html(MEASURED, PREDICTED).html
-    assert str(tmp_path.parent) not in html and "0x" not in html
+    assert str(tmp_path.parent) not in html
+    assert "0x" not in html
     assert "0.30000000000000004" not in timeline_html(Trace([Span("a", "x", 0.1 + 0.2, 0.7)])).html
     assert len(timeline_html(LOTS).html) / len(LOTS) < 400, "bytes a span"
     assert not any(Page(timeline_html(trace).html).open for trace in DEGENERATE.values())

@@ -18,13 +18,27 @@ def test_the_path_says_what_the_pipeline_gains():
 
 @pytest.mark.parametrize(
     "hops, filled",
-    [((6, 1, 2, 4), [0, 0, 0]), ((2, 1, 2, 4), [0, 0, 3]), ((1, 2, 4, 8), [3, 3, 3]), ((2, 8, 1, 1), [3, 0, 0])],
+    [((6, 1, 2, 4), [0, 0, 0]), ((6, 1, 2, 8), [0, 0, 2]), ((1, 2, 4, 8), [3, 3, 3]), ((2, 8, 1, 1), [3, 0, 0])],
 )
-def test_a_queue_fills_in_front_of_a_hop_that_is_slower_than_all_before(hops, filled):
-    patches = n01.draw_path(4, *hops).axes[0].patches
+def test_a_queue_shows_as_many_batches_as_ever_lie_in_it(hops, filled):
+    patches = n01.draw_path(6, *hops).axes[0].patches
     slots = [p for p in patches if type(p).__name__ == "Rectangle" and p.get_height() == 0.38]
     full = [slot.get_facecolor()[:3] != (1, 1, 1) for slot in slots]  # three places in memory of three slots each
     assert [sum(full[i : i + 3]) for i in range(0, 9, 3)] == filled
+
+
+def test_workers_beyond_the_cores_pay_for_what_waits_and_on_one_core_nothing_that_computes_is_gained():
+    words = alt_text(n01.draw_cores(2, 0, 12))
+    assert words.startswith("2.0 × with 2 workers; more than that gain nothing.")
+    assert alt_text(n01.draw_cores(2, 90, 3)).startswith("7.7 × with 8 workers")
+    assert alt_text(n01.draw_cores(1, 0, 12)).startswith("Workers gain nothing here.")
+
+
+def test_without_order_the_picture_tells_the_order_in_which_the_batches_came():
+    words = alt_text(n01.draw_loading_model(2, 2, slow_batch=6, in_order=False))
+    assert words.startswith("2 workers: 252 ms")
+    assert "Taken as they arrive: 0 1 2 3 4 5 6 7 8 9 10 11 13" in words
+    assert "Taken as they arrive" not in alt_text(n01.draw_loading_model(2, 2, slow_batch=6))
 
 
 @pytest.mark.parametrize("controls", [n01.WORKER_CONTROLS, n01.QUEUE_CONTROLS])
@@ -45,10 +59,10 @@ def test_the_epoch_is_that_of_the_model_and_a_deeper_queue_saves_the_trainer_fro
 
 
 def test_scaling_tells_measured_and_predicted_epochs_and_the_gain_and_short_epochs_are_compared():
-    words = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.21]}, {"slow": 0.1}, 1.5))
+    words = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [[0.44], [0.2, 0.21, 0.9]]}, {"slow": 0.1}, 1.5))
     assert words.startswith("With 1.50 cores, best speed with workers against none: slow 2.1 ×.")
     assert "slow: measured 440/210 ms, predicted 400/200 ms" in words
-    worse = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [0.44, 0.5]}, {"slow": 0.1}, 1))
+    worse = alt_text(n01.draw_scaling({"slow": [0.4, 0.2]}, {"slow": [[0.44], [0.5]]}, {"slow": 0.1}, 1))
     assert "slow 1.0 ×" in worse
     rows = {"without workers": (0.0, 0.02), "with 4 workers": (0.05, 0.06)}
     words = alt_text(n01.draw_short_epochs(rows, 3))

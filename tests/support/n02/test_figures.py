@@ -8,7 +8,8 @@ from lib.data.samplers import RandomSampler
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from support.n02 import figures as n02
-from support.n02.runs import padding_share, pooled_batches, record_epoch, sentence_lengths
+from support.n02 import streams
+from support.n02.runs import Message, padding_share, pooled_batches, record_epoch, sentence_lengths
 from tests.pictures import told
 
 START = {name: control.value for name, control in n02.MESSAGES_CONTROLS.items()}
@@ -27,18 +28,17 @@ def cells(figure, mark=None):
 def test_a_conversation_shows_each_message_and_then_the_order_in_the_colours_of_its_batches():
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["sequential"], size=3, batch_size=2), batch_size=2)
     assert cells(figure) == [*[0, 1] * 3, *[2] * 3, 0, 1, 2]
-    assert heading(figure) == "Length once; then indices, load, batch for each of 2 batches"
-    assert "3 load, DataLoader to Dataset, 0, 1; 4 batch" in alt_text(figure)
+    assert heading(figure) == "Only the Sampler asks for the length (1 ×); 2 batches follow"
+    assert "3 load, Dataset to DataLoader, 0, 1; 4 batch" in alt_text(figure)
     figure = n02.draw_conversation(record_epoch(n02.SAMPLERS["random"], 5, 2), batch_size=2)
     batch_of = {4: 0, 0: 0, 1: 1, 3: 1, 2: 2}
     assert all(p.cell.rank == batch_of[p.cell.index] for p in drawn_cells(figure) if p.cell.index != "")
 
 
 @pytest.mark.parametrize("changed, says, shown", [
-    ({"step": 2}, "Message 2 of 13: the Sampler orders items 4, 0", [4, 0, 4, 0, *"?????"]),
-    ({"step": 31}, "Message 13 of 13: the training loop gets item 1; the epoch is over", None),
-    ({"step": 31, "drop_last": True}, "Message 11 of 11: item 1 would be a short batch: dropped; the epoch is over",
-     None),
+    ({"step": 2}, "Message 2 of 14: the Sampler names items 4, 0", [4, 0, 4, 0, *"?????"]),
+    ({"step": 32}, "Message 14 of 14: the training loop gets item 1; the epoch is over", None),
+    ({"step": 11, "drop_last": True}, "Message 11 of 12: item 1 would be a short batch: dropped", None),
 ])  # fmt: skip
 def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
     figure = n02.draw_messages(**{**START, **changed})
@@ -48,7 +48,7 @@ def test_a_step_tells_its_message_and_hides_the_future(changed, says, shown):
 
 
 def test_the_last_step_is_the_end_of_the_epoch_and_messages_that_have_scrolled_away_are_counted():
-    assert alt_text(n02.draw_messages(**{**START, "step": 31})) == alt_text(n02.draw_messages(**{**START, "step": 13}))
+    assert alt_text(n02.draw_messages(**{**START, "step": 32})) == alt_text(n02.draw_messages(**{**START, "step": 14}))
     for values, words in told(n02.draw_messages, n02.MESSAGES_CONTROLS, 10):
         total = len(
             record_epoch(n02.SAMPLERS[values["sampler"]], values["N"], values["batch_size"], values["drop_last"])
@@ -58,6 +58,13 @@ def test_the_last_step_is_the_end_of_the_epoch_and_messages_that_have_scrolled_a
     assert cells(figure, "dropped") == [0, 1]
     said = [[text.get_text() for text in n02.draw_messages(**{**START, "step": n}).axes[0].texts] for n in (8, 13)]
     assert ["messages 1 to 5 are above the first one shown" in texts for texts in said] == [False, True]
+
+
+def test_a_picture_names_whoever_asks_for_the_length_and_how_often():
+    length = Message("length", "Dataset", "DataLoader", (4,), times=3)
+    sampler = Message("length", "Dataset", "Sampler", (4,))
+    figure = n02.draw_conversation([length, sampler], batch_size=2)
+    assert heading(figure).startswith("Only the DataLoader and the Sampler asks for the length (4 ×)")
 
 
 def test_orders_are_cut_into_batches_or_groups_by_colour_and_what_did_not_come_is_crossed():
@@ -99,3 +106,12 @@ def test_the_share_of_padding_is_that_of_the_pools():
     for values, words in told(n02.draw_padding, n02.PADDING_CONTROLS, 6):
         share = padding_share(lengths, pooled_batches(lengths, order, values["batch_size"], values["pool"]))
         assert int(re.findall(r"(\d+) %", words)[-1]) == round(100 * share), words
+
+
+def test_the_picture_of_a_buffer_tells_the_classes_of_its_batches_and_no_photo_leaves_too_early():
+    for values, words in told(n02.draw_buffer, n02.BUFFER_CONTROLS, 5):
+        order = streams.through_buffer(values["size"], values["files"], seed=values["epoch"])
+        assert f"A batch of 20 holds {streams.classes_in_batches(order):.1f} of 10 classes: " in words
+        early, late = map(int, re.search(r"at most (\d+) places early and (\d+) late", words).groups())
+        assert early <= values["size"] - 1
+        assert (late == 0) == (values["size"] == 1)

@@ -38,7 +38,7 @@ def test_an_item_is_its_index_and_messages_of_an_epoch_come_in_order_and_the_dro
 def test_the_call_stack_says_who_asked_for_ours_and_for_torchs_samplers(make):
     messages = n02.record_epoch(make, size=4, batch_size=2)
     assert {(m.name, m.sender, m.receiver) for m in messages} == {("length", "Dataset", "Sampler"),
-        ("indices", "Sampler", "DataLoader"), ("load", "DataLoader", "Dataset"),
+        ("indices", "Sampler", "DataLoader"), ("load", "Dataset", "DataLoader"),
         ("batch", "DataLoader", "training loop")}  # fmt: skip
 
 
@@ -48,11 +48,11 @@ def test_whoever_asks_without_a_loader_is_the_training_loop_and_a_wrapped_datase
     len(dataset)
     dataset[1]
     assert log == [n02.Message("length", "Dataset", "training loop", (2,)),
-        n02.Message("load", "training loop", "Dataset", (1,))]  # fmt: skip
+        n02.Message("load", "Dataset", "training loop", (1,))]  # fmt: skip
     log = []
     loader = DataLoader(Subset(n02.IndexDataset(4, log), [3, 1]), batch_size=2)
     assert [batch.tolist() for batch in loader] == [[3, 1]]
-    assert {message.sender for message in log if message.name == "load"} == {"DataLoader"}
+    assert {message.receiver for message in log if message.name == "load"} == {"DataLoader"}
 
 
 def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_is_a_sampler():
@@ -71,12 +71,13 @@ def test_a_batch_sampler_belongs_to_the_dataloader_and_a_sampler_over_a_sampler_
     assert [m.receiver for m in log] == ["DataLoader", "Sampler", "Sampler", "training loop"]
 
 
-def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_stays_one_length():
+def test_neighbours_of_one_kind_are_joined_and_a_repeated_length_is_counted():
     length = n02.Message("length", "a", "b", (5,))
     index = n02.Message("indices", "a", "b", (1,))
     other = n02.Message("indices", "a", "c", (1,))
+    twice = n02.Message("length", "a", "b", (5,), times=2)
     both = n02.Message("indices", "a", "b", (1, 1))
-    assert n02.joined_messages([length, length, index, index, other]) == [length, both, other]
+    assert n02.joined_messages([length, length, index, index, other]) == [twice, both, other]
     assert n02.joined_messages([]) == []
 
 
@@ -94,7 +95,8 @@ def test_pooled_batches_are_those_of_the_docstring_and_larger_pools_pad_less():
     assert n02.sentence_lengths(50, seed=3) == n02.sentence_lengths(50, seed=3) != n02.sentence_lengths(50, seed=4)
     order = list(RandomSampler(lengths, seed=0))
     shares = [n02.padding_share(lengths, n02.pooled_batches(lengths, order, 32, pool)) for pool in (1, 4, 16, 63)]
-    assert shares == sorted(shares, reverse=True) and shares[0] > 3 * shares[2]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] > 3 * shares[2]
 
 
 @given(st.lists(st.integers(1, 50)), st.integers(1, 5), st.integers(1, 5))
@@ -109,3 +111,11 @@ def test_every_index_comes_once_and_every_pool_is_sorted(lengths, batch_size, po
         part = flat[start : start + size]
         assert set(part) == set(order[start : start + size])
         assert part == sorted(part, key=lambda i: (lengths[i], -i))  # equal lengths keep the order they had
+
+
+def test_whoever_waits_for_items_gets_them_counted_and_is_told_how_many_came():
+    watched = n02.Watched([7, 8])
+    assert [watched[1], watched[0]] == [8, 7]
+    watched.wait_for(2)
+    with pytest.raises(TimeoutError, match="0 of 1 items were loaded"):
+        watched.wait_for(1, seconds=0)

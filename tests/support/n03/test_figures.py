@@ -9,6 +9,7 @@ from torch.utils.data import DistributedSampler as TorchSampler
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from support.n03 import cost
 from support.n03 import figures as n03
 from tests.pictures import corners
 
@@ -68,14 +69,16 @@ def test_the_mechanism_ends_in_torchs_shares(size, world_size, shuffle, drop_las
         assert {cell.rank for cell in row} == {rank}
     marks = Counter(cell.mark for cell in order)
     given = sum(map(len, shares))
-    assert marks["padding"] == max(0, given - size) and marks["dropped"] == max(0, size - given)
+    assert marks["padding"] == max(0, given - size)
+    assert marks["dropped"] == max(0, size - given)
 
 
 def test_the_mechanism_states_the_sum_and_the_formulas_and_the_slice_is_dealt_by_hops():
     figure = n03.draw_mechanism(10, 3)
     assert headline(figure) == "10 samples + 2 repeated = 3 ranks × 4 each"
     notes = " ".join(text.get_text() for text in figure.axes[0].texts)
-    assert "num_samples = ⌈10 / 3⌉ = 4" in notes and "total_size = 4 × 3 = 12" in notes
+    assert "num_samples = ⌈10 / 3⌉ = 4" in notes
+    assert "total_size = 4 × 3 = 12" in notes
     assert headline(n03.draw_mechanism(10, 3, drop_last=True)) == "10 samples − 1 dropped = 3 ranks × 3 each"
     assert headline(n03.draw_mechanism(6, 1)) == "6 samples = 1 rank × 6 each"
     hops, blocks = ([cell.rank for cell in row] for row in rows_of(n03.draw_slice(15, 3)))
@@ -95,25 +98,52 @@ def test_without_set_epoch_every_row_is_the_first_and_with_it_every_row_is_torch
     assert headline(figure) == "set_epoch forgotten: 1 order in 6 epochs. Called: 6 orders"
 
 
-def test_the_score_is_exact_where_w_divides_n_and_off_by_the_repeated_head_elsewhere():
+def test_the_score_is_exact_where_w_divides_n_off_by_the_repeated_head_elsewhere_and_never_beyond_the_bound():
     correct = torch.ones(20, dtype=torch.bool)
     correct[10:] = False
-    figure = n03.draw_evaluation(correct, most=8)
+    figure = cost.draw_evaluation(correct, most=8)
     points = next(c for c in figure.axes[0].collections if "not shuffled" in c.get_label()).get_offsets()
     bias = {int(world): float(move) for world, move in points}
-    assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0] and bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
-    assert "0.0 to +8.3 points" in headline(figure) and "0 where W divides 20 (4 times)" in alt_text(figure)
-    assert [n03.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]
+    assert [bias[w] for w in (1, 2, 4, 5)] == [0, 0, 0, 0]
+    assert bias[8] == pytest.approx(100 * (14 / 24 - 0.5))
+    assert "0.0 to +8.3 points" in headline(figure)
+    assert "0 where W divides 20 (4 times)" in alt_text(figure)
+    assert all(abs(move) <= 100 * cost.most_moved(20, world) for world, move in bias.items())
+    assert cost.most_moved(50_000, 64) == 48 / 50_048
+    assert [cost.signed(x) for x in (2.94, -5.0, 0.04, -0.01)] == ["+2.9", "−5.0", "0.0", "0.0"]
 
 
-@pytest.mark.parametrize("rise, count", [(0.1, "3 of 3"), (-0.1, "0 of 3")])
-def test_the_cost_says_in_how_many_seeds_the_loss_is_higher_whichever_way_it_went(rise, count):
-    told = [0.3, 0.35, 0.4]
-    found = {"A, told": {"test loss": told}, "A, forgotten": {"test loss": told}}
-    found |= {"B, told": {"test loss": told}, "B, forgotten": {"test loss": [loss + rise for loss in told]}}
-    figure = n03.draw_cost(found)
-    assert headline(figure).replace("\n", " ").endswith(f"0 of 3 (A) and {count} (B)")
-    assert f"B: mean 0.350 with set_epoch, {0.35 + rise:.3f} without" in alt_text(figure)
+def test_the_bound_is_reached_where_only_the_head_is_right():
+    correct = torch.zeros(9, dtype=torch.bool)
+    correct[0] = True
+    shares = torch_shares(9, 5, shuffle=False)
+    counted = [bool(correct[index]) for share in shares for index in share]
+    assert abs(sum(counted) / len(counted) - 1 / 9) <= cost.most_moved(9, 5)
+    everything = torch.zeros(1001, dtype=torch.bool)
+    everything[:999] = True  # 1000 ranks: the head of 999 comes again
+    shares = torch_shares(1001, 1000, shuffle=False)
+    counted = [bool(everything[index]) for share in shares for index in share]
+    assert cost.most_moved(1001, 1000) == 999 / 2000
+    assert abs(sum(counted) / len(counted) - 999 / 1001) < cost.most_moved(1001, 1000)
+
+
+@pytest.mark.parametrize("rise, told", [(0.1, "+33 %"), (-0.1, "−33 %"), (0.0, "0 %")])
+@pytest.mark.parametrize("size", cost.NAMES)
+def test_the_cost_says_by_how_much_and_in_how_many_seeds_whichever_way_it_went(size, rise, told):
+    losses = [0.25, 0.3, 0.35]
+    same = {"told": losses, "forgotten": losses}
+    results = dict.fromkeys(cost.NAMES, same)
+    results[size] = {"told": losses, "forgotten": [loss + rise for loss in losses]}
+    figure = cost._draw_company(results, size, "by nobody")
+    count = 3 if rise > 0 else 0
+    assert (
+        headline(figure)
+        .replace("\n", " ")
+        .endswith(f": {told} test loss without set_epoch, higher in {count} of 3 seeds")
+    )
+    assert f"0.300 told, {0.3 + rise:.3f} forgotten" in alt_text(figure)
+    points = [collection.get_offsets()[:, 1].tolist() for collection in figure.axes[1].collections]
+    assert points == [pytest.approx(results[size][way]) for way in ("told", "forgotten")]
 
 
 def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen():
@@ -129,3 +159,5 @@ def test_the_explorer_deals_as_torch_does_and_sums_how_often_a_sample_was_seen()
         counts = Counter(index for each in epochs for share in torch_shares(**each) for index in share)
         assert texts(seen) == [counts[index] for index in range(values["size"])]
         assert alt_text(figure).endswith(" ".join(map(str, texts(seen))) + ".")
+        by = f"seed {values['seed']}" if values["shuffle"] else "not shuffled"
+        assert alt_text(figure).startswith(f"Epoch {values['epoch']}, {by}: ")

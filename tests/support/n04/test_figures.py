@@ -4,12 +4,15 @@ import re
 from functools import partial
 
 import numpy as np
+import pytest
 
+from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from support.n04 import figures as n04
-from support.n04.checks import Cursor
+from support.n04.solved import Cursor
 from tests.pictures import told
+from tools.site import atlas
 
 
 def mix(index: int) -> int:
@@ -83,10 +86,46 @@ def test_each_round_is_drawn_where_it_puts_an_index_and_every_walk_ends_inside_n
         assert f"walks {' → '.join(map(str, path))}." in words
 
 
+def test_a_position_beyond_n_is_told_to_be_another_one_as_the_picture_tells_it():
+    words = alt_text(n04.draw_walk(mix, index=39, size=33))
+    assert "Position 32 (not 39: n is 33) walks" in words
+
+
+BOTH = (False, True)
+#: Settings of explorers in which a control does nothing, or something other than where it stands: all others differ.
+AT_THE_EDGE = {
+    "no rank 7, empty shards, calls beyond the end": (
+        partial(n04.draw_cursor, Cursor),
+        n04.CURSOR_CONTROLS,
+        {"size": (7,), "world_size": (2, 8), "rank": (1, 7), "calls": (0, 4), "duplicates": BOTH, "shuffle": (False,)},
+    ),
+    "no step of run 1, steps beyond the epoch": (
+        n04.draw_calendar,
+        n04.CALENDAR_CONTROLS,
+        {"size": (20,), "before": (2, 4), "after": (3,), "steps": (0, 3, 4, 6), "restart": BOTH},
+    ),
+    "positions beyond n": (
+        partial(n04.draw_walk, mix),
+        n04.WALK_CONTROLS,
+        {"index": (31, 32, 37), "size": (33, 36)},
+    ),
+}
+
+
+@pytest.mark.parametrize("edge", AT_THE_EDGE)
+def test_an_explorer_says_the_same_of_two_settings_exactly_where_it_draws_the_same(edge):
+    draw, controls, stops = AT_THE_EDGE[edge]
+    frames = atlas.frames_of(explore(draw, **controls), stops, processes=1).frames.values()
+    pictures = {frame.elements for frame in frames}
+    words = {frame.words for frame in frames}
+    assert len(pictures) == len(words) == len({(frame.elements, frame.words) for frame in frames})
+
+
 def test_few_rounds_leave_a_pattern_that_the_lag_test_shows_and_eight_leave_none():
     words = alt_text(n04.draw_mixing(np.arange(64.0).reshape(8, 8), rounds=(2, 8)))
     few, many = (numbers(part.split(", ")[-1])[0] for part in words.split(" test. ")[1].split("; "))
-    assert few > 0 and many == 0
+    assert few > 0
+    assert many == 0
     lags = [2**k for k in range(12)]
     true = np.random.default_rng(5).permutation(4096)
     assert max(n04.lag_surprise(true, lag) for lag in lags) < n04.CHANCE

@@ -219,7 +219,8 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
     exercise, said, changes = ANSWERS[name]
     check = getattr(checks, f"check_{exercise}")
     verdict = check(famous(check.reference, {name: changes})[name])
-    assert verdict.status == "wrong" and said in verdict.message, verdict
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict
 
 
 @pytest.mark.parametrize("guess, said", [(104e6, "right in another unit"), (0.1, "asks for MB"), (44, "Read on")])

@@ -36,6 +36,8 @@ def test_a_page_is_copied_when_one_of_its_strings_was_read_and_growth_is_drawn_a
         assert {cell.index // values["per_page"] for cell in orange} == read
         assert sum(cell.mark == "plain" for cell in orange) == values["reads"]
         assert f"copied {len(read)} pages, of packed bytes none" in alt_text(figure)
+        rest = n05.PAGED_ROWS % values["per_page"]
+        assert (f"pages, only {rest} in the last." if rest else "pages. ") in alt_text(figure)
     figure = n05.draw_growth({"list": {10: 9_000_000, 1000: 10_000_000}, "packed": {10: 0, 1000: 0}}, [9e6, 10e6])
     assert "after reading 1,000 rows: list 10 MB; packed 0 MB" in alt_text(figure)
 

@@ -16,7 +16,8 @@ def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_wai
             dist.send(torch.zeros(len(tensor.tensor_split(world)[0])), (rank + 1) % world)
 
     message = n06.check_ring(own, own).message
-    assert "waits in send to rank" in message and message.endswith("begin with isend, then receive, then wait.")
+    assert "waits in send to rank" in message
+    assert message.endswith("begin with isend, then receive, then wait.")
 
     class Waits(built.MyDDP):
         def arrived(self, bucket):
@@ -127,7 +128,8 @@ def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_th
     )
     assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
     begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
-    assert begun.status == "wrong" and "is never waited for" in begun.message
+    assert begun.status == "wrong"
+    assert "is never waited for" in begun.message
 
 
 @pytest.mark.parametrize("change, told", [

@@ -16,7 +16,8 @@ def even(tensors, chunks):
 
 
 def test_lib_and_another_right_way_to_cut_and_to_join_pass():
-    assert n07.check_scatter(scatter) and n07.check_scatter(even)
+    assert n07.check_scatter(scatter)
+    assert n07.check_scatter(even)
     assert n07.check_gather(lambda parts: gather([Batch(tuple(part)) for part in parts]))
 
 
@@ -132,15 +133,18 @@ def twice(forward, parameters):
 )
 def test_any_other_wrong_answer_is_told_what_came_of_it(check, wrong, says):
     verdict = check(wrong)
-    assert verdict.status == "wrong" and says in verdict.message, verdict.message
+    assert verdict.status == "wrong", verdict.message
+    assert says in verdict.message, verdict.message
 
 
 def test_the_first_counterexample_of_a_wrong_cut_and_the_reason_of_a_famous_wrong_guess_are_told():
     (chunk,) = [cut for why, cut in n07.check_scatter.mistakes.items() if "torch.chunk" in why]
     message = n07.check_scatter(chunk).message
-    assert message.startswith("scatter: for rows = 6, ") and "chunks = 4" in message
+    assert message.startswith("scatter: for rows = 6, ")
+    assert "chunks = 4" in message
     assert "position 2: expected x 4, mask 4, y 4, got x 4 5, mask 4 5, y 4 5" in message
     assert "You said 4, which is what was asked for; " in n07.guess_chunks(4).message
     assert "You said 43, which is what is left; " in n07.guess_way(43).message
     assert "You said 80, as 8 · 10; " in n07.guess_way(0.8).message
-    assert "that is it" in n07.guess_way(0.57).message and "close" in n07.guess_way(50).message
+    assert "that is it" in n07.guess_way(0.57).message
+    assert "close" in n07.guess_way(50).message

@@ -46,7 +46,8 @@ def test_other_ways_to_write_clock_cycles_and_simulate_pass_and_an_endless_one_g
     def by_sum(m, n):
         return ([[k - j, j] for j in range(n - 1, -1, -1) if 0 <= k - j < m] for k in range(m + n - 1))
 
-    assert n08.check_clock_cycles(by_sum) and n08.check_simulate(recursive)
+    assert n08.check_clock_cycles(by_sum)
+    assert n08.check_simulate(recursive)
     flat = n08.check_clock_cycles(lambda m, n: [pair for clock in by_sum(m, n) for pair in clock])
     assert "clock 0 is no list of pairs (i, j)" in flat.message
     assert "position 1" in n08.check_clock_cycles(lambda m, n: iter(lambda: [(0, 0)], None)).message
@@ -106,7 +107,8 @@ def recursive(orders, costs, message=0):
 )
 def test_a_wrong_simulate_is_told_what_is_wrong(wrong, says):
     verdict = n08.check_simulate(wrong)
-    assert verdict.status == "wrong" and says in verdict.message
+    assert verdict.status == "wrong"
+    assert says in verdict.message
 
 
 def test_the_orders_that_can_not_run_are_one_of_four_with_the_same_tasks():

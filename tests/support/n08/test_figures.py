@@ -13,7 +13,8 @@ from support.n08.solved import clock_cycles, gpipe, live_activations, one_f_one_
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 4), (4, 3), (8, 4)])
 def test_model_parallelism_takes_as_long_as_one_device_and_a_pipeline_m_plus_n_minus_1(m, n):
     alone, parallel, piped = n08.three_ways(m, n).values()
-    assert alone.makespan == parallel.makespan == m * n and piped.makespan == m + n - 1
+    assert alone.makespan == parallel.makespan == m * n
+    assert piped.makespan == m + n - 1
     assert alone.bubble == 0
     assert parallel.bubble == pytest.approx((n - 1) / n)
     assert piped.bubble == pytest.approx((n - 1) / (m + n - 1))
@@ -52,7 +53,9 @@ def test_runs_are_drawn_from_the_functions_given_with_an_arrow_for_each_wait_and
     assert words.startswith("Equally long; most activations held: GPipe 8, 1F1B 4.")
     assert "1F1B: 33 ticks, 27 % idle, holds 4, 3, 2, 1" in words
     words = alt_text(n08.draw_runs(orders, simulate, live_activations, message=0.1))
-    assert words.startswith("GPipe ends first") and "33.6 ticks" in words and "34.6 ticks" in words
+    assert words.startswith("GPipe ends first")
+    assert "33.6 ticks" in words
+    assert "34.6 ticks" in words
     dearer = lambda orders, costs, message: simulate(orders, costs, message + 0.1)  # noqa: E731
     assert "33.6 ticks" in alt_text(n08.draw_runs({"GPipe": gpipe(8, 4)}, dearer, title="of another simulate"))
     figure = n08.draw_runs({"both": one_f_one_b(2, 2)}, simulate, arrows=True, title="arrows")
@@ -67,7 +70,9 @@ def test_runs_are_drawn_from_the_functions_given_with_an_arrow_for_each_wait_and
 
 def test_two_laws_part_for_unequal_tasks_only_and_a_step_over_m_names_both_best():
     words = alt_text(n08.draw_two_laws([3, 1, 3], 4, clock_cycles, simulate))
-    assert "costs 2 ticks" in words and "Clock by clock: 18 ticks" in words and "Data flow: 16 ticks" in words
+    assert "costs 2 ticks" in words
+    assert "Clock by clock: 18 ticks" in words
+    assert "Data flow: 16 ticks" in words
     assert "costs 0 ticks" in alt_text(n08.draw_two_laws([2, 2, 2], 4, clock_cycles, simulate))
     words = alt_text(n08.draw_steps({1: 0.3, 2: 0.2, 4: 0.25}, {1: 0.3, 2: 0.27, 4: 0.26}))
     assert words.startswith("One step on two ranks is shortest at m = 4; predicted: m = 2.")

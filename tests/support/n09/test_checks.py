@@ -2,12 +2,14 @@
 
 import threading
 from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
 
 import pytest
 import torch
 
 from lib.pipeline.worker import worker as lib_worker
 from support.n09 import checks as n09
+from support.n09.trials import ask_scheduler
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +21,19 @@ def test_the_worker_of_lib_passes_and_a_machine_without_a_free_core_is_told_so(m
     monkeypatch.setattr(n09, "PATIENCE", 10.0)
     assert n09.check_worker(lambda *queues: lib_worker(*queues, torch.device("cpu")))
     assert "is a second core free?" in n09.guess_size(64, {8: 0.5, 512: 1.0}).message
+
+
+def waits_elsewhere(tasks, in_queues, out_queues):
+    answers = out_queues[0]
+    elsewhere = SimpleQueue()
+    elsewhere.get()
+    return answers
+
+
+def test_what_ends_a_scheduler_that_is_stuck_counts_as_no_answer_of_a_worker():
+    seen = ask_scheduler(waits_elsewhere, ("works",), patience=0.05)
+    assert "still waiting for an answer" in seen.said
+    assert "answers left: 0" in seen.said
 
 
 def copies(in_queue, out_queue):
@@ -99,7 +114,8 @@ def test_a_wrong_answer_is_told_what_was_seen_of_it(check, wrong, says):
         (wrong,) = [known for why, known in check.mistakes.items() if why.startswith(wrong)]
     others = {*threading.enumerate()}  # an earlier file's, such as the one that hands out shared memory
     verdict = check(wrong)
-    assert verdict.status == "wrong" and says in verdict.message
+    assert verdict.status == "wrong"
+    assert says in verdict.message
     assert {*threading.enumerate()} <= others, "a thread of the answer is left"
 
 

@@ -12,6 +12,7 @@ from lib.runtime.device import CPUStream
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
 from support.n09 import figures as n09
+from support.n09.two_streams import simulate_streams
 
 
 def heading(figure):
@@ -40,6 +41,8 @@ def test_the_tasks_of_a_clock_go_from_queue_to_worker_to_queue_to_scheduler():
     assert [places[3].queued, places[4].running, places[5].answered, places[6].taken] == [expected] * 4
     for number, name in enumerate(n09.NAMES, start=1):
         assert heading(n09.draw_runtime(number, 2, 3)).startswith(f"Step {number} of 7, {name}: ")
+    assert "3 partitions, no worker yet" in alt_text(n09.draw_runtime(1, 2, 3))
+    assert "3 workers" in alt_text(n09.draw_runtime(2, 2, 3))
 
 
 def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_the_deadlock_a_ring_of_waits():
@@ -47,17 +50,18 @@ def test_a_cell_is_a_micro_batch_in_the_colour_of_its_partition_and_the_deadlock
     assert [(cell.index, cell.rank) for cell in strong] == [(2, 0), (1, 1), (0, 2)]
     assert alt_text(n09.draw_runtime(5, 6, 2)) == alt_text(n09.draw_runtime(5, n09.MICRO_BATCHES, 2))
     stuck = n09.draw_stuck(0.5)
-    assert "a ring of 4 waits" in alt_text(stuck) and "0.5 s" in heading(stuck)
+    assert "a ring of 4 waits" in alt_text(stuck)
+    assert "0.5 s" in heading(stuck)
 
 
 def test_two_streams_overlap_in_order_of_launch_and_gains_are_drawn_where_they_were_measured():
-    one, two = (n09.simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
+    one, two = (simulate_streams(streams, kernel=3, launch=1) for streams in (1, 2))
     assert [s.label for s in one.only(kind="compute")] == ["A0", "A1", "A2", "A3", "B0", "B1", "B2", "B3"]
     assert (one.end, two.end) == (25, 17)
     said = "Two streams, side by side for 8 ticks (B's launches come late): done at 17"
     assert heading(n09.draw_streams(2, 1, 3, 1, False)) == said
-    assert n09.simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
-    assert [n09.simulate_streams(s, kernel=2, launch=3).end for s in (1, 2)] == [8 * 3 + 2] * 2  # launches decide
+    assert simulate_streams(2, 2, kernel=3, launch=1).end == 13  # B need not wait for A's launches
+    assert [simulate_streams(s, kernel=2, launch=3).end for s in (1, 2)] == [8 * 3 + 2] * 2  # launches decide
     gains = [n09.Gain("512 × 512", 3e-3, 1.9), n09.Gain("8 × 8", 1e-6, 0.7)]
     figure = n09.draw_lock(gains, n09.Gain("Python loop", 0.0, 0.95))
     assert heading(figure) == "Two threads: 0.7 × as fast for 8 × 8, 1.9 × as fast for 512 × 512"
@@ -71,10 +75,11 @@ def test_two_streams_overlap_in_order_of_launch_and_gains_are_drawn_where_they_w
 @pytest.mark.parametrize("kernel, launch", [(3, 1), (1, 4), (6, 1)])
 @pytest.mark.parametrize("waits", [False, True])
 def test_streams_keep_their_promises(streams, threads, kernel, launch, waits):
-    trace = n09.simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
+    trace = simulate_streams(streams, threads, kernel=kernel, launch=launch, waits=waits)
     launched = {s.label: s.end for s in trace.only(kind="launch")}
     ran = {s.label: s for s in trace.only(kind="compute")}
-    assert len(ran) == 8 and all(span.start >= launched[label] for label, span in ran.items())
+    assert len(ran) == 8
+    assert all(span.start >= launched[label] for label, span in ran.items())
     for lane in trace.lanes:
         spans = trace.only(lane=lane).spans
         assert all(a.end <= b.start for a, b in itertools.pairwise(spans)), "one at a time"

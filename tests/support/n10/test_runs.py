@@ -25,13 +25,15 @@ def test_segments_are_even_and_the_peak_is_segments_plus_layers_over_segments():
     for layers, micro_batches in itertools.product(range(1, 9), range(1, 6)):
         modes = "except_last", "always", "never"
         last, always, never = (peak(predict(layers, 1, micro_batches, mode)) for mode in modes)
-        assert last == always == micro_batches + layers and never == micro_batches * (layers + 1)
+        assert last == always == micro_batches + layers
+        assert never == micro_batches * (layers + 1)
     for layers in range(1, 20):
         for segments in range(1, layers + 1):
             parts = segments_of(layers, segments)
             assert [k for part in parts for k in part] == list(range(1, layers + 1))
             lengths = list(map(len, parts))
-            assert lengths == sorted(lengths, reverse=True) and lengths[0] - lengths[-1] <= 1
+            assert lengths == sorted(lengths, reverse=True)
+            assert lengths[0] - lengths[-1] <= 1
 
 
 @pytest.mark.parametrize("name", HOWS)

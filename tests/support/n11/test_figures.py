@@ -84,7 +84,8 @@ def test_strips_mark_where_an_order_leaves_the_first_row_and_the_title_says_what
     figure = n11.draw_orders(orders, "title")
     (marked,) = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
     cells = [patch for patch in figure.axes[0].patches if patch.get_linewidth() > 2]
-    assert len(cells) == 1 and cells[0].get_x() < marked.get_xdata()[0] < cells[0].get_x() + cells[0].get_width()
+    assert len(cells) == 1
+    assert cells[0].get_x() < marked.get_xdata()[0] < cells[0].get_x() + cells[0].get_width()
     assert "untied: R21 R11 R01 B21 R20 B11 R10 B20 B01 R00 B10 B00, at most 3" in alt_text(figure)
     refuses(ValueError, "at least one order", n11.draw_orders, {}, "title")
     for m, n in ((1, 1), (5, 2), (6, 4)):

@@ -29,7 +29,8 @@ def test_our_orders_are_torchgpipes_recorded_ones_after_other_work_too():
         for _ in range(3000):
             x * 1
     orders, origin = n11.torchgpipe_orders()
-    assert {name: " ".join(order) for name, order in orders.items()} == RECORDED and origin
+    assert {name: " ".join(order) for name, order in orders.items()} == RECORDED
+    assert origin
 
 
 @pytest.mark.parametrize("m, n", SIZES)
@@ -39,7 +40,8 @@ def test_lib_goes_backward_in_our_order_which_changes_no_gradient_but_what_is_he
     _, untied, _ = n11.fenced(m, n, n11.untied)
     assert tied.any()
     assert torch.equal(tied, untied)
-    assert n11.peaks(n11.order_of(m, n)) == [1] * n and n11.peaks(n11.order_of(m, n, tied=False))[-1] == m
+    assert n11.peaks(n11.order_of(m, n)) == [1] * n
+    assert n11.peaks(n11.order_of(m, n, tied=False))[-1] == m
     assert n11.alive(["R00", "R10", "B00"]) == [{"00"}, {"00", "10"}, {"00", "10"}]
 
 

@@ -32,7 +32,8 @@ def test_the_flatten_of_lib_passes_and_a_copy_and_a_model_that_was_changed_are_t
         return module
 
     changed = n12.check_flatten(opens_in_place).message
-    assert "the given module was changed" in changed and "One level" not in changed
+    assert "the given module was changed" in changed
+    assert "One level" not in changed
     assert "these are copies" in n12.check_flatten(copies).message
     assert "the given module was changed" in n12.check_flatten(appends).message
     assert "an nn.Sequential is expected, not list" in n12.check_flatten(list).message
@@ -72,7 +73,8 @@ def test_a_pipeline_with_another_order_of_lines_passes():
                         batches[i] = done[j]
             return torch.cat(batches)
 
-    assert n12.check_mini(DEPENDS) and n12.check_mini(Reversed)
+    assert n12.check_mini(DEPENDS)
+    assert n12.check_mini(Reversed)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +101,5 @@ def test_a_pipeline_with_another_order_of_lines_passes():
 def test_other_wrong_pipelines_are_told_what_is_seen(monkeypatch, old, new, says):
     monkeypatch.setattr(n12, "PATIENCE", 1.5)  # the right ones never wait for long, a wrong one waits for ever
     verdict = n12.check_mini(edited(MiniGPipe, (old, new)))
-    assert verdict.status == "wrong" and says in verdict.message
+    assert verdict.status == "wrong"
+    assert says in verdict.message

@@ -5,6 +5,7 @@ import pytest
 from lib.show.style import alt_text
 from support import recordings
 from support.n12 import figures as n12
+from support.n12.balance import fastest, forward_gain, predicted_forward, speedup
 
 START = {name: control.value for name, control in n12.BALANCE_CONTROLS.items()}
 
@@ -23,21 +24,25 @@ def record():
     ],
 )
 def test_a_clock_ends_with_its_slowest_task(costs, chunks, clocks):
-    trace = n12.predicted_forward(costs, chunks)
+    trace = predicted_forward(costs, chunks)
     assert sorted({span.start for span in trace}) == clocks
     assert trace.makespan == {4: 2.0 * (4 + 3 - 1), 1: 6.0, 2: 7.0}[chunks]
-    assert n12.forward_gain(costs, chunks) == chunks * sum(costs) / trace.makespan
+    assert forward_gain(costs, chunks) == chunks * sum(costs) / trace.makespan
     assert chunks != 4 or trace.bubble == pytest.approx((3 - 1) / (4 + 3 - 1))
 
 
 def test_the_title_of_the_explorer_says_who_decides_and_what_would_be_best():
     text = alt_text(n12.draw_balance(**START))
-    assert "[4, 3, 3]: partition 0 decides" in text and "[1, 2, 7] gives" in text
-    assert n12.fastest((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3, 4, 0.1) == [1, 2, 7], "not the least slowest block, [2, 2, 6]"
+    assert "[4, 3, 3]: partition 0 decides" in text
+    assert "[1, 2, 7] gives" in text
+    assert fastest((6, 5, 4, 3, 2, 2, 1, 1, 1, 1), 3, 4, 0.1) == [1, 2, 7], "not the least slowest block, [2, 2, 6]"
     best = alt_text(n12.draw_balance(**{**START, "first": 1, "second": 2}))
     assert "no cut is faster" in best
-    assert n12.draw_balance(**{**START, "first": 8, "second": 8}).axes[0].get_xlabel().startswith("there are only ten")
-    at = [n12.speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
+    capped = n12.draw_balance(**{**START, "first": 8, "second": 8})
+    assert capped.axes[0].get_xlabel() == "there are only ten layers: 8, 1 and 1 in place of 8, 8"
+    assert alt_text(capped).endswith("There are only ten layers: 8, 1 and 1 in place of 8, 8.")
+    assert "only ten" not in alt_text(n12.draw_balance(**{**START, "first": 8, "second": 1}))
+    at = [speedup((4, 4, 4), [1, 1, 1], m, overhead=0.5) for m in (1, 4, 64)]
     assert at[0] < at[1] > at[2], "too many micro-batches lose to overhead"
 
 
@@ -56,7 +61,8 @@ def test_the_fastest_way_is_named_or_that_none_gains_and_equal_losses_are_called
     assert "No way gains here" in alt_text(n12.draw_ways({"a": 0.1, "b": 0.2}))
     rows = [{"chunks": m, "law": 2 * m / (m + 1), "predicted": 1.1, "measured": 1.2} for m in (1, 8)]
     text = alt_text(n12.draw_gains(rows))
-    assert "m = 8: predicted 1.10 ×, measured 1.20 ×" in text and "2 m / (m + 1) is 1.78" in text
+    assert "m = 8: predicted 1.10 ×, measured 1.20 ×" in text
+    assert "2 m / (m + 1) is 1.78" in text
     runs = {"plain": [2.0, 1.0], "n = 1": [2.0, 1.0]}
     words = alt_text(n12.draw_same(runs, [2.0, 1.1]))
     assert "2 runs with one seed: at every step the same loss, to the last bit" in words

@@ -30,7 +30,8 @@ def test_unbeaten_are_those_that_nobody_beats_in_both():
     points = {"slow": (9, 9), "fast": (1, 5), "small": (5, 1), "slower": (2, 5), "same": (1, 5)}
     assert n14.unbeaten(points) == ["fast", "same", "small"]
     points = n14.time_and_memory(n14.all_schedules(8, 4))
-    assert (points["GPipe"], points["1F1B"]) == ((33, 8), (33, 4)) and "DualPipeV" not in n14.all_schedules(4, 3)
+    assert (points["GPipe"], points["1F1B"]) == ((33, 8), (33, 4))
+    assert "DualPipeV" not in n14.all_schedules(4, 3)
     words = alt_text(n14.draw_trade(8, 4, 0.0, 0.5))
     assert "Fastest: interleaved zero bubble and ZB-V, 25.5 ticks, holding 4; none holds less than 4" in words
 

@@ -2,7 +2,7 @@
 
 from lib.show.style import alt_text
 from support.n15 import figures as n15
-from support.n15.runs import every_plan
+from support.n15.plans import every_plan
 from support.n15.solved import memory_of_rank
 from tests.lib.refusal import refuses
 
@@ -13,7 +13,8 @@ def test_replicas_read_every_place_once_but_dealt_to_ranks_the_ends_of_a_pipelin
         assert [[p.rank for p in row] for row in mesh] == [list(range(d * n, d * n + n)) for d in range(ranks // n)]
         assert all(p.places() == row[0].places() for row in mesh for p in row)
         read = sorted(place for row in mesh for place in row[0].places(8 // len(mesh) or 1))
-        assert read == list(range(len(read))) and [layer for p in mesh[0] for layer in p.layers] == list(range(8))
+        assert read == list(range(len(read)))
+        assert [layer for p in mesh[0] for layer in p.layers] == list(range(8))
     mesh = n15.mesh_of(8, 4, "to ranks")
     assert all(not {*row[0].places(99)} & {*row[-1].places(99)} for row in mesh)
     assert alt_text(n15.draw_mesh(ranks=8, partitions=4, deal="to ranks")).startswith("2 of 2 replicas in error")

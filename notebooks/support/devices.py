@@ -1,0 +1,178 @@
+"""A device on which streams really run, for cells that need one: CUDA, else a simulated one, else a recording.
+
+    device = start_device("early_read")        # says what it is; measured cells say it, so nbval ignores this one
+    print(device.run(early_read, waits))       # the same on all three
+
+`early_read` is a function of a GPU by the names that a PretendGPU has, so it runs on that, too, and find_races reads
+what it did. A number of a simulated device is never called a GPU's.
+
+To start a simulated device changes torch for the whole process (torch finds an accelerator from then on): a notebook
+that calls start_device has a kernel of its own, also where others share one, and nothing but a cell calls it.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from lib.runtime.device import device_name, synchronize
+from lib.simulated import BuildError, Link, start
+from lib.simulated.starting import NAME as SIMULATED_KIND
+from lib.streams.gpu import Accelerator
+from support import recordings
+
+CUDA_CYCLES = 1.5e9
+"""Of torch.cuda._sleep in a second, about: a GPU's clock."""
+
+OnGPU = Callable[..., Tensor]
+
+
+class RealStreams(Accelerator):
+    """A torch device by the names that a PretendGPU has: lib's, and those that programs of a notebook need besides."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.is_simulated = device.type == SIMULATED_KIND
+
+    def __str__(self) -> str:
+        return recordings.SIMULATED if self.is_simulated else device_name(self.device)
+
+    def host(self, x: Tensor, name: str = "", *, pinned: bool = True) -> Tensor:
+        """Return a tensor of the host, in pinned memory unless told otherwise."""
+        return x.pin_memory() if pinned else x
+
+    def sleep(self, seconds: float) -> None:
+        """Keep the current stream busy; the host goes on at once."""
+        module = torch.get_device_module(self.device)
+        if self.is_simulated:
+            module.sleep(seconds)
+        else:
+            module._sleep(int(seconds * CUDA_CYCLES))
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        synchronize(self.device)
+
+    def run(self, function: OnGPU, *arguments: object) -> Any:
+        """Return what a function of this device and these arguments computes, as a number or a list."""
+        try:
+            return function(self, *arguments).tolist()
+        finally:
+            self.synchronize()  # nothing of it may still be on its way when the next one begins
+
+    def run_often(self, times: int, function: OnGPU, *arguments: object) -> list[Any]:
+        """Return what so many runs give, one after the other."""
+        return [self.run(function, *arguments) for _ in range(times)]
+
+    @contextmanager
+    def slow_copies(self, bandwidth: float) -> Iterator[None]:
+        """Let copies from and to the host take time. Only a simulated device can: on CUDA they are as fast as ever."""
+        self.synchronize()
+        if self.is_simulated:
+            start(1, host_link=Link(bandwidth=bandwidth))
+        try:
+            yield
+        finally:
+            self.synchronize()
+            if self.is_simulated:
+                start(1)
+
+
+class InPlaceOfADevice:
+    """What a recording holds of the runs of a cell, by their arguments.
+
+    module: where the functions stand that were recorded, by their names. Without it nobody is asked what he runs.
+    """
+
+    def __init__(self, record: recordings.Record, module: ModuleType | None = None) -> None:
+        self.results: dict[str, Any] = record["results"]
+        self.module = module
+
+    def run(self, function: OnGPU, *arguments: object) -> Any:
+        """Return what was recorded. Raises LookupError for arguments, or a function, that were not."""
+        return self._recorded(function, key_of(*arguments))
+
+    def run_often(self, times: int, function: OnGPU, *arguments: object) -> list[Any]:
+        """Return what so many runs gave when they were recorded. Raises LookupError as run does."""
+        found: list[Any] = self._recorded(function, key_of_often(times, *arguments))
+        return found
+
+    def slow_copies(self, bandwidth: float) -> AbstractContextManager[object]:
+        """Do nothing: what was recorded was recorded with the copies that it had."""
+        return nullcontext()
+
+    def _recorded(self, function: OnGPU, asked: str) -> Any:
+        if self.module and not same_program(function, getattr(self.module, function.__name__, None)):
+            raise LookupError(
+                f"{function.__name__} is not the function that was recorded: what it gives needs a GPU, or a C++ "
+                "compiler for the simulated one"
+            )
+        if asked not in self.results:
+            raise LookupError(
+                f"{function.__name__} is recorded for ({'), ('.join(self.results)}), not for ({asked}): "
+                "that needs a GPU, or a C++ compiler for the simulated one"
+            )
+        return self.results[asked]
+
+
+def same_program(one: object, other: object) -> bool:
+    """Return whether two functions are the same, word for word but for comments and blank lines."""
+    read = _program(one)
+    return bool(read) and read == _program(other)
+
+
+def _program(function: object) -> str:
+    """Return what Python reads in the text of a function; "" where there is no such text."""
+    try:
+        text = inspect.getsource(cast("Any", function))
+    except (OSError, TypeError):
+        return ""
+    return ast.dump(ast.parse(textwrap.dedent(text)))
+
+
+def key_of(*arguments: object) -> str:
+    """Return the name under which a recording keeps the result of these arguments."""
+    return ", ".join(map(repr, arguments))
+
+
+def key_of_often(times: int, *arguments: object) -> str:
+    """Return the name under which a recording keeps the results of so many runs."""
+    return f"{times} times {key_of(*arguments)}"
+
+
+_started: RealStreams | None = None
+
+
+def started() -> RealStreams | None:
+    """Return the device that a cell of this process has started; None without one."""
+    return _started
+
+
+def start_device(recording: str) -> RealStreams | InPlaceOfADevice:
+    """Return a device on which streams really run, and print what it is; where there is none, what was recorded.
+
+    The first time on a machine the simulated device is built, which takes 20 to 60 seconds. Raises FileNotFoundError
+    where there is neither a device nor a recording of that name.
+    """
+    global _started
+    if torch.cuda.is_available():
+        _started = RealStreams(torch.device("cuda"))
+    else:
+        try:
+            start(1)
+        except (BuildError, RuntimeError) as error:
+            reason = str(error).splitlines()[0].split(". ")[0]
+            record = recordings.load(recording)
+            print(f"Nothing can run on a device here: {reason}.\n{recordings.provenance(record)}")
+            return InPlaceOfADevice(record, recordings.module_of(recording))
+        _started = RealStreams(torch.device(SIMULATED_KIND, 0))
+    print(f"Streams really run here, on {_started}.")
+    return _started

@@ -1,0 +1,141 @@
+"""Rows for ranks of unequal speed: what is wrong with shares, and well-known ways to deal that are not the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from numbers import Real
+from typing import Any
+
+from support.kit.values import kind_of
+from support.n00.solved import my_deal
+
+_dealt: Callable[[int, Sequence[float]], list[int]] = my_deal
+
+
+def _last_end(shares: Sequence[int], speeds: Sequence[int]) -> Fraction:
+    return max(Fraction(int(share), speed) for share, speed in zip(shares, speeds, strict=True))
+
+
+def _ticks(time: Fraction) -> str:
+    return f"{float(time):.4g} ticks"
+
+
+def badly_dealt(got: Any, expected: Sequence[int], case: Mapping[str, Any]) -> str:
+    """Say what is wrong with the shares; "" if no other shares would end sooner."""
+    rows = case["rows"]
+    speeds = case["speeds"]
+    if not isinstance(got, list):
+        return f"a list of {len(speeds)} shares expected, not {kind_of(got)}"
+    if len(got) != len(speeds):
+        return f"there are {len(speeds)} ranks, and you gave {len(got)} shares"
+    for rank, share in enumerate(got):
+        if isinstance(share, bool) or not isinstance(share, Real) or share % 1 or share < 0:
+            return f"rank {rank} gets {share!r} rows: a share is a whole number, 0 or more"
+    if sum(got) != rows:
+        return f"the shares {got} are {sum(got)} rows together, not {rows}"
+    mine = _last_end(got, speeds)
+    best = _last_end(expected, speeds)
+    if mine > best:
+        return f"with the shares {got} the last rank ends after {_ticks(mine)}; {_ticks(best)} are possible"
+    return ""
+
+
+def rounded_down(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded down: rows are left over."""
+    return [rows * speed // sum(speeds) for speed in speeds]
+
+
+def dealt_equally(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal without a look at the speeds."""
+    return [rows // len(speeds) + (rank < rows % len(speeds)) for rank in range(len(speeds))]
+
+
+def rounded(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded: the sum may be another."""
+    return [round(rows * speed / sum(speeds)) for speed in speeds]
+
+
+def uncut(rows: int, speeds: Sequence[int]) -> list[float]:
+    """Deal by speed, parts of rows, too."""
+    return [rows * speed / sum(speeds) for speed in speeds]
+
+
+def rest_to(choose: Callable[[int, Sequence[int]], int]) -> Callable[[int, Sequence[int]], list[int]]:
+    """Deal by speed, rounded down, and give all rows that are left over to one rank."""
+
+    def dealt(rows: int, speeds: Sequence[int]) -> list[int]:
+        shares = rounded_down(rows, speeds)
+        shares[choose(rows, speeds)] += rows - sum(shares)
+        return shares
+
+    return dealt
+
+
+def rest_to_the_first(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded down, and give what is left to the first ranks, a row each."""
+    shares = rounded_down(rows, speeds)
+    left = rows - sum(shares)
+    return [share + (rank < left) for rank, share in enumerate(shares)]
+
+
+def largest_remainders(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded down, and give what is left to those who have lost most."""
+    shares = rounded_down(rows, speeds)
+    remainders = [rows * speed % sum(speeds) for speed in speeds]
+    first = sorted(range(len(speeds)), key=lambda rank: -remainders[rank])
+    for rank in first[: rows - sum(shares)]:
+        shares[rank] += 1
+    return shares
+
+
+def rest_to_the_fastest(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded down, and give what is left to the fastest ranks, a row each."""
+    return _one_more(rows, speeds, lambda share, speed: -speed)
+
+
+def rest_by_next_end(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded down, and give what is left to those who would do one row more first, a row each."""
+    return _one_more(rows, speeds, lambda share, speed: (share + 1) / speed)
+
+
+def _one_more(rows: int, speeds: Sequence[int], key: Callable[[int, int], float]) -> list[int]:
+    shares = rounded_down(rows, speeds)
+    first = sorted(range(len(speeds)), key=lambda rank: key(shares[rank], speeds[rank]))
+    for rank in first[: rows - sum(shares)]:
+        shares[rank] += 1
+    return shares
+
+
+def rounded_up(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded up, and take what is too much from the last ranks."""
+    shares = [-(-rows * speed // sum(speeds)) for speed in speeds]
+    for rank in reversed(range(len(speeds))):
+        shares[rank] -= min(shares[rank], sum(shares) - rows)
+    return shares
+
+
+def nearest_and_the_last_the_rest(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by speed, rounded, and give the last rank what the others leave."""
+    shares = rounded(rows, speeds)[:-1]
+    return [*shares, rows - sum(shares)]
+
+
+def all_to_the_fastest(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Let the fastest rank do everything."""
+    fastest = speeds.index(max(speeds))
+    return [rows if rank == fastest else 0 for rank in range(len(speeds))]
+
+
+def free_first(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Give each row to the rank that has the least to do."""
+    shares = [0 for _ in speeds]
+    for _ in range(rows):
+        busy = [share / speed for share, speed in zip(shares, speeds, strict=True)]
+        shares[busy.index(min(busy))] += 1
+    return shares
+
+
+def more_to_the_slow(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Deal by slowness."""
+    return _dealt(rows, [1 / speed for speed in speeds])

@@ -1,0 +1,137 @@
+"""How a reader's loader of one process is tried, exercise 1 of notebook 01: batch by batch, and what it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lib.text import plural
+from support.kit.raised import Finding, in_case
+
+INDICES = "The batch holds the indices; dataset[index] is the item."
+RAW = "These are the items; `collate` makes a batch of them."
+OWN_COLLATE = "The batch was not made by the `collate` that the loader was given."
+EAGER_ITEMS = "Items are loaded ahead: load those of a batch when it is asked for."
+EAGER_LISTS = "Lists are taken ahead: take a batch's list when it is asked for."
+ONCE = "The iterator is kept and used up: `__iter__` begins anew each time."
+ONE_FOR_ALL = "Two loops at once share one iterator: `__iter__` makes a new one each time."
+EATS = "`len` goes through `batches`: a sampler that shuffles has then used up an order."
+ITEMS = "`len` counts batches, not items."
+WHOLE_LISTS = "A dataset knows one index at a time, not a list of them."
+OWN_LISTS = "The lists in `batches` say which items come, and you made your own."
+
+CASES = ((5, 2), (9, 4), (1, 1), (4, 1), (0, 2))
+"""Items, and how many of them a batch has."""
+
+END = object()
+
+
+class TimesTen:
+    """Item i is 10 · i, so that no index is taken for an item; counts what was loaded."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.loaded = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if not isinstance(index, int):
+            raise Finding(f"dataset[{index!r}] was asked for. {WHOLE_LISTS}")
+        self.loaded += 1
+        return 10 * index
+
+
+class Lists:
+    """Lists of indices, backwards, and in each pass another order, as of a sampler that shuffles."""
+
+    def __init__(self, size: int, batch: int) -> None:
+        self.order = list(range(size))[::-1]
+        self.batch = batch
+        self.passes = 0
+        self.taken = 0
+
+    def of_pass(self, number: int) -> list[list[int]]:
+        """Return all lists of a pass; the first is 1."""
+        turn = number % len(self.order) if self.order else 0
+        order = self.order[turn:] + self.order[:turn]
+        return [order[k : k + self.batch] for k in range(0, len(order), self.batch)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.passes += 1
+        for indices in self.of_pass(self.passes):
+            self.taken += 1
+            yield indices
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.batch)
+
+
+def fault_of_alone(loader: Any) -> str:
+    """Say what is wrong with a OneProcessLoader, "" if nothing."""
+    for size, batch in CASES:
+        case = f"{plural(size, 'item')}, batches of {batch}"
+        with in_case(case):
+            said = _fault(loader, size, batch)
+        if said:
+            return f"{case}: {said}"
+    return ""
+
+
+def _fault(loader: Any, size: int, batch: int) -> str:
+    dataset = TimesTen(size)
+    lists = Lists(size, batch)
+    made = loader(dataset, lists, tuple)
+    count = len(made)
+    if lists.passes:
+        return EATS
+    if count != len(lists):
+        said = f"len is {count}, and there are {plural(len(lists), 'batch', 'batches')}."
+        return f"{said} {ITEMS if count == size else ''}".strip()
+    for epoch in ("first", "second"):
+        said = _fault_of_epoch(made, dataset, lists)
+        if said:
+            return f"in the {epoch} epoch {said}"
+    pairs = sum(1 for _ in made for _ in made)
+    if pairs != count * count:
+        return f"a loop inside a loop gives {plural(pairs, 'pair')}, due are {count * count}. {ONE_FOR_ALL}"
+    return ""
+
+
+def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists) -> str:
+    """Take an epoch, batch by batch; say what is wrong."""
+    dataset.loaded = 0
+    lists.taken = 0
+    due = lists.of_pass(lists.passes + 1)
+    iterator = iter(loader)
+    asked = 0
+    for number, indices in enumerate(due):
+        got = next(iterator, END)
+        if got is END:
+            again = f" {ONCE}" if number == 0 else ""
+            return f"{plural(number, 'batch', 'batches')} came, due are {len(due)}.{again}"
+        wanted = tuple(10 * index for index in indices)
+        if type(got) is not tuple or got != wanted:
+            return f"batch {number} is {got!r}, due is {wanted!r}. {_of_another(got, indices, lists)}".strip()
+        asked += len(indices)
+        if dataset.loaded != asked:
+            return f"when batch {number} comes, {dataset.loaded} items are loaded, due are {asked}. {EAGER_ITEMS}"
+        if lists.taken != number + 1:
+            return f"when batch {number} comes, {lists.taken} lists are taken, due are {number + 1}. {EAGER_LISTS}"
+    left = next(iterator, END)
+    return "" if left is END else f"a batch comes after the last: {left!r}."
+
+
+def _of_another(got: Any, indices: list[int], lists: Lists) -> str:
+    """Say what came in place of a batch, "" if it is unknown."""
+    items = [10 * index for index in indices]
+    if isinstance(got, tuple) and list(got) == indices and got != tuple(items):
+        return INDICES
+    if isinstance(got, list) and got == items:
+        return RAW
+    if hasattr(got, "tolist") and got.tolist() == items:
+        return OWN_COLLATE
+    if isinstance(got, tuple) and got == tuple(10 * index for index in range(len(got))):
+        return OWN_LISTS
+    return ""

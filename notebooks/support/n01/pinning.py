@@ -1,0 +1,93 @@
+"""How a reader's pinning stage is tried, exercise 6 of notebook 01: between two queues, in a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from support.kit.raised import told_of
+from support.kit.threads import Aside
+
+UNPINNED = "A batch was handed on without being pinned."
+PINS_ERRORS = "Where an error came there is no batch to pin: hand it on as it is."
+RAISES = "An error of `pin` ends the thread, and the trainer waits for ever: hand it on as its batch's error."
+DROPS_ERRORS = "An error was not handed on: the trainer waits for its batch for ever."
+COLLECTS = "All is taken before anything is handed on: pin and hand on one batch after the other."
+ONE_ONLY = "Only the first is handed on: go on until None comes."
+NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
+
+PATIENCE = 5.0  # seconds
+BROKEN = OSError("no such file")
+FULL = MemoryError("no pinned memory is left")
+SENT = ((0, "zero", None), (2, "two", None), (1, None, BROKEN), (3, "three", None), (4, "four", None))
+
+
+class _Results:
+    """Gives messages, and notes how many had been handed on when each was asked for."""
+
+    def __init__(self, data: SimpleQueue[Any]) -> None:
+        self.left = [*SENT, None]
+        self.data = data
+        self.before: list[int] = []
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        self.before.append(self.data.qsize())
+        return self.left.pop(0) if self.left else SimpleQueue().get()  # behind None nothing ever comes
+
+
+def _pin(asked: list[Any], batch: Any) -> str:
+    asked.append(batch)
+    if batch == "three":
+        raise FULL
+    return f"pinned {batch}"
+
+
+def fault_of_pinning(stage: Callable[..., Any]) -> str:
+    """Say what is wrong with pin_stage, "" if nothing."""
+    data: SimpleQueue[Any] = SimpleQueue()
+    results = _Results(data)
+    asked: list[Any] = []
+    with Aside(partial(stage, results, data, partial(_pin, asked))) as aside:
+        over = aside.over(PATIENCE)
+        error = aside.error
+    out = [data.get() for _ in range(data.qsize())]
+    if None in asked:
+        return f"pin was called with None. {PINS_ERRORS}"
+    if error is FULL:
+        return f"pin raises for batch 3, and the stage raised {FULL!r}. {RAISES}"
+    if error is not None:
+        return told_of(error)
+    if not over:
+        return "the stage goes on waiting behind None."
+    return _of_messages(out) or _of_turns(results)
+
+
+def _of_messages(out: list[Any]) -> str:
+    if len(out) == 1 < len(SENT):
+        return f"1 message came out, due are {len(SENT)}. {ONE_ONLY}"
+    for message, (number, batch, error) in zip(out, SENT, strict=False):
+        due = (number, None if error else f"pinned {batch}", error)
+        if number == 3:
+            due = (number, None, FULL)
+        if not isinstance(message, tuple) or len(message) != 3:
+            return f"the message {message!r} came out, due is {due!r}. {NUMBERS_LOST}"
+        same = message[0] == number and message[2] is due[2] and (due[2] is not None or message[1] == due[1])
+        if same:
+            continue
+        said = f"the message {message!r} came out, due is {due!r}."
+        if message[0] == number and message[1] == batch and due[2] is None:
+            return f"{said} {UNPINNED}"
+        return f"{said} {DROPS_ERRORS}" if error is not None and message[2] is None else said
+    if len(out) != len(SENT):
+        return f"{len(out)} messages came out, due are {len(SENT)}."
+    return ""
+
+
+def _of_turns(results: _Results) -> str:
+    due = list(range(len(SENT) + 1))
+    if results.before[: len(due)] == due:
+        return ""
+    first = next(turn for turn, before in enumerate(results.before) if before != turn)
+    return f"message {first} was taken when {results.before[first]} had been handed on. {COLLECTS}"

@@ -1,0 +1,148 @@
+"""How the stream of exercise 3 is tried: do all processes together read everything once, and the ranks equally much?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from support.kit.judged import Fault
+from support.kit.raised import Finding, in_case
+from support.kit.values import short
+from support.n02.orders import first_items
+from support.n02.runs import as_worker
+
+ALL = "Every process reads the whole stream."
+WORKERS = "The workers of a rank all read the same."
+RANKS = "All ranks read the same."
+ONCE = "All processes together must read each place of the stream once."
+UNEVEN = "The ranks' shares may differ by one item and no more."
+CHANGES = "A rank's share must not depend on how many workers it has."
+LAZY = "The workers' shares of one rank may differ by one item and no more."
+AHEAD = "An item is handed on when it is read, and before the next one."
+END = "This stream has no end: hand on each item when it is read, and keep none."
+AGAIN = "The second `for` reads something else: begin anew each time."
+VALUES = "Equal items, or zeros, are left out: places count, and not what stands there."
+MOST = 10_000
+SIZES = (14, 13, 12, 2, 0)
+Shares = dict[tuple[int, int], list[list[int]]]  # by (rank, workers): the places that each worker reads
+
+
+def value(place: int) -> int:
+    """Return the item at a place of the stream: it is not the place."""
+    return 10 * place + 3
+
+
+def fault_of_dealing(answer: Any) -> str:
+    """Deal streams over ranks and workers, and tell the first thing that is wrong."""
+    shares = {(size, world): _shares(answer, size, world) for world in (2, 3, 1) for size in SIZES}
+    for (size, world), dealt in shares.items():
+        said = next(_faults(dealt, size, world), "")
+        if said:
+            return Fault(said, known_by=(said, shares))
+    return _fault_of_values(answer) or _fault_of_passing(answer)
+
+
+def _shares(answer: Any, size: int, world: int) -> Shares:
+    return {
+        (rank, workers): [
+            _read(answer, size, world, rank, worker, workers) for worker in range(max(1, workers))
+        ]
+        for rank in range(world)
+        for workers in (0, 1, 2, 3)
+    }
+
+
+def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: int) -> list[int]:
+    """Return the places that one process of all reads."""
+    stream = answer(lambda: map(value, range(size)), rank, world)
+    place = f"worker {worker} of {workers}" if workers else "without workers"
+    meanings = {} if workers else {"'NoneType' object has no": "get_worker_info() is None without workers."}
+    with (
+        as_worker(worker, workers, dataset=stream),
+        in_case(f"W = {world}, rank {rank}, {place}, a stream of {size}", meanings),
+    ):
+        got = first_items(stream)
+        again = first_items(stream)
+    if got != again:
+        raise Finding(f"{AGAIN} First {short(got)}, then {short(again)}.")
+    known = {value(place): place for place in range(size)}
+    if not all(item in known for item in got):
+        raise Finding(f"What is handed on must come from the stream: it is {short(got)}.")
+    return [known[item] for item in got]
+
+
+def _faults(dealt: Shares, size: int, world: int) -> Iterator[str]:
+    """Yield what is wrong with the shares of one stream, the plainest first."""
+    everything = list(range(size))
+    for workers in (2, 0, 1, 3):  # two workers tell the famous mistakes apart
+        ranks = [dealt[rank, workers] for rank in range(world)]
+        parts_of_all = [part for parts in ranks for part in parts]
+        where = f"W = {world}, {workers} workers in each rank, a stream of {size}:"
+        if size and len(parts_of_all) > 1 and all(part == everything for part in parts_of_all):
+            yield f"{where} {ALL}"
+        if workers > 1 and ranks[0][0] and all(part == parts[0] for parts in ranks for part in parts):
+            yield f"{where} {WORKERS} All workers of rank 0 read the places {ranks[0][0]}."
+        if world > 1 and size and all(parts == ranks[0] for parts in ranks):
+            yield f"{where} {RANKS} Each of them reads {ranks[0]}."
+        times = Counter(place for part in parts_of_all for place in part)
+        wrong = [place for place in everything if times[place] != 1]
+        if wrong:
+            yield f"{where} {ONCE} Place {wrong[0]} comes {times[wrong[0]]} times. {_told(ranks)}"
+        sums = [sum(map(len, parts)) for parts in ranks]
+        if max(sums) - min(sums) > 1:
+            yield f"{where} {UNEVEN} They get {', '.join(map(str, sums))} items."
+    yield from _faults_of_workers(dealt, size, world)
+
+
+def _faults_of_workers(dealt: Shares, size: int, world: int) -> Iterator[str]:
+    for rank in range(world):
+        alone = sorted(dealt[rank, 0][0])
+        for workers in (1, 2, 3):
+            parts = dealt[rank, workers]
+            where = f"W = {world}, rank {rank}, a stream of {size}:"
+            if sorted(place for part in parts for place in part) != alone:
+                yield f"{where} {CHANGES} Alone it reads {alone}; its {workers} workers read {parts}."
+            counts = [len(part) for part in parts]
+            if max(counts) - min(counts) > 1:
+                yield f"{where} {LAZY} Of its {workers} workers each reads {counts}."
+
+
+def _told(ranks: list[list[list[int]]]) -> str:
+    return "; ".join(f"rank {rank} reads {' and '.join(map(str, parts))}" for rank, parts in enumerate(ranks))
+
+
+def _fault_of_values(answer: Any) -> str:
+    """Deal twelve zeros to two ranks with two workers each: three for everybody."""
+    for rank in range(2):
+        for worker in range(2):
+            stream = answer(lambda: [0] * 12, rank, 2)
+            with as_worker(worker, 2, dataset=stream):
+                got = first_items(stream)
+            if len(got) != 3:
+                return f"{VALUES} Of twelve zeros worker {worker} of rank {rank} reads {len(got)}, and not 3."
+    return ""
+
+
+def _fault_of_passing(answer: Any) -> str:
+    """Read the beginning of a stream without end, and look how far it had to be read for each item."""
+    for workers in (0, 2):
+        read: list[int] = []
+
+        def endless(read: list[int] = read) -> Iterator[int]:
+            for place in count():
+                if place == MOST:
+                    raise Finding(END)
+                read.append(place)
+                yield value(place)
+
+        stream = answer(endless, 0, 2)
+        with as_worker(0, workers, dataset=stream):
+            items = iter(stream)
+            for _ in range(3):
+                item = next(items)
+                if value(read[-1]) != item:
+                    place = (item - 3) // 10
+                    return f"{AHEAD} Place {place} left when place {read[-1]} had been read."
+    return ""

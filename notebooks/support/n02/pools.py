@@ -1,0 +1,129 @@
+"""How the batch sampler of exercise 2 is tried: is each batch of one pool, and no pool padded more than it must be?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from operator import index as whole
+from typing import Any
+
+from lib.data.samplers import RandomSampler
+from support.kit.values import NO_RETURN, short
+from support.n02.orders import first_items
+from support.n02.runs import sentence_lengths
+
+BATCHES = "A batch is a list of indices."
+TWICE = "The sampler was read more than once in an epoch, and each reading may be another shuffle."
+FOREIGN = "Only what the sampler names can be in a batch."
+LOST = "Whatever the sampler names must be in a batch, once."
+SIZE = "A batch holds batch_size indices; only one of them, at the end of the order, may be shorter."
+POOL = "The indices of a batch come from one pool, and a pool is pool × batch_size neighbours in the sampler's order."
+PADDING = "The same pools can be cut into batches with less padding."
+AGAIN = "The second epoch must read the sampler anew."
+LEN = "len() is the number of batches that an epoch has."
+READING = "len() reads the sampler, and so uses up an order: the next epoch is another one."
+
+#: (items, of which the sampler names half; batch size; batches in a pool)
+CASES = ((24, 2, 4), (22, 3, 2), (10, 4, 1), (64, 2, 8), (6, 2, 4), (0, 2, 2))
+
+
+class Odd(RandomSampler):
+    """Name the items 1, 3, 5, …, and so half of them, in another order at each reading; note each reading."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(range(size // 2), seed=size)
+        self.readings: list[list[int]] = []
+
+    def __iter__(self) -> Iterator[int]:
+        named = [2 * index + 1 for index in super().__iter__()]
+        self.readings.append(named)
+        return iter(named)
+
+
+def fault_of_pools(answer: Any) -> str:
+    """Try the batch sampler in all cases: an epoch, its length, a second epoch."""
+    for size, batch_size, pool in CASES:
+        lengths = [length // 3 for length in sentence_lengths(size)]
+        sampler = Odd(size)
+        batches = answer(sampler, lengths, batch_size, pool)
+        where = f"{size // 2} indices, batch_size = {batch_size}, pool = {pool}"
+        said = next(_faults(batches, sampler, lengths, batch_size, pool), "")
+        if said:
+            return f"{said} ({where})"
+    return ""
+
+
+def _faults(batches: Any, sampler: Odd, lengths: Sequence[int], batch_size: int, pool: int) -> Iterator[str]:
+    """Yield what is wrong with an epoch, its length and the next epoch."""
+    told = len(batches)
+    if sampler.readings:
+        yield READING
+    epoch = first_items(batches)
+    yield from _faults_of_epoch(epoch, sampler.readings, lengths, batch_size, pool)
+    if not epoch and len(sampler):
+        yield f"{LOST} Yours gives no batch."
+    if told != len(epoch):
+        yield f"{LEN} Yours says {told}, and there are {len(epoch)}."
+    del sampler.readings[:]
+    second = first_items(batches)
+    if not sampler.readings and epoch:
+        yield f"{AGAIN} Yours gives {short(second)} without asking for the new order."
+    yield from _faults_of_epoch(second, sampler.readings, lengths, batch_size, pool)
+
+
+def _faults_of_epoch(
+    epoch: list[Any], readings: list[list[int]], lengths: Sequence[int], batch_size: int, pool: int
+) -> Iterator[str]:
+    """Yield what is wrong with the batches of one epoch."""
+    for batch in epoch:
+        if batch is None:
+            yield f"{BATCHES} Your pass {NO_RETURN}."
+        if not _is_batch(batch):
+            yield f"{BATCHES} Yours gives {short(batch)}."
+    if len(readings) > 1:
+        yield f"{TWICE} Here it was read {len(readings)} times."
+    order = readings[0] if readings else []
+    named = Counter(order)
+    used = Counter(whole(index) for batch in epoch for index in batch)
+    if used.keys() - named.keys():
+        yield f"{FOREIGN} It named {short(order)}; your batches are {short(epoch)}."
+    if used != named:
+        yield f"{LOST} It named {short(order)}; your batches are {short(epoch)}."
+    short_ones = [batch for batch in epoch if len(batch) < batch_size]
+    if any(len(batch) > batch_size for batch in epoch) or len(short_ones) > 1:
+        yield f"{SIZE} Yours are {short(epoch)}."
+    yield from _faults_of_pools(epoch, order, lengths, batch_size, pool)
+
+
+def _is_batch(batch: Any) -> bool:
+    try:
+        return all(whole(index) >= 0 for index in batch) and len(batch) > 0
+    except TypeError:
+        return False
+
+
+def _faults_of_pools(
+    epoch: list[Any], order: list[int], lengths: Sequence[int], batch_size: int, pool: int
+) -> Iterator[str]:
+    """Yield which batches mix pools, or which pool pads more than it must."""
+    size = batch_size * pool
+    for start in range(0, len(order), size):
+        part = set(order[start : start + size])
+        mine = [batch for batch in epoch if part & set(batch)]
+        mixed = [batch for batch in mine if set(batch) - part]
+        if mixed:
+            yield f"{POOL} {short(list(mixed[0]))} is in one batch; one pool is {short(order[start : start + size])}."
+        held = sum(len(batch) * max(lengths[i] for i in batch) for batch in mine)
+        enough = _enough(sorted(lengths[i] for i in part), batch_size)
+        if held > enough:
+            yield f"{PADDING} Rows × longest row: {held} in yours, {enough} is possible, for {short(mine)}."
+
+
+def _enough(words: list[int], batch_size: int) -> int:
+    """Return rows × longest row if neighbours by length share a batch; the short batch at whichever end costs more."""
+    held = []
+    for first in (0, len(words) % batch_size):
+        cuts = [*range(first, len(words), batch_size)]
+        batches = [words[:first], *(words[cut : cut + batch_size] for cut in cuts)]
+        held.append(sum(len(batch) * max(batch, default=0) for batch in batches))
+    return max(held)

@@ -1,0 +1,184 @@
+"""What a forgotten set_epoch costs: small networks by the dozen, normalised with the company of their batch.
+
+    orders   int64 (networks, epochs, steps, groups, rows): which images meet, and where
+    images[rows of a step]  (networks, groups, rows, 64)  →  hidden (…, 32)  →  normalised, or not  →  ReLU  →  (…, 10)
+
+A group is what batch normalisation normalises together: the batch of one rank, or, with SyncBatchNorm, that of a few.
+`descend`, `train` and `dealt` are notebook 03's, word for word (tests/support/n03/test_company.py compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DistributedSampler
+
+Data = tuple[Tensor, Tensor]
+TestLosses = dict[str, list[float]]
+"""The test loss of each seed, by the way in which the images were dealt."""
+
+RANKS = 8
+BATCH = 4
+SIZES = (4, 8, 16, 32)
+# those of torch.nn.BatchNorm1d
+EPSILON = 1e-5
+MOMENTUM = 0.1
+
+
+class Networks:
+    """One network 64 → 32 → 10 for each seed, its initial weights drawn from it; all compute in one tensor program."""
+
+    def __init__(self, seeds: Sequence[int], batch_norm: bool, pixels: int = 64, hidden: int = 32) -> None:
+        def drawn(rows: int, columns: int, seed: int) -> Tensor:
+            generator = torch.Generator().manual_seed(seed)
+            return torch.randn(rows, columns, generator=generator).mul((2 / rows) ** 0.5)
+
+        count = len(seeds)
+        self._first = torch.stack([drawn(pixels, hidden, 2 * seed) for seed in seeds])
+        self._second = torch.stack([drawn(hidden, 10, 2 * seed + 1) for seed in seeds])
+        self._scale = torch.ones(count, 1, hidden)
+        self._shift = torch.zeros(count, 1, hidden)
+        self._bias = torch.zeros(count, 1, 10)
+        self.weights = [self._first, self._scale, self._shift, self._second, self._bias]
+        for weight in self.weights:
+            weight.requires_grad_()
+        self.batch_norm = batch_norm
+        self.mean = torch.zeros(count, 1, hidden)
+        self.variance = torch.ones(count, 1, hidden)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """Return the first layer of (networks, groups, rows, pixels)."""
+        networks, groups, rows, _ = x.shape
+        return (x.flatten(1, 2) @ self._first).view(networks, groups, rows, -1)
+
+    def losses(self, hidden: Tensor, y: Tensor) -> Tensor:
+        """Return each network's mean cross-entropy; hidden: the first layer, normalised or not."""
+        active = torch.relu(hidden.flatten(1, 2) * self._scale + self._shift)
+        logits = torch.baddbmm(self._bias, active, self._second)
+        each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
+        return each.view(len(logits), -1).mean(1)
+
+    def remember(self, mean: Tensor, variance: Tensor, rows: int) -> None:
+        """Move the running averages towards group 0's mean and variance: in evaluation, DDP takes those of rank 0."""
+        with torch.no_grad():
+            self.mean.lerp_(mean[:, 0], MOMENTUM)
+            self.variance.lerp_(variance[:, 0] * rows / (rows - 1), MOMENTUM)
+
+    @torch.no_grad()
+    def test_losses(self, images: Tensor, labels: Tensor) -> list[float]:
+        """Return each network's loss, normalised by its running averages as torch's eval() does."""
+        hidden = images @ self._first
+        if self.batch_norm:
+            hidden = (hidden - self.mean) / (self.variance + EPSILON).sqrt()
+        losses: list[float] = self.losses(hidden[:, None], labels.expand(len(hidden), -1)).tolist()
+        return losses
+
+
+def descend(nets: Networks, x: Tensor, y: Tensor, rate: float = 0.1) -> None:
+    """Make one step of plain gradient descent; x: (networks, groups, rows, pixels), y: one label for each row."""
+    hidden = nets.hidden(x)
+    if nets.batch_norm:  # dim 2: the rows of a group, which are each other's company
+        variance, mean = torch.var_mean(hidden, dim=2, correction=0, keepdim=True)
+        hidden = (hidden - mean) / (variance + 1e-5).sqrt()
+        nets.remember(mean, variance, rows=x.shape[2])
+    losses = nets.losses(hidden, y)
+    gradients = torch.autograd.grad(losses.sum(), nets.weights)
+    with torch.no_grad():
+        for weight, gradient in zip(nets.weights, gradients, strict=True):
+            weight -= rate * gradient
+
+
+def train(nets: Networks, orders: Tensor, data: Data) -> None:
+    """Train on int64 orders (networks, epochs, steps, groups, rows)."""
+    images, labels = data
+    for epoch in orders.unbind(1):
+        for rows in epoch.unbind(1):
+            descend(nets, images[rows], labels[rows])
+
+
+def dealt(samples: int, seed: int, epochs: int, told: bool = True) -> Tensor:
+    """Return what 8 ranks read, 4 at a time: int64 (epochs, steps, 8, 4). told: whether set_epoch is called.
+
+    ValueError: a rank's share is no multiple of 4.
+    """
+    samplers = [DistributedSampler(range(samples), RANKS, rank, seed=seed) for rank in range(RANKS)]  # type: ignore[arg-type, var-annotated]
+    if len(samplers[0]) % BATCH:
+        raise ValueError(
+            f"each rank has {len(samplers[0])} of {samples} samples, which {BATCH} does not divide"
+        )
+    found = []
+    for epoch in range(epochs):
+        for sampler in samplers:
+            if told:
+                sampler.set_epoch(epoch)
+        shares = torch.tensor([list(sampler) for sampler in samplers])
+        found.append(shares.view(RANKS, -1, BATCH).transpose(0, 1))
+    return torch.stack(found)
+
+
+def grouped(orders: Tensor, size: int) -> Tensor:
+    """Join neighbouring ranks' batches to groups of `size` rows: the same images in the same steps, other company."""
+    return orders.reshape(*orders.shape[:-2], -1, size)
+
+
+Redeal = Callable[[Tensor, torch.Generator], Tensor]
+Trainer = Callable[[Networks, Tensor, Data], None]
+
+
+def controlled(orders: Tensor, control: Redeal, seed: int) -> Tensor:
+    """Return the first epoch, then in each later epoch what a control makes of it: int64 as `orders`."""
+    generator = torch.Generator().manual_seed(seed)
+    first = orders[0]
+    later = [control(first, generator) for _ in orders[1:]]
+    return torch.stack([first, *later])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """While its `with` lasts, torch computes in one thread: threads for small tensors wait more than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def train_ways(
+    ways: Mapping[str, Tensor], train_set: Data, test_set: Data, *, batch_norm: bool, train: Trainer = train
+) -> TestLosses:
+    """Train a network for each way and seed, with equal initial weights in all ways; return the test losses by way.
+
+    ways: by name int64 (seeds, epochs, steps, groups, rows). train: the notebook hands over its own.
+    """
+    orders = torch.cat(list(ways.values()))
+    seeds = len(orders) // len(ways)
+    nets = Networks([*range(seeds)] * len(ways), batch_norm)
+    with one_thread():
+        train(nets, orders, train_set)
+    losses = nets.test_losses(*test_set)
+    return {way: losses[k * seeds :][:seeds] for k, way in enumerate(ways)}
+
+
+def record(
+    train_set: Data, test_set: Data, controls: Mapping[str, Redeal], seeds: int, epochs: int = 30
+) -> dict[str, TestLosses]:
+    """Measure everything that notebook 03 shows, with many seeds: by group size ("none": no normalisation), by way."""
+    samples = len(train_set[0])
+    told, forgotten = (
+        torch.stack([dealt(samples, epochs * seed, epochs, told) for seed in range(seeds)])
+        for told in (True, False)
+    )
+    found = {}
+    for name, size in (("none", BATCH), *((str(size), size) for size in SIZES)):
+        ways = {"told": grouped(told, size), "forgotten": grouped(forgotten, size)}
+        if name == str(BATCH):
+            for control_name, control in controls.items():
+                made = [controlled(order, control, seed) for seed, order in enumerate(forgotten)]
+                ways[control_name] = torch.stack(made)
+        found[name] = train_ways(ways, train_set, test_set, batch_norm=name != "none")
+    return found

@@ -1,0 +1,91 @@
+"""An answer that is compared is told its first counterexample, and the famous mistake that it makes."""
+
+import numpy as np
+import pytest
+import torch
+
+from support.kit.compare import check_function, check_value
+from support.kit.exercise import cases
+
+
+def squares(n):
+    return [i * i for i in range(n)]
+
+
+def endless(n):
+    while True:
+        yield 0
+
+
+def breaks(n):
+    yield from squares(n)[:1]
+    raise KeyError("lost")
+
+
+CASES = [{"n": n} for n in range(6)]
+
+
+def verdict(answer, **more):
+    return check_function(answer, squares, CASES, what="squares", **more)
+
+
+@pytest.mark.parametrize(
+    "as_type", [list, tuple, iter, np.array, lambda s: torch.tensor(s, dtype=torch.int64), lambda s: (i for i in s)]
+)
+def test_any_kind_of_sequence_will_do(as_type):
+    assert verdict(lambda n: as_type(squares(n)))
+    assert verdict(lambda n: as_type(squares(n))).message == "squares: the same as the reference in all 6 cases."
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (lambda n: [0] * n, "for n = 2, position 1: expected 1, got 0"),
+        (lambda n: squares(n)[:3], "for n = 4, expected 4 items"),
+        (lambda n: squares(n + 1), "got more"),
+        (lambda n: 1 // 0, "for n = 0 your code raised ZeroDivisionError"),
+        (lambda n: n, "for n = 0, expected"),
+        (lambda n: "squares", "for n = 0, expected"),
+        (lambda n: [squares(n)].clear(), "is a `return` missing?"),
+        (endless, "got more"),
+        (breaks, "your code raised KeyError"),
+    ],
+)
+def test_a_wrong_answer_gets_its_first_counterexample(answer, says):
+    assert verdict(answer).status == "wrong"
+    assert says in verdict(answer).message
+
+
+def test_a_famous_mistake_is_recognised_by_what_it_returns():
+    mistakes = {
+        "You left out the zero.": lambda n: [i * i for i in range(1, n)],
+        "You cubed.": lambda n: [i**3 for i in range(n)],
+    }
+    assert verdict(lambda n: [i * i * i for i in range(n)], mistakes=mistakes).message.endswith("You cubed.")
+    assert verdict(lambda n: [i**2 for i in range(1, n)], mistakes=mistakes).message.endswith("left out the zero.")
+    assert verdict(lambda n: [7] * n, mistakes=mistakes).message.count("You") == 0
+
+
+@pytest.mark.parametrize(
+    "value, truth, tolerance, status",
+    [
+        (None, 4, 0, "open"),
+        (4, 4, 0, "right"),
+        (5, 4, 0, "wrong"),
+        (0.51, 0.5, 0.05, "right"),
+        (True, 1.5, 0, "wrong"),
+        (torch.ones(2), 4, 0, "wrong"),
+    ],
+)
+def test_a_value_is_right_wrong_or_open(value, truth, tolerance, status):
+    assert check_value(value, truth, what="W", tolerance=tolerance).status == status
+
+
+def test_cases_are_named_once_there_must_be_some_and_floats_have_room_for_rounding():
+    assert cases("m n", [(3, 2), (1, 4)]) == [{"m": 3, "n": 2}, {"m": 1, "n": 4}]
+    assert cases("order", [[2, 0, 1]]) == [{"order": [2, 0, 1]}]
+    with pytest.raises(ValueError):
+        cases("m n", [(3, 2, 1)])
+    assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
+    with pytest.raises(ValueError, match="at least one case"):
+        check_function(squares, squares, [], what="squares")

@@ -1,0 +1,162 @@
+"""Networks by the dozen are torch's own, deals are the sampler's, and a finding can turn out the other way."""
+
+import ast
+import json
+from statistics import fmean
+
+import pytest
+import torch
+from torch import nn
+
+from support import recordings
+from support.n03 import company, cost, guesses
+from support.n03.solved import new_company, new_steps
+from tools.hygiene import joined
+from tools.project import ROOT
+
+NOTEBOOK = ROOT / "notebooks" / "03_distributed_sampler.ipynb"
+
+
+def data(rows, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 64, generator=generator), torch.randint(10, (rows,), generator=generator)
+
+
+def as_modules(nets, number):
+    """Return one of the networks as torch's own layers."""
+    first, scale, shift, second, bias = (weight[number].detach() for weight in nets.weights)
+    modules = nn.Sequential(nn.Linear(64, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    with torch.no_grad():
+        modules[0].weight.copy_(first.T)
+        modules[1].weight.copy_(scale[0])
+        modules[1].bias.copy_(shift[0])
+        modules[3].weight.copy_(second.T)
+        modules[3].bias.copy_(bias[0])
+    return modules
+
+
+def test_a_step_is_that_of_torchs_layers_on_each_group_and_evaluation_takes_group_zeros_averages():
+    nets = company.Networks([3, 4], batch_norm=True)
+    images, labels = data(24)
+    rows = torch.stack([torch.arange(24).view(4, 6), torch.arange(24).flip(0).view(4, 6)])
+    modules = [as_modules(nets, number) for number in range(2)]
+    company.descend(nets, images[rows], labels[rows], rate=0.2)
+    for number, model in enumerate(modules):
+        averages = None
+        losses = []
+        for group in rows[number]:
+            losses.append(nn.functional.cross_entropy(model(images[group]), labels[group]))
+            if averages is None:
+                averages = [model[1].running_mean.clone(), model[1].running_var.clone()]
+        torch.stack(losses).mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.2).step()
+        model[1].running_mean, model[1].running_var = averages
+        after = as_modules(nets, number)
+        for mine, theirs in zip(after.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs)
+        model.eval()
+        evaluated = nn.functional.cross_entropy(model(images), labels).item()
+        assert nets.test_losses(images, labels)[number] == pytest.approx(evaluated, rel=1e-4)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_training_depends_on_seed_and_order_learns_and_leaves_torchs_threads_alone(batch_norm):
+    train_set = data(32)
+    threads = torch.get_num_threads()
+    orders = torch.stack([torch.randperm(32, generator=torch.Generator().manual_seed(s)) for s in (0, 0, 1)])
+    orders = orders.view(3, 1, 2, 4, 4).expand(-1, 40, -1, -1, -1)
+    found = company.train_ways({"a": orders[:2], "b": orders[1:]}, train_set, train_set, batch_norm=batch_norm)
+    assert torch.get_num_threads() == threads
+    first, second = found["a"]
+    again, other = found["b"]
+    assert again != pytest.approx(second, rel=1e-4)  # the same order, and the first network's initial weights
+    assert again == pytest.approx(first, rel=1e-4)
+    assert other != pytest.approx(second, rel=1e-4)
+    assert max(first, second, again, other) < 1.5
+
+
+def test_a_deal_is_the_samplers_and_larger_groups_hold_the_same_images_in_the_same_steps():
+    orders = company.dealt(96, seed=5, epochs=3)
+    assert orders.shape == (3, 3, 8, 4)
+    for epoch, rank in ((0, 0), (2, 7)):
+        sampler = torch.utils.data.DistributedSampler(range(96), 8, rank, seed=5)
+        sampler.set_epoch(epoch)
+        assert orders[epoch, :, rank].flatten().tolist() == list(sampler)
+    assert torch.equal(company.dealt(96, 5, 3, told=False), orders[:1].expand(3, -1, -1, -1))
+    wider = company.grouped(orders, 16)
+    assert wider.shape == (3, 3, 2, 16)
+    assert torch.equal(wider.flatten(2), orders.flatten(2))
+    with pytest.raises(ValueError, match="each rank has 13 of 97 samples, which 4 does not divide"):
+        company.dealt(97, 0, 1)
+
+
+def test_controls_begin_with_the_frozen_epoch_and_deal_every_later_one_anew():
+    frozen = company.dealt(96, 0, 4, told=False)
+    for control in (new_steps, new_company):
+        made = company.controlled(frozen, control, seed=1)
+        assert torch.equal(made[0], frozen[0])
+        assert len({tuple(epoch.flatten().tolist()) for epoch in made}) == 4
+        assert torch.equal(made, company.controlled(frozen, control, seed=1))
+
+
+TOLD = [0.3, 0.31, 0.32, 0.29]
+
+
+@pytest.mark.parametrize(
+    "steps, mates, truth", [(0.1, 0.0, "company"), (0.0, 0.1, "steps"), (0.1, 0.1, "both"), (-0.1, 0.0, "none")]
+)
+def test_what_harms_is_read_off_the_measurement_and_may_be_any_of_four(steps, mates, truth):
+    noise = [0.001, -0.002, 0.002, -0.001]
+
+    def raised(by):
+        return [loss + by + off for loss, off in zip(TOLD, noise, strict=True)]
+
+    losses = {"told": TOLD, "new steps": raised(steps), "new company": raised(mates), "forgotten": raised(steps)}
+    assert guesses.guess_harmful(truth.upper(), losses).message.endswith(
+        f"that is it, what it is that harms = {truth}."
+    )
+    plain = {0.1: "higher", 0.0: "same", -0.1: "lower"}[steps]
+    assert "that is it" in guesses.guess_plain(plain, losses).message
+
+
+def test_the_recorded_study_has_twenty_seeds_of_everything_and_says_what_the_notebook_says():
+    record = recordings.load("company")
+    results = record["results"]
+    assert list(results) == list(cost.NAMES)
+    assert {len(losses) for ways in results.values() for losses in ways.values()} == {record["seeds"]} == {20}
+    rise = {size: fmean(ways["forgotten"]) / fmean(ways["told"]) - 1 for size, ways in results.items()}
+    assert rise["4"] > rise["8"] > rise["16"] > rise["32"] > 0.03 > abs(rise["none"])
+    prose = "\n".join(joined(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"])
+    for size in ("4", "8", "32"):
+        assert f"{rise[size]:.0%}".replace("%", " %") in prose
+    assert guesses.clearly(results["none"], "forgotten") == "same"
+    assert guesses.guess_harmful("company", results["4"]).message.count("that is it") == 1
+
+
+def without_types(text):
+    """Return a function's statements as Python prints them, without annotations and docstrings."""
+    function = ast.parse(text).body[0]
+    for node in ast.walk(function):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node):
+                node.body = node.body[1:]
+    return ast.unparse(function)
+
+
+@pytest.mark.parametrize("name", ["descend", "train", "dealt"])
+def test_what_was_recorded_is_what_the_notebooks_cell_computes(name):
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    texts = [joined(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    shown = [
+        ast.unparse(part)
+        for text in texts
+        if "!git" not in text
+        for part in ast.parse(text).body
+        if isinstance(part, ast.FunctionDef) and part.name == name
+    ]
+    room = ast.parse((ROOT / "notebooks/support/n03/company.py").read_text(encoding="utf-8")).body
+    (own,) = (ast.unparse(part) for part in room if isinstance(part, ast.FunctionDef) and part.name == name)
+    assert [without_types(text) for text in shown] == [without_types(own)]

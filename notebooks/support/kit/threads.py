@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any
@@ -114,12 +114,19 @@ class Aside(AbstractContextManager["Aside"]):
                 patch.stop()
 
 
+class _WokenError(BaseException):
+    """Raised and caught by `_take_back` alone."""
+
+
 def dismiss(threads: Sequence[Thread]) -> None:
-    """End threads: a None into every queue that one of them knows, SystemExit for one that never waits."""
+    """End threads: a None into every queue that one of them knows, SystemExit for one that never waits.
+
+    Who waits for something that is no queue lives on, as a daemon; nothing is left behind for it.
+    """
     for _ in range(10):
         alive = [thread for thread in threads if thread.is_alive()]
         if not alive:
-            return
+            break
         frames = sys._current_frames()
         for thread in alive:
             frame = frames.get(thread.ident or 0)
@@ -127,9 +134,31 @@ def dismiss(threads: Sequence[Thread]) -> None:
                 for queue in [value for value in frame.f_locals.values() if isinstance(value, SimpleQueue)]:
                     queue.put(None)
                 frame = frame.f_back
-            raising = ctypes.py_object(SystemExit)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raising)
+            _raise_in(thread, SystemExit)
         alive[0].join(0.03)
+    _take_back(threads)
+
+
+def _raise_in(thread: Thread, error: type[BaseException] | None) -> None:
+    """Have `error` raised in a thread as soon as it runs Python again; with None, take that back."""
+    raising = ctypes.py_object(error) if error else None
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), raising)
+
+
+def _take_back(threads: Sequence[Thread]) -> None:
+    """Take back what a thread has not received: Python 3.11 hangs over it when a traced function is called.
+
+    There the whole interpreter is marked until somebody receives an exception of this kind; while it is marked, a
+    traced function never gets beyond its first instruction (sys.settrace: debuggers, coverage, checks of this
+    course). So we take back what is still due, and receive one ourselves.
+    """
+    for thread in threads:
+        if thread.is_alive():
+            _raise_in(thread, None)
+    with suppress(_WokenError):
+        _raise_in(current_thread(), _WokenError)
+        while True:  # until it is here, which is at once
+            time.sleep(0)
 
 
 class Waits:

@@ -34,7 +34,11 @@ class _Results:
 
     def get(self, *_: Any, **__: Any) -> Any:
         self.before.append(self.data.qsize())
-        return self.left.pop(0) if self.left else SimpleQueue().get()  # behind None nothing ever comes
+        if self.left:
+            return self.left.pop(0)
+        # Behind None nothing ever comes. `dismiss` finds this queue in our frame.
+        nothing: SimpleQueue[Any] = SimpleQueue()
+        return nothing.get()
 
 
 def _pin(asked: list[Any], batch: Any) -> str:

@@ -22,6 +22,7 @@ from lib.pipeline.watch import ModuleWatch
 from lib.runtime.dependency import fork_batch, get_phony, join_batch
 from lib.runtime.device import default_generator, has_streams
 from lib.runtime.microbatch import Batch, Function, TensorOrTensors, Tensors
+from lib.runtime.no_gradient import Passage, hand_on
 from lib.runtime.sharing import Lending
 from lib.runtime.thread_state import Modes, PerThread, Values, during, goes_along
 
@@ -162,7 +163,7 @@ class _Recomputed(NamedTuple):
     hidden: list[Tensor]  # the phonies of the skip tensors that it hid in portals
 
 
-class Checkpoint(torch.autograd.Function):
+class Checkpoint(Passage):
     """Forward: compute without graph. Backward: go through the graph that Recompute has made."""
 
     @staticmethod
@@ -199,10 +200,11 @@ class Checkpoint(torch.autograd.Function):
         wanted += [(phony, torch.zeros_like(phony)) for phony in hidden]
         if wanted:
             torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
-        return None, None, *(x.grad for x in input)
+        to_phony, *to_input = hand_on(ctx, (None, *(x.grad for x in input)))
+        return to_phony, None, *to_input
 
 
-class Recompute(torch.autograd.Function):
+class Recompute(Passage):
     """Forward: keep the inputs. Backward: compute again, this time with a graph."""
 
     @staticmethod

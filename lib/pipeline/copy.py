@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lib.runtime import recording
@@ -23,6 +22,7 @@ from lib.runtime.device import (
     wait_stream,
 )
 from lib.runtime.microbatch import Batch, Tensors
+from lib.runtime.no_gradient import Passage, hand_on
 from lib.timeline import current_recorder
 
 
@@ -53,7 +53,7 @@ def _pass_on(
     return aliases
 
 
-class Copy(torch.autograd.Function):
+class Copy(Passage):
     """Copy tensors from the device of one stream to that of another; backward copies the gradients back."""
 
     @staticmethod
@@ -66,10 +66,10 @@ class Copy(torch.autograd.Function):
         """Copy the gradients that there are."""
         prev_stream, next_stream = ctx.way
         with recording.span("copy", ctx.place, next_stream):
-            return None, None, *_move(grad_output, next_stream, prev_stream)
+            return None, None, *hand_on(ctx, _move(grad_output, next_stream, prev_stream))
 
 
-class Wait(torch.autograd.Function):
+class Wait(Passage):
     """Let `next_stream` wait for `prev_stream`; in backward the other way round."""
 
     @staticmethod
@@ -83,7 +83,7 @@ class Wait(torch.autograd.Function):
         """Hand the gradients on once the other stream is done."""
         prev_stream, next_stream = ctx.way
         wait_stream(prev_stream, next_stream)
-        return None, None, *grad_input
+        return None, None, *hand_on(ctx, grad_input)
 
 
 def copy(batch: Batch, prev_stream: AbstractStream, next_stream: AbstractStream) -> None:

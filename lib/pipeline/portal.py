@@ -20,16 +20,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lib.pipeline.copy import Copy
 from lib.runtime import recording
 from lib.runtime.dependency import get_phony
 from lib.runtime.device import AbstractStream, current_stream, get_device, wait_stream
+from lib.runtime.no_gradient import Passage, hand_on
 
 
-class _Step(torch.autograd.Function):
+class _Step(Passage):
     """Call `there` in forward and `back` in backward, which has the gradient of what `there` has returned."""
 
     @classmethod
@@ -46,8 +46,8 @@ class _Step(torch.autograd.Function):
         return there().detach()
 
     @staticmethod
-    def backward(ctx: Any, *grad: Tensor | None) -> tuple[None, None, Tensor | None]:
-        return None, None, ctx.back(*grad)
+    def backward(ctx: Any, *grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, None, *hand_on(ctx, (ctx.back(*grad),))
 
 
 class PortalBlue(_Step):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lib.runtime.device import default_stream, use_stream
 from lib.runtime.microbatch import Batch, Tensors
+from lib.runtime.no_gradient import Passage, hand_on
 
 
 @cache
@@ -28,7 +29,7 @@ def get_phony(device: torch.device, *, requires_grad: bool) -> Tensor:
         return torch.empty(0, device=device, requires_grad=requires_grad)
 
 
-class Fork(torch.autograd.Function):
+class Fork(Passage):
     """Return the tensors and a phony: backward reaches what lies before only after the phony's part."""
 
     @staticmethod
@@ -41,10 +42,10 @@ class Fork(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Hand the gradients on; the phony has none."""
-        return grads[:-1]
+        return hand_on(ctx, grads[:-1])
 
 
-class Join(torch.autograd.Function):
+class Join(Passage):
     """Return the tensors (all arguments but the last); backward then also reaches what the phony came from."""
 
     @staticmethod
@@ -57,7 +58,7 @@ class Join(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         """Hand the gradients on, and none to the phony."""
-        return *grads, None
+        return hand_on(ctx, (*grads, None))
 
 
 def fork(input: Tensor) -> tuple[Tensor, Tensor]:

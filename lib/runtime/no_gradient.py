@@ -1,0 +1,65 @@
+"""Where a loss has no gradient, none is made: who hands on None tells those behind that they have nothing to do.
+
+autograd walks a model from the loss to what that was made of, and to nothing else. In a pipeline backward also comes to
+what the loss makes no use of: Fork and Join lead there for the sake of the order. No gradient arrives, and most of
+torch's functions then hand on none. But one in Python (a compiled layer is one) is given zeros, unless it has said
+ctx.set_materialize_grads(False), and makes zeros of them: parameters before it would have a gradient, and a weight
+decay, or the momentum of an optimizer, would move them.
+
+    used ─────────────┐
+                      Fork ── loss        Fork has a gradient for `used`, and None for `ignored`: before it hands that
+    ignored ── Twice ─┘                   on, it tells all nodes behind, up to the next Passage, to make nothing of nothing
+
+So the graph is walked only where something is ignored, and only there nodes get a hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+_Gradients = Sequence[Tensor | None]
+_TOLD = "lib: makes nothing of nothing"  # a mark in the metadata that torch keeps for each node
+
+
+class Passage(torch.autograd.Function):
+    """A function of ours between the layers: it knows what to do without a gradient, and hands on by `hand_on`."""
+
+
+def hand_on(node: Any, grads: _Gradients) -> tuple[Tensor | None, ...]:
+    """Return the gradients that a Passage's backward hands on: one for each tensor that forward was given.
+
+    node: the ctx of that backward.
+    """
+    followers = zip(node.next_functions, grads, strict=True)
+    _tell([follower for (follower, _), grad in followers if grad is None and follower is not None])
+    return tuple(grads)
+
+
+def _tell(nodes: list[Node]) -> None:
+    """Let these nodes, and all behind them as far as the next Passages and the leaves, make nothing of nothing."""
+    to_visit = [*nodes]
+    while to_visit:
+        node = to_visit.pop()
+        known: Any = node.metadata
+        # A leaf makes nothing, and it outlives this graph: it would keep the hook.
+        if _is_passage(node) or not node.next_functions or _TOLD in known:
+            continue
+        known[_TOLD] = True
+        node.register_hook(_nothing_of_nothing)
+        to_visit += [child for child, _ in node.next_functions if child is not None]
+
+
+def _is_passage(node: Node) -> bool:
+    function = getattr(type(node), "_forward_cls", None)  # of a function in Python: its class
+    return isinstance(function, type) and issubclass(function, Passage)
+
+
+def _nothing_of_nothing(made: _Gradients, arrived: _Gradients) -> _Gradients | None:
+    if any(grad is not None for grad in arrived):
+        return None  # stays as it is
+    return (None,) * len(made)

@@ -1,0 +1,136 @@
+"""A layer that the loss ignores has no gradient, also where it holds a function that makes zeros of None.
+
+Backward comes to it all the same: Fork and Join lead there, to keep the order of the micro-batches. A parameter with a
+gradient of zeros is not left alone: weight decay and momentum move it.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lib.pipeline import pop, skippable, stash
+from tests.lib.models import Function
+from tests.lib.pipeline.small_gpipes import MODES, gpipe
+
+
+class Twice(torch.autograd.Function):
+    """A function as most people write one: without ctx.set_materialize_grads(False), it is given zeros for None."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def twice(linear):
+    return nn.Sequential(linear, Function(Twice.apply))
+
+
+def twice_in_the_midst(linear):
+    return nn.Sequential(linear, Function(Twice.apply), nn.Tanh())
+
+
+def compiled(linear):
+    torch._dynamo.reset()  # else those of earlier tests would count: from the ninth on torch leaves it as it is
+    return torch.compile(linear, backend="aot_eager")
+
+
+class Both(nn.Module):
+    """Two outputs, of which the second one is made by a layer that is wrapped in something."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.used = nn.Linear(3, 3)
+        self.ignored = nn.Linear(3, 3)
+        self.wrapped = wrap(self.ignored)
+
+    def forward(self, x):
+        return self.used(x), self.wrapped(x)
+
+
+FIRST = Function(lambda pair: pair[0])
+WRAPPERS = [twice, twice_in_the_midst, compiled]
+
+
+def there(module):
+    return [name for name, parameter in module.named_parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("wanted", [False, True], ids=["input", "input with gradient"])
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_who_makes_zeros_of_none_makes_none_of_what_the_loss_ignores(wrap, wanted, checkpoint):
+    model = gpipe(nn.Sequential(Both(wrap), FIRST), chunks=2, checkpoint=checkpoint)
+    x = torch.ones(4, 3, requires_grad=wanted)
+    model(x).sum().backward()
+    both = model[0]
+    assert both.ignored.weight.grad is None
+    torch.testing.assert_close(both.used.weight.grad, torch.full((3, 3), 4.0))
+    if wanted:
+        torch.testing.assert_close(x.grad, both.used.weight.detach().sum(0).expand(4, 3))
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_the_same_where_the_model_itself_returns_two_and_the_loss_takes_one(chunks, checkpoint):
+    model = gpipe(nn.Sequential(Both(twice)), chunks=chunks, checkpoint=checkpoint)
+    model(torch.ones(6, 3))[0].sum().backward()
+    assert model[0].ignored.weight.grad is None
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_what_one_backward_ignored_has_its_gradient_from_the_next_through_the_same_forward(checkpoint):
+    model = gpipe(nn.Sequential(Both(twice), Function(lambda pair: (pair[0], pair[1] * 3))), chunks=2)
+    model.checkpoint = checkpoint
+    y, z = model(torch.ones(4, 3))
+    y.sum().backward(retain_graph=True)
+    assert model[0].ignored.weight.grad is None
+    z.sum().backward(retain_graph=True)
+    torch.testing.assert_close(model[0].ignored.weight.grad, torch.full((3, 3), 24.0))
+    y.sum().backward()
+    torch.testing.assert_close(model[0].ignored.weight.grad, torch.full((3, 3), 24.0), msg="changed by a second y")
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_a_way_back_of_two_partitions_and_a_model_before_the_pipeline_make_no_zeros_either(checkpoint):
+    """The ignored tensor comes from far: through a partition that hands it on, out of a layer before the pipeline."""
+    before = Both(twice)
+    hand_on = Function(lambda pair: (pair[0] * 2, Twice.apply(pair[1])))
+    model = gpipe(nn.Sequential(hand_on, copy.deepcopy(hand_on), FIRST), chunks=2, checkpoint=checkpoint)
+    model(before(torch.ones(4, 3))).sum().backward()
+    assert there(before) == ["used.weight", "used.bias"]
+
+
+@skippable(stash=["early"])
+class Put(nn.Module):
+    """Stashes what a function made that fills in zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.main = nn.Linear(3, 3)
+        self.side = nn.Linear(3, 3)
+
+    def forward(self, x):
+        yield stash("early", Twice.apply(self.side(x)))
+        return self.main(x)
+
+
+@skippable(pop=["early"])
+class Drop(nn.Module):
+    """Pops it, and makes no use of it."""
+
+    def forward(self, x):
+        yield pop("early")
+        return x
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_a_skip_tensor_that_nobody_used_makes_none_of_it(checkpoint):
+    model = gpipe(nn.Sequential(Put(), nn.Tanh(), Drop()), chunks=2, checkpoint=checkpoint)
+    model(torch.ones(4, 3)).sum().backward()
+    assert there(model[0]) == ["main.weight", "main.bias"]

@@ -13,8 +13,7 @@ from matplotlib.patches import Patch
 from lib.schedules import Action, Schedule, ScheduleError, live_activations, waits_for
 from lib.schedules.legal import Turn, needs, playable, validate
 from lib.schedules.makers import MAKERS
-from lib.schedules.simulate import KINDS, simulate
-from lib.schedules.simulate import Idle as Wait
+from lib.schedules.simulate import KINDS, Idle, simulate
 from lib.show import style
 from lib.show.charts import row_bars
 from lib.show.lanes import FONT, LANE, idle, lane_rows, ticks
@@ -120,7 +119,7 @@ def _finding(schedules: Sequence[Schedule], traces: Sequence[Trace]) -> str:
     return f"{speed}; {smallest} holds at most {min(peaks):g}, not {max(peaks):g}"
 
 
-def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wait], end: float, row: float) -> None:
+def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, gaps: Sequence[Idle], end: float, row: float) -> None:
     """Draw the rows of one run: idle times hatched, an action in the colour of its kind, shaded by its stage.
 
     end: of the time axis. row: the height of a row in inches (a label is left out where it would not fit).
@@ -132,7 +131,7 @@ def draw_ranks(axes: Axes, schedule: Schedule, trace: Trace, waits: Sequence[Wai
 
     texts = _texts(schedule, trace, fits)
     for rank, lane in enumerate(trace.lanes):
-        idle(axes, rank, [(wait.start, wait.end - wait.start) for wait in waits if wait.rank == rank])
+        idle(axes, rank, [(gap.start, gap.end - gap.start) for gap in gaps if gap.rank == rank])
         stages = sorted({action.stage for action in schedule.actions(rank)})
         by_color: dict[str, list[Span]] = {}  # all of a colour are drawn at once
         for span in trace.only(lane=lane):

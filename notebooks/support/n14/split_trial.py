@@ -29,7 +29,8 @@ PRODUCT = 2 * ROWS * INPUTS * OUTPUTS
 def fault_of_split(answer: Any) -> str:
     """Say what is wrong with a layer whose backward is cut in two, "" if nothing."""
     _products(lambda: torch.ones(2, 2).mm)  # the first count in a process imports much, and keeps it
-    gc.disable()  # so that new objects stay in the youngest generation, where `_alive` counts
+    gc.collect(0)
+    gc.disable()  # so that new objects stay in the youngest generation, where `_storages` looks
     try:
         trial = _Trial(answer)
         return (
@@ -50,17 +51,20 @@ def _products(work: Callable[[], Any]) -> tuple[Any, float]:
     return result, counter.get_total_flops() / PRODUCT
 
 
-def _alive() -> int:
-    """Return the bytes of the tensors made since gc was disabled, and a few older ones, each storage once."""
+def _storages() -> dict[int, torch.UntypedStorage]:
+    """Return the storages of the tensors made since gc was disabled, and of a few older ones, by address."""
     found = [one for one in gc.get_objects(generation=0) if type(one) in (Tensor, nn.Parameter)]
     kept = [one.untyped_storage() for one in found if one.layout == torch.strided]
-    return sum({each.data_ptr(): each.nbytes() for each in kept}.values())
+    return {each.data_ptr(): each for each in kept}
 
 
 class _Trial:
     """Two micro-batches through one layer; each method goes on where the one before has stopped."""
 
     def __init__(self, answer: Any) -> None:
+        self.others = (
+            _storages()
+        )  # held: none of them goes while we count, and none of ours comes at its address
         draw = torch.Generator().manual_seed(0)
         self.answer = answer
         self.weight = torch.randn(OUTPUTS, INPUTS, generator=draw).requires_grad_()
@@ -68,7 +72,11 @@ class _Trial:
         self.gradients = [torch.randn(ROWS, OUTPUTS, generator=draw) for _ in range(2)]
         self.later: list[list[Any]] = [[], []]
         self.outputs: list[weakref.ref[Tensor]] = []
-        self.before = _alive()
+        self.before = self.alive()
+
+    def alive(self) -> int:
+        """Return the bytes of the tensors made since this trial began, each storage once."""
+        return sum(each.nbytes() for address, each in _storages().items() if address not in self.others)
 
     def fault_of_forward_and_input(self) -> str:
         """F and I of both; the outputs are let go of at the end."""
@@ -81,7 +89,7 @@ class _Trial:
                 return f"forward returned {y}, expected a tensor."
             if y.shape != (ROWS, OUTPUTS) or not torch.allclose(y, x @ self.weight.T):
                 return f"forward doesn't return x @ weight.T, of shape {(ROWS, OUTPUTS)}."
-        more = _alive() - self.before - sum(y.nbytes for y in ys)
+        more = self.alive() - self.before - sum(y.nbytes for y in ys)
         if more > 0:
             return f"after F {more} bytes are kept beside x and y: W needs no copy, only x and the gradient."
         self.outputs = [weakref.ref(y) for y in ys]
@@ -118,7 +126,7 @@ class _Trial:
         """Between I and W x and the gradient are all that is kept."""
         if any(output() is not None for output in self.outputs):
             return "after I the output is still alive: W needs x and the gradient only, so keep nothing else."
-        more = _alive() - self.before
+        more = self.alive() - self.before
         if more > 0:
             return f"between I and W {more} bytes are kept beside x and the gradient."
         return ""

@@ -118,6 +118,22 @@ def test_split_linear_may_be_written_otherwise_and_what_it_keeps_too_long_is_see
     assert "100: fewer are enough" in n14.check_forwards_ahead(lambda **case: 100).message
 
 
+def test_what_others_let_go_of_meanwhile_hides_nothing_that_is_kept():
+    others = [torch.ones(1000)]
+
+    class CopiesTheInput(solved.SplitLinear):
+        @staticmethod
+        def forward(ctx, x, weight, later):
+            others.clear()
+            return solved.SplitLinear.forward(ctx, x.clone(), weight, later)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return solved.SplitLinear.backward(ctx, gradient)
+
+    assert "after F 160 bytes are kept" in n14.check_split(CopiesTheInput).message
+
+
 def test_half_of_the_bubble_is_not_that_of_half_stages_and_no_list_no_whole_number_no_answer():
     for said in (16, 15.8, 0.158, "16 %", "15.79%"):
         assert "that is it" in n14.guess_interleaved(said, 8, 4, 2).message

@@ -8,7 +8,7 @@ decay, or the momentum of an optimizer, would move them.
 
     used ─────────────┐
                       Fork ── loss        Fork has a gradient for `used`, and None for `ignored`: before it hands that
-    ignored ── Twice ─┘                   on, it tells all nodes behind, up to the next Passage, to make nothing of nothing
+    ignored ── Twice ─┘                   on, it tells all nodes behind, up to the next Passage, to make none of none
 
 So the graph is walked only where something is ignored, and only there nodes get a hook.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lib.text import plural
@@ -19,6 +19,9 @@ EATS = "`len` goes through `batches`: a sampler that shuffles has then used up a
 ITEMS = "`len` counts batches, not items."
 WHOLE_LISTS = "A dataset knows one index at a time, not a list of them."
 OWN_LISTS = "The lists in `batches` say which items come, and you made your own."
+LAZY = "`collate` was given something that can be gone through only once: it takes the items themselves, in a list."
+LOADED_TWICE = "An item is loaded once for its batch, not again."
+CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."
 
 CASES = ((5, 2), (9, 4), (1, 1), (4, 1), (0, 2))
 """Items, and how many of them a batch has."""
@@ -27,19 +30,23 @@ END = object()
 
 
 class TimesTen:
-    """Item i is 10 · i, so that no index is taken for an item; counts what was loaded."""
+    """Item i is 10 · i, so that no index is taken for an item; keeps what was loaded."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.loaded = 0
+        self.loaded: list[int] = []
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> int:
-        if not isinstance(index, int):
+        if isinstance(index, (list, tuple, slice)):
             raise Finding(f"dataset[{index!r}] was asked for. {WHOLE_LISTS}")
-        self.loaded += 1
+        if not isinstance(index, int):
+            raise Finding(f"dataset[{index!r}] was asked for, which is no index of the lists.")
+        if not 0 <= index < self.size:  # whoever goes through the items one by one comes to their end
+            raise IndexError(f"dataset[{index}]: there are {plural(self.size, 'item')}")
+        self.loaded.append(index)
         return 10 * index
 
 
@@ -51,6 +58,7 @@ class Lists:
         self.batch = batch
         self.passes = 0
         self.taken = 0
+        self.given: list[tuple[list[int], list[int]]] = []  # each list as it was, and the one that was given
 
     def of_pass(self, number: int) -> list[list[int]]:
         """Return all lists of a pass; the first is 1."""
@@ -62,10 +70,25 @@ class Lists:
         self.passes += 1
         for indices in self.of_pass(self.passes):
             self.taken += 1
+            self.given.append((list(indices), indices))
             yield indices
 
     def __len__(self) -> int:
         return -(-len(self.order) // self.batch)
+
+    def __getitem__(self, place: object) -> Any:
+        raise Finding(f"`batches[{place!r}]` was asked for. A batch sampler has no places: go through it.")
+
+    def changed(self) -> bool:
+        """Say whether somebody has changed a list that was given."""
+        return any(before != after for before, after in self.given)
+
+
+def to_tuple(items: Any) -> tuple[Any, ...]:
+    """Collate: make a tuple of items that are there, all at once."""
+    if not isinstance(items, Sequence):
+        raise Finding(f"`collate` was given {type(items).__name__} objects. {LAZY}")
+    return tuple(items)
 
 
 def fault_of_alone(loader: Any) -> str:
@@ -82,7 +105,7 @@ def fault_of_alone(loader: Any) -> str:
 def _fault(loader: Any, size: int, batch: int) -> str:
     dataset = TimesTen(size)
     lists = Lists(size, batch)
-    made = loader(dataset, lists, tuple)
+    made = loader(dataset, lists, to_tuple)
     count = len(made)
     if lists.passes:
         return EATS
@@ -90,33 +113,42 @@ def _fault(loader: Any, size: int, batch: int) -> str:
         said = f"len is {count}, and there are {plural(len(lists), 'batch', 'batches')}."
         return f"{said} {ITEMS if count == size else ''}".strip()
     for epoch in ("first", "second"):
-        said = _fault_of_epoch(made, dataset, lists)
+        said = _fault_of_epoch(made, dataset, lists, again=epoch == "second")
         if said:
             return f"in the {epoch} epoch {said}"
+    if lists.changed():
+        return CHANGED
     pairs = sum(1 for _ in made for _ in made)
     if pairs != count * count:
         return f"a loop inside a loop gives {plural(pairs, 'pair')}, due are {count * count}. {ONE_FOR_ALL}"
     return ""
 
 
-def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists) -> str:
+def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists, again: bool) -> str:
     """Take an epoch, batch by batch; say what is wrong."""
-    dataset.loaded = 0
+    dataset.loaded.clear()
     lists.taken = 0
     due = lists.of_pass(lists.passes + 1)
     iterator = iter(loader)
-    asked = 0
+    if dataset.loaded:
+        loaded = plural(len(set(dataset.loaded)), "item")
+        return f"before the first batch is asked for, {loaded} came from the dataset. {EAGER_ITEMS}"
+    if lists.taken:
+        return f"before the first batch is asked for, {plural(lists.taken, 'list')} came from `batches`. {EAGER_LISTS}"
+    asked: list[int] = []
     for number, indices in enumerate(due):
         got = next(iterator, END)
         if got is END:
-            again = f" {ONCE}" if number == 0 else ""
-            return f"{plural(number, 'batch', 'batches')} came, due are {len(due)}.{again}"
+            used_up = f" {ONCE}" if again and number == 0 else ""
+            return f"{plural(number, 'batch', 'batches')} came, due are {len(due)}.{used_up}"
         wanted = tuple(10 * index for index in indices)
         if type(got) is not tuple or got != wanted:
             return f"batch {number} is {got!r}, due is {wanted!r}. {_of_another(got, indices, lists)}".strip()
-        asked += len(indices)
-        if dataset.loaded != asked:
-            return f"when batch {number} comes, {dataset.loaded} items are loaded, due are {asked}. {EAGER_ITEMS}"
+        asked += indices
+        if len(dataset.loaded) != len(asked):
+            when = f"when batch {number} comes, items were loaded {plural(len(dataset.loaded), 'time')}"
+            why = EAGER_ITEMS if set(dataset.loaded) - set(asked) else LOADED_TWICE
+            return f"{when}, due are {len(asked)}. {why}"
         if lists.taken != number + 1:
             return f"when batch {number} comes, {lists.taken} lists are taken, due are {number + 1}. {EAGER_LISTS}"
     left = next(iterator, END)

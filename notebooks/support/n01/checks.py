@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from multiprocessing import dummy
 from typing import Any
 from unittest.mock import Mock
@@ -128,6 +128,27 @@ def _ahead(loader: Any) -> Any:
     yield from ready
 
 
+def _first_list(loader: Any) -> Any:
+    """Take the first list of indices before the first batch is asked for."""
+    lists = iter(loader.batches)
+    first = list(islice(lists, 1))
+    made = OneProcessLoader(loader.dataset, chain(first, lists), loader.collate)
+    return OneProcessLoader.__iter__(made)
+
+
+def _popped(loader: Any) -> Any:
+    """Empty each list of indices."""
+    for indices in loader.batches:
+        yield loader.collate([loader.dataset[indices.pop(0)] for _ in range(len(indices))])
+
+
+def _again(loader: Any) -> Any:
+    """Load each item twice."""
+    for indices in loader.batches:
+        items = [[loader.dataset[index] for index in indices] for _ in range(2)]
+        yield loader.collate(items[0])
+
+
 _loader = partial(with_methods, OneProcessLoader)
 
 check_alone = Exercise(
@@ -152,8 +173,8 @@ check_alone = Exercise(
             __iter__=lambda self: (self.collate(self.dataset[indices]) for indices in self.batches)
         ),
         alone.OWN_LISTS: _loader(
-            __iter__=lambda self: OneProcessLoader.__iter__(
-                OneProcessLoader(self.dataset, [[*range(len(one))] for one in self.batches], self.collate)
+            __iter__=lambda self: (
+                self.collate([self.dataset[place] for place in range(len(one))]) for one in self.batches
             )
         ),
         alone.EAGER_ITEMS: _loader(__iter__=lambda self: iter(list(OneProcessLoader.__iter__(self)))),
@@ -165,6 +186,16 @@ check_alone = Exercise(
                 OneProcessLoader(self.dataset, [*self.batches], self.collate)
             )
         ),
+        "The first list is taken by `iter(loader)`: nothing is taken before the first `next`.": Mistake(
+            _loader(__iter__=_first_list), contains=(alone.EAGER_LISTS,)
+        ),
+        alone.LAZY: _loader(
+            __iter__=lambda self: (
+                self.collate(self.dataset[index] for index in indices) for indices in self.batches
+            )
+        ),
+        alone.LOADED_TWICE: _loader(__iter__=_again),
+        alone.CHANGED: _loader(__iter__=_popped),
         alone.ONCE: _loader(__iter__=_kept),
         alone.ONE_FOR_ALL: _loader(__iter__=_itself, __next__=lambda self: next(self.place)),
         alone.EATS: _loader(__len__=lambda self: len(list(self.batches))),

@@ -52,7 +52,27 @@ class ByClass:
         return len(self.batches)
 
 
-@pytest.mark.parametrize("answer", [ByMap, ByClass])
+class ByZip:
+    """Items by a loop, one at a time, and the end by an exception."""
+
+    def __init__(self, dataset, batches, collate):
+        self.parts = dataset, batches, collate
+
+    def __iter__(self):
+        dataset, batches, collate = self.parts
+        places = iter(batches)
+        while True:
+            try:
+                indices = next(places)
+            except StopIteration:
+                return
+            yield collate(tuple(dataset[index] for index in indices))
+
+    def __len__(self):
+        return len(self.parts[1])
+
+
+@pytest.mark.parametrize("answer", [ByMap, ByClass, ByZip])
 def test_a_loader_that_is_built_otherwise_is_right(answer):
     assert check_alone(answer).status == "right"
 
@@ -63,6 +83,104 @@ def test_a_batch_is_told_with_its_case_and_number():
             return iter([*super().__iter__()][:-1])
 
     assert (
-        "5 items, batches of 2: in the first epoch when batch 0 comes, 5 items are loaded" in check_alone(Short).message
+        "5 items, batches of 2: in the first epoch before the first batch is asked for, 5 items came from the dataset"
+        in check_alone(Short).message
     )
     assert alone.fault_of_alone(ByMap) == ""
+
+
+def looping(loop):
+    """Return a right loader with another `__iter__`, as a reader writes it."""
+
+    class Loader(ByMap):
+        def __init__(self, dataset, batches, collate):
+            super().__init__(dataset, batches, collate)
+            self.dataset = dataset
+
+        __iter__ = loop
+
+    return Loader
+
+
+def begins_too_soon(self):
+    lists = iter(self.batches)
+    first = next(lists, None)
+
+    def rest(indices):
+        while indices is not None:
+            yield self.collate([self.dataset[index] for index in indices])
+            indices = next(lists, None)
+
+    return rest(first)
+
+
+def gives_a_generator(self):
+    for indices in self.batches:
+        yield self.collate(self.dataset[index] for index in indices)
+
+
+def loads_twice(self):
+    for indices in self.batches:
+        list(map(self.dataset.__getitem__, indices))
+        yield self.collate([self.dataset[index] for index in indices])
+
+
+def empties_the_lists(self):
+    for indices in self.batches:
+        yield self.collate([self.dataset[indices.pop(0)] for _ in range(len(indices))])
+
+
+def loads_all(self):
+    items = [*self.dataset]
+    for indices in self.batches:
+        yield self.collate([items[index] for index in indices])
+
+
+def by_place(self):
+    for place in range(len(self.batches)):
+        yield self.collate([self.dataset[index] for index in self.batches[place]])
+
+
+def sorts(self):
+    for indices in self.batches:
+        yield self.collate([self.dataset[index] for index in sorted(indices)])
+
+
+def never_ends(self):
+    while True:
+        for indices in self.batches:
+            yield self.collate([self.dataset[index] for index in indices])
+
+
+def gives_nothing(self):
+    yield from ()
+
+
+def by_names(self):
+    for indices in self.batches:
+        yield self.collate([self.dataset[str(index)] for index in indices])
+
+
+@pytest.mark.parametrize(
+    "loop, says",
+    [
+        (begins_too_soon, f"before the first batch is asked for, 1 list came from `batches`. {alone.EAGER_LISTS}"),
+        (gives_a_generator, alone.LAZY),
+        (loads_twice, f"when batch 0 comes, items were loaded 4 times, due are 2. {alone.LOADED_TWICE}"),
+        (empties_the_lists, alone.CHANGED),
+        (loads_all, f"when batch 0 comes, items were loaded 5 times, due are 2. {alone.EAGER_ITEMS}"),
+        (by_place, "`batches[0]` was asked for. A batch sampler has no places"),
+        (sorts, "batch 0 is (20, 30), due is (30, 20)."),
+        (never_ends, "a batch comes after the last: (20, 10)"),
+        (gives_nothing, "in the first epoch 0 batches came, due are 3."),
+        (by_names, "dataset['3'] was asked for"),
+    ],
+)
+def test_a_wrong_loop_is_told_what_it_did(loop, says):
+    verdict = check_alone(looping(loop))
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+
+
+def test_a_loop_that_never_gave_anything_is_not_told_that_it_is_used_up():
+    assert alone.ONCE not in check_alone(looping(gives_nothing)).message

@@ -1,14 +1,41 @@
-"""How a reader's prediction of an epoch is judged, exercise 2 of notebook 01: its cases and famous wrong answers."""
+"""How a reader's prediction of an epoch is judged, exercise 2 of notebook 01: its cases and famous wrong answers.
+
+A famous mistake is recognised only if the answer gives what it gives in all cases of one kind: without workers, with
+cores enough, with few. In a single case two different mistakes may well give the same number.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from operator import add
 from typing import Any
 
+from support.kit.compare import check_function
 from support.kit.exercise import Exercise, cases
 from support.kit.mistakes import edited, famous
+from support.kit.raised import Finding
 from support.kit.values import near, short
+from support.kit.verdict import Verdict
 from support.n01.solved import predict_epoch
+
+SENT_BY_TRAINER = "Sending is the worker's work, and you let the trainer do it."
+FREE_TOO_SOON = (
+    "A worker begins its next batch when it has sent the one before; yours begins when that is loaded."
+)
+NO_STEP = "The step needs a core, too: in rule 4 it is missing."
+NO_RECEIVE_COMPUTED = "Receiving needs a core, too: in rule 4 it is missing."
+NO_LOADS = "Loading needs a core, too: in rule 4 it is missing."
+ONE_UNBOUND = (
+    "Rule 3: the first W · prefetch batches have the numbers 0 to W · prefetch - 1, and yours are one more."
+)
+SENT_TO_NOBODY = "Without workers nothing is sent or received: in rule 4 neither takes a core then."
+CHANGES = "Your function changes `loads`, the list of whoever calls it."
+STEADY = (
+    "Move the slow batch to another place: your prediction stays the same, and by the rules it changes. "
+    "A formula for the pace can't know when the slow batch is wanted."
+)
+
+ENOUGH = 64  # cores, with which rule 4 asks for nothing
 
 # fmt: off
 _FAULTS = {
@@ -18,6 +45,8 @@ _FAULTS = {
         ("sum(loads) + batches * (read + step)", "max(sum(loads) + batches * read, batches * step)"),
     "The case without workers is missing: then the trainer itself loads.": ("workers == 0", "False"),
     "A batch also has to be sent; in the worker's time that is missing.": ("+ loads[b] + send", "+ loads[b]"),
+    SENT_BY_TRAINER: ("+ loads[b] + send", "+ loads[b]", ") + receive", ") + send + receive"),
+    FREE_TOO_SOON: ("loaded.get(b - workers, 0)", "loaded.get(b - workers, send) - send"),
     "The trainer also has to receive a batch before its step.": ("done[b - 1]) + receive", "done[b - 1])"),
     "A worker waits for the storage, too, before it loads.": ("begun + read", "begun"),
     "Each batch has a load of its own, loads[b]; you took their mean.": ("+ loads[b]", "+ sum(loads) / batches"),
@@ -30,8 +59,10 @@ _FAULTS = {
         ("taken.get(b - workers * prefetch, 0)", "0"),
     "Rule 3: the order goes out when a batch is received; you wait until its step is done.":
         ("taken.get(", "done.get("),
-    "Rule 3: the order goes out when a batch is received; you give it before that, when the trainer begins to receive.":
+    "Rule 3: the order goes out when a batch is received; yours goes out before.":
         ("prefetch, 0)", "prefetch, receive) - receive"),
+    ONE_UNBOUND: ("taken.get(b - workers * prefetch, 0)",
+                  "(taken[b - workers * prefetch] if b > workers * prefetch else 0)"),
     "Rule 3 counts from batch b - W · prefetch; you take the one before it.": ("prefetch, 0)", "prefetch - 1, 0)"),
     "Rule 3 counts from batch b - W · prefetch; you take the one after it.": ("prefetch, 0)", "prefetch + 1, 0)"),
     "Rule 3 counts W · prefetch places; you count those of one worker.": ("b - workers * prefetch", "b - prefetch"),
@@ -46,8 +77,16 @@ _FAULTS = {
     "Rule 4 is missing: workers and trainer share the cores.": ("busy / cores", "0"),
     "You let the waiting take a core: who waits for storage needs none.": ("(send + receive", "(read + send + receive"),
     "You forgot the trainer among those that need a core.": ("send + receive + step)", "send)"),
-    "Sending needs a core, too: in rule 4 it is missing.":
-        ("(send + receive + step)\n    return", "(receive + step)\n    return"),
+    "Sending needs a core, too: in rule 4 it is missing.": ("(send + receive + step)\n", "(receive + step)\n"),
+    NO_RECEIVE_COMPUTED: ("(send + receive + step)\n", "(send + step)\n"),
+    NO_STEP: ("(send + receive + step)\n", "(send + receive)\n"),
+    NO_LOADS: ("busy = sum(loads) + ", "busy = "),
+    SENT_TO_NOBODY: ("return sum(loads) + batches * (read + step)",
+                     "return max(sum(loads) + batches * (read + step), "
+                     "(sum(loads) + batches * (send + receive + step)) / cores)"),
+    STEADY: ("done[batches - 1], ",
+             "(read + send + receive + step + max(loads) + (batches - 1) * "
+             "max(receive + step, (read + max(loads) + send) / workers) if loads else 0), "),
     "busy / cores need not be a whole number: no //.": ("busy / cores", "busy // cores"),
     "Both are lower bounds: the later counts, not their sum.": ("max(done", "plus(done"),
     "Both are lower bounds: the later counts, not the earlier.": ("max(done", "min(done"),
@@ -72,38 +111,137 @@ def _fault_of_prediction(got: Any, expected: float, case: Any) -> str:
     )
 
 
+def _kind(case: Mapping[str, Any]) -> str:
+    """Say which rules decide a case."""
+    if not case["workers"]:
+        return "alone"
+    return "cores enough" if case["cores"] == ENOUGH else "few cores"
+
+
+def _left_as_they_are(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """Call the answer with loads of its own, and notice if it changes them."""
+
+    def called(loads: Sequence[float], **others: Any) -> Any:
+        given = list(loads)
+        got = answer(given, **others)
+        if given != loads:
+            raise Finding(CHANGES)
+        return got
+
+    return called
+
+
+def _results(answer: Callable[..., Any], group: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return what an answer gives in each case, and for those in which it raises the exception."""
+    results: list[Any] = []
+    for case in group:
+        try:
+            results.append(answer(**case))
+        except Exception as error:
+            results.append(error)
+    return results
+
+
+def _mistake(exercise: Exercise, answer: Callable[..., Any], group: Sequence[Mapping[str, Any]]) -> str:
+    """Return the sentence of the first mistake that gives the same in all cases, "" if there is none."""
+    told = [case for case in group if case["loads"]]  # some forget the epoch without batches, besides
+    right = _results(exercise.reference, told)
+    got = _results(answer, told)
+    if _agree(got, right):
+        return ""
+    agrees = (why for why, wrong in exercise.mistakes.items() if _agree(got, _results(wrong, told)))
+    return next(agrees, STEADY if _is_steady(answer) else "")
+
+
+def _agree(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    return all(near(one, other, 1e-9) for one, other in zip(mine, theirs, strict=True))
+
+
+def _is_steady(answer: Callable[..., Any]) -> bool:
+    """Say whether it makes no difference to a prediction which batch is slow: 250, 232 and 200 are right."""
+    times = dict(workers=2, cores=ENOUGH, read=0, send=1, receive=2, step=12, prefetch=3)
+    places = (2, 4, 7)
+    epochs = [[9] * place + [99] + [9] * (11 - place) for place in places]
+    try:
+        first, *others = (answer(loads, **times) for loads in epochs)
+    except Exception:
+        return False
+    return _agree(others, [first] * len(others))
+
+
+def _judge(exercise: Exercise, answer: Callable[..., Any]) -> Verdict:
+    """Compare with the reference, kind by kind, up to the first difference."""
+    count = 0
+    answer = _left_as_they_are(answer)
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for case in exercise.all_cases():
+        groups.setdefault(_kind(case), []).append(case)
+    for group in groups.values():
+        count += len(group)
+        verdict = check_function(
+            answer,
+            exercise.reference,
+            group,
+            what=exercise.what,
+            fault=exercise.fault,
+            praise=exercise.praise,
+        )
+        if not verdict:
+            why = _mistake(exercise, answer, group)
+            return Verdict("wrong", f"{verdict.message} {why}".strip())
+    return exercise.right(exercise.praise.format(count=count) + ".")
+
+
 check_predict = Exercise(
     "predict_epoch",
     reference=predict_epoch,
     fault=_fault_of_prediction,
+    judge=_judge,
     cases=cases(
         "loads workers cores read send receive step prefetch",
         [
-            ([20, 26, 20, 23, 21], 0, 64, 5, 1, 3, 12, 2),  # nobody to send to
-            ([26, 20, 20, 20], 1, 64, 5, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
-            ([4] * 5, 1, 64, 1, 1, 3, 12, 2),  # the trainer is slower
-            ([20], 3, 64, 5, 1, 3, 12, 2),
-            ([9, 99, 9, 9, 9], 2, 64, 0, 1, 2, 12, 1),  # places decide
-            ([30, 5, 5, 5, 5], 2, 64, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
-            ([20] * 12, 3, 64, 5, 1, 3, 12, 2),
+            ([20, 26, 20, 23, 21], 0, ENOUGH, 5, 1, 3, 12, 2),  # nobody to send to
+            ([20, 26, 20], 0, 1, 0, 5, 3, 12, 2),  # one core
+            ([26, 20, 20, 20], 1, ENOUGH, 5, 1, 3, 12, 2),  # rules 1 and 2, the worker is slower
+            ([4] * 5, 1, ENOUGH, 1, 1, 3, 12, 2),  # the trainer is slower
+            ([20], 3, ENOUGH, 5, 1, 3, 12, 2),
+            ([9, 99, 9, 9, 9], 2, ENOUGH, 0, 1, 2, 12, 1),  # places decide
+            ([30, 5, 5, 5, 5], 2, ENOUGH, 0, 0, 0, 1, 4),  # worker 1 is free, and batch 2 isn't its own
+            ([20] * 12, 3, ENOUGH, 5, 1, 3, 12, 2),
             (
                 [30, 3, 3, 3, 30, 30, 9, 50, 30, 30, 30],
                 2,
-                64,
+                ENOUGH,
                 0,
                 1,
                 2,
                 12,
                 1,
             ),  # rules 2 and 3 in all their parts
-            (_ONE_IS_SLOW, 2, 64, 0, 1, 2, 12, 2),
-            (_ONE_IS_SLOW, 2, 64, 0, 1, 2, 12, 3),
-            (_ONE_IS_SLOW, 3, 64, 0, 1, 2, 3, 3),
+            (
+                [5, 5, 5, 5, 60, 5, 5],
+                2,
+                ENOUGH,
+                0,
+                1,
+                15,
+                3,
+                2,
+            ),  # the first batch that has to wait for its order
+            ([26, 20, 23, 20], 1, ENOUGH, 0, 1, 15, 3, 1),
+            ([3, 8, 5, 3, 8, 5], 2, ENOUGH, 30, 1, 1, 4, 2),  # the storage is slower than the load
+            ([8, 5, 60, 8, 8, 5, 5, 8, 5, 3, 8, 40], 2, ENOUGH, 0, 1, 2, 2, 3),  # how many places there are
+            ([40, 3, 8, 5, 5, 3, 8, 3, 40, 5], 3, ENOUGH, 0, 1, 2, 2, 2),
+            (_ONE_IS_SLOW, 2, ENOUGH, 0, 1, 2, 12, 2),
+            (_ONE_IS_SLOW, 2, ENOUGH, 0, 1, 2, 12, 3),
+            (_ONE_IS_SLOW, 3, ENOUGH, 0, 1, 2, 3, 3),
             ([20] * 48, 4, 1.5, 0, 1, 3, 6, 2),  # cores decide
+            ([2] * 20, 3, 1, 0, 9, 9, 6, 2),
             ([20] * 47, 2, 2, 0, 1, 3, 11, 2),
             ([3] * 48, 6, 2, 30, 1, 1, 4, 2),  # what waits takes no core
+            ([20] * 25 + [6], 4, 1.5, 0, 1, 3, 6, 2),  # 510 2/3
             ([8, 1] * 20, 3, 1.5, 18, 1, 2, 9, 2),
-            ([], 2, 64, 5, 1, 3, 12, 2),
+            ([], 2, ENOUGH, 5, 1, 3, 12, 2),
         ],
     ),
     mistakes=famous(predict_epoch, _FAULTS, names={"plus": add}),

@@ -1,0 +1,180 @@
+"""How a prediction of an epoch is judged: other right ones pass, a wrong one is told nothing that is not true of it."""
+
+import itertools
+from copy import deepcopy
+
+import pytest
+
+from support.kit.mistakes import edited
+from support.n01 import prediction
+from support.n01.prediction import check_predict
+from support.n01.solved import predict_epoch
+
+
+def by_lists(loads, workers, cores, read, send, receive, step, prefetch=2):
+    """The moments in lists, with a sentinel in front of each: the first batches find a 0 there."""
+    alone = sum(load + read + step for load in loads)
+    if not workers:
+        return alone
+    free = [0] * workers
+    ordered = [0] * (workers * prefetch)
+    now = 0
+    for b, load in enumerate(loads):
+        free[b % workers] = max(free[b % workers], ordered[b]) + read + load + send
+        ordered.append(max(now, free[b % workers]) + receive)
+        now = ordered[-1] + step
+    return max(now, (alone + len(loads) * (send + receive - read)) / cores)
+
+
+def by_recursion(loads, workers, cores, read, send, receive, step, prefetch=2):
+    """Each moment asks for those before it."""
+    known = {}
+
+    def moment(what, b):
+        if b < 0:
+            return 0
+        if (what, b) not in known:
+            if what == "loaded":
+                begun = max(moment("loaded", b - workers), moment("received", b - workers * prefetch))
+                known[what, b] = begun + read + loads[b] + send
+            else:
+                after = moment("received", b - 1) + step * (b > 0)
+                known[what, b] = max(moment("loaded", b), after) + receive
+        return known[what, b]
+
+    n = len(loads)
+    if workers == 0:
+        return sum(loads, n * (read + step))
+    end = moment("received", n - 1) + step if n else 0
+    return max(end, sum(loads, n * (send + receive + step)) / cores)
+
+
+def by_queue(loads, workers, cores, read, send, receive, step, prefetch=2):
+    """A trainer that hands orders to queues, and workers that are asked for their next result."""
+    if not workers:
+        return sum(loads) + (read + step) * len(loads)
+    queues = [[] for _ in range(workers)]
+    clocks = [0.0] * workers
+    todo = iter(enumerate(loads))
+    for b, load in itertools.islice(todo, workers * prefetch):
+        queues[b % workers].append((0.0, load))
+    now = 0.0
+    for b in range(len(loads)):
+        k = b % workers
+        given, load = queues[k].pop(0)
+        clocks[k] = max(clocks[k], given) + read + load + send
+        now = max(now, clocks[k]) + receive
+        for further, its_load in itertools.islice(todo, 1):
+            queues[further % workers].append((now, its_load))
+        now += step
+    return max(now, (sum(loads) + len(loads) * (send + receive + step)) / cores)
+
+
+@pytest.mark.parametrize("answer", [by_lists, by_recursion, by_queue])
+def test_a_prediction_that_is_written_otherwise_is_right(answer):
+    verdict = check_predict(answer)
+    assert verdict.status == "right", verdict
+
+
+def changed(*changes):
+    return edited(predict_epoch, *changes)
+
+
+BUSY = "sum(loads) + batches * (send + receive + step)"
+SEND_BY_THE_TRAINER = changed(("+ loads[b] + send", "+ loads[b]"), (") + receive", ") + send + receive"))
+FREE_BEFORE_THE_SEND = changed(
+    ("loaded.get(b - workers, 0)", "loaded.get(b - workers, send) - send"),
+)
+ORDERED_BEFORE = "the order goes out when a batch is received; yours goes out before."
+NO_RECEIVE = "The trainer also has to receive a batch before its step."
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (SEND_BY_THE_TRAINER, prediction.SENT_BY_TRAINER),
+        (FREE_BEFORE_THE_SEND, prediction.FREE_TOO_SOON),
+        (changed((BUSY, "sum(loads) + batches * (send + receive)")), prediction.NO_STEP),
+        (changed((BUSY, "sum(loads) + batches * (send + step)")), prediction.NO_RECEIVE_COMPUTED),
+        (
+            changed(("taken.get(b - workers * prefetch, 0)", "taken[b - workers * prefetch] if b > workers * prefetch else 0")),
+            prediction.ONE_UNBOUND,
+        ),
+        (
+            changed(("return sum(loads) + batches * (read + step)", f"return max(sum(loads) + batches * (read + step), ({BUSY}) / cores)")),
+            prediction.SENT_TO_NOBODY,
+        ),
+        (changed(("taken.get(b - workers * prefetch, 0)", "done.get(b - workers * prefetch - 1, 0)")), ORDERED_BEFORE),
+    ],
+)  # fmt: skip
+def test_a_wrong_prediction_is_told_its_own_sentence(answer, says):
+    verdict = check_predict(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    assert (NO_RECEIVE in verdict.message) == (says == NO_RECEIVE)
+
+
+def steady(load_of):
+    """A formula for the pace, from one number for all loads."""
+
+    def formula(loads, workers, cores, read, send, receive, step, prefetch=2):
+        n = len(loads)
+        if not n:
+            return 0
+        if not workers:
+            return sum(loads) + n * (read + step)
+        load = load_of(loads)
+        pace = max((read + load + send) / workers, receive + step)
+        first = read + load + send + receive + step
+        return max(first + (n - 1) * pace, (sum(loads) + n * (send + receive + step)) / cores)
+
+    return formula
+
+
+@pytest.mark.parametrize("load_of", [max, lambda loads: sum(loads) / len(loads), lambda loads: loads[0]])
+def test_a_formula_for_the_steady_state_is_told_what_it_cannot_know(load_of):
+    verdict = check_predict(steady(load_of))
+    assert verdict.status == "wrong"
+    assert prediction.STEADY in verdict.message
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        changed(("workers * prefetch", "(workers + 1) * prefetch")),
+        changed(("busy / cores", "busy / cores + read")),
+        changed(("busy / cores", "busy / min(cores, workers)")),
+        changed(("busy = ", "busy = read + ")),
+        changed(("read + loads[b]", "max(read, loads[b])")),
+        changed(("done[b] = taken[b] + step", "done[b] = taken[b] + step + send")),
+        changed(("+ receive\n", "+ receive * (b > 0)\n")),
+        changed(("return max(", "return round(max("), ("busy / cores)", "busy / cores))")),
+        changed(("range(batches)", "range(1, batches)"), ("done = {-1: 0.0}", "done = {0: 0.0}")),
+    ],
+)
+def test_a_wrong_prediction_that_nobody_knows_gets_a_case_and_no_sentence_of_another(answer):
+    verdict = check_predict(answer)
+    assert verdict.status == "wrong"
+    assert "loads = [" in verdict.message
+    assert not [sentence for sentence in check_predict.mistakes if sentence in verdict.message], verdict
+
+
+def test_a_prediction_that_changes_its_loads_is_told_so_and_spoils_no_case():
+    before = deepcopy(check_predict.all_cases())
+
+    def consuming(loads, **named):
+        end = predict_epoch(loads, **named)
+        while loads:
+            loads.pop()
+        return end
+
+    verdict = check_predict(consuming)
+    assert verdict.status == "wrong"
+    assert prediction.CHANGES in verdict.message
+    assert check_predict.all_cases() == before
+
+
+def test_two_faults_at_once_are_not_told_as_one_that_is_not_there():
+    verdict = check_predict(changed(("(read + step)", "(read + send + step)"), ("+ loads[b] + send", "+ loads[b]")))
+    assert "workers = 0" in verdict.message
+    assert "in the worker's time that is missing" not in verdict.message

@@ -210,6 +210,9 @@ check_alone = Exercise(
 _work = partial(edited, work)
 _load = partial(edited, load_in_order)
 _LOADED = "results.put((number, collate([dataset[index] for index in indices]), None))"
+_LOADED_ITEMS = "results.put((number, collate(items), None))"
+_SENT_ERROR = "results.put((number, None, error))"
+_FIRST_ORDERS = "    hand_out(workers * prefetch)\n"
 _NOT_CAUGHT = _work(
     ("        try:\n    ", ""),
     ("        except Exception as error:\n            results.put((number, None, error))", ""),
@@ -277,6 +280,11 @@ _IN_ORDER = {
     ),
     trials.TWICE: (work, _load(("range(len(batches))", "range(len(list(batches)))"))),
     trials.WHOLE: (work, _load(("enumerate(batches)", "enumerate(list(batches))"))),
+    trials.COLLATED_HERE: (
+        _work(("collate([dataset[index] for index in indices])", "[dataset[index] for index in indices]")),
+        _load(("yield batch", "yield collate(batch)")),
+    ),
+    trials.TOO_MANY: (work, _load((END_ALL, "send_home(team, orders, results, [*missing, 0])"))),
     trials.UNCOLLATED: (_work(("collate([", "([")), load_in_order),
     trials.UNJOINED: (
         work,
@@ -316,6 +324,21 @@ check_loader = Exercise(
         trials.LOST: (_NOT_CAUGHT, load_in_order),
         trials.AS_TEXT: (_work(("None, error)", "None, str(error))")), load_in_order),
         trials.LEFT_EARLY: (work, _load(*TO_ITS_END)),
+        trials.TORN: (
+            _work(
+                (
+                    "        try:\n",
+                    "        try:\n            items = [dataset[index] for index in indices]\n",
+                ),
+                ("            " + _LOADED + "\n", ""),
+                (_SENT_ERROR, _SENT_ERROR + "\n            continue\n        " + _LOADED_ITEMS),
+            ),
+            load_in_order,
+        ),
+        trials.NO_LIST: (
+            work,
+            _load(("    try:\n        hand_out(workers * prefetch)\n", _FIRST_ORDERS + "    try:\n")),
+        ),
     },
 )
 """Exercise 4: the same loader, when an item raises and when the loop is left."""

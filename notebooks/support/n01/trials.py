@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lib.text import plural
 from support.kit.raised import told_of
-from support.n01.watched import (
-    AFTER_BREAK,
-    AFTER_EPOCH,
-    AFTER_ERROR,
-    Batches,
-    EpochCase,
-    Items,
-    Stuck,
-    WatchedTeam,
-    on_processes,
-)
+from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, fault_on_processes
+from support.n01.watched import Batches, EpochCase, Items, NoListError, Stuck, WatchedTeam
 
 ARRIVAL = "The batches come in the order of arrival: an early one has to lie somewhere until its turn."
 UNBOUND = "More orders are out than W · prefetch places allow: nothing bounds the memory."
@@ -26,7 +18,7 @@ TOO_SOON = "An order went out too soon: a place is free when its batch has been 
 STARVED = (
     "Fewer orders are out than W · prefetch places allow: one more goes out before a batch is handed over."
 )
-KEPT = "What was handed over is still held: a loader that keeps its batches holds the whole epoch in the end."
+KEPT = "What was handed over belongs to the caller: your loader still holds it."
 LOST = "An error in a worker must reach the training process, at its batch's turn."
 LEFT = "A worker was never told to go home: it still waits for orders."
 LEFT_EARLY = "The workers are sent home at the end of the epoch, and here the loop ended before."
@@ -40,9 +32,15 @@ UNJOINED = "A worker was told to go home and not waited for: `.join()` waits unt
 KILLED = "A worker was killed. None sends it home, and then it ends by itself."
 OWN = "Processes and queues are made by `context`, which the loader is given."
 NOT_FOUND = "All results have arrived, and the loop waits for one more: it did not know its batch among them."
-HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
+TOO_MANY = (
+    "All that was ordered has arrived, and the clearing up waits for one more: count what is still to come."
+)
+IN_VAIN = "All that was ordered has arrived, and the loop waits for one more."
+COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
+TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
+NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
-VARIABLES = 3  # of a right loader, that may still name a batch
+VARIABLES = 1  # that may still name an old batch: one that was not assigned again
 
 IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2),
@@ -50,14 +48,20 @@ IN_ORDER: Sequence[EpochCase] = (
     EpochCase(size=24, batch=2, workers=2, prefetch=3, late={0: 3, 1: 1, 6: 8}),
     EpochCase(size=5, batch=1, workers=2, prefetch=1, collate=sum),
     EpochCase(size=3, batch=2, workers=4),
+    EpochCase(size=0, batch=2, workers=2),
     EpochCase(size=12, batch=3, workers=2, shuffled=True, epochs=2),
 )
 TO_THE_END: Sequence[EpochCase] = (
     *IN_ORDER,
     EpochCase(size=12, batch=2, workers=2, bad=7),
     EpochCase(size=8, batch=2, workers=2, bad=0),
+    EpochCase(size=12, batch=2, workers=2, bad=2, late={0: 1}),
+    EpochCase(size=12, batch=2, workers=2, torn=7),
+    EpochCase(size=12, batch=2, workers=2, no_list=1),
+    EpochCase(size=12, batch=2, workers=2, no_list=5),
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
+    EpochCase(size=15, batch=3, workers=2),
 )
 
 
@@ -77,10 +81,7 @@ def _fault(answer: tuple[Any, Any], cases: Sequence[EpochCase], ends: Sequence[s
         said = _Trial(work, load, case).fault()
         if said:
             return f"{case}: {said}"
-    moment = on_processes(work, load, ends)
-    if not moment:
-        return ""
-    return f"on real processes, {moment}. {HOME if 'for ever' in moment else ''}".strip()
+    return fault_on_processes(work, load, ends)
 
 
 class _Trial:
@@ -99,6 +100,8 @@ class _Trial:
         self.due: list[list[int]] = []
         self.passes = 0  # over `batches`, before this epoch
         self.seen = ""  # what was wrong while the trainer waited
+        self.collated_by: set[int] = set()
+        self.clearing_up = False  # the loop has been left
 
     def fault(self) -> str:
         """Take all epochs; say what is wrong."""
@@ -115,6 +118,13 @@ class _Trial:
         finally:
             self.team.close()
 
+    def collate(self, items: Any) -> Any:
+        """Make a batch, and note who does."""
+        self.collated_by.add(threading.get_ident())
+        if self.case.torn is not None and self.case.torn in items:
+            raise self.case.raised
+        return self.case.collate(items)
+
     def before_get(self) -> None:
         """Count the orders when the trainer asks for a result: the place of a batch is not free before it came."""
         places = self.case.workers * self.case.prefetch
@@ -130,21 +140,38 @@ class _Trial:
     def of_waiting(self) -> str:
         """Say why everybody waits for everybody."""
         dead = [worker.error for worker in self.team.workers if worker.error]
-        bad = self.case.bad
-        if bad is not None and any(isinstance(error, KeyError) for error in dead):
-            return f"item {bad} raises, and the loop waits for ever. {LOST}"
+        if self.case.bad_batch < len(self.due) and any(map(self.is_expected, dead)):
+            return f"{self.what_raises()}, and the loop waits for ever. {self.of_lost()}"
         if dead:
             return f"in a worker {told_of(dead[0])}"
-        if self.team.stuck_in == "join":
+        if self.team.stuck_in != "get":
             return f"the loop waits for ever until a worker has ended. {LEFT}"
-        if self.team.results == len(self.batches):
+        if self.team.results < len(self.team.handed) or not self.team.handed:
+            return "all wait for each other: nobody puts what the others wait for."
+        if self.clearing_up or self.taken == len(self.due):
+            return TOO_MANY
+        if self.taken < self.case.bad_batch and self.team.results == len(self.batches):
             return f"batch {self.taken}: {NOT_FOUND}"
-        return "all wait for each other: nobody puts what the others wait for."
+        return f"batch {self.taken}: {IN_VAIN}"
+
+    def what_raises(self) -> str:
+        """Say what goes wrong in this case."""
+        if self.case.torn is not None:
+            return f"`collate` raises for batch {self.case.bad_batch}"
+        return f"item {self.case.bad} raises"
+
+    def is_expected(self, error: BaseException) -> bool:
+        """Say whether an exception is the one that this case raises in a worker."""
+        return (type(error), error.args) == (type(self.case.raised), self.case.raised.args)
+
+    def of_lost(self) -> str:
+        """Say what is to become of an error of this case."""
+        return LOST if self.case.torn is None else TORN
 
     def of_error(self, error: Exception) -> str:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
-        of_a_text = ("must derive from BaseException", "has no file")
-        sent_as_text = self.case.bad is not None and any(words in str(error) for words in of_a_text)
+        of_a_text = ("must derive from BaseException", "has no file", "fits no batch")
+        sent_as_text = self.case.bad_batch < len(self.due) and any(words in str(error) for words in of_a_text)
         return f"{told_of(error)} {AS_TEXT if sent_as_text else ''}".strip()
 
     def of_epoch(self) -> str:
@@ -160,14 +187,15 @@ class _Trial:
             self.work,
             self.items,
             self.batches,
-            self.case.collate,
+            self.collate,
             workers=self.case.workers,
             prefetch=self.case.prefetch,
             context=self.team,
         )
         if iterator is None:
             return "load_in_order returned None (is a `yield` missing?)."
-        failed = None
+        failed: Exception | None = None
+        self.clearing_up = False
         try:
             for got in iterator:
                 said = self.of_batch(got) or self.seen
@@ -175,9 +203,10 @@ class _Trial:
                     return said
                 del got
                 if self.taken == self.case.stop:
+                    self.clearing_up = True
                     iterator.close()
                     break
-        except KeyError as error:  # what a bad item raises
+        except (KeyError, ValueError, NoListError) as error:  # what an item, collating or the sampler raises
             failed = error
         return self.of_end(failed)
 
@@ -189,6 +218,8 @@ class _Trial:
         self.taken += 1
         if self.team.trainer in self.items.by:
             return BY_HAND
+        if self.team.trainer in self.collated_by:
+            return COLLATED_HERE
         if not self.team.workers or not self.team.handed:
             return f"batch {number} came by other ways. {OWN}"
         if self.batches.passes > self.passes + 1:
@@ -224,22 +255,31 @@ class _Trial:
     def of_another(self, number: int, got: Any) -> str:
         """Say what came in place of a batch, "" if it is unknown."""
         if number >= self.case.bad_batch:
-            return LOST
+            return self.of_lost()
         if got in map(self.case.collate, self.due):
             return ARRIVAL
         plain = list(got) if isinstance(got, (list, tuple)) else got
         return UNCOLLATED if plain == self.due[number] else ""
 
-    def of_end(self, failed: KeyError | None) -> str:
+    def of_end(self, failed: Exception | None) -> str:
         """Say what is wrong after the last batch, a break, or an error."""
         came = plural(self.taken, "batch", "batches")
+        no_list = self.case.no_list < len(self.due)
+        if isinstance(failed, NoListError):
+            if not no_list:
+                raise failed
+            return self.of_sampler()
+        if no_list:
+            return f"the batch sampler raises, and the loop got {came} and no error."
         if self.case.bad_batch < self.case.stop and failed is None:
-            return f"item {self.case.bad} raises, and the loop got {came} and no error. {LOST}"
-        if failed is not None and self.case.bad is None:
+            return f"{self.what_raises()}, and the loop got {came} and no error. {self.of_lost()}"
+        if failed is not None and not self.is_expected(failed):
             raise failed
         expected = min(self.case.stop, self.case.bad_batch, len(self.due))
         if self.taken != expected:
-            return f"{came} came before the end, due are {expected}. {LOST if failed else ''}".strip()
+            return (
+                f"{came} came before the end, due are {expected}. {self.of_lost() if failed else ''}".strip()
+            )
         if self.seen:
             return self.seen
         if any(worker.killed for worker in self.team.workers):
@@ -249,8 +289,13 @@ class _Trial:
             why = LEFT_EARLY if early else LEFT
             return f"after {self.end(failed)}, {plural(self.team.alive(), 'worker')} still there. {why}"
         workers = self.case.workers
-        if len(self.team.workers) != workers:
-            return f"{plural(len(self.team.workers), 'worker')} were started, due are {workers}."
+        started = len(self.team.workers)
+        if (
+            not min(workers, len(self.due)) <= started <= workers
+        ):  # those that would get no order may be left out
+            return (
+                f"{plural(started, 'worker')} {'was' if started == 1 else 'were'} started, due are {workers}."
+            )
         queues = [
             set(map(id, self.team.handed[k::workers])) for k in range(workers)
         ]  # of each worker's orders
@@ -259,7 +304,14 @@ class _Trial:
             return ONE_QUEUE
         return "" if all(worker.joined for worker in self.team.workers) else UNJOINED
 
-    def end(self, failed: KeyError | None) -> str:
+    def of_sampler(self) -> str:
+        """Say what is wrong when the batch sampler has raised: workers may have been started, and none is left."""
+        if not self.team.settle():
+            left = plural(self.team.alive(), "worker")
+            return f"the batch sampler raises at list {self.case.no_list}: {left} still there. {NO_LIST}"
+        return "" if all(worker.joined for worker in self.team.workers) else UNJOINED
+
+    def end(self, failed: Exception | None) -> str:
         """Say what has ended the loop."""
         if failed is not None:
             return "the error"

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import queue
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from lib.text import plural
 from support.kit.raised import Finding
 from support.kit.threads import PATIENCE, EndedError, Waits
-from support.ranks import in_a_process
 
 PIPES_PATIENCE = 10.0  # seconds on real processes, where a right loader needs milliseconds
 LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
@@ -73,7 +70,13 @@ class _Queue:
     join_thread = close
 
     def empty(self) -> bool:
-        return not self.items
+        with self.team.changed:
+            if not self.items:
+                self.team.look_in_vain()
+            return not self.items
+
+    def qsize(self) -> int:
+        return len(self.items)
 
 
 class _Worker(threading.Thread):
@@ -100,6 +103,18 @@ class _Worker(threading.Thread):
         with self.team.changed:
             self.over = True
             self.team.look()
+
+    def is_alive(self) -> bool:
+        """Say whether it has started and is not over: a thread itself lives on for a moment behind its work."""
+        with self.team.changed:
+            alive = self in self.team.workers and not self.over
+            if alive:
+                self.team.look_in_vain()
+            return alive
+
+    @property
+    def exitcode(self) -> int | None:
+        return None if self.is_alive() else int(self.error is not None)
 
     def terminate(self) -> None:
         self.killed = True
@@ -132,11 +147,14 @@ class WatchedTeam(Waits):
         self.before_get: Callable[[], object] = bool  # called when the trainer asks for a result
         self.stuck_in = ""
         self.gates: list[int] = []
+        self.for_a_while: set[int] = set()  # who waits no longer than a timeout
         self.Process = type("Process", (_Worker,), {"team": self})
 
     def Queue(self, maxsize: int = 0) -> _Queue:
         """Make a queue, under the name that multiprocessing has."""
         return _Queue(self)
+
+    SimpleQueue = Queue
 
     def alive(self) -> int:
         """Return how many workers are not over."""
@@ -156,27 +174,50 @@ class WatchedTeam(Waits):
         """Wait until `ready`, at most so long; give up at once where nobody can go on. With `changed` held."""
         me = threading.get_ident()
         self.waiting[me] = "get", ready
+        self.for_a_while.add(me)
         if self.gates and self.nobody_can_go_on():
             self.gates.pop(0)
             self.changed.notify_all()
         self.changed.wait_for(lambda: ready() or self.nobody_can_go_on(), seconds)
         in_vain = self.nobody_can_go_on()
         del self.waiting[me]
+        self.for_a_while.remove(me)
         self.empty_handed += in_vain
         if me == self.trainer and self.empty_handed > MOST_LOOKS:
-            self.stuck_in = "get"
+            self.stuck_in = self.stuck_in or "get"
+            raise Stuck
+
+    def look_in_vain(self) -> None:
+        """Count a look of the training process that finds nothing new, if no worker can go on; with `changed` held."""
+        if threading.get_ident() != self.trainer:
+            return
+        waits = [self.waiting.get(worker.ident) for worker in self.workers if not worker.over]
+        if not all(wait is not None and not wait[1]() for wait in waits):
+            return
+        if self.gates:
+            self.gates.pop(0)
+            self.changed.notify_all()
+            return
+        self.empty_handed += 1
+        if self.empty_handed > MOST_LOOKS:
+            self.stuck_in = self.stuck_in or "a loop that looks again and again"
             raise Stuck
 
     def look(self) -> None:
         """Open a gate if nobody can go on."""
         if self.gates and self.nobody_can_go_on():
             self.gates.pop(0)
-        super().look()
+        if self.for_a_while:  # whoever waits no longer than a timeout goes on by himself
+            self.changed.notify_all()
+        else:
+            super().look()
 
     def stuck(self, who: Hashable) -> None:
         """Tell the training process; workers wait on, until they are ended."""
         if who == self.trainer:
-            self.stuck_in = self.waiting[who][0]
+            self.stuck_in = (
+                self.stuck_in or self.waiting[who][0]
+            )  # the first: clearing up then gets stuck, too
             raise Stuck
 
     def settle(self) -> bool:
@@ -191,6 +232,10 @@ class WatchedTeam(Waits):
             return not self.alive()
 
 
+class NoListError(LookupError):
+    """What a batch sampler raises that can't go on."""
+
+
 class Made(list[Any]):
     """A collated batch; a plain list of the same items is none."""
 
@@ -202,8 +247,9 @@ class Made(list[Any]):
 class EpochCase:
     """An epoch to try: what is loaded by whom, and what goes wrong in it.
 
-    late: batches that are ready only after so many results. bad: the item that raises. stop: the number of batches
-    after which the loop breaks off.
+    late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
+    batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
+    loop breaks off.
     """
 
     size: int
@@ -212,6 +258,8 @@ class EpochCase:
     prefetch: int = 2
     late: Mapping[int, int] = field(default_factory=dict)
     bad: int | None = None
+    torn: int | None = None
+    no_list: int = NEVER
     shuffled: bool = False
     stop: int = NEVER
     epochs: int = 1
@@ -223,8 +271,16 @@ class EpochCase:
 
     @property
     def bad_batch(self) -> int:
-        """Return the number of the batch whose item raises."""
-        return NEVER if self.bad is None else self.bad // self.batch
+        """Return the number of the batch whose item, or whose collating, raises."""
+        wrong = [item for item in (self.bad, self.torn) if item is not None]
+        return min(wrong) // self.batch if wrong else NEVER
+
+    @property
+    def raised(self) -> Exception:
+        """Return what an item or collating raises."""
+        if self.torn is not None:
+            return ValueError(f"item {self.torn} fits no batch")
+        return KeyError(f"item {self.bad} has no file")
 
 
 class Items:
@@ -245,7 +301,7 @@ class Items:
         if os.getpid() != self.process:  # in a process that isn't the team's nobody is watched
             return index
         if index == self.case.bad:
-            raise KeyError(f"item {index} has no file")
+            raise self.case.raised
         begins_a_batch = index % self.case.batch == 0
         after = self.case.late.get(index // self.case.batch, 0)
         if after and begins_a_batch and me != self.team.trainer:
@@ -272,7 +328,9 @@ class Batches:
     def __iter__(self) -> Iterator[list[int]]:
         self.passes += 1
         self.drawn = 0
-        for indices in self.lists(self.passes):
+        for number, indices in enumerate(self.lists(self.passes)):
+            if number == self.case.no_list:
+                raise NoListError(f"the sampler has no list {number}")
             self.drawn += 1
             yield indices
 
@@ -283,30 +341,3 @@ class Batches:
         raise Finding(
             f"`batches[{place!r}]` was asked for. A batch sampler has no places: go through it, once."
         )
-
-
-def _trainer(work: Any, load: Any, ends: Sequence[str], tell: Any) -> None:
-    """Take an epoch to its end, break one off, meet an error, as asked; tell each before it is tried."""
-    context = multiprocessing.get_context("fork")
-    for end in ends:
-        tell(f"with large batches, {end}")
-        first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
-        items = {i: bytes(LARGE) for i in range(first, 8)}
-        iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
-        with suppress(KeyError):
-            next(iterator)
-            if end == AFTER_BREAK:
-                iterator.close()
-            else:
-                list(iterator)
-    tell("right")
-
-
-def on_processes(work: Any, load: Any, ends: Sequence[str]) -> str:
-    """Try a loader on processes, with large batches; return what is wrong, "" if nothing."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        return ""
-    last = ["at the start", *in_a_process(partial(_trainer, work, load, ends), PIPES_PATIENCE)][-1]
-    if last == "right":
-        return ""
-    return last if "raised" in last else f"{last}, all wait for ever"

@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from support.n01 import checks as n01
-from support.n01 import pinning, trials, watched
+from support.n01 import pinning, trials
 from support.n01.prediction import received_at
 from support.n01.runs import simulate_loading
 from support.n01.solved import load_in_order, predict_epoch, work
@@ -96,7 +96,10 @@ class Pool:
         self.team = [context.Process(target=work, args=(dataset, collate, q, self.results)) for q in self.queues]
         for worker in self.team:
             worker.start()
-        for _ in range(workers * prefetch):
+        self.places = workers * prefetch
+
+    def fill(self):
+        for _ in range(self.places):
             self.order()
 
     def order(self):
@@ -122,6 +125,7 @@ class Pool:
 def load_by_class(work, dataset, batches, collate, workers=1, prefetch=2, context=None):
     pool = Pool(work, dataset, batches, collate, workers, prefetch, context)
     try:
+        pool.fill()
         turn = 0
         while turn < pool.given:
             while turn not in pool.slots:
@@ -142,6 +146,7 @@ def load_polling(work, dataset, batches, collate, workers=1, prefetch=2, context
     results = pool.results
     pool.results = type("Patient", (), {"get": lambda self: patient(results)})()
     try:
+        pool.fill()
         for turn in range(len(batches)):
             while turn not in pool.slots:
                 pool.receive()
@@ -178,6 +183,7 @@ def work_simply(dataset, collate, orders, results):
 def load_simply(work, dataset, batches, collate, workers=1, prefetch=2, context=None):
     pool = Pool(work, dataset, batches, collate, workers, prefetch, context)
     early = {}
+    pool.fill()
     for turn in range(len(batches)):
         while turn not in early:
             number, batch = pool.results.get()
@@ -232,17 +238,6 @@ def test_another_wrong_loader_is_told_its_fault_at_once(answer, says):
     verdict = n01.check_loader(*answer)
     assert verdict.status == "wrong"
     assert says in verdict.message
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("moment, end", [
-    ("after a `break`", "send_home(team, orders, results, missing if number == len(batches) - 1 else ())"),
-    ("after an error", "send_home(team, orders, results, missing if number == 0 and error is None else ())"),
-])  # fmt: skip
-def test_a_loader_that_leaves_large_results_unfetched_is_ended_and_told_so(monkeypatch, moment, end):
-    monkeypatch.setattr(watched, "PIPES_PATIENCE", 3.0)  # a busy machine needs seconds to come there
-    verdict = n01.check_loader(work, n01._load((n01.END_ALL, end)))
-    assert f"on real processes, with large batches, {moment}, all wait for ever. {trials.HOME}" in verdict.message
 
 
 @pytest.mark.parametrize(

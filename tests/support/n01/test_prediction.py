@@ -80,6 +80,8 @@ def changed(*changes):
     return edited(predict_epoch, *changes)
 
 
+ALONE = "sum(loads) + batches * (read + step)"
+RECEIVED = "taken.get(b - workers * prefetch, 0)"
 BUSY = "sum(loads) + batches * (send + receive + step)"
 SEND_BY_THE_TRAINER = changed(("+ loads[b] + send", "+ loads[b]"), (") + receive", ") + send + receive"))
 FREE_BEFORE_THE_SEND = changed(
@@ -97,16 +99,16 @@ NO_RECEIVE = "The trainer also has to receive a batch before its step."
         (changed((BUSY, "sum(loads) + batches * (send + receive)")), prediction.NO_STEP),
         (changed((BUSY, "sum(loads) + batches * (send + step)")), prediction.NO_RECEIVE_COMPUTED),
         (
-            changed(("taken.get(b - workers * prefetch, 0)", "taken[b - workers * prefetch] if b > workers * prefetch else 0")),
+            changed((RECEIVED, "taken[b - workers * prefetch] if b > workers * prefetch else 0")),
             prediction.ONE_UNBOUND,
         ),
         (
-            changed(("return sum(loads) + batches * (read + step)", f"return max(sum(loads) + batches * (read + step), ({BUSY}) / cores)")),
+            changed((f"return {ALONE}", f"return max({ALONE}, ({BUSY}) / cores)")),
             prediction.SENT_TO_NOBODY,
         ),
-        (changed(("taken.get(b - workers * prefetch, 0)", "done.get(b - workers * prefetch - 1, 0)")), ORDERED_BEFORE),
+        (changed((RECEIVED, "done.get(b - workers * prefetch - 1, 0)")), ORDERED_BEFORE),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_prediction_is_told_its_own_sentence(answer, says):
     verdict = check_predict(answer)
     assert verdict.status == "wrong"

@@ -1,0 +1,136 @@
+"""How a reader's loader of notebook 01 is tried on real processes: their pipes fill up, and none may be left."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing import queues
+from queue import Empty
+from typing import Any
+
+from lib.text import plural
+from support.n01.solved import load_in_order
+from support.n01.solved import work as right_work
+from support.ranks import in_a_process
+
+PATIENCE = 10.0  # seconds without a word, where a right loader needs milliseconds
+SLOW = 10  # times as long as a right loader takes on this machine now: so long a loader may take at least
+LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
+LONG = 2.0  # seconds: a shorter timeout ends at once
+VAIN = 3  # looks into a queue that find nothing yet
+
+AFTER_EPOCH = "after an epoch"
+AFTER_BREAK = "after a `break`"
+AFTER_ERROR = "after an error"
+
+HANGS = "all wait for ever"
+HOME = "Some results were never fetched, and a process ends only when all that it has put has been taken from the pipe."
+TIMED = (
+    "A look that finds nothing yet is no end of them: what was ordered still comes, however long it takes."
+)
+
+
+class _SlowQueue(queues.Queue):  # type: ignore[type-arg]
+    """A queue in which nothing is found yet by the first looks that don't wait for long, as on a busy machine."""
+
+    vain: Callable[[], object] = bool  # called behind each such look of the training process
+    looks = 0
+    trainer = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take what is there; raises Empty."""
+        patient = block and (timeout is None or timeout >= LONG)
+        if not patient and self._finds_nothing():
+            raise Empty
+        return super().get(block, timeout)
+
+    def empty(self) -> bool:
+        """Say whether nothing is there yet."""
+        return self._finds_nothing() or super().empty()
+
+    def _finds_nothing(self) -> bool:
+        self.looks += 1
+        if self.looks > VAIN:
+            return False
+        if os.getpid() == self.trainer:
+            self.vain()
+        return True
+
+
+class _Context:
+    """In place of the module multiprocessing: its processes, and queues that are slow."""
+
+    def __init__(self, vain: Callable[[], object]) -> None:
+        self.fork = multiprocessing.get_context("fork")
+        self.Process = self.fork.Process
+        self.SimpleQueue = self.fork.SimpleQueue
+        self.vain = vain
+
+    def Queue(self, maxsize: int = 0) -> _SlowQueue:
+        """Make a queue, under the name that multiprocessing has."""
+        made = _SlowQueue(maxsize, ctx=self.fork)
+        made.vain = self.vain
+        made.trainer = os.getpid()
+        return made
+
+
+def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: Callable[[str], None]) -> None:
+    """Take an epoch to its end, break one off, meet an error, as asked; tell each before it is tried."""
+    for end in ends:
+        moment = f"with large batches, {end}"
+        tell(f"{moment}, {HANGS}. {HOME}")
+        context = _Context(vain=partial(tell, f"{moment}, {HANGS}. {HOME} {TIMED}"))
+        first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
+        items = {i: bytes(LARGE) for i in range(first, 8)}
+        iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
+        try:
+            with suppress(KeyError):
+                next(iterator)
+                if end == AFTER_BREAK:
+                    iterator.close()
+                else:
+                    list(iterator)
+        except Empty as error:
+            tell(f"{moment}, your code raised {error!r}. {TIMED}")
+            return
+        left = _still_there(patience / 2)
+        if left:
+            tell(f"{moment}, {plural(left, 'worker')} {'is' if left == 1 else 'are'} still there. {HOME}")
+            return
+    tell("")
+
+
+def _still_there(seconds: float) -> int:
+    """Return how many processes that were started here are not over after so long."""
+    deadline = time.monotonic() + seconds
+    for child in multiprocessing.active_children():
+        child.join(max(0.0, deadline - time.monotonic()))
+    return len(multiprocessing.active_children())
+
+
+def _tried(work: Any, load: Any, ends: Sequence[str], patience: float) -> str:
+    """Return the last that is told."""
+    told = in_a_process(partial(_trainer, work, load, ends, patience), patience)
+    return ["at the start, all wait for ever.", *told][-1]
+
+
+def fault_on_processes(work: Any, load: Any, ends: Sequence[str]) -> str:
+    """Try a loader on processes, with large batches; return what is wrong, "" if nothing.
+
+    What hangs is given up after `PATIENCE`, and only after many times what a right loader takes on this machine now.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return ""
+    said = _tried(work, load, ends, PATIENCE)
+    if not said:
+        return ""
+    begun = time.monotonic()
+    _tried(right_work, load_in_order, ends, 10 * PATIENCE)
+    needed = SLOW * (time.monotonic() - begun)
+    if needed > PATIENCE:
+        said = _tried(work, load, ends, needed)
+    return f"on real processes, {said}" if said else ""

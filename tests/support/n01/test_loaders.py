@@ -1,0 +1,199 @@
+"""How a loader with workers is tried: right ones that are built otherwise pass, wrong ones are told what they did."""
+
+import queue
+
+import pytest
+
+from support.n01 import checks as n01
+from support.n01 import on_processes, trials
+from support.n01.solved import load_in_order, work
+
+CLEAR_UP = "send_home(team, orders, results, missing)"
+load = n01._load
+worker = n01._work
+
+
+def clearing_up(lines):
+    """Return the solution with another end."""
+    return work, n01.edited(load_in_order, (CLEAR_UP, lines), names={"queue": queue})
+
+
+A_QUEUE_FOR_EACH_RESULT = (
+    work,
+    load(
+        ("results = context.Queue()", "results = [context.Queue() for _ in range(workers)]"),
+        ("collate, queue, results)", "collate, queue, results[orders.index(queue)])"),
+        ("results.get()", "results[number % workers].get()"),
+        (CLEAR_UP, "[results[b % workers].get() for b in missing]; send_home(team, orders, results, ())"),
+    ),
+)
+NO_IDLE_WORKER = (
+    work,
+    load(
+        (
+            "    results = context.Queue()",
+            "    workers = min(workers, len(batches)) or 1\n    results = context.Queue()",
+        )
+    ),
+)
+LOOKS_AGAIN_AND_AGAIN = (
+    work,
+    load(
+        (
+            "arrived, *early[arrived] = results.get()",
+            "\n                while results.empty():\n                    pass\n"
+            "                arrived, *early[arrived] = results.get()",
+        )
+    ),
+)
+FETCHES_WHILE_ANYBODY_IS_THERE = clearing_up("""[q.put(None) for q in orders]
+        while any(w.is_alive() for w in team):
+            try:
+                results.get(timeout=.01)
+            except queue.Empty:
+                pass
+        [w.join() for w in team]""")
+COUNTS_WITH_A_TIMEOUT = clearing_up("""while missing:
+            try:
+                missing.remove(results.get(timeout=.01)[0])
+            except queue.Empty:
+                pass
+        send_home(team, orders, results, ())""")
+RIGHT = {
+    "a queue for each worker's results": A_QUEUE_FOR_EACH_RESULT,
+    "no worker that would get no order": NO_IDLE_WORKER,
+    "looks again and again": LOOKS_AGAIN_AND_AGAIN,
+    "fetches while anybody is there": FETCHES_WHILE_ANYBODY_IS_THERE,
+    "counts, and looks with a timeout": COUNTS_WITH_A_TIMEOUT,
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("answer", RIGHT.values(), ids=RIGHT)
+@pytest.mark.parametrize("check", [n01.check_order, n01.check_loader])
+def test_a_loader_that_is_built_otherwise_is_right(check, answer):
+    verdict = check(*answer)
+    assert verdict.status == "right", verdict
+
+
+HELD = "                missing.remove(arrived)\n"
+WRONG = {
+    "collates in the trainer": (
+        (
+            worker(("collate([dataset[index] for index in indices])", "[dataset[index] for index in indices]")),
+            load(("yield batch", "yield collate(batch)")),
+        ),
+        trials.COLLATED_HERE,
+    ),
+    "keeps the last three": (
+        (
+            work,
+            load(
+                ("yield batch", "kept = [*kept, batch][-3:]\n            yield batch"),
+                ("    try:\n        hand", "    kept = []\n    try:\n        hand"),
+            ),
+        ),
+        f"2 of those before it are still held. {trials.KEPT}",
+    ),
+    "catches only what items raise": ((worker(("except Exception", "except KeyError")), load_in_order), trials.TORN),
+    "first orders outside the try": (
+        (work, load(("    try:\n        hand_out(workers * prefetch)\n", f"{n01._FIRST_ORDERS}    try:\n"))),
+        f"the batch sampler raises at list 1: 2 workers still there. {trials.NO_LIST}",
+    ),
+    "a worker goes home behind an error": (
+        (worker((n01._SENT_ERROR, n01._SENT_ERROR + "\n            return")), load_in_order),
+        "all wait for each other: nobody puts what the others wait for.",
+    ),
+    "an error is raised when it arrives": (
+        (
+            work,
+            load((HELD, HELD + 16 * " " + "if early[arrived][1]:\n" + 20 * " " + "raise early[arrived][1]\n")),
+        ),
+        f"0 batches came before the end, due are 1. {trials.LOST}",
+    ),
+    "another exception of the same type": (
+        (work, load(("raise error", "raise type(error)(str(error))"))),
+        trials.AS_TEXT,
+    ),
+    "clears up only behind a break": ((work, load(("finally:", "except GeneratorExit:"))), trials.LEFT),
+    "swallows the error": ((work, load((CLEAR_UP, CLEAR_UP + "\n        return"))), f"and no error. {trials.LOST}"),
+    "fetches one too many": (
+        clearing_up("[results.get() for _ in [*missing, 0]]; send_home(team, orders, results, ())"),
+        trials.TOO_MANY,
+    ),
+    "other workers": ((work, load(("number % workers", "number // prefetch % workers"))), trials.ONE_QUEUE),
+    "one None for all": (
+        clearing_up("[results.get() for _ in missing]; orders[0].put(None); [w.join() for w in team]"),
+        trials.LEFT,
+    ),
+    "asks for ever whether anybody is there": (
+        clearing_up("[results.get() for _ in missing]\n        while any(w.is_alive() for w in team): pass"),
+        trials.LEFT,
+    ),
+}
+
+
+@pytest.mark.parametrize("answer, says", WRONG.values(), ids=WRONG)
+def test_a_wrong_loader_is_told_what_it_did_and_nothing_else(answer, says):
+    verdict = n01.check_loader(*answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    others = [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
+    assert [sentence for sentence in others if sentence not in says and says not in sentence] == [], verdict
+
+
+UNFETCHED = {
+    "a timeout": """ended = False
+        while not ended:
+            try:
+                results.get(timeout=.01)
+            except queue.Empty:
+                ended = True
+        send_home(team, orders, results, ())""",
+    "an empty queue": """while not results.empty():
+            results.get()
+        send_home(team, orders, results, ())""",
+    "after the join": "[q.put(None) for q in orders]; [w.join() for w in team]; [results.get() for _ in missing]",
+    "no more than a while": "[q.put(None) for q in orders]; [w.join(0.2) for w in team]",
+    "not behind an error": """was_right = not batches or "error" not in locals() or error is None
+        send_home(team, orders, results, missing if was_right else ())""",
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name, lines", UNFETCHED.items(), ids=UNFETCHED)
+def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other_fault(monkeypatch, name, lines):
+    monkeypatch.setattr(on_processes, "PATIENCE", 3.0)  # it is more where a right loader is slow now
+    verdict = n01.check_loader(*clearing_up(lines))
+    assert verdict.status == "wrong"
+    moment = "after an error" if name == "not behind an error" else "after a `break`"
+    assert f"on real processes, with large batches, {moment}" in verdict.message
+    assert on_processes.HOME in verdict.message
+    assert (on_processes.TIMED in verdict.message) == (name in ("a timeout", "an empty queue"))
+    assert ("2 workers are still there" in verdict.message) == (name == "no more than a while")
+    assert not [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
+
+
+@pytest.mark.ranks
+def test_whoever_takes_an_empty_queue_for_an_error_is_told_that_it_is_none():
+    verdict = n01.check_loader(
+        *clearing_up("[results.get(timeout=.01) for _ in missing]; send_home(team, orders, results, ())")
+    )
+    assert "your code raised Empty()" in verdict.message
+    assert on_processes.TIMED in verdict.message
+
+
+@pytest.mark.ranks
+def test_a_right_loader_on_a_machine_that_is_too_busy_gets_more_time(monkeypatch):
+    given = []
+
+    def tried(work, load, ends, patience):
+        given.append(patience)
+        return "with large batches, after an epoch, all wait for ever." if patience == 1.0 and len(given) == 1 else ""
+
+    monkeypatch.setattr(on_processes, "PATIENCE", 1.0)
+    monkeypatch.setattr(on_processes, "SLOW", 1e9)
+    monkeypatch.setattr(on_processes, "_tried", tried)
+    assert on_processes.fault_on_processes(work, load_in_order, [on_processes.AFTER_EPOCH]) == ""
+    assert len(given) == 3
+    assert given[-1] > 1.0

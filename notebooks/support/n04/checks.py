@@ -1,4 +1,4 @@
-"""Exercises of notebook 04, contiguous shards; its predictions stand in guesses.py."""
+"""Exercises of notebook 04, contiguous shards; its predictions stand in guesses.py, the solutions in solved.py."""
 
 from __future__ import annotations
 
@@ -7,111 +7,213 @@ from typing import Any
 
 from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
-from support.kit.mistakes import edited, famous
-from support.n04.cursor import ask_cursor, cursor_cases
-from support.n04.guesses import guess_last_shard as guess_last_shard
+from support.kit.judged import judged
+from support.kit.mistakes import Mistake, edited, famous, with_methods
+from support.n04 import cutting, walking
+from support.n04.cursor import STATE, fault_of_cursor
+from support.n04.guesses import guess_ahead as guess_ahead
+from support.n04.guesses import guess_block as guess_block
+from support.n04.guesses import guess_longer as guess_longer
 from support.n04.guesses import guess_page_reads as guess_page_reads
-from support.n04.guesses import guess_rest as guess_rest
 from support.n04.guesses import guess_rounds as guess_rounds
 from support.n04.network import network_cases, positions_of
-from support.n04.resuming import by_remainder, even_deal, one_piece, padded_deal, resume_cases
-from support.n04.solved import Cursor, inverse, resume
+from support.n04.resuming import (
+    MISSING,
+    ONCE,
+    PAIR,
+    TURNS,
+    even_deal,
+    fault_of_resume,
+    one_piece,
+    padded_deal,
+)
+from support.n04.runs import block_shares
+from support.n04.solved import Cursor, inverse, my_batches, resume, walk
 
-# ---- exercise 1: libtorch's cursor
+# ---- exercise 1: a cut of the order
 
-_SIZE = "self.size if new_size is None else new_size"
-_TO_BEGIN = "self.begin = self.position = self.rank * length"
-_OWN = "indices[self.begin : self.end]"
-_SUBTRACTED = "p if p < self.size else p - self.size"
-_REMAINDER = "p % self.size"
-_NEXT = "    def next(self, batch_size):\n"
+
+def _in_batches(share: list[int], batch_size: int) -> list[list[int]]:
+    return [share[begin : begin + batch_size] for begin in range(0, len(share), batch_size)]
+
+
+def _by_pages(size: int, world_size: int, rank: int, batch_size: int) -> list[list[int]]:
+    """Deal pages, as far as there are enough, and go through them in batches."""
+    return _in_batches(block_shares(size, world_size, cutting.ROWS_OF_A_PAGE)[rank], batch_size)
+
+
+def _by_stride(size: int, world_size: int, rank: int, batch_size: int) -> list[list[int]]:
+    steps = -(-size // (world_size * batch_size))
+    share = list(range(rank, size, world_size))
+    return [*_in_batches(share, batch_size), []][:steps]
+
+
+def _in_rank_order(size: int, world_size: int, rank: int, batch_size: int) -> list[list[int]]:
+    """Give the first ranks of the last step full batches, and the others what is left, if anything."""
+    starts = range(rank * batch_size, size + rank * batch_size, world_size * batch_size)
+    return [list(range(start, min(start + batch_size, size))) for start in starts]
+
+
+_COUNT = "count = min(together, size - begin)"
+_APPEND = "mine.append(list(range(first, end)))"
+
+check_batches = Exercise(
+    "my_batches",
+    reference=my_batches,
+    judge=judged(
+        cutting.fault_of_batches,
+        "every position once, in equal steps, what is used is a beginning after each of them, and few pages are read",
+    ),
+    mistakes={
+        cutting.PAGES: _by_stride,
+        cutting.HOLE: _by_pages,
+        cutting.EVEN: _in_rank_order,
+        **famous(
+            my_batches,
+            {
+                cutting.ONCE: (
+                    "list(range(first, end))",
+                    "[place % size for place in range(first, end)]",
+                    _COUNT,
+                    "count = together",
+                ),
+                cutting.STRANGERS: (_COUNT, "count = together"),
+                cutting.NOBODYS: (
+                    _COUNT,
+                    "count = together\n        if begin + together > size:\n            break",
+                ),
+                cutting.STEPS: (_APPEND, f"if end > first:\n            {_APPEND}"),
+                cutting.LARGER: ("together = world_size * batch_size", "together = size"),
+                cutting.SHORT: (
+                    "together = world_size * batch_size",
+                    "together = world_size * max(1, batch_size // 2)",
+                ),
+                cutting.FORM: (_APPEND, "mine += range(first, end)"),
+            },
+        ),
+    },
+)
+"""Exercise 1: the batches of a rank, judged by what a restart must know and by the pages that are read."""
+
+
+# ---- exercise 2: a cursor that can be saved
+
+_PADDED = "[place % self.size for place in range(length * self.num_replicas)]"
+_SHUFFLED = "std_shuffle(padded, self.epoch)[self.begin : self.begin + length]"
+_LENGTH = "-(-self.size // self.num_replicas)"
+_AT_BEGIN = "self.begin = self.position = self.rank * length"
+_BATCH = "        batch = self.shard[self.position - self.begin :][:batch_size]\n"
+_STOOD = "        stood = self.position\n        self.reset()\n        self.position = stood\n"
+_PUT_BACK = "self.epoch, self.position = epoch, position"
+
+
+def _saves_all(self: Any) -> Any:
+    return dict(vars(self))
+
+
+def _loads_all(self: Any, state: Any) -> None:
+    vars(self).update(state)
+
 
 check_cursor = Exercise(
     "Cursor",
     reference=Cursor,
-    view=ask_cursor,
-    methods=("reset", "next"),
-    cases=cursor_cases,
-    praise="the same as libtorch, call by call, in all {count} cases",
-    mistakes=famous(
-        Cursor,
-        {
-            "Each rank shuffles its own shard only: libtorch shuffles the whole list and then cuts it.": (
-                "for p in positions",
-                "for p in range(self.begin, self.end)",
-                _OWN,
-                "indices",
-            ),
-            "Without allow_duplicates a shard has floor(size / num_replicas) positions.": (
-                " * self.allow_duplicates",
-                "",
-            ),
-            "Past the end of the data a position wraps: it is no index yet.": (
-                _SUBTRACTED,
-                "p",
-                _REMAINDER,
-                "p",
-            ),
-            "At the end of the shard next gives None, not an empty list.": ("return None", "return []"),
-            "The last call must stop at the end of this rank's shard.": (
-                _OWN,
-                "indices",
-                "self.position == self.end",
-                "self.position >= self.end",
-                "min(self.position + batch_size, self.end)",
-                "self.position + batch_size",
-                "start - self.begin : self.position - self.begin",
-                "start : self.position",
-            ),
-            "A new epoch counts from the next reset() on, not at once.": (
-                _NEXT,
-                f"{_NEXT}        stood = self.position\n        self.reset()\n        self.position = stood\n",
-            ),
-            "reset(new_size) must cut the shards of the new size.": (_SIZE, "self.size"),
-            "reset() without a number keeps the size that the last reset(new_size) has set.": (
-                f"self.size = {_SIZE}",
-                "self.first = getattr(self, 'first', self.size)\n"
-                "        self.size = self.first if new_size is None else new_size",
-            ),
-            "0 is a number, too: reset(0) cuts the shards of an empty dataset.": (
-                _SIZE,
-                "new_size or self.size",
-            ),
-            "reset puts the cursor back to the start of the shard.": (
-                _TO_BEGIN,
-                "self.begin = self.rank * length\n"
-                "        self.position = getattr(self, 'position', self.begin)",
-            ),
-            "position counts from the start of the epoch, so that it begins at begin, not at 0.": (
-                _TO_BEGIN,
-                "self.begin = self.position = 0",
-                _OWN,
-                "indices[self.rank * length :][:length]",
-            ),
-            "The last call gives what the shard still has, also where that is less than a batch.": (
-                "self.position == self.end",
-                "self.position + batch_size > self.end",
-            ),
-            "libtorch pads first and shuffles the whole list then: you shuffle the N samples alone.": (
-                f"[{_SUBTRACTED} for p in positions]",
-                "range(self.size)",
-                _OWN,
-                "[indices[p % self.size] for p in range(self.begin, self.end)]",
-            ),
-            "The seed is the epoch alone: with a seed of its own each rank cuts another order.": (
-                "self.epoch)",
-                "self.epoch + self.rank)",
-            ),
-            "Sequential takes the remainder, p % size; only Random subtracts.": (_REMAINDER, _SUBTRACTED),
-            "You repaired a fault: libtorch's Random pads with position - size, though that index may not "
-            "exist.": (_SUBTRACTED, _REMAINDER),
-        },
+    methods=("reset", "next", "save", "load"),
+    judge=judged(
+        fault_of_cursor, "the same as libtorch call by call, and loaded it goes on as if nobody had stopped"
     ),
+    mistakes={
+        **famous(
+            Cursor,
+            {
+                "This deals by stride; of the recorded order each rank has a piece.": (
+                    _SHUFFLED,
+                    "std_shuffle(padded, self.epoch)[self.rank :: self.num_replicas]",
+                ),
+                "Each rank shuffles its own piece only; the recorded pieces belong to one order.": (
+                    _SHUFFLED,
+                    "std_shuffle(padded[self.begin : self.begin + length], self.epoch)",
+                ),
+                "This is not shuffled by std_shuffle.": (
+                    _SHUFFLED,
+                    "padded[self.begin : self.begin + length]",
+                ),
+                "These are pieces of the shuffled samples, padded afterwards; where does the recorded padding stand?": (
+                    _SHUFFLED,
+                    "[std_shuffle(range(self.size), self.epoch)[place % self.size] for place in "
+                    "range(self.begin, self.begin + length)]",
+                ),
+                "The samples that are left over belong to a shard, too: all shards are equally long.": (
+                    _LENGTH,
+                    "self.size // self.num_replicas",
+                ),
+                "All ranks get equally many: a shard that is too short is filled up with samples.": (
+                    _PADDED,
+                    "list(range(self.size))",
+                ),
+                "There are only the samples 0 to size - 1.": (
+                    _PADDED,
+                    "list(range(length * self.num_replicas))",
+                ),
+                "At the end of the shard next gives None, not an empty list.": ("batch or None", "batch"),
+                "The last call gives what the shard still has, also where that is less than a batch.": (
+                    "return batch or None",
+                    "return batch if len(batch) == batch_size else None",
+                ),
+                "At the end the position stays where the shard ends.": ("len(batch)", "batch_size"),
+                "position counts from the start of the epoch, so that it begins where the shard begins.": (
+                    _AT_BEGIN,
+                    "self.position = 0\n        self.begin = self.rank * length",
+                    "self.position - self.begin :",
+                    "self.position :",
+                ),
+                "reset puts the cursor back to the start of the shard.": (
+                    _AT_BEGIN,
+                    "self.begin = self.rank * length\n"
+                    '        self.position = getattr(self, "position", self.begin)',
+                ),
+                "A new epoch counts from the next reset on, not at once.": (_BATCH, _STOOD + _BATCH),
+                "reset makes the order of the epoch that is set, not of the first.": (
+                    "(padded, self.epoch)",
+                    '(padded, self.__dict__.setdefault("first", self.epoch))',
+                ),
+                "reset shuffles by the epoch that was set, however often it was called.": (
+                    "(padded, self.epoch)",
+                    '(padded, self.__dict__.setdefault("count", iter(range(99))).__next__())',
+                ),
+                "next hands out a list, as it does in the recorded calls.": (
+                    "batch or None",
+                    "tuple(batch) or None",
+                ),
+                "The loaded cursor stands where a new one does: the position is lost.": (
+                    _PUT_BACK,
+                    "self.epoch = epoch",
+                ),
+                "The loaded cursor has the order of another epoch than the saved one had.": (
+                    "        self.epoch, epoch, position = state\n        self.reset()\n",
+                    "        _, epoch, position = state\n",
+                ),
+                "The epoch that was set and waits for its reset is lost.": (
+                    _PUT_BACK,
+                    "self.position = position",
+                ),
+                "The epoch had been set and no reset had come: until then the order is still the old one.": (
+                    "return self.epoch_of_shard, self.epoch",
+                    "return self.epoch, self.epoch",
+                ),
+                "A position counts from the start of the epoch, in a state as elsewhere.": (
+                    _PUT_BACK,
+                    "self.epoch, self.position = epoch, position - self.begin",
+                ),
+            },
+        ),
+        STATE: with_methods(Cursor, save=_saves_all, load=_loads_all),
+    },
 )
-"""Exercise 1: reset and next of libtorch's two samplers, call by call."""
+"""Exercise 2: libtorch's random sampler, and a state that survives a pending epoch."""
 
 
-# ---- exercise 2: the resume rule
+# ---- exercise 3: the resume rule
 
 _DEALT = "list(range(consumed + rank, size, world_size))"
 _EPOCHS_END = """\
@@ -131,10 +233,31 @@ def _dealt_by(deal: Callable[[list[int], int, int], list[int]]) -> Any:
     )
 
 
+_LEAVES_OUT = famous(
+    resume,
+    {
+        "The last step of an epoch is shorter; what it lacks is not taken from the next epoch.": (
+            "epoch + 1, 0",
+            "epoch + 1, consumed - size",
+        ),
+        "The last step of an epoch may be a short one, and it counts: before it the epoch is not over.": (
+            "consumed >= size",
+            "consumed + ranks * batch_size > size",
+        ),
+        "The rest is dealt over the ranks that there are now.": (
+            "size, world_size))",
+            "size, runs[-1][0] if runs else world_size))",
+        ),
+    },
+)
+
 check_resume = Exercise(
     "resume",
     reference=resume,
-    cases=resume_cases,
+    judge=judged(
+        fault_of_resume,
+        "after every history the ranks get the rest of the epoch, once, and can be stopped again anywhere",
+    ),
     mistakes={
         **famous(
             resume,
@@ -147,6 +270,10 @@ check_resume = Exercise(
                     "ranks * batch_size",
                     "batch_size",
                 ),
+                "A step is a batch for each rank: count its samples, not the ranks.": (
+                    "ranks * batch_size",
+                    "ranks",
+                ),
                 "Each run had its own number of ranks: count with that, not with the new one.": (
                     "ranks * batch_size",
                     "world_size * batch_size",
@@ -156,42 +283,31 @@ check_resume = Exercise(
                     "in runs[-1:]",
                 ),
                 "The epoch has ended: the next one begins, with nothing consumed.": (_EPOCHS_END, ""),
-                "The last step of an epoch is shorter; what it lacks is not taken from the next epoch.": (
-                    "epoch + 1, 0",
-                    "epoch + 1, consumed - size",
+                "An epoch that is used up exactly has ended.": ("consumed >= size", "consumed > size"),
+                "The epoch counts on from run to run; it is not that of the last run.": (
+                    "for ranks, batch_size, steps in runs:\n",
+                    "for ranks, batch_size, steps in runs:\n        epoch = 0\n",
                 ),
             },
         ),
-        "The rest is dealt by stride, as the positions before it were: every world_size-th, not a piece.": (
-            _dealt_by(one_piece)
-        ),
-        "Nothing is repeated to make the ranks equal here: a rank may get one sample less.": (
-            _dealt_by(padded_deal)
-        ),
-        "The stride begins at the first position that is left, not at a multiple of world_size.": (
-            _dealt_by(by_remainder)
-        ),
-        "Nothing is dropped to make the ranks equal here: every position that is left is somebody's.": (
-            _dealt_by(even_deal)
-        ),
+        TURNS: _dealt_by(one_piece),
+        ONCE: _dealt_by(padded_deal),
+        MISSING: _dealt_by(even_deal),
+        **{why: Mistake(answer, contains=(MISSING,)) for why, answer in _LEAVES_OUT.items()},
         **famous(
             resume,
             {
                 "An epoch can end within an earlier run: look for it after every step, not after the last run "
                 "only.": (_EPOCHS_END, _AFTER_THE_LAST_RUN),
-                "Return two things, the epoch and the list of positions.": ("return epoch, ", "return "),
-                "The rest is dealt over the ranks that there are now.": (
-                    "size, world_size))",
-                    "size, runs[-1][0] if runs else world_size))",
-                ),
+                PAIR: ("return epoch, ", "return "),
             },
         ),
     },
 )
-"""Exercise 2: the epoch and the positions that a rank still gets, after any history of runs."""
+"""Exercise 3: the epoch and the positions that a rank still gets, after any history of runs."""
 
 
-# ---- exercise 3: the inverse of Permutation's network
+# ---- exercise 4: the inverse of Permutation's network
 
 _BACKWARDS = "reversed(list(enumerate(keys)))"
 _WALK = """\
@@ -227,6 +343,12 @@ check_inverse = Exercise(
                     "low_bits, high_bits = halves(n)",
                     "high_bits, low_bits = halves(n)",
                 ),
+                "F of a half is to have as many bits as the other half, which it changes.": (
+                    "key, high_bits)",
+                    "key, low_bits )",
+                    "key, low_bits)",
+                    "key, high_bits)",
+                ),
                 "A remainder is no walk: two ids would share a position.": (
                     _WALK,
                     "        return number % n",
@@ -238,12 +360,59 @@ check_inverse = Exercise(
                     "k % 2 == 0",
                     "k % 2 == 1",
                 ),
+                "There are as many rounds as keys, and not always 8.": (
+                    _BACKWARDS,
+                    "[(k, keys[k % len(keys)]) for k in range(7, -1, -1)]",
+                ),
                 "One pass can end outside range(n): go on, as the way there did.": (
                     _WALK,
                     "        return number",
                 ),
+                "n itself is outside range(n).": ("number < n", "number <= n"),
             },
         ),
     },
 )
-"""Exercise 3: the position of an id, by the rounds of Permutation's network in reverse."""
+"""Exercise 4: the position of an id, by the rounds of Permutation's network in reverse."""
+
+
+# ---- exercise 5: walks that cost less
+
+_OUTSIDE = "        outside = outside[images[outside] >= n]\n"
+
+
+def _one_block_after_the_other(ids: Any, n: int, network: Any, block: int) -> Any:
+    """Walk a block to its end before the next one begins."""
+    whole: walking.Walk = walk
+    images = ids.copy()
+    for begin in range(0, len(ids), block):
+        images[begin : begin + block] = whole(ids[begin : begin + block], n, network, block)
+    return images
+
+
+check_walk = Exercise(
+    "walk",
+    reference=walk,
+    judge=judged(
+        walking.fault_of_walk,
+        "every id in its place, no call above the block, and as few calls as walks allow",
+    ),
+    mistakes={
+        walking.CALLS: _one_block_after_the_other,
+        **famous(
+            walk,
+            {
+                walking.LARGE: (
+                    "len(outside), block)",
+                    "len(outside), len(outside))",
+                    "begin + block",
+                    "begin + len(ids)",
+                ),
+                walking.INSIDE: (_OUTSIDE, "        outside = outside[:0]\n"),
+                walking.ORDER: ("return images", "return np.sort(images)"),
+                walking.OWN: ("ids.copy()", "ids"),
+            },
+        ),
+    },
+)
+"""Exercise 5: cycle walks of many ids in full calls."""

@@ -45,7 +45,7 @@ from lib.show.style import (
     title,
 )
 from lib.text import plural
-from support.n04.runs import CHANCE, Use, lag_surprise, two_runs, used_at, walk_path
+from support.n04.runs import CHANCE, Use, lag_surprise, two_runs, walk_path
 
 # ---- How an epoch is cut into shards.
 
@@ -90,9 +90,8 @@ CURSOR_CONTROLS = {
     "size": whole(1, 20, 10, "N · samples"),
     "world_size": whole(1, 8, 3, "W · ranks"),
     "rank": whole(0, 7, 2, "rank"),
+    "epoch": whole(0, 5, 0, "epoch"),
     "calls": whole(0, 4, 1, "calls of next(3)"),
-    "duplicates": switch(True, "allow_duplicates"),
-    "shuffle": switch(False, "shuffle"),
 }
 
 
@@ -103,31 +102,25 @@ def draw_cursor(
     size: int,
     world_size: int,
     rank: int,
+    epoch: int,
     calls: int,
-    duplicates: bool,
-    shuffle: bool,
 ) -> Figure:
-    """Draw all positions in their shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
+    """Draw an epoch's order in its shards, what `calls` calls of next(3) gave one rank, and where its cursor stands.
 
-    cursor: a class, called with (size, num_replicas, rank, shuffle, allow_duplicates); see solved.Cursor.
+    cursor: a class, called with (size, num_replicas, rank); see solved.Cursor. A rank's colour; padding is hatched.
     """
     asked = rank
     rank = min(rank, world_size - 1)
-    shards = [
-        cursor(size, world_size, r, shuffle, duplicates).next(size + 1) or [] for r in range(world_size)
-    ]
+    shards = [_in_epoch(cursor(size, world_size, r), epoch).next(size + 1) for r in range(world_size)]
     order = [sample for shard in shards for sample in shard]
     local = len(shards[0])
-    missing = sorted(set(range(size)) - set(order))
     ghosts = sorted({i for i in order if i >= size})
-    mine = cursor(size, world_size, rank, shuffle, duplicates)
-    figure, axes = cell_sheet(len(order) + (0.5 + len(missing) if missing else 0), 3.9)
+    mine = _in_epoch(cursor(size, world_size, rank), epoch)
+    figure, axes = cell_sheet(len(order), 3.9)
     got = _draw_calls(axes, mine, calls)
     for position, sample in enumerate(order):
-        # shuffled shards repeat samples that came before, sequential ones past the end of the file
-        padding = sample in order[:position] if shuffle else position >= size
+        padding = sample in order[:position]
         _draw_position(axes, position, sample, owner=position // local, rank=rank, size=size, padding=padding)
-    draw_cells(axes, [Cell(sample, mark="dropped") for sample in missing], x=len(order) + 0.5, y=1, font=10)
     _draw_pointer(axes, mine.position)
     for y, name in ((0, "call"), (1, "sample"), (1.75, "position")):
         label_row(axes, y, name, color=INK if y == 1 else MUTED)
@@ -136,18 +129,21 @@ def draw_cursor(
     if asked != rank:
         owner += f" (W has no rank {asked})"
     finding = f"{owner} owns positions {rank * local} to {(rank + 1) * local - 1}: {said}"
-    if not local:
-        finding = f"{size} samples for {world_size} ranks: all shards are empty. {owner}: {said}"
-    words = f"{size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. "
+    words = f"Epoch {epoch}: {size} samples, {world_size} ranks, shards {' | '.join(map(str, shards))}. "
     words += f"{owner}: {said}, position = {mine.position}."
-    lost = f"; no shard holds {listed(missing)}" if missing else ""
+    lost = ""
     if ghosts:
-        lost += f"; there is no sample {listed(ghosts)}"
+        lost = f"; there is no sample {listed(ghosts)}"
         words += f" Does not exist: {listed(ghosts)}."
-    if missing:
-        words += f" In no shard: {listed(missing)}."
     title(axes, finding + lost)
     return describe(figure, words)
+
+
+def _in_epoch(cursor: Any, epoch: int) -> Any:
+    """Return a cursor at the beginning of an epoch."""
+    cursor.epoch = epoch
+    cursor.reset()
+    return cursor
 
 
 def _draw_calls(axes: Axes, cursor: Any, calls: int) -> Any:
@@ -192,41 +188,6 @@ def _draw_position(
 
 
 # ---- An epoch that is interrupted, and goes on with another number of ranks.
-
-
-@styled
-def draw_rest(*, size: int, world_size: int, step: int, batch_size: int) -> Figure:
-    """Draw the order of an epoch after some steps, cut both ways; the pieces that are left are framed."""
-    figure, axes = cell_sheet(size, 5.6)
-    pieces = {}
-    for number, cut in enumerate(("stride", "contiguous")):
-        y = 0.4 + 2.8 * number
-        users = used_at(size, world_size, step, batch_size, cut)
-        for position, user in enumerate(users):
-            draw_cell(axes, position, y, Cell(user[1], user[0]) if user else Cell(""), font=9)
-        free = [position for position, user in enumerate(users) if user is None]
-        starts = [position for position in free if position - 1 not in free]
-        ends = [position for position in free if position + 1 not in free]
-        for start, end in zip(starts, ends, strict=True):
-            axes.plot([start - 0.4, end + 0.4], [y + 0.72, y + 0.72], color=RED, linewidth=2)
-        pieces[cut] = len(starts)
-        label_row(axes, y, cut)
-        local = -(-size // world_size)
-        cursors = [min(r * local + step * batch_size, (r + 1) * local) for r in range(world_size)]
-        state = f"consumed = {size - users.count(None)}" if cut == "stride" else f"index() = {cursors}"
-        note = f"number: the step that used a position; to go on, remember {state}"
-        axes.text(-0.4, y + 1.35, note, va="center", fontsize=10, color=MUTED)
-    count = {n: plural(n, "piece") for n in pieces.values()}
-    title(
-        axes,
-        f"After {plural(step, 'step')}, what is left: {count[pieces['stride']]} with stride, "
-        f"{count[pieces['contiguous']]} with contiguous shards",
-    )
-    return describe(
-        figure,
-        f"An order of {size} samples over {world_size} ranks after {step} steps of {batch_size} samples a rank. "
-        f"Pieces left over: {pieces['stride']} with stride, {pieces['contiguous']} with contiguous shards.",
-    )
 
 
 CALENDAR_CONTROLS = {
@@ -315,8 +276,13 @@ def _cell(axes: Axes, x: float, y: float, text: int, use: Use, again: bool) -> N
 
 
 @styled
-def draw_never_seen(ways: Mapping[str, Sequence[Sequence[int]]], size: int) -> Figure:
-    """Draw epoch × sample for each way: ways[name][epoch] lists what all ranks together have read."""
+def draw_never_seen(
+    ways: Mapping[str, Sequence[Sequence[int]]], size: int, numbers: Sequence[int] | None = None
+) -> Figure:
+    """Draw epoch × sample for each way: ways[name][e] lists what all ranks together have read in the e-th epoch.
+
+    numbers: of the epochs, if they are not 0, 1, 2, …
+    """
     epochs = len(next(iter(ways.values())))
     figure, grid = new_figure(
         9, 1.1 + 4.0 * (epochs + 1.3) / (size + 3), cols=2, width_ratios=(size + 3, size)
@@ -329,7 +295,7 @@ def draw_never_seen(ways: Mapping[str, Sequence[Sequence[int]]], size: int) -> F
             row = [Cell(s, mark="plain" if s in each else "dropped", color=BLUE) for s in range(size)]
             draw_cells(axes, row, y=e, font=9)
             if not never:
-                label_row(axes, e, f"epoch {e}")
+                label_row(axes, e, f"epoch {numbers[e] if numbers else e}")
         for sample, count in enumerate(times):
             write(axes, sample, epochs + 0.3, str(count), color=INK if count else RED)
         axes.set_title(name, fontsize=11)

@@ -1,36 +1,105 @@
-"""Exercise 2 of notebook 04: the histories that a resume rule is asked about, and wrong ways to deal what is left."""
+"""Exercise 3 of notebook 04: the histories that a resume rule is asked about, and what its answers must hold."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from support.kit.exercise import cases
+from support.kit.judged import Fault
+from support.kit.raised import in_case
+from support.kit.values import NO_RETURN, short
+from support.n04 import solved
+from support.n04.cutting import runs_of
 
 RunOfAJob: TypeAlias = tuple[int, int, int]
 """Ranks, batch size, steps."""
+Resume: TypeAlias = Callable[[int, list[RunOfAJob], int, int], Any]
 
-_HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
+right_resume: Resume = solved.resume
+
+#: Size and history: one rule decides in each of the first.
+HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (36, [(4, 2, 3)]),
     (36, []),
     (25, [(4, 2, 2)]),
     (36, [(4, 2, 3), (3, 1, 2)]),  # the second restart
+    (25, [(4, 2, 4)]),  # beyond an epoch's end: the last step was shorter
     (24, [(4, 2, 3)]),  # at an epoch's end
     (24, [(4, 2, 4)]),
-    (25, [(4, 2, 5)]),  # the last step of the epoch is shorter
+    (25, [(4, 2, 5)]),
     (25, [(4, 2, 3), (3, 2, 1), (2, 1, 2)]),
     (10, [(2, 1, 3), (3, 1, 7)]),
+    (10, [(3, 4, 2)]),  # one step is more than an epoch
+    (1000, [(8, 4, 100), (6, 4, 3)]),
 ]
+WORLDS = (3, 4, 2, 1)
+
+PAIR = "Return two things, the epoch and the list of positions."
+AGAIN = "What the runs have used of this epoch must not come again."
+MISSING = "What is left of the epoch must all be given to somebody."
+ONCE = "No position may be given twice, not even to make the shares equal."
+TURNS = "Whenever this run is stopped, what is used must again be a beginning of the order, without holes."
 
 
-def resume_cases() -> list[dict[str, Any]]:
-    """Return every history with 3, 4 and 2 ranks that go on, and each of them."""
-    asked = [
-        (size, runs, world_size, rank)
-        for size, runs in _HISTORIES
-        for world_size in (3, 4, 2)
-        for rank in range(world_size)
-    ]
-    return cases("size runs world_size rank", asked)
+def fault_of_resume(resume: Resume) -> str:
+    """Say what is wrong with a rule, in the first case in which something is; "" if nothing."""
+    seen: list[Any] = []
+    for size, runs in HISTORIES:
+        for world_size in WORLDS:
+            case = f"resume({size}, {short(runs)}, {world_size}, rank)"
+            dealt = []
+            for rank in range(world_size):
+                with in_case(f"for {case}, rank = {rank}"):
+                    given = resume(size, list(runs), world_size, rank)
+                    dealt.append(_as_pair(given))
+                seen.append(dealt[-1] or short(given))
+                if given is None:
+                    return f"for {case}, rank = {rank}, your function {NO_RETURN}."
+                if dealt[-1] is None:
+                    return f"for {case}, rank = {rank}, it gives {short(given)}. {PAIR}"
+            fault = _fault_of_deal([pair for pair in dealt if pair], size, runs, world_size)
+            if fault:
+                return Fault(f"for {case}, {fault}", seen)
+    return ""
+
+
+def _as_pair(given: Any) -> tuple[int, list[int]] | None:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        return None
+    epoch, positions = given
+    if isinstance(epoch, bool) or not hasattr(epoch, "__index__"):
+        return None
+    try:
+        return int(epoch.__index__()), [int(place.__index__()) for place in positions]
+    except (TypeError, AttributeError):
+        return None
+
+
+def _fault_of_deal(
+    dealt: list[tuple[int, list[int]]], size: int, runs: list[RunOfAJob], world_size: int
+) -> str:
+    """Hold epochs and positions of all ranks against what is left."""
+    right_epoch, rest = right_resume(size, runs, 1, 0)
+    for rank, (epoch, _) in enumerate(dealt):
+        if epoch != right_epoch:
+            return f"rank {rank} is in epoch {epoch}; the runs have come to epoch {right_epoch}."
+    shares = [positions for _, positions in dealt]
+    for rank, positions in enumerate(shares):
+        strange = sorted(set(positions) - set(rest))
+        if strange:
+            told = f"rank {rank} gets {short(positions)}; what is left is {rest[0]} to {size - 1}"
+            return f"{told}. {AGAIN}" if strange[0] < rest[0] else f"{told}."
+    places = [place for positions in shares for place in positions]
+    if len(places) > len(set(places)):
+        twice = min(place for place in places if places.count(place) > 1)
+        return f"position {twice} comes {places.count(twice)} times. {ONCE}"
+    if set(rest) - set(places):
+        return f"nobody gets {runs_of(set(rest) - set(places))}. {MISSING}"
+    for turn in range(max(map(len, shares))):
+        taken = [place for positions in shares for place in positions[: turn + 1]]
+        if sorted(taken) != rest[: min(len(rest), (turn + 1) * world_size)]:
+            return f"when each rank has used {turn + 1} of its positions, {runs_of(taken)} are used. {TURNS}"
+    return ""
 
 
 def one_piece(rest: list[int], world_size: int, rank: int) -> list[int]:
@@ -43,11 +112,6 @@ def padded_deal(rest: list[int], world_size: int, rank: int) -> list[int]:
     """Deal by stride, and repeat the first ones until all have the same number."""
     missing = -len(rest) % world_size
     return (rest + rest[:missing])[rank::world_size]
-
-
-def by_remainder(rest: list[int], world_size: int, rank: int) -> list[int]:
-    """Deal each position to the rank that it had from the start of the epoch on."""
-    return [position for position in rest if position % world_size == rank]
 
 
 def even_deal(rest: list[int], world_size: int, rank: int) -> list[int]:

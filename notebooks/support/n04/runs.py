@@ -1,28 +1,33 @@
-"""Small models of notebook 04: who used which sample, the walk of an index, how far from chance an order is."""
+"""Small models of notebook 04: blocks of an order, who used which sample, a walk, how far from chance an order is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lib.data.samplers import DistributedSampler
+from support.n04.cutting import pieces
 
 
-def used_at(size: int, world_size: int, step: int, batch_size: int, cut: str) -> list[tuple[int, int] | None]:
-    """Return for each position of the order who used it: (rank, step counted from 1), or None where nobody has yet."""
-    local = math.ceil(size / world_size)
+def block_shares(size: int, world_size: int, block: int) -> list[list[int]]:
+    """Return what each rank reads of the positions when they are dealt in blocks; the last round in equal pieces."""
+    shares: list[list[int]] = [[] for _ in range(world_size)]
+    for begin in range(0, size, world_size * block):
+        left = min(world_size * block, size - begin)
+        length = math.ceil(left / world_size)
+        for rank, share in enumerate(shares):
+            first = min(rank * length, left)
+            share += range(begin + first, begin + min(first + length, left))
+    return shares
 
-    def who(position: int) -> tuple[int, int] | None:
-        turn, rank = divmod(position, world_size)
-        if cut == "contiguous":
-            rank, turn = divmod(position, local)
-        return (rank, turn // batch_size + 1) if turn < step * batch_size else None
 
-    return [who(position) for position in range(size)]
+def pieces_after(shares: Sequence[Sequence[int]], steps: int, batch_size: int) -> int:
+    """Return in how many pieces the rest of the order lies when all ranks have read so many batches."""
+    return len(pieces(place for share in shares for place in share[steps * batch_size :]))
 
 
 @dataclass(frozen=True)

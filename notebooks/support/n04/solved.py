@@ -3,7 +3,20 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: D101, D102, D103
 
+import numpy as np
+
 from lib.data.libtorch import DistributedRandomSampler
+
+
+def my_batches(size, world_size, rank, batch_size):
+    together = world_size * batch_size
+    mine = []
+    for begin in range(0, size, together):
+        count = min(together, size - begin)
+        first = begin + count * rank // world_size
+        end = begin + count * (rank + 1) // world_size
+        mine.append(list(range(first, end)))
+    return mine
 
 
 def std_shuffle(order, epoch):
@@ -13,28 +26,30 @@ def std_shuffle(order, epoch):
 
 
 class Cursor:
-    def __init__(self, size, num_replicas, rank, shuffle=False, allow_duplicates=True):
+    def __init__(self, size, num_replicas, rank):
         self.size, self.num_replicas, self.rank = size, num_replicas, rank
-        self.shuffle, self.allow_duplicates = shuffle, allow_duplicates
         self.epoch = 0
         self.reset()
 
-    def reset(self, new_size=None):
-        self.size = self.size if new_size is None else new_size
-        length = (self.size + (self.num_replicas - 1) * self.allow_duplicates) // self.num_replicas
+    def reset(self):
+        length = -(-self.size // self.num_replicas)
+        padded = [place % self.size for place in range(length * self.num_replicas)]
         self.begin = self.position = self.rank * length
-        self.end, positions = self.begin + length, range(length * self.num_replicas)
-        if self.shuffle:
-            indices = std_shuffle([p if p < self.size else p - self.size for p in positions], self.epoch)
-        else:
-            indices = [p % self.size for p in positions]
-        self.indices = indices[self.begin : self.end]
+        self.shard = std_shuffle(padded, self.epoch)[self.begin : self.begin + length]
+        self.epoch_of_shard = self.epoch
 
     def next(self, batch_size):
-        if self.position == self.end:
-            return None
-        start, self.position = self.position, min(self.position + batch_size, self.end)
-        return self.indices[start - self.begin : self.position - self.begin]
+        batch = self.shard[self.position - self.begin :][:batch_size]
+        self.position += len(batch)
+        return batch or None
+
+    def save(self):
+        return self.epoch_of_shard, self.epoch, self.position
+
+    def load(self, state):
+        self.epoch, epoch, position = state
+        self.reset()
+        self.epoch, self.position = epoch, position
 
 
 def resume(size, runs, world_size, rank):
@@ -72,3 +87,14 @@ def inverse(number, n, keys):
         number = high * 2**low_bits + low
         if number < n:
             return number
+
+
+def walk(ids, n, network, block):
+    images = ids.copy()
+    outside = np.arange(len(ids))
+    while len(outside):
+        for begin in range(0, len(outside), block):
+            places = outside[begin : begin + block]
+            images[places] = network(images[places])
+        outside = outside[images[outside] >= n]
+    return images

@@ -9,7 +9,11 @@ import pytest
 from lib.show.explore import explore
 from lib.show.sheet import drawn_cells
 from lib.show.style import alt_text
+from support.kit.mistakes import edited
+from support.n04 import blocks, runs
 from support.n04 import figures as n04
+from support.n04.cutting import pages_of
+from support.n04.runs import block_shares
 from support.n04.solved import Cursor
 from tests.pictures import told
 from tools.site import atlas
@@ -26,9 +30,10 @@ def numbers(text: str) -> list[int]:
 def test_page_reads_are_summed_and_who_is_never_seen_or_does_not_exist_is_named():
     figure = n04.draw_page_reads({"stride": [[0, 1, 2], [0, 1, 2]], "contiguous": [[0, 1], [1, 2]]}, pages=3)
     assert "summed: stride 6; contiguous 4" in alt_text(figure)
-    at = {"size": 2, "world_size": 5, "rank": 0, "calls": 1, "duplicates": True}
-    assert "Does not exist: 2." in alt_text(n04.draw_cursor(Cursor, **at, shuffle=True))
-    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at, shuffle=False))
+    subtracts = edited(Cursor, ("place % self.size for", "place if place < self.size else place - self.size for"))
+    at = {"size": 2, "world_size": 5, "rank": 0, "epoch": 0, "calls": 1}
+    assert "Does not exist: 2." in alt_text(n04.draw_cursor(subtracts, **at))
+    assert "Does not exist" not in alt_text(n04.draw_cursor(Cursor, **at))
     figure = n04.draw_never_seen({"cut first": [[0, 1]] * 2, "repaired": [[0, 1], [2, 0]]}, size=3)
     assert alt_text(figure).endswith("Never seen: cut first 2; repaired none.")
 
@@ -38,19 +43,48 @@ def test_the_cursor_walks_through_its_shard_and_stops_at_its_end():
         size = values["size"]
         world_size = values["world_size"]
         rank = min(values["rank"], world_size - 1)
-        local = -(-size // world_size) if values["duplicates"] else size // world_size
-        assert max(0, size - local * world_size) == len(numbers(words.partition("In no shard: ")[2]))
+        local = -(-size // world_size)
         stands = min(rank * local + values["calls"] * n04.BATCH, (rank + 1) * local)
         assert f"position = {stands}." in words
+        assert words.startswith(f"Epoch {values['epoch']}:")
         assert ("has no rank" in words) == (values["rank"] >= world_size)
 
 
-def test_what_is_left_is_one_piece_with_stride_and_one_per_rank_otherwise():
-    for size, world_size, step, batch_size in ((32, 4, 2, 2), (12, 3, 1, 2), (20, 5, 2, 1)):
-        words = alt_text(n04.draw_rest(size=size, world_size=world_size, step=step, batch_size=batch_size))
-        assert f"1 with stride, {world_size} with contiguous shards" in words
-        used = n04.used_at(size, world_size, step, batch_size, "stride")
-        assert [who is not None for who in used] == [p < step * batch_size * world_size for p in range(size)]
+def test_blocks_deal_every_position_once_and_are_stride_at_1_and_epoch_shards_at_their_end():
+    for size, world_size in ((48, 4), (37, 4), (3, 8), (1797, 8)):
+        length = -(-size // world_size)
+        for block in (1, 2, 5, length, 3 * length):
+            shares = block_shares(size, world_size, block)
+            assert sorted(place for share in shares for place in share) == list(range(size))
+        assert block_shares(size, world_size, 1) == [list(range(rank, size, world_size)) for rank in range(world_size)]
+        pieces = [list(range(size))[rank * length :][:length] for rank in range(world_size)]
+        assert block_shares(size, world_size, length) == pieces
+
+
+def test_a_block_leaves_one_piece_where_all_ranks_have_finished_theirs_and_the_picture_counts_what_is_read():
+    for values, words in told(blocks.draw_blocks, blocks.BLOCK_CONTROLS, 12):
+        shares = block_shares(blocks.SIZE, blocks.WORLD, values["block"])
+        done = values["step"] * values["batch_size"]
+        finished = done % values["block"] == 0 or done >= len(shares[0])
+        assert ("1 piece left" in words or "0 pieces left" in words) == finished
+        reads = sum(len(pages_of(share, values["rows_of_a_page"])) for share in shares)
+        assert f" {reads} page reads of" in words
+
+
+def test_pieces_after_a_step_are_one_for_every_rank_with_epoch_shards():
+    assert blocks.most_pieces(block_shares(32, 4, 8), 2) == 4
+    assert blocks.most_pieces(block_shares(32, 4, 2), 2) == 1
+    assert runs.pieces_after(block_shares(32, 4, 4), 1, 2) == 4
+    assert runs.pieces_after(block_shares(32, 4, 4), 2, 2) == 1
+
+
+def test_the_price_of_a_block_names_the_one_with_the_fewest_reads_that_leaves_one_piece():
+    reads = {"file": {1: 9, 32: 5, 64: 3, 225: 3}, "shuffled": {1: 9, 32: 9, 64: 9, 225: 9}}
+    left = {1: 1, 32: 1, 64: 8, 225: 8}
+    assert blocks.fewest_with_a_prefix(reads["file"], left) == 32
+    assert blocks.fewest_with_a_prefix(reads["file"], {**left, 64: 1}) == 64
+    words = alt_text(blocks.draw_block_prices(reads, left))
+    assert "file: 9 at 1, 5 at 32, 3 at 64, 3 at 225" in words
 
 
 def test_no_sample_is_lost_or_comes_twice_after_a_restart_and_the_calendar_names_its_step():
@@ -94,10 +128,15 @@ def test_a_position_beyond_n_is_told_to_be_another_one_as_the_picture_tells_it()
 BOTH = (False, True)
 #: Settings of explorers in which a control does nothing, or something other than where it stands: all others differ.
 AT_THE_EDGE = {
-    "no rank 7, empty shards, calls beyond the end": (
+    "no rank 7, calls beyond the end": (
         partial(n04.draw_cursor, Cursor),
         n04.CURSOR_CONTROLS,
-        {"size": (7,), "world_size": (2, 8), "rank": (1, 7), "calls": (0, 4), "duplicates": BOTH, "shuffle": (False,)},
+        {"size": (7,), "world_size": (2, 8), "rank": (1, 7), "epoch": (0, 1), "calls": (0, 4)},
+    ),
+    "no step, blocks longer than what is used": (
+        blocks.draw_blocks,
+        blocks.BLOCK_CONTROLS,
+        {"block": (1, 12), "batch_size": (2, 4), "step": (0, 2), "rows_of_a_page": (1, 16)},
     ),
     "no step of run 1, steps beyond the epoch": (
         n04.draw_calendar,

@@ -1,0 +1,142 @@
+"""Exercise 5 of notebook 04: how many calls of a network an answer needs for its walks; what walking costs by t(s)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lib.data.permutation import Ids
+from support.kit.raised import Finding, in_case
+from support.kit.values import NO_RETURN, short
+
+Network: TypeAlias = Callable[[Ids], Ids]
+Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
+
+#: Numbers, bits of the network, block: one pass enough, a few, many; one id; a block larger than all.
+CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 64), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
+
+LARGE = "No call may hold more than block ids."
+INSIDE = "Each id is to be walked until it is inside range(n)."
+ORDER = "At a place of the result stands the image of the id at this place."
+OWN = "The ids belong to whoever calls: leave them as they are."
+CALLS = "As long as enough ids wait, a call can be full."
+
+
+#: Processor time of this thread, which other processes disturb less; where it is too coarse, the time that passes.
+CLOCK = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-6 else time.perf_counter
+
+
+class Counted:
+    """A network that notes of each call how many ids it had, and how many seconds of CLOCK it took."""
+
+    def __init__(self, network: Network, most: int | None = None, calls: int | None = None) -> None:
+        self.network = network
+        self.most = most
+        self.calls = calls
+        self.sizes: list[int] = []
+        self.seconds: list[float] = []
+
+    def __call__(self, ids: Any) -> Ids:
+        """Send ids through. Raises Finding for more ids than allowed, or more calls than any walk needs."""
+        array = np.asarray(ids)
+        if array.size == 0:
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise Finding(
+                f"the network was given {short(ids)}; it takes a one-dimensional array of whole numbers."
+            )
+        if self.most is not None and len(array) > self.most:
+            raise Finding(
+                f"the network was given {len(array)} ids in one call, with block = {self.most}. {LARGE}"
+            )
+        if self.calls is not None and len(self.sizes) >= self.calls:
+            raise Finding(
+                f"the network was called {self.calls:,} times and it goes on: does a walk never come home?"
+            )
+        begin = CLOCK()
+        images = self.network(array.astype(np.int64))
+        self.seconds.append(CLOCK() - begin)
+        self.sizes.append(len(array))
+        return images
+
+
+def scrambled(bits: int) -> Network:
+    """Return a bijection of 2^bits places that mixes a little."""
+    table = np.random.default_rng(bits).permutation(2**bits)
+    return lambda ids: table[ids]
+
+
+def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], list[int]]:
+    """Return the images, and how many passes each id needs."""
+    images = []
+    passes = []
+    for start in ids.tolist():
+        place = int(network(np.array([start]))[0])
+        count = 1
+        while place >= n:
+            place = int(network(np.array([place]))[0])
+            count += 1
+        images.append(place)
+        passes.append(count)
+    return images, passes
+
+
+def fault_of_walk(walk: Walk) -> str:
+    """Say what is wrong with a walk, in the first case in which something is; "" if nothing."""
+    for n, bits, block in CASES:
+        network = scrambled(bits)
+        ids = np.random.default_rng(n).permutation(n)
+        expected, passes = walked_one_by_one(ids, n, network)
+        counted = Counted(network, most=block, calls=20 * sum(passes) + 100)
+        case = f"for {n} ids, n = {n}, a network of {2**bits} places, block = {block}"
+        given = ids.copy()
+        with in_case(case):
+            result = walk(given, n, counted, block)
+            fault = _fault_of_images(result, expected, n)
+        if fault:
+            return f"{case}, {fault}"
+        if not np.array_equal(given, ids):
+            return f"{case}, the ids that it was given are others afterwards. {OWN}"
+        # full calls for all passes, and at the end as many as the longest walk still needs
+        enough = -(-sum(passes) // block) + max(passes)
+        if len(counted.sizes) > enough:
+            return f"{case}, the network was called {len(counted.sizes)} times; {enough} calls are enough. {CALLS}"
+    return ""
+
+
+def _fault_of_images(result: Any, expected: list[int], n: int) -> str:
+    if result is None:
+        return f"your function {NO_RETURN}."
+    try:
+        images = [int(image) for image in result]
+    except (TypeError, ValueError):
+        return f"it gives {short(result)}, not an array of {len(expected)} numbers."
+    if len(images) != len(expected):
+        return f"it gives {len(images)} numbers, not {len(expected)}."
+    outside = [image for image in images if image >= n]
+    if outside:
+        return f"{outside[0]} is among the images. {INSIDE}"
+    for place, (mine, right) in enumerate(zip(images, expected, strict=True)):
+        if mine != right:
+            return f"at place {place} stands {mine}, not {right}. {ORDER}"
+    return ""
+
+
+def line_through(network: Network, sizes: Iterable[int], repeats: int = 15) -> tuple[float, float]:
+    """Return a and b of t(s) = a + b·s: the median seconds of a network on s ids, for the given sizes.
+
+    The smallest size gives a, the largest b.
+    """
+    medians = {}
+    for size in sizes:
+        counted = Counted(network)
+        for _ in range(repeats):
+            counted(np.arange(size))
+        medians[size] = float(np.median(counted.seconds[1:]))
+    least = min(medians)
+    largest = max(medians)
+    b = (medians[largest] - medians[least]) / (largest - least)
+    return medians[least] - b * least, b

@@ -39,8 +39,8 @@ def my_step(replicas, batches, learning_rate):
 def my_share(order, world_size, rank, drop_last=False):
     steps = len(order) // world_size if drop_last else -(-len(order) // world_size)
     total = steps * world_size
-    times = -(-total // len(order))
-    order = (order * max(1, times))[:total]
+    times = -(-total // max(1, len(order)))
+    order = (order * times)[:total]
     return order[rank::world_size]
 
 

@@ -1,12 +1,16 @@
 """What is particular about the checks of notebook 03; what all exercises have in common is in test_detectors."""
 
+import random
+
+import numpy
 import pytest
 import torch
 from torch.utils.data import DistributedSampler as TorchSampler
 
 from lib.data.samplers import DistributedSampler
+from support.built import MyDistributedSampler, my_share
 from support.n03 import checks as n03
-from support.n03.solved import exact_score, new_company, new_steps
+from support.n03 import stories
 
 
 def mistake(exercise, start):
@@ -31,13 +35,13 @@ def share_by_places(order, world_size, rank, drop_last=False):
 class Written:
     """As a reader may write it: no torch sampler in it, not even its base class."""
 
-    def __init__(self, data, world_size, its_rank, shuffle=True, seed=0, drop_last=False):
-        if its_rank not in range(world_size):
+    def __init__(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+        if rank not in range(num_replicas):
             raise ValueError("no such rank")
-        self.size = len(data)
+        self.size = len(dataset)
         self.drop_last = drop_last
-        self.world_size = world_size
-        self.rank = its_rank
+        self.world_size = num_replicas
+        self.rank = rank
         self.shuffle = shuffle
         self.seed = seed
         self.epoch = 0
@@ -138,15 +142,15 @@ def remembers(self):
     return iter(self.first)
 
 
-def of_the_dataset(self, data, *arguments, **named):
-    Written.__init__(self, data, *arguments, **named)
-    self.data = data
+def of_the_dataset(self, dataset, *arguments, **named):
+    Written.__init__(self, dataset, *arguments, **named)
+    self.data = dataset
 
 
-def reads_items(self, data, *arguments, **named):
-    """Right indices, by way of every item: `list(data)` in place of a length."""
-    Written.__init__(self, data, *arguments, **named)
-    self.size = len([*data])
+def reads_items(self, dataset, *arguments, **named):
+    """Right indices, by way of every item: `list(dataset)` in place of a length."""
+    Written.__init__(self, dataset, *arguments, **named)
+    self.size = len([*dataset])
 
 
 def looks_at_the_first(self):
@@ -209,123 +213,184 @@ def test_an_answer_that_has_the_right_indices_and_cannot_be_used_is_refused_and_
 
 def test_torchs_own_generator_is_as_before_whatever_a_sampler_does_to_it():
     before = torch.get_rng_state()
-    verdict = n03.check_sampler(mistake(n03.check_sampler, "You seeded torch's global"))
-    assert n03.ALONE in verdict.message
+    verdict = n03.check_sampler(mistake(n03.check_sampler, "A pass touches torch's global"))
+    assert stories.ALONE in verdict.message
     assert torch.equal(before, torch.get_rng_state())
 
 
-# ---- the two controls
+# ---- right in every index that was asked for first, and wrong later in its life, or for others
 
 
-def by_columns(epoch, generator):
-    """Each rank's batches in an order of their own: the groups stay whole and meet others."""
-    ranks = [epoch[:, rank][torch.randperm(len(epoch), generator=generator)] for rank in range(epoch.shape[1])]
-    return torch.stack(ranks, dim=1)
+def test_an_order_that_a_share_has_kept_from_an_earlier_call_is_noticed_and_so_are_other_ways_to_pad():
+    kept = {}
+
+    def remembered(order, world_size, rank, drop_last=False):
+        key = (len(order), world_size, drop_last)
+        return share(kept.setdefault(key, order), world_size, rank, drop_last)
+
+    assert "You keep what an earlier call has made" in n03.check_share(remembered).message
+
+    def backwards(order, world_size, rank, drop_last=False):
+        padded = order if drop_last else order + order[::-1] * world_size
+        steps = len(share(order, world_size, rank, drop_last))
+        return padded[: steps * world_size][rank::world_size]
+
+    assert "from the end of the order" in n03.check_share(backwards).message
 
 
-def one_draw_for_all_steps(epoch, generator):
-    places = torch.randperm(epoch[0].numel(), generator=generator)
-    return epoch.flatten(1)[:, places].view_as(epoch)
+def test_no_samples_are_shared_out_as_torch_does_it_whatever_the_ranks():
+    for drop_last in (False, True):
+        assert my_share([], 3, 1, drop_last) == []
+        ours, libs, torchs = (
+            kind(range(0), 3, 1, drop_last=drop_last)
+            for kind in (MyDistributedSampler, DistributedSampler, TorchSampler)
+        )
+        assert [*ours] == [*libs] == [*torchs] == []
+        assert len(ours) == len(libs) == len(torchs) == 0
 
 
-def swapped_neighbours(epoch, generator):
-    """Tears up a single group of each epoch."""
-    made = epoch.clone()
-    step = int(torch.randint(len(epoch), (1,), generator=generator))
-    made[step, 0, 0] = epoch[step, 1, 0]
-    made[step, 1, 0] = epoch[step, 0, 0]
-    return made
+def made_as(**changed):
+    """Return an __init__ with other defaults than torch's."""
+    own = dict(shuffle=True, seed=0, drop_last=False) | changed
 
-
-def other_steps(epoch, generator):
-    made = new_company(epoch, generator)
-    return made[torch.randperm(len(made), generator=generator)]
-
-
-def test_controls_written_otherwise_pass_and_those_that_change_two_things_or_hardly_any_do_not():
-    assert n03.check_controls(by_columns, one_draw_for_all_steps)
-    for answer, said in (
-        (swapped_neighbours, "only 2 of 48 groups are torn up"),
-        (other_steps, "but the steps come in another order: that is a second change"),
-        (
-            lambda epoch, generator: new_company(epoch, generator).tolist(),
-            "it gives a list, not one of shape [6, 8, 4]",
-        ),
-        (
-            lambda epoch, generator: new_company(epoch, generator)[:1].expand_as(epoch),
-            "an image is lost, or comes twice",
-        ),
+    def __init__(
+        self, dataset, num_replicas, rank, shuffle=own["shuffle"], seed=own["seed"], drop_last=own["drop_last"]
     ):
-        verdict = n03.check_controls(new_steps, answer)
-        assert said in verdict.message, verdict
+        Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+    return __init__
 
 
-def rolled(epoch, generator):
-    """Moves every group by the same drawn number of places: whole runs of them meet again."""
-    groups = epoch.flatten(0, 1)
-    return groups.roll(int(torch.randint(1, len(groups), (1,), generator=generator)), 0).view_as(epoch)
+def named_otherwise(self, dataset, W, r, shuf=True, sd=0, dl=False):
+    Written.__init__(self, dataset, W, r, shuf, sd, dl)
 
 
-def other_ranks(epoch, generator):
-    places = torch.randperm(epoch.shape[1], generator=generator)
-    return epoch[:, places]
+def seeded_below(limit):
+    def __init__(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+        Written.__init__(self, dataset, num_replicas, rank, shuffle, seed % limit, drop_last)
+
+    return __init__
 
 
-def other_rows(epoch, generator):
-    return epoch[:, :, torch.randperm(epoch.shape[2], generator=generator)]
+def epochs_below(limit):
+    def set_epoch(self, epoch):
+        self.epoch = epoch % limit
+
+    return set_epoch
 
 
-def test_a_control_that_changes_less_than_it_says_is_told_what_it_changes_and_no_more():
-    for pair, said, not_said in (
-        ((rolled, new_company), "new_steps moves groups that follow each other together", "by one place"),
-        ((other_ranks, new_company), "no group comes in another step", "calls the steps in another order"),
-        ((new_steps, other_rows), "only puts the images of a group in another order", "puts the groups of a step"),
-        ((lambda epoch, generator: epoch.clone(), new_company), "nothing is changed", "another order"),
-    ):
-        verdict = n03.check_controls(*pair)
+def of_the_class(self, *arguments, **named):
+    Written.__init__(self, *arguments, **named)
+    type(self).epoch = 0
+    del self.epoch
+
+
+def told_to_the_class(self, epoch):
+    type(self).epoch = epoch
+
+
+def one_buffer(self):
+    buffer = self.__dict__.setdefault("buffer", [])
+    buffer[:] = Written.__iter__(self)
+    return iter(buffer)
+
+
+def drawn_when_made(self, *arguments, **named):
+    Written.__init__(self, *arguments, **named)
+    torch.rand(1)
+
+
+def seeds_torch(self, epoch):
+    self.epoch = epoch
+    torch.manual_seed(epoch)
+
+
+def seeds_torch_for_its_length(self):
+    torch.manual_seed(0)
+    return Written.__len__(self)
+
+
+def seeds_python(self):
+    random.seed(0)
+    return Written.__iter__(self)
+
+
+def seeds_numpy(self):
+    numpy.random.seed(0)  # noqa: NPY002
+    return Written.__iter__(self)
+
+
+def open_to_all(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+    Written.__init__(self, dataset, num_replicas, 0, shuffle, seed, drop_last)
+    self.rank = rank
+
+
+def refused_when_listed(self):
+    if self.rank not in range(self.world_size):
+        raise ValueError("no such rank")
+    return Written.__iter__(self)
+
+
+def asserted(self, dataset, num_replicas, rank, shuffle=True, seed=0, drop_last=False):
+    assert rank in range(num_replicas)
+    Written.__init__(self, dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
+@pytest.mark.parametrize(
+    "methods, said",
+    [
+        (dict(__init__=made_as(shuffle=False)), "Where shuffle is not given, it is True."),
+        (dict(__init__=made_as(seed=1)), "Where the seed is not given, it is 0."),
+        (dict(__init__=made_as(drop_last=True)), "Where drop_last is not given, it is False."),
+        (dict(__init__=named_otherwise), "Scripts name the arguments"),
+        (dict(set_epoch=epochs_below(8)), "You take the epoch modulo something"),
+        (dict(set_epoch=epochs_below(100)), "You take the epoch modulo something"),
+        (dict(__init__=seeded_below(8)), "You take the seed modulo something"),
+        (dict(__init__=of_the_class, set_epoch=told_to_the_class), "Two samplers share an epoch"),
+        (dict(__iter__=one_buffer), "A second pass disturbs the one that runs"),
+        (dict(__init__=drawn_when_made), "Making a sampler of yours touches"),
+        (dict(set_epoch=seeds_torch), "set_epoch touches torch's global generator"),
+        (dict(__len__=seeds_torch_for_its_length), "len() touches torch's global generator"),
+        (dict(__iter__=seeds_python), "the global generator of Python's random"),
+        (dict(__iter__=seeds_numpy), "NumPy's are not"),
+        (dict(__init__=open_to_all, __iter__=refused_when_listed), "refused too late"),
+        (dict(__init__=asserted), "refused by AssertionError, which is no ValueError"),
+    ],
+)
+def test_a_sampler_that_goes_wrong_late_or_for_others_is_refused_and_told_where(methods, said):
+    for state in (0, 1):  # whatever torch's generator has been seeded with before
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(state)
+            verdict = n03.check_sampler(written(**methods))
         assert not verdict
         assert said in verdict.message, verdict
-        assert not_said not in verdict.message, verdict
+        assert "No rank is refused" not in verdict.message
 
 
-# ---- one score for all ranks
+# ---- answers may be anything
 
 
-def by_gathering(ddp, loader, dist):
-    """Right in another way: under no_grad from the start, counts gathered and not summed, averages sent as one."""
-    with torch.no_grad():
-        for buffer in ddp.module.buffers():
-            dist.broadcast(buffer, src=0)
-        model = ddp.module.eval()
-        right = [bool(hit) for x, y in loader for hit in model(x).argmax(dim=1) == y]
-        own = torch.tensor([float(sum(right)), float(len(right))])
-        of_all = [torch.zeros(2) for _ in range(dist.get_world_size())]
-        dist.all_gather(of_all, own)
-    hits, count = torch.stack(of_all).sum(dim=0)
-    return hits / count
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda answers: [answer for answer in answers if answer is not None], "You left out answers that are None"),
+        (lambda answers: [answer for answer in answers if answer], "You left out answers that count as false"),
+        (
+            lambda answers: [part for one in answers for part in (one if isinstance(one, (list, tuple)) else [one])],
+            "You opened an answer that is a list or tuple",
+        ),
+        (lambda answers: sorted(answers, key=by_number), "You sorted the answers"),
+    ],
+)
+def test_answers_are_neither_left_out_nor_opened_nor_sorted(change, said):
+    verdict = n03.check_in_order(lambda gathered, size: change(in_order(gathered, None))[:size])
+    assert not verdict
+    assert said in verdict.message, verdict
 
 
-def test_a_score_that_is_gathered_passes_and_one_that_another_rank_gets_alone_does_not():
-    assert n03.check_score(by_gathering)
-
-    def rank_zero_only(ddp, loader, dist):
-        score = exact_score(ddp, loader, dist)
-        return score if dist.get_rank() == 0 else 0.0
-
-    verdict = n03.check_score(rank_zero_only)
-    assert "rank 1 says 0.0000" in verdict.message
-
-    def in_words(ddp, loader, dist):
-        return f"{exact_score(ddp, loader, dist):.2f}"
-
-    assert "is no score" in n03.check_score(in_words).message
-
-
-def test_a_rank_that_waits_for_others_in_vain_is_told_who_waits_where():
-    verdict = n03.check_score(mistake(n03.check_score, "You call the wrapper with gradients"))
-    assert "on 2 ranks with 12, 11 batches" in verdict.message
-    assert "broadcast" in verdict.message
-    assert "all_reduce" in verdict.message
+def by_number(answer):
+    """Read a name such as a7 by its number."""
+    return (int(answer[1:]), "") if answer[1:].isdigit() else (0, answer)
 
 
 # ---- predictions

@@ -86,6 +86,7 @@ def test_each_buffer_decides_and_a_count_that_runs_over_is_noticed():
 
 
 def with_gradients(ddp, loader, dist):
+    ddp.eval()
     for x, _ in loader:
         ddp(x)
     counts = torch.ones(2)

@@ -97,29 +97,41 @@ def all_gather(tensor, dist):
         sending.wait()
 
 
+def in_buckets(parameters, limits):
+    buckets, limits = [[]], list(limits)
+    for parameter in parameters:
+        if sum(inside.numel() for inside in buckets[-1]) >= limits[0]:
+            buckets.append([])
+            limits = limits[1:] or limits
+        buckets[-1].append(parameter)
+    return buckets
+
+
 class MyDDP:
-    def __init__(self, module, dist):
-        self.dist, self.sent = dist, []
+    def __init__(self, module, dist, limits):
+        self.module, self.dist, self.sent = module, dist, []
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, src=0)
-        last_first = list(module.parameters())[::-1]
-        half = len(last_first) // 2
-        for bucket in (last_first[:half], last_first[half:]):
-            for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(lambda _, bucket=bucket: self.arrived(bucket))
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.waiting = in_buckets(trained[::-1], limits)
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(lambda _: self.send())
 
-    def arrived(self, bucket):
-        if all(parameter.grad is not None for parameter in bucket):
+    def send(self):
+        while self.waiting and all(parameter.grad is not None for parameter in self.waiting[0]):
+            bucket = self.waiting.pop(0)
             flat = torch.cat([parameter.grad.flatten() for parameter in bucket])
             self.sent.append((bucket, flat, self.dist.all_reduce(flat, async_op=True)))
 
     def finish(self):
+        if missing := [n for n, p in self.module.named_parameters() if p.requires_grad and p.grad is None]:
+            raise RuntimeError(f"no gradient for {', '.join(missing)}")
         for bucket, flat, handle in self.sent:
             handle.wait()
             means = (flat / self.dist.get_world_size()).split([parameter.numel() for parameter in bucket])
             for parameter, mean in zip(bucket, means, strict=True):
                 parameter.grad.copy_(mean.view_as(parameter))
-        self.sent = []
+        self.waiting, self.sent = [bucket for bucket, _, _ in self.sent], []
 
 
 class Gather(torch.autograd.Function):

@@ -24,6 +24,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -225,10 +226,10 @@ class Imitation:
             call = world.calls[number]
             for other, (theirs, what, _) in call.items():
                 if (theirs, what) != (kind, (size, detail)):
-                    mine = f"{kind} of {size} values"
-                    said = f"{theirs} of {what[0]} values"
+                    both = {self._rank: _call(kind, size, detail), other: _call(theirs, *what)}
+                    low, high = sorted(both)  # the same sentence whoever came first
                     raise ValueError(
-                        f"collective {number}: rank {self._rank} is in {mine}, rank {other} in {said}"
+                        f"collective {number}: rank {low} is in {both[low]}, rank {high} in {both[high]}"
                     )
             call[self._rank] = kind, (size, detail), tensor.detach().clone()
             world.changed.notify_all()
@@ -239,6 +240,11 @@ class Imitation:
             return [call[rank][2] for rank in range(world.size)]
 
         return given
+
+
+def _call(kind: str, size: int, source: int | None) -> str:
+    """Name a collective as an error does; source: the rank from which it comes, of a broadcast."""
+    return f"{kind} of {size} values" + ("" if source is None else f" from rank {source}")
 
 
 def in_threads(function: Callable[[Any], Any], world_size: int) -> tuple[list[Any], World]:
@@ -348,7 +354,8 @@ class Ranks:
             here, there = context.Pipe()
             target = (rank, self.world_size, f"{self._folder.name}/store", there)
             process = context.Process(target=_serve, args=target, daemon=True)
-            process.start()
+            with mock.patch.dict(os.environ, QUIET):
+                process.start()
             there.close()  # the process has its own: if it ends, our line ends
             self._processes.append(process)
             self._lines.append(here)
@@ -369,6 +376,8 @@ def _serve(rank: int, world_size: int, store: str, line: Connection) -> None:
     os._exit(0)  # Python is not taken down: see lib.training.launch.leave
 
 
+#: What gloo logs of a failure, it raises as well, and without a time of day that differs in every run.
+QUIET = {"TORCH_CPP_LOG_LEVEL": "FATAL"}
 #: What a rank knows, beside the texts that it is sent.
 TOOLS = {"torch": torch, "nn": nn, "F": functional, "os": os, "time": time, "DDP": DistributedDataParallel}
 

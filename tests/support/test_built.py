@@ -77,7 +77,7 @@ def test_every_part_is_as_its_solution_has_it_and_stands_there_once():
 @pytest.mark.parametrize(
     "old, new, culprit",
     [
-        ("half = len(last_first) // 2", "half = len(last_first) // 3", "MyDDP"),
+        ("trained[::-1]", "trained", "MyDDP"),
         ("def my_step(replicas, batches", "def my_step(batches, replicas", "my_step"),
         ("share = my_share", "share = sorted", "share"),
         ("def reduce_scatter(tensor, dist):\n", 'def reduce_scatter(tensor, dist):\n    ""\n', "reduce_scatter"),

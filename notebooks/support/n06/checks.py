@@ -1,48 +1,40 @@
-"""Predictions and exercises of notebook 06, data parallel; what an answer is tried with stands in trials.py."""
+"""Predictions and exercises of notebook 06, data parallel; what an answer is tried with stands in the trials' files."""
 
 from __future__ import annotations
 
 from support.built import Gather, MyDDP, all_gather, load, reduce_scatter, save
 from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
-from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
 from support.kit.mistakes import edited, famous
-from support.n06 import trials
+from support.n06.ddp_trials import STEPS, fault_of_ddp
+from support.n06.guesses import guess_adam as guess_adam
+from support.n06.guesses import guess_border as guess_border
+from support.n06.guesses import guess_first_bucket as guess_first_bucket
+from support.n06.guesses import guess_flipped as guess_flipped
+from support.n06.guesses import guess_hang as guess_hang
+from support.n06.guesses import guess_lone as guess_lone
+from support.n06.guesses import guess_ring as guess_ring
+from support.n06.guesses import guess_two_buckets as guess_two_buckets
+from support.n06.guesses import guess_unused as guess_unused
+from support.n06.ring_trials import fault_of_gather, fault_of_halves, fault_of_shard
+from support.n06.solved import sharded_step
+from support.n06.state_trials import fault_of_state
 
-# ---- predictions
-
-guess_lone = Guess(
-    "the weight of a row of rank 1, by one of rank 0", lambda: 24 / 8, tried=Tried(right=3, wrong=1)
-)
-"""Section 2: what a row of the short share weighs, by one of the long share."""
-guess_adam = Guess("how many times as long Adam's step becomes", lambda: 1, tried=Tried(right=1, wrong=8))
-"""Section 2: what the sum in place of the mean, on 8 ranks, makes of a step of Adam."""
-guess_ring = Guess("what each rank sends", lambda: 2 * 7 / 8, unit="GB", tried=Tried(right=1.75, wrong=8))
-"""Section 3: GB that each of 8 ranks sends to add up a gradient of 1 GB."""
-guess_first_bucket = Guess(
-    "what is over of backward", lambda: 100 * 2 / 8, unit="%", tried=Tried(right=25, wrong=100)
-)
-"""Section 4: per cent of backward that is over when the first of four buckets of 8 equal layers is full."""
-guess_flipped = Guess("what torch.load does", lambda: "B", read=letter, tried=Tried(right="b", wrong="A"))
-"""Section 7: what it does with a file of weights in which one bit is wrong."""
-guess_hang = Guess("what rank 0 does", lambda: "B", read=letter, tried=Tried(right="b", wrong="A"))
-"""Of "Break it": what rank 0 does when rank 1 has no batch left."""
-
-
-# ---- exercises
+# ---- exercise 1: the two halves of a ring
 
 #: Nobody waits for what is sent.
 _NO_WAIT = ("sending.wait()", "")
 #: What arrives is taken one chunk higher.
 _HIGHER = ("rank - 2 - step", "rank - 1 - step")
+_RECEIVE = "dist.recv(received, (rank - 1) % world)\n"
 
 check_ring = Exercise(
     "reduce_scatter and all_gather",
     reference=(reduce_scatter, all_gather),
     answers=2,
     judge=judged(
-        trials.fault_of_halves,
+        fault_of_halves,
         "on 1 to 6 ranks every chunk is the sum of all; each rank sends 2 (W − 1) chunks, to its neighbour only.",
     ),
     mistakes={
@@ -56,12 +48,20 @@ check_ring = Exercise(
                 ),
             },
         ),
+        "You wait for what you have sent before you receive, and so does everybody: receive first.": (
+            edited(reduce_scatter, _NO_WAIT, (_RECEIVE, f"sending.wait()\n        {_RECEIVE}")),
+            all_gather,
+        ),
         "The second half must take over what arrives: whoever adds again counts ranks twice.": (
             reduce_scatter,
             edited(reduce_scatter, ("rank - 1 - step", "rank - step"), _HIGHER),
         ),
         "The first half must add what arrives to its own part, not replace it.": (
             edited(reduce_scatter, ("arriving += received", "arriving.copy_(received)")),
+            all_gather,
+        ),
+        "a = a + b makes a new tensor, and yours stays as it was: add in place.": (
+            edited(reduce_scatter, ("arriving += received", "arriving = arriving + received")),
             all_gather,
         ),
         "The sum is complete, but on another rank: chunk r belongs to rank r. Where must its journey begin?": (
@@ -103,17 +103,25 @@ check_ring = Exercise(
 )
 """Exercise 1: (reduce_scatter, all_gather) on imitated ranks, where a deadlock is seen at once."""
 
-_HALVES = "(last_first[:half], last_first[half:])"
+
+# ---- exercise 2: MyDDP
+
 _DIVIDED = "flat / self.dist.get_world_size()"
+_HOOKED = "parameter.register_post_accumulate_grad_hook(lambda _: self.send())"
+_SENT_LATER = (_HOOKED, "pass", "        if missing :=", "        self.send()\n        if missing :=")
+_RAISED = "raise RuntimeError(f\"no gradient for {', '.join(missing)}\")"
+_DEALT = "in_buckets(trained[::-1], limits)"
+_NEXT = "while self.waiting and all(parameter.grad is not None for parameter in self.waiting[0]):"
+_AGAIN = "self.waiting, self.sent = [bucket for bucket, _, _ in self.sent], []"
 
 check_ddp = Exercise(
     "MyDDP",
     reference=MyDDP,
     methods=("__init__", "finish"),
     judge=judged(
-        trials.fault_of_ddp,
-        f"on 1, 2 and 3 ranks weights, buffer and gradients of {trials.STEPS} steps are those of one process, and "
-        "backward goes on while the first bucket is on its way.",
+        fault_of_ddp,
+        f"on 1, 2 and 3 ranks weights, buffer and gradients of {STEPS} steps are those of one process; each bucket "
+        "leaves as soon as it may, in the same order on every rank; a layer left out is named.",
     ),
     mistakes=famous(
         MyDDP,
@@ -130,13 +138,13 @@ check_ddp = Exercise(
                 "src=0",
                 "src=1",
             ),
-            "The first half is never sent: does your lambda see the loop's last bucket?": (
-                "lambda _, bucket=bucket",
-                "lambda _",
+            "src names the one rank whose tensor all others get: on every rank it must be the same.": (
+                "src=0",
+                "src=dist.get_rank()",
             ),
             "A blocking all-reduce in the hook stops backward: async_op=True only begins.": (
-                ", async_op=True",
-                "",
+                "self.dist.all_reduce(flat, async_op=True)",
+                "self.dist.all_reduce(flat)",
                 "handle.wait()",
                 "pass",
             ),
@@ -152,26 +160,135 @@ check_ddp = Exercise(
                 "parameter.grad.copy_(mean.view_as(parameter))",
                 "pass",
             ),
-            "finish() is too late to send: a hook must do it.": (
-                "self.arrived(bucket)",
-                "None",
-                f"in {_HALVES}",
-                "in ()",
-                "for bucket, flat",
-                "for bucket in self.halves: self.arrived(bucket)\n        for bucket, flat",
-                "half = len(last_first) // 2",
-                "self.halves = last_first[:4], last_first[4:]; half = 4",
+            "No hook sends anything: register_post_accumulate_grad_hook, on each parameter.": (
+                _HOOKED,
+                "pass",
             ),
-            "One bucket is full only when backward is over.": (_HALVES, "[last_first]"),
-            "Each parameter is a bucket of its own, and each call costs its latency: make two halves.": (
-                _HALVES,
-                "[[parameter] for parameter in last_first]",
+            "finish() is too late to send: a hook must do it.": _SENT_LATER,
+            "Your first bucket has the first layers, whose gradients come last: deal the last ones first.": (
+                "trained[::-1]",
+                "trained",
             ),
-            "Does finish empty its list?": ("        self.sent = []", ""),
+            "One bucket is full only when backward is over.": (
+                _DEALT,
+                "[trained[::-1]]",
+            ),
+            "Every second parameter is in the other bucket: each is full only near the end of backward.": (
+                _DEALT,
+                "[trained[::-2], trained[-2::-2]]",
+            ),
+            "Each parameter is a bucket of its own, and each call costs its latency: deal with in_buckets.": (
+                _DEALT,
+                "[[parameter] for parameter in trained[::-1]]",
+            ),
+            "A bucket that is full leaves before one with a lower number: then the ranks' calls do not match. The sum "
+            "of two different layers has come out.": (
+                _NEXT,
+                "for full in [b for b in self.waiting if all(p.grad is not None for p in b)]:",
+                "bucket = self.waiting.pop(0)",
+                "bucket = self.waiting.pop([each is full for each in self.waiting].index(True))",
+                _AGAIN,
+                "self.sent = []\n        self.waiting = list(self.dealt)",
+                "        for parameter in trained:",
+                "        self.dealt = list(self.waiting)\n        for parameter in trained:",
+            ),
+            "When a bucket leaves, one that was full before may leave, too: nobody else will send it.": (
+                _NEXT,
+                _NEXT.replace("while", "if"),
+            ),
+            "A bucket that is not full never leaves, and finish() says nothing: ranks then train apart.": (
+                _RAISED,
+                "pass",
+            ),
+            "Which layer it was would take hours to find: name the parameters.": (
+                _RAISED,
+                "raise RuntimeError('a bucket has not been sent')",
+            ),
+            "Only what has no gradient is to be named.": (
+                _RAISED,
+                "raise RuntimeError(', '.join(name for name, _ in self.module.named_parameters()))",
+            ),
+            "A layer that is frozen on purpose, requires_grad=False, is no mistake.": (
+                "if p.requires_grad and p.grad is None",
+                "if p.grad is None",
+            ),
+            "Does finish empty its list?": (
+                _AGAIN,
+                "self.waiting = [bucket for bucket, _, _ in self.sent[-self.count :]]",
+                "        for parameter in trained:",
+                "        self.count = len(self.waiting)\n        for parameter in trained:",
+            ),
         },
     ),
 )
 """Exercise 2: a class whose `finish()` waits; compared with one process, and asked when it sends."""
+
+
+# ---- exercise 3: a step of Adam, shared out
+
+_OWN_GRADIENT = "gradient.tensor_split(world)[rank] / world"
+_PUT_BACK = "    weights.tensor_split(world)[rank].copy_(own.detach())\n"
+
+check_shard = Exercise(
+    "sharded_step",
+    reference=sharded_step,
+    judge=judged(
+        fault_of_shard,
+        "on 1 to 5 ranks SGD and Adam come to the weights of one process, and nobody sends more than a ring does.",
+    ),
+    mistakes=famous(
+        sharded_step,
+        {
+            "The sum of the gradients has come in. Adam hides that factor, SGD does not: take the mean.": (
+                _OWN_GRADIENT,
+                "gradient.tensor_split(world)[rank]",
+            ),
+            "Your own gradient is only that of your own rows: it must be added up over the ranks first.": (
+                "    reduce_scatter(gradient, dist)\n",
+                "",
+            ),
+            "Each rank has moved its own chunk only: the others must be told.": (
+                "    all_gather(weights, dist)",
+                "    pass",
+            ),
+            "The optimizer has moved `own`, and `weights` has not heard of it.": (_PUT_BACK, ""),
+            "What is handed round is the gradient: everyone needs the new weights.": (
+                "all_gather(weights, dist)",
+                "all_gather(gradient, dist)",
+            ),
+            "That is always the first chunk: rank r owns chunk r.": (
+                _OWN_GRADIENT,
+                "gradient.tensor_split(world)[0] / world",
+                "weights.tensor_split(world)[rank]",
+                "weights.tensor_split(world)[0]",
+            ),
+            "The optimizer has moved before it had the gradient of this step.": (
+                f"    own.grad = {_OWN_GRADIENT}\n    optimizer.step()",
+                f"    optimizer.step()\n    own.grad = {_OWN_GRADIENT}",
+            ),
+            "The gradient of the last step is still in it: own.grad is to be replaced, not added to.": (
+                f"own.grad = {_OWN_GRADIENT}",
+                f"own.grad = {_OWN_GRADIENT} + (0 if own.grad is None else own.grad)",
+            ),
+            "You handed round the old chunk, and put the new one in afterwards.": (
+                f"{_PUT_BACK}    all_gather(weights, dist)",
+                f"    all_gather(weights, dist)\n{_PUT_BACK}",
+            ),
+            "An all-reduce sends the sums of all chunks to everyone, and then you send the weights besides.": (
+                "reduce_scatter(gradient, dist)",
+                "reduce_scatter(gradient, dist)\n    all_gather(gradient, dist)",
+            ),
+            "Read it with own.detach(), or within torch.no_grad().": (
+                "own.detach()",
+                "own",
+            ),
+        },
+    ),
+)
+"""Exercise 3: Adam with the moments of a chunk, compared with Adam in one process; messages are counted."""
+
+
+# ---- exercise 4: a gather that has a gradient
 
 _MINE = "[ctx.dist.get_rank()]"
 _REDUCE = "ctx.dist.all_reduce(total)"
@@ -180,9 +297,7 @@ check_gather = Exercise(
     "Gather",
     reference=Gather,
     methods=("forward", "backward"),
-    judge=judged(
-        trials.fault_of_gather, "on 1 to 4 ranks its gradient is that of one process which has all."
-    ),
+    judge=judged(fault_of_gather, "on 1 to 4 ranks its gradient is that of one process which has all."),
     mistakes=famous(
         Gather,
         {
@@ -210,7 +325,10 @@ check_gather = Exercise(
         },
     ),
 )
-"""Exercise 3: an autograd Function, used as `Gather.apply(own, dist)`."""
+"""Exercise 4: an autograd Function, used as `Gather.apply(own, dist)`."""
+
+
+# ---- exercise 5: save and load
 
 _REPLACE = "os.replace(unfinished, path)"
 _BESIDE = 'f"{path}.unfinished"'
@@ -220,7 +338,7 @@ check_state = Exercise(
     reference=(save, load),
     answers=2,
     judge=judged(
-        trials.fault_of_state,
+        fault_of_state,
         "a run that loads goes on bit for bit as one that nothing disturbed, at every moment of saving a "
         "whole file is "
         "there, and a damaged one is refused.",
@@ -266,4 +384,4 @@ check_state = Exercise(
         },
     ),
 )
-"""Exercise 4: (save, load); a run that died and goes on must be the run that did not die."""
+"""Exercise 5: (save, load); a run that died and goes on must be the run that did not die."""

@@ -1,4 +1,4 @@
-"""Figures of notebook 06, data parallel: the ring, captions that a rank never sees, overlap, memory, ranks that die."""
+"""Figures of notebook 06, data parallel: ring, cost of messages, overlap, memory, captions unseen, ranks that die."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from lib.show.explore import steps, switch, whole
 from lib.show.lanes import draw_timeline
 from lib.show.sheet import EDGE, LEFT, WIDTH, Cell, draw_cell, inch_sheet, name_rank, write
 from lib.show.style import INK, MUTED, PAPER, RED, describe, new_figure, styled, title
-from lib.text import format_share, plural
+from lib.text import format_bytes, format_share, format_time, plural
 from lib.timeline import Span, Trace
+from support.n06.costs import WAYS, border
+from support.n06.plans import plan as plan
 from support.n06.runs import DealCompared, against_first
 from support.training import Step, surviving
 
@@ -102,6 +104,45 @@ def _draw_chunk(
             write(axes, x + stripe / 2, corner[1] + size[1] / 2, str(part), size=9, color=style.ink_on(color))
 
 
+# ---- What ways to add up a gradient cost: seconds over its size, and where the fastest changes.
+
+COST_CONTROLS = {
+    "world_size": steps((2, 4, 8, 16, 64, 256, 1024), 64, "W · ranks"),
+    "latency": steps((0, 1, 3, 10, 30, 100), 10, "latency of a message, µs"),
+    "bandwidth": steps((1, 5, 25, 100), 25, "bandwidth of a link, GB/s"),
+}
+_WAY_COLORS = {"ring": style.BLUE, "tree": style.ORANGE, "centre": style.GREY}
+
+
+@styled
+def draw_cost(*, world_size: int, latency: float, bandwidth: float) -> Figure:
+    """Draw the seconds of each way over the size of the gradient; marked: where the ring begins to win."""
+    sizes = [10 ** (exponent / 10) for exponent in range(30, 101)]
+    seconds_a_message = latency * 1e-6
+    bytes_a_second = bandwidth * 1e9
+    figure, axes = new_figure(9, 3.6)
+    ends = {}
+    for name, way in WAYS.items():
+        taken = [way(size, world_size, seconds_a_message, bytes_a_second) for size in sizes]
+        ends[name] = taken
+        axes.plot(sizes, taken, color=_WAY_COLORS[name], linewidth=2.4, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="size of the gradient", ylabel="all-reduce, seconds")
+    axes.set_xticks([1e3, 1e6, 1e9], ["1 KB", "1 MB", "1 GB"])
+    least = border(world_size, seconds_a_message, bytes_a_second)
+    if least > sizes[0]:
+        axes.axvline(least, color=MUTED, linestyle="--", linewidth=1.3)
+        found = f"the tree below {format_bytes(least)}, the ring above"
+    else:
+        found = "the ring at every size"
+    axes.legend(loc="upper left")
+    what = f"{plural(world_size, 'rank')}, {latency:g} µs, {bandwidth:g} GB/s"
+    title(axes, f"{what}: faster is {found}")
+    said = "; ".join(
+        f"{name} {format_time(taken[0])} to {format_time(taken[-1])}" for name, taken in ends.items()
+    )
+    return describe(figure, f"{what}. Faster is {found}. From 1 KB to 10 GB: {said}.")
+
+
 # ---- CLIP's loss compares images with captions: which pairs a rank sees, with its own points only and with all.
 
 
@@ -139,38 +180,21 @@ def draw_negatives(batch: int = 8, world_size: int = 2) -> Figure:
 
 # ---- The all-reduce runs while backward still computes.
 
-LANES = ("computes", "network")
-
 OVERLAP_CONTROLS = {
     "layers": whole(2, 12, 8, "layers"),
-    "per_bucket": whole(1, 12, 2, "layers in a bucket"),
+    "first": whole(1, 12, 2, "layers in the first bucket"),
+    "per_bucket": whole(1, 12, 2, "layers in each other one"),
     "network": steps((0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0), 0.8, "all-reduce of one layer, ticks"),
     "latency": steps((0.0, 0.2, 0.5, 1.0), 0.5, "all-reduce, each call, ticks"),
     "afterwards": switch(False, "send only when backward has ended"),
 }
 
 
-def plan(layers: int, per_bucket: int, network: float, latency: float, afterwards: bool = False) -> Trace:
-    """Return the spans of one rank's step: a layer's backward takes one tick, the network does one bucket at a time.
-
-    network: ticks to all-reduce one layer's gradient. latency: ticks that every call costs besides.
-    """
-    spans = [
-        Span(LANES[0], f"layer {layer}", tick, tick + 1, "backward")
-        for tick, layer in enumerate(reversed(range(layers)))
-    ]
-    free = 0.0
-    for number, first in enumerate(range(0, layers, per_bucket)):
-        size = min(per_bucket, layers - first)
-        start = max(free, float(layers if afterwards else first + size))
-        free = start + latency + size * network
-        spans.append(Span(LANES[1], f"bucket {number}", start, free, "transfer"))
-    return Trace([*spans, Span(LANES[0], "step", free, free + 0.5, "step")], LANES)
-
-
-def draw_overlap(*, layers: int, per_bucket: int, network: float, latency: float, afterwards: bool) -> Figure:
+def draw_overlap(
+    *, layers: int, first: int, per_bucket: int, network: float, latency: float, afterwards: bool
+) -> Figure:
     """Draw the predicted timeline of a step: what the bucket size, the network and waiting do to its end."""
-    trace = plan(layers, per_bucket, network, latency, afterwards)
+    trace = plan(layers, (first, per_bucket), network, latency, afterwards)
     waited = trace.only(kind="step").start - layers
     calls = len(trace.only(kind="transfer"))
     hidden = format_share(hidden_share(trace))
@@ -376,7 +400,7 @@ def draw_two_steps(measured: Mapping[str, Mapping[str, Any]]) -> Figure:
         ]
     lengths = [step["end"] - step["begin"] for step in measured.values()]
     (late, slow), (early, fast) = zip(measured, lengths, strict=True)
-    found = f"Sent {late}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it"
+    found = f"{late.capitalize()}: {1e3 * slow:.0f} ms; {early}: {1e3 * fast:.0f} ms, {fast / slow:.2f} of it"
     figure = draw_timeline(Trace(spans, lanes), title=found, unit="ms", bubbles=True)
     shares = [text for text in figure.axes[0].texts if text.get_text().endswith(" busy")]
     told = []

@@ -6,6 +6,8 @@ import torch
 from support import built
 from support.kit.mistakes import edited
 from support.n06 import checks as n06
+from support.n06 import solved
+from support.n06.ddp_trials import TwoBranches
 
 
 def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_waits():
@@ -20,8 +22,8 @@ def test_a_mistake_is_recognised_by_what_it_does_be_it_a_ring_or_a_hook_that_wai
     assert message.endswith("begin with isend, then receive, then wait.")
 
     class Waits(built.MyDDP):
-        def arrived(self, bucket):
-            super().arrived(bucket)
+        def send(self):
+            super().send()
             for _, _, handle in self.sent:
                 handle.wait()
 
@@ -104,10 +106,147 @@ def whole_tensors(tensor, dist):
             (edited(built.reduce_scatter, ("world - 1)", "world - 2)")), nothing),
             "It sends 1 time there; W − 1 is right.",
         ),
+        (
+            (edited(built.reduce_scatter, ("arriving +=", "chunks[(rank - 2 - step) % world] +=")), built.all_gather),
+            "nothing can be put into a tuple",
+        ),
     ],
 )
 def test_right_sums_on_other_ways_than_a_ring_are_refused_and_the_way_is_told(halves, told):
     assert told in n06.check_ring(*halves).message
+
+
+# ---- MyDDP
+
+
+class Counts:
+    """Another right answer: buckets count what they still lack, gradients are copied into one flat tensor each."""
+
+    def __init__(self, module, dist, limits):
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0)
+        self.dist = dist
+        self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
+        self.buckets = built.in_buckets(reversed(list(self.names)), limits)
+        self.begin()
+        for number, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(lambda p, n=number: self.one_more(p, n))
+
+    def begin(self):
+        self.lacking = [set(bucket) for bucket in self.buckets]
+        self.handles = []
+        self.flat = []
+
+    def one_more(self, parameter, number):
+        self.lacking[number].remove(parameter)
+        for bucket, lacking in list(zip(self.buckets, self.lacking, strict=True))[len(self.handles) :]:
+            if lacking:
+                return
+            self.flat.append(torch.cat([p.grad.reshape(-1) for p in bucket]) / self.dist.get_world_size())
+            self.handles.append(self.dist.all_reduce(self.flat[-1], async_op=True))
+
+    def finish(self):
+        if any(self.lacking):
+            lacking = set().union(*self.lacking)
+            raise RuntimeError(" and ".join(name for p, name in self.names.items() if p in lacking))
+        for bucket, flat, handle in zip(self.buckets, self.flat, self.handles, strict=True):
+            handle.wait()
+            for parameter, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                parameter.grad = mean.reshape(parameter.shape).clone()
+        self.begin()
+
+
+def test_a_ddp_that_counts_what_its_buckets_lack_is_right_too():
+    assert n06.check_ddp(Counts)
+
+
+def test_a_ddp_that_takes_a_missing_gradient_for_zero_is_refused_where_a_layer_is_left_out():
+    filled = (
+        "for parameter in self.module.parameters():\n"
+        "            if parameter.requires_grad and parameter.grad is None:\n"
+        "                parameter.grad = torch.zeros_like(parameter)\n"
+        "        self.send()\n"
+        "        if missing :="
+    )
+    zeros = edited(built.MyDDP, ("if missing :=", filled))
+    assert "finish returns without a word" in n06.check_ddp(zeros).message
+
+
+def test_backward_meets_the_two_branches_in_the_order_opposite_to_forward():
+    for turned, first in ((False, "right"), (True, "left")):
+        model = TwoBranches(0, turned)
+        seen = []
+        for name in ("left", "right"):
+            layer = getattr(model, name)
+            layer.weight.register_post_accumulate_grad_hook(lambda _, name=name, seen=seen: seen.append(name))
+        model(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
+        assert seen[0] == first
+
+
+def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
+    early = edited(
+        built.MyDDP,
+        (
+            "while self.waiting and all(parameter.grad is not None for parameter in self.waiting[0]):",
+            "for _ in range(1):",
+        ),
+    )
+    assert "ask first whether all are" in n06.check_ddp(early).message
+    late = edited(
+        built.load,
+        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
+    )
+    assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
+    begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
+    assert begun.status == "wrong"
+    assert "is still that of the rank's own rows" in begun.message
+
+
+# ---- the step whose moments are shared out
+
+
+def in_place_of_a_ring(weights, gradient, own, optimizer, dist):
+    """Another right answer: chunks go straight to their owners, and come back so."""
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    others = [(rank + hop) % world for hop in range(1, world)]
+    parts = gradient.tensor_split(world)
+    sending = [dist.isend(parts[other], other) for other in others]
+    total = parts[rank].clone()
+    for other in others:
+        received = torch.empty_like(total)
+        dist.recv(received, other)
+        total += received
+    for handle in sending:
+        handle.wait()
+    own.grad = total / world
+    optimizer.step()
+    with torch.no_grad():
+        chunks = weights.tensor_split(world)
+        chunks[rank].copy_(own)
+    sending = [dist.isend(chunks[rank], other) for other in others]
+    for other in others:
+        dist.recv(chunks[other], other)
+    for handle in sending:
+        handle.wait()
+
+
+def test_a_sharded_step_that_sends_chunks_straight_to_their_owners_is_right_too():
+    assert n06.check_shard(in_place_of_a_ring)
+
+
+@pytest.mark.parametrize("change, told", [
+    (("weights.tensor_split(world)[rank].copy_(own.detach())", "weights.tensor_split(world)[rank] = own"),
+     "nothing can be put into a tuple"),
+    (("gradient.tensor_split(world)[rank] / world", "gradient / world"), "own holds one chunk"),
+    (("reduce_scatter(gradient, dist)", "dist.all_reduce(gradient)"), "your code calls dist.all_reduce"),
+])  # fmt: skip
+def test_a_sharded_step_is_told_what_torch_says_in_words_and_what_it_calls(change, told):
+    assert told in n06.check_shard(edited(solved.sharded_step, change)).message
+
+
+# ---- a gather with a gradient
 
 
 @pytest.mark.parametrize("change, told", [
@@ -119,17 +258,25 @@ def test_what_torch_says_of_a_backward_is_told_in_words(change, told):
     assert told in n06.check_gather(edited(built.Gather, change)).message
 
 
-def test_who_begins_too_early_or_has_not_written_finish_is_told_so_and_a_load_that_looks_too_late():
-    early = edited(built.MyDDP, ("if all(parameter.grad is not None for parameter in bucket)", "if True"))
-    assert "ask first whether all of its bucket are" in n06.check_ddp(early).message
-    late = edited(
-        built.load,
-        ("if zlib", "state = torch.load(io.BytesIO(content)); model.load_state_dict(state['model'])\n    if zlib"),
-    )
-    assert "only after it has changed model or optimizer" in n06.check_state(built.save, late).message
-    begun = n06.check_ddp(type("MyDDP", (built.MyDDP,), {"finish": lambda self: None}))
-    assert begun.status == "wrong"
-    assert "is never waited for" in begun.message
+def test_a_gather_whose_backward_is_half_a_ring_is_right_too():
+    class ByRing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, own, dist):
+            ctx.dist = dist
+            every = own.repeat(dist.get_world_size(), 1)
+            built.all_gather(every, dist)
+            return every
+
+        @staticmethod
+        def backward(ctx, gradient):
+            total = gradient.clone()
+            built.reduce_scatter(total, ctx.dist)
+            return total.tensor_split(ctx.dist.get_world_size())[ctx.dist.get_rank()], None
+
+    assert n06.check_gather(ByRing)
+
+
+# ---- save and load
 
 
 @pytest.mark.parametrize("change, told", [

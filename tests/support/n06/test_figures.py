@@ -25,7 +25,7 @@ def test_the_ring_drawn_is_complete_at_the_place_and_time_that_its_title_says():
 @pytest.mark.parametrize("afterwards", [False, True])
 @pytest.mark.parametrize("per_bucket", [1, 3, 8])
 def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, afterwards):
-    trace = n06.plan(8, per_bucket, network=0.8, latency=0.2, afterwards=afterwards)
+    trace = n06.plan(8, [per_bucket], network=0.8, latency=0.2, afterwards=afterwards)
     reduces = trace.only(kind="transfer").spans
     for number, span in enumerate(reduces):
         full = 8 if afterwards else min(8, (number + 1) * per_bucket)
@@ -37,11 +37,26 @@ def test_the_plan_sends_a_bucket_when_it_is_full_and_one_at_a_time(per_bucket, a
         assert n06.hidden_share(trace) == 0
 
 
+def test_a_small_first_bucket_leaves_earlier_and_pays_where_the_network_never_rests():
+    def end(sizes, network):
+        return n06.plan(8, sizes, network, latency=0.5).only(kind="step").start
+
+    assert n06.plan(8, (1, 2), 1.5, 0.5).only(kind="transfer").spans[0].start == 1
+    assert end((1, 2), network=1.5) < end((2,), network=1.5)
+    assert end((1, 2), network=0.8) > end((2,), network=0.8)
+
+
+def test_the_cost_drawn_says_from_which_size_on_the_ring_is_faster():
+    for values, words in told(n06.draw_cost, n06.COST_CONTROLS):
+        least = n06.border(values["world_size"], values["latency"] * 1e-6, values["bandwidth"] * 1e9)
+        assert ("the ring at every size" in words) == (least <= 1000)
+
+
 def test_measured_steps_and_bytes_a_parameter_are_drawn_with_what_their_titles_compare():
     late = {"begin": 5.0, "layers": [(1, 5.1), (0, 5.2)], "sent": [(5.2, 5.3)], "end": 5.3}
     early = {"begin": 6.0, "layers": [(1, 6.1), (0, 6.2)], "sent": [(6.1, 6.15), (6.2, 6.24)], "end": 6.24}
     words = alt_text(n06.draw_two_steps({"late": late, "early": early}))
-    assert "Sent late: 300 ms; early: 240 ms, 0.80 of it" in words
+    assert "Late: 300 ms; early: 240 ms, 0.80 of it" in words
     assert "7 spans" in words
     assert [sum(n06.held_bytes(way, 1, 8)) for way in n06.SHARDED] == [16, 9, 5.5, 2]
     for values, words in told(n06.draw_memory, n06.MEMORY_CONTROLS):

@@ -1,0 +1,30 @@
+"""What messages cost by α and bandwidth: the border between ring and tree, and the line through measured times."""
+
+import pytest
+
+from support.n06 import costs as n06
+
+
+@pytest.mark.parametrize("world_size", [4, 8, 64, 1000])
+def test_at_the_border_ring_and_tree_take_equally_long_and_it_parts_them(world_size):
+    least = n06.border(world_size, 10e-6, 25e9)
+    ring, tree = (way(least, world_size, 10e-6, 25e9) for way in (n06.ring_seconds, n06.tree_seconds))
+    assert ring == pytest.approx(tree)
+    for factor, ring_wins in ((0.5, False), (2, True)):
+        times = [way(factor * least, world_size, 10e-6, 25e9) for way in (n06.ring_seconds, n06.tree_seconds)]
+        assert (times[0] < times[1]) is ring_wins
+
+
+def test_without_latency_the_ring_always_wins_and_no_way_is_slower_than_the_centre():
+    assert n06.border(64, 0.0, 25e9) == 0
+    for size in (1e3, 1e6, 1e9):
+        times = {name: way(size, 64, 10e-6, 25e9) for name, way in n06.WAYS.items()}
+        assert max(times, key=times.get) == "centre"
+    assert n06.ring_seconds(8e9, 8, 0.0, 1e9) == pytest.approx(2 * 7 / 8 * 8)
+
+
+def test_a_line_finds_the_two_numbers_that_made_the_times():
+    sizes = [64, 4096, 10**6, 10**8]
+    latency, per_byte = n06.line(sizes, [2e-4 + 1e-9 * size for size in sizes])
+    assert latency == pytest.approx(2e-4)
+    assert per_byte == pytest.approx(1e-9)

@@ -68,11 +68,12 @@ class GPipe(nn.Module):
     Input and output are a tensor or a tuple of tensors with the batch in dimension 0; so is what passes between two
     partitions, of any dtype; a write into one of two that share memory across a cut raises RuntimeError. Random numbers
     repeat under torch.manual_seed, but are not those of `module` alone (see lib.runtime.random_state); what is computed
-    again draws the same, also inside torch.utils.checkpoint and in a compiled layer. On a CPU partitions overlap in
-    forward; backward runs in one thread, autograd's for all CPUs. Layers see the caller's contextvars. Where the caller
-    is in a mode that only this thread can have (FlopCounterMode, save_on_cpu; see lib.runtime.thread_state) all runs
-    there. Worker threads live as long as the model; pickle, deepcopy and fork leave them behind. The state dict has the
-    partitions in its keys; one of `module` can be loaded all the same.
+    again draws the same, also inside torch.utils.checkpoint and in a compiled layer, or raises RuntimeError where torch
+    has other code for it by then. On a CPU partitions overlap in forward; backward runs in one thread, autograd's for
+    all CPUs. Layers see the caller's contextvars. Where the caller is in a mode that only this thread can have
+    (FlopCounterMode, save_on_cpu; see lib.runtime.thread_state) all runs there. Worker threads live as long as the
+    model; pickle, deepcopy and fork leave them behind. The state dict has the partitions in its keys; one of `module`
+    can be loaded all the same.
 
     What is checkpointed goes backward in parts: hooks of parameters are called for each, torch.autograd.grad and
     backward(inputs=…) don't reach parameters. What comes out of it wants a gradient, also where all parameters before

@@ -18,9 +18,10 @@ from lib.pipeline.checkpoint import Phase, in_phase, phase_here
 from lib.pipeline.portal_tracker import SkipTrackerThroughPortals
 from lib.pipeline.skip_tracker import tracker_here
 from lib.runtime import recording
+from lib.runtime.compiled_draws import CompiledDraws, compiled_graphs_heard
 from lib.runtime.device import AbstractStream, get_device
 from lib.runtime.microbatch import Batch, TensorOrTensors, check
-from lib.runtime.random_state import Seeds, compiled_graphs_heard, seen
+from lib.runtime.random_state import Seeds
 from lib.runtime.recording import Place
 from lib.runtime.sharing import Crossing
 from lib.runtime.thread_state import Values, during
@@ -44,6 +45,7 @@ class Layer:
     shared: Sequence[int]  # which tensors of the input have memory in common with others that cross the cut
 
     context: Context = field(default_factory=copy_context)  # contextvars, as they are where the pipeline is called
+    draws: CompiledDraws = field(init=False)  # of compiled layers, once they have been called
 
     def __call__(self, input: TensorOrTensors) -> TensorOrTensors:
         """Return what the partition makes of the input."""
@@ -84,10 +86,15 @@ class Layer:
         # A compiled layer runs code that torch has made, which may draw random numbers in a way that we don't know.
         if not self.compiled:
             return nullcontext()
-        if self._phase() is not Phase.FIRST:
-            return compiled_graphs_heard()
-        self.seeds[self.place]  # what these are made of is drawn from the process's generator: now, not in between
-        return seen(f"a compiled layer of partition {self.place.j}")
+        match self._phase():
+            case Phase.ONLY:
+                return compiled_graphs_heard()
+            case Phase.FIRST:
+                self.seeds[self.place]  # what these are made of the process's generator draws: now, not in between
+                self.draws = CompiledDraws(f"a compiled layer of partition {self.place.j}")
+                return self.draws.noted()
+            case Phase.SECOND:
+                return self.draws.compared()
 
     def _where(self) -> str:
         i, j = self.place

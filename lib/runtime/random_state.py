@@ -15,7 +15,7 @@ restores "the state", as torch.utils.checkpoint does around a block, restores th
 Not covered: a layer that seeds the process's generator itself (torch.manual_seed).
 
 A compiled layer is covered as well: its graph draws by the same operations. Should one draw in yet another way, it is
-refused where a recomputation would draw other numbers (see `seen`).
+refused where a recomputation would draw other numbers (lib.runtime.compiled_draws).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch._functorch.config
 from torch import Tensor
 
+from lib.runtime.compiled_draws import compiled_graphs_heard, note_draw
 from lib.runtime.thread_state import PerThread
 
 _NAME = "TESTING_ONLY_GenericMode"
@@ -102,37 +102,6 @@ def listening() -> Iterator[None]:
         torch._C._dispatch_tls_set_dispatch_key_included(_NAME, False)
 
 
-@contextmanager
-def compiled_graphs_heard() -> Iterator[None]:
-    """Switch off, for this thread, a check of torch's for custom operators.
-
-    It does the first run of a compiled graph in a dispatch mode, where nobody sees what an operator's operators draw.
-    """
-    settings: Any = torch._functorch.config
-    before = getattr(settings, "check_custom_op_aliasing", False)
-    if not before:
-        yield
-        return
-    settings.check_custom_op_aliasing = False
-    try:
-        yield
-    finally:
-        settings.check_custom_op_aliasing = before
-
-
-@contextmanager
-def seen(what: str) -> Iterator[None]:
-    """Raise RuntimeError if within a `with` the process's generator moves: somebody has drawn past the owner."""
-    before = torch.default_generator.get_state()
-    with compiled_graphs_heard():
-        yield
-    if not torch.equal(before, torch.default_generator.get_state()):
-        raise RuntimeError(
-            f"{what} drew random numbers that a recomputation would not draw again: compile the whole GPipe, "
-            "or use checkpoint='never'"
-        )
-
-
 def _get_rng_state() -> Tensor:
     """Return the state of the generator from which this thread draws on a CPU."""
     own = _own_generator.value
@@ -155,6 +124,7 @@ def _from_own_generator(operation: Any) -> Callable[..., Any]:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             on_cpu = all(x.is_cpu for x in kwargs.values() if isinstance(x, Tensor))
             if on_cpu and kwargs.get("generator") is None and _own_generator.value is not None:
+                note_draw(operation.name(), kwargs)
                 kwargs["generator"] = _own_generator.value()
             return operation(**kwargs)
 

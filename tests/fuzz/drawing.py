@@ -84,6 +84,14 @@ def shared(draw: Draw, _: int) -> Some:
     return [*before, ("pair", kind), ("cut",), written, ("merge",)]
 
 
+def ignored(draw: Draw, depth: int) -> Some:
+    """Two lanes, a function in one of them that makes zeros of None, a cut, and perhaps one lane is let go."""
+    kind = draw.chance.choice([*PAIRS])
+    filled: Layer = ("lane", draw.chance.randrange(2), ("linear", draw.number()), ("fills",), *draw.inner(depth))
+    gone: Layer = draw.chance.choice([("lose",), ("lose",), ("same",)])
+    return [("pair", kind), filled, ("cut",), gone]
+
+
 def hooks(draw: Draw, depth: int) -> Some:
     kind = draw.chance.choices(["hook", "module_hook", "parameter_hook"], [3, 1, 1])[0]
     if kind == "hook":
@@ -144,6 +152,7 @@ THEMES = (
     Theme(views, 0.2, 1),
     Theme(lanes, 0.35, 3, deepest=0),
     Theme(shared, 0.1, 1, deepest=0),
+    Theme(ignored, 0.1, 1, deepest=0),
     Theme(hooks, 0.3, 2),
     Theme(odd, 0.3, 1.5),
     Theme(frozen, 0.2, 1),

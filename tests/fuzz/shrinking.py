@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import count
@@ -10,14 +11,15 @@ from tests.fuzz.cases import MODES, Case
 from tests.fuzz.layers import Layer, arguments, inside
 
 
-def shrink(case: Case, fails: Callable[[Case], bool], tries: int = 1000) -> Case:
-    """Return a case that fails and none of whose next smaller ones does, or what `tries` came to."""
+def shrink(case: Case, fails: Callable[[Case], bool], tries: int = 1000, seconds: float = 300.0) -> Case:
+    """Return a case that fails and none of whose next smaller ones does, or what `tries` or `seconds` came to."""
     left = count(tries, -1)
+    end = time.monotonic() + seconds
     found = True
     while found:
         found = False
         for candidate in smaller(case):
-            if next(left) <= 0:
+            if next(left) <= 0 or time.monotonic() > end:
                 return case
             if fails(candidate):
                 case = candidate

@@ -10,8 +10,8 @@ import itertools
 import re
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -259,9 +259,7 @@ def try_case(case: Case) -> Verdict:
     """Run both and compare, step by step: with a change three steps, else two."""
     planned = plan(case)
     torch.set_num_threads(1)
-    if case.has("compiled"):
-        torch._dynamo.reset()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), fresh_compiler() if case.has("compiled") else nullcontext():
         warnings.simplefilter("ignore")
         verdict = _try_beside(case, planned, again=False)
         if verdict.kind == FAULT and case.has("checkpoint"):
@@ -269,6 +267,18 @@ def try_case(case: Case) -> Verdict:
             # model does so as well, once it has that checkpoint.
             verdict = _try_beside(case, planned, again=True)
     return verdict
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Forget what was compiled, and let torch compile as often as a case wants.
+
+    By default it stops after the eighth time, counted for all layers of a class together; then it runs a layer as it
+    stands, which may draw in another way. Both models would come to that, but not at the same place.
+    """
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(recompile_limit=1000, accumulated_recompile_limit=10_000):
+        yield
 
 
 def _try_beside(case: Case, planned: Plan, *, again: bool) -> Verdict:

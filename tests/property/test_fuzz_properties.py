@@ -20,9 +20,10 @@ MAY_SHOW = {
     "S4": lambda case: case.runner != "GPipe" and case.has("hook"),
     "S5": lambda case: case.happens is not None and case.recomputes,
     "S6": lambda case: case.writes,
+    "S9": lambda case: case.has("fills"),
 }
 """By the first two letters of a fault: the cases that may show it."""
-QUICK = size(suite={"S1", "S6, in an Executor"}, prove=set(TAKEN_BACK))
+QUICK = size(suite={"S1", "S6, in an Executor", "S9"}, prove=set(TAKEN_BACK))
 
 
 def test_no_case_is_a_fault_and_few_are_refused():
@@ -59,6 +60,12 @@ def test_every_list_of_layers_is_a_model():
         case = draw_case(seed)
         for begin in range(len(case.layers)):
             assert partitions_of(Case(case.layers[begin:]))
+
+
+def test_a_case_that_takes_long_is_shrunk_as_far_as_the_time_goes():
+    case = draw_case(3)
+    assert shrink(case, lambda _: True, seconds=0) == case
+    assert shrink(case, lambda _: True) != case
 
 
 def test_a_failing_case_is_shrunk_to_what_makes_it_fail():

@@ -145,6 +145,24 @@ def test_a_compiled_layer_draws_what_it_would_draw_uncompiled_also_in_its_first_
     torch.testing.assert_close(*outputs)
 
 
+@pytest.mark.parametrize("mode", ["always", "except_last"])
+def test_a_compiled_layer_for_which_torch_has_no_code_in_the_recomputation_is_refused(mode):
+    """torch compiles it once for forward, and may not again for the recomputation, which wants gradients.
+
+    So forward runs code that drops by uniform numbers, and the recomputation the layer as it stands: by Bernoulli's.
+    """
+    torch._dynamo.reset()
+    layer = Scaled()
+    model = GPipe(nn.Sequential(torch.compile(layer, backend="aot_eager_decomp_partition")), [1], devices=["cpu"])
+    model.checkpoint = mode
+    model.chunks = 2
+    with torch._dynamo.config.patch(recompile_limit=1):
+        y = model(torch.ones(ROWS, WIDTH)).sum()
+        refuses(RuntimeError, "partition 0 draws its random numbers in another way .*recompile_limit", y.backward)
+    torch._dynamo.reset()
+    assert mode == "except_last" or layer.weight.grad is None, "nothing was added before the refusal"
+
+
 def test_a_compiled_layer_that_draws_past_us_is_refused_where_it_would_be_drawn_again():
     class Past(nn.Module):
         def forward(self, x):

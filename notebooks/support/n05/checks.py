@@ -7,18 +7,22 @@ from support.kit.judged import judged
 from support.kit.mistakes import famous
 from support.n05.guesses import guess_cold_hours as guess_cold_hours
 from support.n05.guesses import guess_copied_percent as guess_copied_percent
+from support.n05.guesses import guess_crops as guess_crops
 from support.n05.guesses import guess_list_megabytes as guess_list_megabytes
 from support.n05.guesses import guess_peak_megabytes as guess_peak_megabytes
 from support.n05.guesses import guess_received as guess_received
-from support.n05.solved import MyFileDataset, MyPacked, MyRankDataset, MyServerDataset, index_of
-from support.n05.trials import (
-    MANY,
-    fault_of_client,
-    fault_of_file,
-    fault_of_index,
-    fault_of_packed,
-    fault_of_rank,
+from support.n05.guesses import guess_saved_hours as guess_saved_hours
+from support.n05.solved import (
+    MyFileDataset,
+    MyPacked,
+    MyRankDataset,
+    MyServerDataset,
+    epoch_batches,
+    index_of,
 )
+from support.n05.trials import MANY, fault_of_file, fault_of_index, fault_of_packed
+from support.n05.trials_client import fault_of_client
+from support.n05.trials_rank import fault_of_epoch, fault_of_rank
 
 check_packed = Exercise(
     "MyPacked",
@@ -82,6 +86,10 @@ check_index = Exercise(
                 "np.concatenate(bounds)",
                 "np.array(bounds, np.int64)",
             ),
+            "A line is read whole, however long it is: read blocks.": (
+                "while text := file.read(block):",
+                "for text in file:",
+            ),
             'Letters are not bytes: open the file with "rb".': (
                 'open(path, "rb")',
                 'open(path, encoding="utf-8")',
@@ -91,14 +99,15 @@ check_index = Exercise(
         },
     ),
 )
-"""Exercise 3: the bounds of a file, read in blocks."""
+"""Exercise 2: the bounds of a file, read in blocks."""
 
 check_file = Exercise(
     "MyFileDataset",
     reference=MyFileDataset,
     methods=("__init__", "__len__", "__getitem__", "__getitems__"),
     judge=judged(
-        fault_of_file, "every row, each batch in the order asked for; opened once, nothing held or shared."
+        fault_of_file,
+        "every row, each batch in the order asked for; opened once, nothing held, nothing read in between.",
     ),
     mistakes=famous(
         MyFileDataset,
@@ -108,6 +117,13 @@ check_file = Exercise(
                 "open(path, 'rb', buffering=0)",
                 "return os.pread(self.file, end - 1 - begin, begin)",
                 "self.file.seek(begin); return self.file.read(end - 1 - begin)",
+            ),
+            "The rows between them belong to other batches.": (
+                "rows = {index: self[index] for index in sorted(set(indices))}",
+                "low, high = int(self.bounds[min(indices)]), int(self.bounds[max(indices) + 1]); "
+                "text = os.pread(self.file, high - low, low); "
+                "rows = {index: text[self.bounds[index] - low : self.bounds[index + 1] - 1 - low].decode() "
+                "for index in indices}",
             ),
             "The newline belongs to the line, not to the row.": ("end - 1 - begin", "end - begin"),
             "Read front to back, so that neighbours are read together: sort first.": (
@@ -126,7 +142,7 @@ check_file = Exercise(
         },
     ),
 )
-"""Exercise 4: rows straight from the file, for forked workers, too."""
+"""Exercise 3: rows straight from the file, for forked workers, too."""
 
 check_client = Exercise(
     "MyServerDataset",
@@ -174,14 +190,14 @@ check_client = Exercise(
         },
     ),
 )
-"""Exercise 2: rows from a server that counts connections and requests."""
+"""Exercise 6: rows from a server that counts connections and requests."""
 
 check_rank_dataset = Exercise(
     "MyRankDataset",
     reference=MyRankDataset,
     methods=("ids", "load", "__len__", "__getitem__"),
     judge=judged(
-        fault_of_rank, "lib's rows in all cases, packed, one reading a mini-epoch, and old rows go first."
+        fault_of_rank, "lib's rows in all cases, packed, one sweep a mini-epoch, and old rows go first."
     ),
     mistakes=famous(
         MyRankDataset,
@@ -245,6 +261,14 @@ check_rank_dataset = Exercise(
                 "        self.rows = None\n",
                 "",
             ),
+            "All rows at once: the source cannot read together what it is asked for row by row.": (
+                "self.source.__getitems__(self.ids(epoch, mini_epoch))",
+                "[self.source[i] for i in self.ids(epoch, mini_epoch)]",
+            ),
+            "A generator of your own does not disturb anybody: np.random.default_rng(…).": (
+                "        self.rows = None\n        self.rows = MyPacked",
+                "        np.random.seed(self.seed + epoch)\n        self.rows = None\n        self.rows = MyPacked",
+            ),
             "Item i is the i-th row in memory, not row i of the file.": (
                 "return self.rows[i]",
                 "return self.source[i]",
@@ -252,4 +276,47 @@ check_rank_dataset = Exercise(
         },
     ),
 )
-"""Exercise 5: the rows of a rank and a mini-epoch, as lib has them."""
+"""Exercise 4: the rows of a rank and a mini-epoch, as lib has them."""
+
+check_epoch = Exercise(
+    "epoch_batches",
+    reference=epoch_batches,
+    judge=judged(
+        fault_of_epoch,
+        "each mini-epoch's rows in their order, also with workers that persist; none loaded early.",
+    ),
+    mistakes=famous(
+        epoch_batches,
+        {
+            "The loader's workers began before these rows were loaded, and hold the rows of then.": (
+                "    for mini_epoch in",
+                "    dataset.load(epoch, 0)\n    loader = DataLoader(dataset, **options)\n    for mini_epoch in",
+                "yield from DataLoader(dataset, **options)",
+                "yield from loader",
+            ),
+            "The rows of every epoch but this one: load gets the epoch, too.": (
+                "dataset.load(epoch, mini_epoch)",
+                "dataset.load(0, mini_epoch)",
+            ),
+            "The last mini-epoch belongs to the epoch, too.": (
+                "range(dataset.mini_epochs)",
+                "range(dataset.mini_epochs - 1)",
+            ),
+            "The loader takes what is in memory when it is iterated: load, then deal, in turn.": (
+                "        dataset.load(epoch, mini_epoch)\n        yield from",
+                "        dataset.load(epoch, mini_epoch)\n    for _ in range(dataset.mini_epochs):\n        yield from",
+            ),
+            "Hand out the batches of a mini-epoch before you load the next one.": (
+                "    for mini_epoch in",
+                "    batches = []\n    for mini_epoch in",
+                "yield from DataLoader(dataset, **options)",
+                "batches += DataLoader(dataset, **options)\n    yield from batches",
+            ),
+            "What is in memory is this rank's share already: a second deal takes a part of it.": (
+                "DataLoader(dataset, **options)",
+                "DataLoader(dataset, sampler=range(dataset.rank, len(dataset), dataset.world_size), **options)",
+            ),
+        },
+    ),
+)
+"""Exercise 5: the batches of a whole epoch, from workers that hold the right rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def draw_holders(*, way: str, world_size: int, workers: int) -> Figure:
     finding = {
         "naive": f"{copies} processes hold all {HELD_ROWS} rows: {private} in memory",
         "server": f"The server holds all {HELD_ROWS} rows once; nobody else holds any",
-        "rank": f"Each rank holds half of its epoch's rows, {private // world_size}; its workers share them",
+        "rank": f"Each rank holds {private // world_size} of {HELD_ROWS} rows; its workers share them",
     }
     title(axes, finding.get(kind, "No process holds a row; all read the system's one copy of the file"))
     who = f"{plural(world_size, 'rank')}, {plural(workers, 'worker')} per rank, {way}"
@@ -131,18 +132,27 @@ def draw_growth(grown: Mapping[str, Mapping[int, int]], expected: Sequence[float
     """Draw private bytes by rows read, for each way to hold them; expected: bytes predicted for the first of them."""
     figure, axes = new_figure(9, 3.6)
     reads = [*next(iter(grown.values()))]
-    axes.plot(reads, [size / 1e6 for size in expected], "--", color=MUTED, label="predicted: pages touched")
+    axes.plot(
+        reads,
+        [size / 1e6 for size in expected],
+        "--",
+        color=MUTED,
+        label="predicted: pages touched, random order",
+    )
     for (name, points), color, mark in zip(grown.items(), (ORANGE, BLUE, style.PINK), "os^", strict=False):
         sizes = [points[count] / 1e6 for count in reads]
         axes.plot(reads, sizes, mark, markersize=7, color=color, label=name)
         beside(axes, (reads[-1], sizes[-1]), f"{sizes[-1]:.0f} MB", color=INK)
     axes.set(xscale="log", xlim=(reads[0] * 0.8, reads[-1] * 2), ylim=(-2, None))
-    axes.set(xlabel="rows read by the worker, random order", ylabel="private to the worker (MB)")
+    axes.set(xlabel="rows read by the worker", ylabel="private to the worker (MB)")
     axes.set_xticks(reads, [f"1/{reads[-1] // count}" if count < reads[-1] else "all" for count in reads])
     axes.minorticks_off()
     axes.legend(loc="upper left")
     ends = "; ".join(f"{name} {points[reads[-1]] / 1e6:.0f} MB" for name, points in grown.items())
-    title(axes, f"Private to a worker that has read all rows: {ends}")
+    early = max(0, len(reads) - 3)
+    part = f"1/{reads[-1] // reads[early]}" if reads[early] < reads[-1] else "all"
+    then = "; ".join(f"{name} {points[reads[early]] / 1e6:.0f} MB" for name, points in grown.items())
+    title(axes, f"{part} of the rows read: {then}")
     return describe(figure, f"Private memory of a forked worker after reading {reads[-1]:,} rows: {ends}.")
 
 
@@ -215,9 +225,17 @@ def draw_file_map(*, world_size: int, rank: int, mini_epochs: int, mini_epoch: i
 
 
 @styled
-def draw_ways(runs: Mapping[str, MeasuredWay], budget: float) -> Figure:
-    """Draw the peak of each run, and a mark for what was predicted; budget: bytes of a small machine."""
+def draw_ways(
+    runs: Mapping[str, MeasuredWay], budget: float, without_rows: MeasuredWay | None = None
+) -> Figure:
+    """Draw the peak of each run, and a mark for what was predicted; budget: bytes of a small machine.
+
+    without_rows: a run of the same processes that hold no rows, whose peak is taken off all others.
+    """
     figure, axes = new_figure(9, 1.3 + 0.5 * len(runs))
+    base = without_rows.peak if without_rows else 0
+    shown = {name: run for name, run in runs.items() if run is not without_rows}
+    runs = {name: replace(run, peak=max(0, run.peak - base)) for name, run in shown.items()}
     end = max(budget, *(size for run in runs.values() for size in (run.peak, run.predicted.total)))
     for y, run in enumerate(runs.values()):
         over = run.peak > budget
@@ -240,7 +258,8 @@ def draw_ways(runs: Mapping[str, MeasuredWay], budget: float) -> Figure:
     axes.set_yticks(range(len(runs)), [*runs], color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.xaxis.set_major_formatter(lambda size, _: format_bytes(size))
-    axes.set_xlabel("the most bytes of all processes together (PSS)")
+    less = f", less {format_bytes(base)} that they take without rows" if base else ""
+    axes.set_xlabel(f"the most bytes of all processes together (PSS){less}")
     axes.legend(loc="lower right", bbox_to_anchor=(0.87, 0))
     fitting = sum(run.peak <= budget for run in runs.values())
     finding = f"A machine of {format_bytes(budget)} has room for {fitting} of these {len(runs)} runs"

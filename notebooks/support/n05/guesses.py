@@ -7,18 +7,21 @@ from functools import partial
 from typing import Any
 
 from support.captions import ROW_BYTES, list_row_bytes, predict_holding
-from support.kit.guess import Guess, Tried
+from support.kit.guess import Guess, Tried, guess, letter
 from support.kit.verdict import Verdict
 
 UNITS = {"MB": (1e6, 1e3, 1e-3), "%": (0.01,), "hours": (3600, 60)}  # how many of other units each of them is
 
 
 class _Measure(Guess):
-    """A guess at a quantity, which may be right in another unit."""
+    """A guess at a quantity, which may be right in another unit. said: what to say of a famous wrong number."""
 
     def __call__(self, my_guess: Any, *known: Any, **named: Any) -> Verdict:
         truth = self.truth(*known, **named)
-        for factor in UNITS[self.unit] if isinstance(my_guess, (int, float)) else ():
+        for wrong, why in self.said.items() if isinstance(my_guess, (int, float)) else ():
+            if math.isclose(my_guess, float(wrong), rel_tol=0.03, abs_tol=1e-9):
+                return guess(my_guess, truth, what=str(self.what), unit=self.unit, why=why)
+        for factor in UNITS[self.unit] if isinstance(my_guess, (int, float)) and truth else ():
             if math.isclose(my_guess, truth * factor, rel_tol=max(0.06, self.tolerance)):
                 told = f"You said {my_guess:,g}, which is right in another unit; the question asks for {self.unit}"
                 return Verdict("note", f"{told}: {self.what} = {truth} {self.unit}.")
@@ -35,28 +38,71 @@ def _copied_percent(rows: int) -> int:
 
 
 guess_list_megabytes = _Measure(
-    "the size of the list", _naive_megabytes, "MB", 0.1, tried=Tried(right=104, wrong=44, known=(1_000_000,))
+    "the size of the list",
+    _naive_megabytes,
+    "MB",
+    0.1,
+    said={"44": "the bytes of the file", "52": "the bytes of the file and 8 for each pointer"},
+    tried=Tried(right=104, wrong=44, known=(1_000_000,)),
 )
 guess_peak_megabytes = _Measure(
     "the peak",
     partial(_naive_megabytes, world_size=2, workers=2),
     "MB",
     0.1,
+    said={
+        "104": "one list for everybody",
+        "208": "a list for each rank, and workers that share it",
+        "416": "a list for each worker, and none for the ranks",
+        "88": "two files",
+    },
     tried=Tried(right=624, wrong=208, known=(1_000_000,)),
 )
 guess_copied_percent = _Measure(
-    "the share copied", _copied_percent, "%", 0.05, tried=Tried(right=94, wrong=6, known=(500_000,))
+    "the share copied",
+    _copied_percent,
+    "%",
+    0.05,
+    said={
+        "6": "one sixteenth, as if the rows were read in the order in which they lie",
+        "6.25": "one sixteenth, as if the rows were read in the order in which they lie",
+        "0": "reading writes nothing",
+        "100": "every page, though a few have none of the rows that were read",
+    },
+    tried=Tried(right=94, wrong=6, known=(500_000,)),
 )
 guess_cold_hours = _Measure(
     "an epoch's reading",
     lambda: round(400e6 / 16_000 / 3600, 1),
     "hours",
     0.15,
+    said={"0.02": "17.6 GB at 250 MB a second: the file read front to back, and that is not what was asked"},
     tried=Tried(right=6.9, wrong=0.02),
+)
+guess_saved_hours = _Measure(
+    "what reading front to back saves of the epoch",
+    lambda: 0,
+    "hours",
+    said={
+        "6.9": "the whole reading, as if training waited for it",
+        "6.8": "one reading less the other, as if training waited for either",
+        "6.7": "one reading less the other, as if training waited for either",
+        "5.7": "one reading less the other, as if training waited for either",
+        "13.9": "the whole training",
+    },
+    tried=Tried(right=0, wrong=6.8),
+)
+guess_crops = Guess(
+    "the crops of two ranks",
+    lambda: "SAME",
+    read=letter,
+    said={"DIFFERENT": "each process has a generator of its own, but both were given one seed"},
+    tried=Tried(right="same", wrong="different"),
 )
 guess_received = Guess(
     "the epoch that the workers deal",
-    lambda: 0,
-    read=lambda said: said.lower().removeprefix("epoch") if isinstance(said, str) else said,
+    lambda: "0",
+    read=lambda said: str(said).lower().removeprefix("epoch").strip() if said is not None else said,
+    said={"2": "the epoch that was loaded, in another process", "1": "one epoch late"},
     tried=Tried(right=0, wrong=2),
 )

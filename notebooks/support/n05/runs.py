@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from lib import data
 from lib.data.meta import MetaFile, Packed
 from lib.memory import MemoryWatch
-from support.captions import Holding, Way, predict_holding
+from support.captions import ROW_BYTES, Holding, Way, predict_holding
 
 # ---- Run a way in real ranks with real workers, and watch everybody's memory.
 BATCH = 2048
@@ -39,8 +39,21 @@ class MeasuredWay:
     rows_per_second: float
 
 
+class NoRows(Dataset[str]):
+    """As long as a file, and nothing in it: what the processes of a run take without any row."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> str:
+        return "x" * int(ROW_BYTES)
+
+
 def run_way(
-    way: Way,
+    way: Way | Literal["no rows"],
     path: str | Path,
     *,
     world_size: int = 2,
@@ -56,7 +69,10 @@ def run_way(
             np.save(f"{path}.data.npy", packed.data)
             np.save(f"{path}.offsets.npy", packed.offsets)
     machine = {"world_size": world_size, "workers": workers, "mini_epochs": mini_epochs}
-    predicted = predict_holding(way, rows=rows, row_bytes=os.stat(path).st_size / max(1, rows), **machine)
+    predicted = Holding(0, 0.0)
+    if way != "no rows":
+        row_bytes = os.stat(path).st_size / max(1, rows)
+        predicted = predict_holding(way, rows=rows, row_bytes=row_bytes, **machine)
     with ExitStack() as stack:
         server = stack.enter_context(_started("server", serve_rows, str(path))) if way == "server" else None
         new = (_started(f"rank {r}", be_rank, way, str(path), r, machine, seconds) for r in range(world_size))
@@ -136,7 +152,7 @@ def serving(path: str | os.PathLike[str]) -> Iterator[int]:
 
 
 def be_rank(
-    pipe: Connection, way: Way, path: str, rank: int, machine: Mapping[str, int], seconds: float
+    pipe: Connection, way: str, path: str, rank: int, machine: Mapping[str, int], seconds: float
 ) -> None:
     """Be a rank: build the dataset, read through DataLoaders, say how fast, stay until all have been looked at."""
     with MetaFile(path) as meta_file:
@@ -164,7 +180,7 @@ def _ready(pipe: Connection) -> Any:
 
 
 def _loaders(
-    meta_file: MetaFile, way: Way, port: int, rank: int, world_size: int, workers: int, mini_epochs: int
+    meta_file: MetaFile, way: str, port: int, rank: int, world_size: int, workers: int, mini_epochs: int
 ) -> Iterator[Any]:
     """Yield the dataset, then the loaders of an epoch; a batch is how many rows came."""
     arguments: dict[str, Any] = {"batch_size": BATCH, "num_workers": workers, "collate_fn": len}
@@ -181,6 +197,8 @@ def _loaders(
     elif way == "mapped":
         arrays = (np.load(f"{meta_file.path}.{name}.npy", mmap_mode="r") for name in ("data", "offsets"))
         dataset = Packed(*arrays)
+    elif way == "no rows":
+        dataset = NoRows(len(meta_file))
     else:
         dataset = data.FileDataset(meta_file) if way == "file" else data.NaiveDataset(meta_file)
     yield dataset

@@ -5,10 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader
 
 from lib.data.permutation import Permutation
 
@@ -29,7 +30,7 @@ class MyPacked:
 
 
 def index_of(path: str, block: int = 1 << 20) -> Any:
-    """Exercise 3: where each row begins, and where the last one ends."""
+    """Exercise 2: where each row begins, and where the last one ends."""
     bounds, place = [], 0
     with open(path, "rb") as file:
         while text := file.read(block):
@@ -40,7 +41,7 @@ def index_of(path: str, block: int = 1 << 20) -> Any:
 
 
 class MyFileDataset:
-    """Exercise 4: rows straight from the file."""
+    """Exercise 3: rows straight from the file."""
 
     def __init__(self, path: str, bounds: Any) -> None:
         self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)
@@ -58,7 +59,7 @@ class MyFileDataset:
 
 
 class MyServerDataset:
-    """Exercise 2: rows from a server."""
+    """Exercise 6: rows from a server."""
 
     def __init__(self, host: str, port: int) -> None:
         self.address, self.owner = (host, port), 0
@@ -84,7 +85,7 @@ class MyServerDataset:
 
 
 class MyRankDataset:
-    """Exercise 5: the rows of one rank and one mini-epoch."""
+    """Exercise 4: the rows of one rank and one mini-epoch."""
 
     def __init__(self, source: Any, world_size: int, rank: int, mini_epochs: int, seed: int = 0) -> None:
         self.source, self.world_size, self.rank = source, world_size, rank
@@ -108,3 +109,10 @@ class MyRankDataset:
 
     def __getitem__(self, i: int) -> Any:
         return self.rows[i]
+
+
+def epoch_batches(dataset: Any, epoch: int, **options: Any) -> Iterator[Any]:
+    """Exercise 5: the batches of an epoch, from new workers for each mini-epoch."""
+    for mini_epoch in range(dataset.mini_epochs):
+        dataset.load(epoch, mini_epoch)
+        yield from DataLoader(dataset, **options)

@@ -1,11 +1,13 @@
 """What is particular about the checks of notebook 05; what all exercises have in common is in test_detectors."""
 
 import array
+import itertools
 import mmap
 import os
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from support.kit.mistakes import famous
 from support.n05 import checks, solved
@@ -90,6 +92,20 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
             "self.cache = {}; self.bounds, self.file =",
             "rows = {index: self[index]",
             "rows = self.cache; rows |= {index: self[index]",
+        ),
+    ),
+    "one range for a batch, from a map": (
+        "file",
+        "are in memory: read its rows, not all that lies between",
+        (
+            "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)",
+            "import mmap; self.bounds, self.file = bounds, os.open(path, os.O_RDONLY); "
+            "self.text = mmap.mmap(self.file, 0, prot=mmap.PROT_READ)",
+            "rows = {index: self[index] for index in sorted(set(indices))}",
+            "low, high = int(self.bounds[min(indices)]), int(self.bounds[max(indices) + 1]); "
+            "text = self.text[low:high]; "
+            "rows = {index: text[self.bounds[index] - low : self.bounds[index + 1] - 1 - low].decode() "
+            "for index in indices}",
         ),
     ),
     "opened and closed": (
@@ -191,6 +207,32 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     def __len__""",
         ),
     ),
+    "in batches of 256, each packed": (
+        "rank_dataset",
+        "in a load for 1,500 rows the source was asked 6 times",
+        (
+            f"MyPacked(self.source.__getitems__({ID}))",
+            f"MyPacked([row for part in np.array_split({ID}, max(1, -(-len({ID}) // 256))) "
+            "for row in self.source.__getitems__(part)])",
+        ),
+    ),
+    "in two requests, each over the whole file": (
+        "rank_dataset",
+        "in a load 2 requests go back in the file 1 times: it is swept 2 times",
+        (
+            f"MyPacked(self.source.__getitems__({ID}))",
+            f"MyPacked([row for part in (np.array_split({ID}, 2) if len({ID}) > 1000 else [{ID}]) "
+            "for row in self.source.__getitems__(part)])",
+        ),
+    ),
+    "Python's own generator seeded": (
+        "rank_dataset",
+        "load leaves Python's global random generator elsewhere",
+        (
+            "        self.rows = None\n        self.rows = MyPacked",
+            "        import random; random.seed(epoch)\n        self.rows = None\n        self.rows = MyPacked",
+        ),
+    ),
     "a list of ids": (
         "rank_dataset",
         "bytes are kept for each row, and Packed needs",
@@ -208,7 +250,7 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
     ),
     "row by row": (
         "rank_dataset",
-        "for 3 rows the source was asked 3 times: ask once",
+        "for 3 rows the source was asked 3 times: it can read rows together only",
         (f"self.source.__getitems__({ID})", f"[self.source[i] for i in {ID}]"),
     ),
 }
@@ -227,6 +269,82 @@ def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
 def test_a_guess_in_another_unit_or_with_its_unit_is_understood(guess, said):
     assert said in checks.guess_list_megabytes(guess, 1_000_000).message
     assert "that is it" in checks.guess_received("epoch 0").message
+
+
+def test_famous_wrong_guesses_are_told_where_they_come_from():
+    assert "one sixteenth" in checks.guess_copied_percent(6, 500_000).message
+    assert "workers that share it" in checks.guess_peak_megabytes(208, 1_000_000).message
+    assert "as if training waited" in checks.guess_saved_hours(5.69).message
+    assert "that is it" in checks.guess_saved_hours(0).message
+    assert "both were given one seed" in checks.guess_crops("different").message
+
+
+def test_other_right_ways_to_pack_index_load_and_deal_are_accepted():
+    class Counting(solved.MyPacked):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.size = len(rows)  # more than is asked for, and no fault
+
+        def __len__(self):
+            return self.size
+
+    def two_passes(path, block=1 << 20):
+        def places():
+            with open(path, "rb") as file:
+                for first in itertools.count(0, block):
+                    text = file.read(block)
+                    if not text:
+                        return
+                    yield first + 1 + np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+
+        bounds = np.empty(sum(map(len, places())), np.int64)
+        filled = 0
+        for found in places():
+            bounds[filled : filled + len(found)] = found
+            filled += len(found)
+        return bounds
+
+    class Sorted(solved.MyRankDataset):
+        def load(self, epoch, mini_epoch):  # asks front to back, 1,000 rows at a time
+            self.rows = None
+            ids = self.ids(epoch, mini_epoch)
+            order = np.argsort(ids, kind="stable")
+            parts = [order[k : k + 1000] for k in range(0, len(order), 1000)]
+            rows = [row for part in parts for row in self.source.__getitems__(ids[part])]
+            back = np.empty(len(ids), np.int64)
+            back[order] = np.arange(len(ids))
+            self.rows = solved.MyPacked([rows[place] for place in back])
+
+    def with_shuffle_off(dataset, epoch, **options):
+        part = 0
+        while part < dataset.mini_epochs:
+            dataset.load(epoch, part)
+            loader = DataLoader(dataset, shuffle=False, **options)
+            yield from loader
+            del loader
+            part += 1
+
+    right = (
+        (checks.check_packed, Counting),
+        (checks.check_index, two_passes),
+        (checks.check_rank_dataset, Sorted),
+        (checks.check_epoch, with_shuffle_off),
+    )
+    for check, answer in right:
+        assert check(answer), check(answer)
+
+
+def test_a_seed_of_the_global_generator_is_found_though_it_stands_there_already():
+    seeding = checks.check_rank_dataset.mistakes[
+        "A generator of your own does not disturb anybody: np.random.default_rng(…)."
+    ]
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        for seed in (0, 1, 2):
+            np.random.seed(seed)  # noqa: NPY002
+            assert "numpy's global random generator" in checks.check_rank_dataset(seeding).message
+    finally:
+        np.random.set_state(state)  # noqa: NPY002
 
 
 def test_other_right_ways_to_read_a_file_are_accepted():
@@ -249,7 +367,20 @@ def test_other_right_ways_to_read_a_file_are_accepted():
             self.file = self.file or os.open(self.path, os.O_RDONLY)  # in the process that reads
             return super().__getitem__(index)
 
-    for answer in (Mapped, Late):
+    class Near(solved.MyFileDataset):
+        def __getitems__(self, indices):  # rows that lie within a page of each other come in one read
+            wanted = sorted(set(indices))
+            rows = {}
+            while wanted:
+                low = int(self.bounds[wanted[0]])
+                near = [index for index in wanted if int(self.bounds[index + 1]) <= low + 4096]
+                text = os.pread(self.file, int(self.bounds[near[-1] + 1]) - low, low)
+                for index in near:
+                    rows[index] = text[self.bounds[index] - low : self.bounds[index + 1] - 1 - low].decode()
+                wanted = wanted[len(near) :]
+            return [rows[index] for index in indices]
+
+    for answer in (Mapped, Late, Near):
         assert checks.check_file(answer), checks.check_file(answer)
 
 
@@ -272,4 +403,6 @@ def test_an_index_made_row_by_row_is_told_what_it_takes():
 
     for answer in (by_line(list), by_length):
         assert "were in memory" in checks.check_index(answer).message
-    assert checks.check_index(by_line(lambda: array.array("q")))
+    told = checks.check_index(by_line(lambda: array.array("q"))).message  # no object a row stays, but a line is whole
+    assert "for a row of 300 kB, read in blocks of 4096 bytes, " in told
+    assert "a row may be longer than a block" in told

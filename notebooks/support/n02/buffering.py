@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count, islice
@@ -27,8 +28,16 @@ EARLY = (
 )
 QUEUE = "An item waits for its turn and not for its chance."
 TAIL = "What waits when the stream ends leaves in an order of chance, too."
+NEWEST = "No item ever leaves size − 1 places early: fewer than `size` wait, or your draw passes over what came last."
+MOVES_ON = (
+    "Two passes with one and the same generator give one order: drawing must move on the generator itself."
+)
+FALSE = "An item that counts as false is lost, or all that comes behind it."
+EQUAL = "Equal items are items of their own."
+THING = "An item leaves as the very thing that came: it may be of any kind."
 MOST = 10_000
 RUNS = 400
+TURNS = 3000
 
 
 def fault_of_buffer(answer: Callable[..., Any]) -> str:
@@ -52,6 +61,8 @@ def _place(item: Any) -> int:
         number = whole(item)
     except TypeError:
         number = -1
+    if isinstance(item, float):
+        raise Finding(f"{THING} A whole number left as a {type(item).__name__}.")
     if number % 10 != 3:
         raise Finding(f"What leaves must have come from the stream; {short(item)} has not.")
     return number // 10
@@ -68,7 +79,34 @@ def _faults(answer: Callable[..., Any]) -> Iterator[str]:
         yield GLOBAL
     if _order(answer, 30, 8) == _order(answer, 30, 8, seed=1) == _order(answer, 30, 8, seed=2):
         yield f"{SAME} With size = 8 it begins {_order(answer, 30, 8)[:10]}."
+    generator = np.random.default_rng(0)
+    if list(answer(range(30), 8, generator)) == list(answer(range(30), 8, generator)):
+        yield MOVES_ON
     yield from _faults_of_chance(answer)
+    for size in (100, 1000):
+        yield from _faults_of_a_large_buffer(answer, size)
+    yield from _faults_of_things(answer)
+
+
+def _faults_of_things(answer: Callable[..., Any]) -> Iterator[str]:
+    """Send items of other kinds through a buffer for two: the very same must come out, each as often."""
+    streams: tuple[tuple[str, list[Any], str], ...] = (
+        ("six fractions", [place + 0.5 for place in range(6)], THING),
+        ("six equal texts", ["same"] * 6, EQUAL),
+        ("0 and None among numbers", [1, 2, 3, 0, 4, None, 5, 6], FALSE),
+        ("six pairs of a text and a number", [("text", place) for place in range(6)], THING),
+    )
+    for named, items, lost in streams:
+        with in_case(f"With {named} and size = 2"):
+            got = list(islice(answer(iter(items), 2, np.random.default_rng(0)), 2 * len(items)))
+        if len(got) != len(items):
+            yield f"{lost} Of {named} yours hands on {len(got)}, and {len(items)} came."
+        known = [*map(id, items)]
+        others = [item for item in got if id(item) not in known]
+        if others:
+            yield f"{THING} Of {named} one left as {short(repr(others[0]))}, a {type(others[0]).__name__}."
+        if sorted(map(id, got)) != sorted(known):
+            yield f"{LOST} Of {named}, {short(items)}, yours hands on {short(got)}."
 
 
 def _faults_of_holding(answer: Callable[..., Any]) -> Iterator[str]:
@@ -102,6 +140,9 @@ def _faults_of_chance(answer: Callable[..., Any]) -> Iterator[str]:
         for turn, place in enumerate(order):
             if place - turn >= size:
                 yield f"{EARLY} With size = {size}, place {place} was number {turn} to leave."
+    most_early = max(place - turn for order in orders for turn, place in enumerate(order))
+    if most_early < size - 1:
+        yield f"{NEWEST} With size = {size}, in {RUNS} runs none left more than {most_early} places early."
     waits: Counter[int] = Counter()
     for order in orders:
         waits.update(turn - place for turn, place in enumerate(order) if 6 <= place < 14)
@@ -131,3 +172,23 @@ def _unequal(orders: list[list[int]], size: int, turns: int) -> Iterator[str]:
         for age in range(round(len(orders) / expected)):
             if not expected / 3 < ages[age] < 2 * expected:  # about six deviations
                 yield f"at turn {turn} number {age} of the waiting, by age, left in {ages[age]} of {RUNS} runs."
+
+
+def _faults_of_a_large_buffer(answer: Callable[..., Any], size: int) -> Iterator[str]:
+    """Count in one long run how old the item is that leaves, in tenths of those that wait."""
+    order = _order(answer, TURNS + size, size)
+    waiting = [*range(size)]
+    tenths: Counter[int] = Counter()
+    for turn, place in enumerate(order[:TURNS]):
+        age = bisect_left(waiting, place)
+        if age == len(waiting) or waiting[age] != place:
+            yield f"{EARLY} With size = {size}, place {place} was number {turn} to leave."
+            return
+        del waiting[age]
+        waiting.append(turn + size)
+        tenths[age * 10 // size] += 1
+    expected = TURNS / 10
+    for tenth in range(10):
+        if not expected / 1.5 < tenths[tenth] < expected * 1.5:  # six deviations and more
+            told = f"tenth number {tenth} of the waiting, by age, was drawn {tenths[tenth]} times of {TURNS}"
+            yield f"{CHANCE} With size = {size}, {told}, and about {expected:.0f} are fair."

@@ -42,7 +42,7 @@ check_shuffled = Exercise(
     methods=("__iter__",),
     judge=judged(
         orders.fault_of_order,
-        "its order depends on seed and epoch and on nothing else: two passes, six epochs, two seeds, a restart",
+        "each order is a shuffle, and depends on seed and epoch and on nothing else; a restart has the same",
         around=put_back,
     ),
     mistakes=famous(
@@ -111,7 +111,7 @@ check_pooled = Exercise(
     methods=("__iter__", "__len__"),
     judge=judged(
         pools.fault_of_pools,
-        "right in six cases, two epochs each: every index once, one pool a batch, no needless padding, and len()",
+        "two epochs in each of six cases: every index once, one pool a batch, cut to waste least, and len()",
     ),
     mistakes=famous(
         PooledBatches,
@@ -132,7 +132,10 @@ check_pooled = Exercise(
                 f"if len({_CUT}) == self.batch_size:\n                    yield {_CUT}",
             ),
             "This sorts by the index; what counts is lengths[index].": (f", {_KEY}", ""),
-            "Nothing is sorted here.": (f", {_KEY}", ", key=lambda i: 0"),
+            "The batches are cut as the order comes: nothing is sorted by length.": (
+                f", {_KEY}",
+                ", key=lambda i: 0",
+            ),
             "Your pools hold batch_size indices; they hold pool × batch_size.": (
                 _SIZE,
                 "size = self.batch_size",
@@ -168,7 +171,7 @@ check_dealt = Exercise(
     methods=("__iter__",),
     judge=judged(
         dealing.fault_of_dealing,
-        "every place once, in equal shares, for 1 to 3 ranks with 0 to 3 workers each, and without end",
+        "every place once, in equal shares, for 1 to 3 ranks with 0 to 3 workers each, and in a stream without end",
     ),
     mistakes=famous(
         Dealt,
@@ -234,7 +237,7 @@ check_buffered = Exercise(
     reference=buffered,
     judge=judged(
         buffering.fault_of_buffer,
-        "each item once, drawn from a full buffer, each with the same chance, without end and at the end",
+        "each item once, whatever it is, drawn from a full buffer, each with the same chance",
         around=put_back,
     ),
     mistakes=famous(

@@ -23,6 +23,7 @@ LAZY = "The workers' shares of one rank may differ by one item and no more."
 AHEAD = "An item is handed on when it is read, and before the next one."
 END = "This stream has no end: hand on each item when it is read, and keep none."
 AGAIN = "The second `for` reads something else: begin anew each time."
+BROKEN_OFF = "After a pass that was broken off, the next `for` reads something else: begin anew each time."
 VALUES = "Equal items, or zeros, are left out: places count, and not what stands there."
 MOST = 10_000
 SIZES = (14, 13, 12, 2, 0)
@@ -65,8 +66,12 @@ def _read(answer: Any, size: int, world: int, rank: int, worker: int, workers: i
     ):
         got = first_items(stream)
         again = first_items(stream)
+        next(iter(stream), None)
+        after_a_break = first_items(stream)
     if got != again:
         raise Finding(f"{AGAIN} First {short(got)}, then {short(again)}.")
+    if got != after_a_break:
+        raise Finding(f"{BROKEN_OFF} First {short(got)}; after a pass of one item {short(after_a_break)}.")
     known = {value(place): place for place in range(size)}
     if not all(item in known for item in got):
         raise Finding(f"What is handed on must come from the stream: it is {short(got)}.")
@@ -127,7 +132,9 @@ def _fault_of_values(answer: Any) -> str:
 
 def _fault_of_passing(answer: Any) -> str:
     """Read the beginning of a stream without end, and look how far it had to be read for each item."""
-    for workers in (0, 2):
+    alone = [(rank, 0, 0) for rank in range(2)]
+    processes = alone + [(rank, worker, 2) for rank in range(2) for worker in range(2)]
+    for rank, worker, workers in processes:
         read: list[int] = []
 
         def endless(read: list[int] = read) -> Iterator[int]:
@@ -137,8 +144,8 @@ def _fault_of_passing(answer: Any) -> str:
                 read.append(place)
                 yield value(place)
 
-        stream = answer(endless, 0, 2)
-        with as_worker(0, workers, dataset=stream):
+        stream = answer(endless, rank, 2)
+        with as_worker(worker, workers, dataset=stream):
             items = iter(stream)
             for _ in range(3):
                 item = next(items)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice
+from operator import eq
 from operator import index as whole
 from typing import Any
 
@@ -39,25 +40,24 @@ SHIFT = (
 )
 SEED = "Another seed changes nothing: runs with other seeds have the same noise."
 MIXED = (
-    "Items that differ in seed, epoch or index have the same numbers: the three are added, cut or mixed into "
-    "fewer numbers. Hand over all three."
+    "Items that differ in seed, epoch or index have the same numbers: the three are added, cut or run together, so "
+    "that different ones come out alike. Keep them apart."
 )
 TWINS = (
     "The crop tells the flip, or the flip never changes: draw both from one generator, one after the "
     "other. Two with the same seed begin with the same bits."
 )
+SHARED = "One number serves for two: each item of each epoch draws its own."
 
 SIZE = 20
-#: Rules of the crop are tried that may tell the flip: everywhere, in the upper half, for odd crops.
-_RULES: tuple[Callable[[int], bool], ...] = (
-    lambda crop: True,
-    lambda crop: crop >= 50,
-    lambda crop: crop % 2 == 1,
-)
+EPOCHS = 60
+BLOCK = 10
 #: Where a mix of seed, epoch and index into one number meets itself again: round numbers, and powers of two.
-_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24)
-_MOST_EPOCHS = 1_000_000
+_FAR = (100, 1000, 1024, 4096, 10_000, 65_536, 100_000, 1_000_000, 2**20, 10**7, 2**24, 2**25, 2**26)
+_MOST_EPOCHS = 1_000_000  # epochs are below that, indices below a hundred million
 Drawn = list[tuple[int, int]]  # (crop, flip) of each item
+_TenDrawn = tuple[tuple[int, int], ...]  # ten of them, sorted
+_Where = tuple[int, int, int]  # seed, epoch, first index
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class _Draws:
     workers: list[Drawn]  # epoch 0 in each of two workers
     process: Drawn  # epoch 0 in another process
     other_seed: Drawn
-    far: Drawn  # 60 epochs
-    far_other: Drawn  # 60 epochs of another seed
+    far: list[Drawn]  # 60 epochs
+    far_other: list[Drawn]  # 60 epochs of another seed
 
 
 def fault_of_noise(answers: Any) -> str:
@@ -91,7 +91,7 @@ def fault_of_noise(answers: Any) -> str:
         return said
     touched = states() != before
     draws = _drawn(keys_of, item_of, touched)
-    said = next(_faults(draws), "") or _meeting(keys_of, item_of, draws)
+    said = next(_faults(draws), "") or _meeting(keys_of, item_of, draws) or next(_faults_of_pairs(draws), "")
     if not said:
         return ""
     return f"{said} Items 0 to 3 have {draws.first[:4]} in epoch 0 and {draws.second[:4]} in epoch 1."
@@ -149,10 +149,8 @@ def _drawn(keys_of: Any, item_of: Any, touched: bool) -> _Draws:
         workers=workers,
         process=process,
         other_seed=_numbers(item_of, keys, seed=1),
-        far=[pair for epoch in range(60) for pair in _numbers(item_of, _keys(keys_of, indices, epoch))],
-        far_other=[
-            pair for epoch in range(60) for pair in _numbers(item_of, _keys(keys_of, indices, epoch), 1)
-        ],
+        far=[_numbers(item_of, _keys(keys_of, indices, epoch)) for epoch in range(EPOCHS)],
+        far_other=[_numbers(item_of, _keys(keys_of, indices, epoch), 1) for epoch in range(EPOCHS)],
     )
 
 
@@ -182,19 +180,19 @@ def _faults(draws: _Draws) -> Iterator[str]:
         yield SHIFT
     if first == draws.other_seed:
         yield SEED
-    if any(len({rule(crop) == flip for crop, flip in draws.far}) == 1 for rule in _RULES):
+    if len({flip for epoch in draws.far for _, flip in epoch}) == 1:
         yield TWINS
     yield from _faults_of_one(draws)
-    if not {0, 99} <= {crop for crop, _ in draws.far}:
-        yield RANGE
+    yield from _faults_of_sharing(draws)
 
 
 def _faults_of_one(draws: _Draws) -> Iterator[str]:
     """Yield which of the two numbers leaves out seed, epoch or index, where the other one does not."""
     for name, which in (("crop", 0), ("flip", 1)):
-        mine, others = ([pair[which] for pair in far] for far in (draws.far, draws.far_other))
-        epochs = [mine[at : at + SIZE] for at in range(0, len(mine), SIZE)]
-        if mine == others:
+        epochs, others = (
+            [[pair[which] for pair in epoch] for epoch in far] for far in (draws.far, draws.far_other)
+        )
+        if epochs == others:
             yield f"{PART} The {name} is the same with seeds 0 and 1."
         if all(epoch == epochs[0] for epoch in epochs):
             yield f"{PART} The {name} of an item is the same in all epochs."
@@ -202,32 +200,66 @@ def _faults_of_one(draws: _Draws) -> Iterator[str]:
             yield f"{PART} All items of an epoch have the same {name}."
 
 
+def _faults_of_sharing(draws: _Draws) -> Iterator[str]:
+    """Yield which two items, or which two epochs, have a number in common again and again.
+
+    Two crops agree once in a hundred times, two flips every second time: never all of 40 or 120, and never none.
+    """
+    for name, which in (("crop", 0), ("flip", 1)):
+        rows = [[pair[which] for pair in epoch] for epoch in (*draws.far, *draws.far_other)]
+        items = [*zip(*rows, strict=True)]  # of each item its number in all epochs of both seeds
+        epochs = [mine + other for mine, other in zip(rows[:EPOCHS], rows[EPOCHS:], strict=True)]
+        for what, columns in (("Items", items), ("Epochs", epochs)):
+            for one, other in combinations(range(len(columns)), 2):
+                agreed = sum(map(eq, columns[one], columns[other]))
+                of_all = len(columns[one])
+                if agreed == of_all or (which == 0 and agreed > of_all / 3) or (which == 1 and not agreed):
+                    yield f"{SHARED} {what} {one} and {other} have the same {name} {agreed} times of {of_all}."
+
+
+def _faults_of_pairs(draws: _Draws) -> Iterator[str]:
+    """Yield whether some crops tell the flip, or whether some crops never come."""
+    flips: dict[int, list[int]] = {crop: [] for crop in range(100)}
+    for epoch in (*draws.far, *draws.far_other):
+        for crop, flip in epoch:
+            flips[crop].append(flip)
+    told = [crop for crop, mine in flips.items() if len(mine) > 1 and len({*mine}) == 1]
+    if len(told) > 3:  # of 24 flips for each crop all are equal by chance once in eight million times
+        number = told[0]
+        often = len(flips[number])
+        same = f"With crop {number} all {often} flips are {flips[number][0]}"
+        yield f"{TWINS} {same}, and {len(told) - 1} other crops tell theirs."
+    if not flips[0] or not flips[99]:
+        yield RANGE
+
+
 def _meeting(keys_of: Any, item_of: Any, draws: _Draws) -> str:
     """Say where ten neighbours have the numbers of ten others, in whatever order."""
 
-    def block(seed: int, epoch: int, start: int) -> Drawn:
-        return sorted(_numbers(item_of, _keys(keys_of, range(start, start + 10), epoch), seed))
+    def block(seed: int, epoch: int, start: int) -> _TenDrawn:
+        return _block(_numbers(item_of, _keys(keys_of, range(start, start + BLOCK), epoch), seed))
 
-    near = {tuple(sorted(draws.far[at : at + 10])) for at in range(len(draws.far) - 10)}
-    other = block(1, 0, 0)
-    if tuple(other) in near:
-        return f"{MIXED} Items 0 to 9 of seed 1 meet items of seed 0."
-    second = block(0, 1, 0)
-    for far in _FAR:
-        items = block(0, 0, far)
-        if items == second:
-            return f"{MIXED} Items {far} to {far + 9} of epoch 0 meet items 0 to 9 of epoch 1."
-        if tuple(items) in near:
-            return f"{MIXED} Items {far} to {far + 9} of epoch 0 meet items below 20 of an epoch below 60."
-        if items == other:
-            return f"{MIXED} Items 0 to 9 of seed 1, epoch 0 meet items of seed 0 that lie {far} on."
-        if tuple(block(far, 0, 0)) in near:
-            return f"{MIXED} Items 0 to 9 of seed {far} meet items of seed 0."
-        if far > _MOST_EPOCHS:
-            continue
-        epoch = block(0, far, 0)
-        if epoch == other:
-            return f"{MIXED} Items 0 to 9 of seed 1, epoch 0 meet the same items of seed 0, epoch {far}."
-        if tuple(epoch) in near:
-            return f"{MIXED} Items 0 to 9 of epoch {far} meet items of an epoch below 60."
+    near: dict[_TenDrawn, _Where] = {}
+    for seed, far in enumerate((draws.far, draws.far_other)):
+        for epoch, items in enumerate(far):
+            for start in range(SIZE - BLOCK + 1):
+                before = near.setdefault(_block(items[start : start + BLOCK]), (seed, epoch, start))
+                if before[:2] != (seed, epoch):  # blocks of one epoch overlap
+                    return f"{MIXED} Here {_told((seed, epoch, start))} meet {_told(before)}."
+    far_away: list[_Where] = [(seed, 0, 0) for seed in (*range(10, 20), *_FAR)]
+    far_away += [(0, epoch, 0) for epoch in _FAR if epoch < _MOST_EPOCHS]
+    far_away += [(0, 0, start) for start in _FAR]
+    for where in far_away:
+        met = near.get(block(*where))
+        if met:
+            return f"{MIXED} Here {_told(where)} meet {_told(met)}."
     return ""
+
+
+def _block(numbers: Drawn) -> _TenDrawn:
+    return tuple(sorted(numbers))
+
+
+def _told(where: _Where) -> str:
+    seed, epoch, start = where
+    return f"items {start} to {start + BLOCK - 1} of seed {seed}, epoch {epoch}"

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from operator import index as whole
 from typing import Any
 
 from lib.data.samplers import RandomSampler
 from support.kit.values import NO_RETURN, short
-from support.n02.orders import first_items
 from support.n02.runs import sentence_lengths
 
 BATCHES = "A batch is a list of indices."
 TWICE = "The sampler was read more than once in an epoch, and each reading may be another shuffle."
 FOREIGN = "Only what the sampler names can be in a batch."
 LOST = "Whatever the sampler names must be in a batch, once."
-SIZE = "A batch holds batch_size indices; only one of them, at the end of the order, may be shorter."
+SIZE = "A batch holds batch_size indices; only one of them, of the last pool, may be shorter."
 POOL = "The indices of a batch come from one pool, and a pool is pool × batch_size neighbours in the sampler's order."
 PADDING = "The same pools can be cut into batches with less padding."
 AGAIN = "The second epoch must read the sampler anew."
 LEN = "len() is the number of batches that an epoch has."
+MADE = "Making the batch sampler reads the sampler, and so uses up an order: epoch 0 gets another one, or an old one."
+CHANGED = "Your pass changes `lengths`, and others use it, too."
+REUSED = "A batch that you have given away is changed later: whoever keeps it, as list(…) does, loses what was in it."
 READING = "len() reads the sampler, and so uses up an order: the next epoch is another one."
 
+MOST = 50  # batches of a pass: a wrong answer may have no end
 #: (items, of which the sampler names half; batch size; batches in a pool)
 CASES = ((24, 2, 4), (22, 3, 2), (10, 4, 1), (64, 2, 8), (6, 2, 4), (0, 2, 2))
 
@@ -45,9 +49,13 @@ def fault_of_pools(answer: Any) -> str:
     for size, batch_size, pool in CASES:
         lengths = [length // 3 for length in sentence_lengths(size)]
         sampler = Odd(size)
-        batches = answer(sampler, lengths, batch_size, pool)
+        given = [*lengths]  # an answer may change what it gets
+        batches = answer(sampler, given, batch_size, pool)
         where = f"{size // 2} indices, batch_size = {batch_size}, pool = {pool}"
-        said = next(_faults(batches, sampler, lengths, batch_size, pool), "")
+        said = f"{MADE} It was asked before any pass began." if sampler.readings else ""
+        said = said or next(_faults(batches, sampler, lengths, batch_size, pool), "")
+        if given != lengths:
+            said = CHANGED
         if said:
             return f"{said} ({where})"
     return ""
@@ -58,17 +66,32 @@ def _faults(batches: Any, sampler: Odd, lengths: Sequence[int], batch_size: int,
     told = len(batches)
     if sampler.readings:
         yield READING
-    epoch = first_items(batches)
+    epoch, changed = _pass(batches)
+    if changed:
+        yield f"{REUSED} {changed}"
     yield from _faults_of_epoch(epoch, sampler.readings, lengths, batch_size, pool)
     if not epoch and len(sampler):
         yield f"{LOST} Yours gives no batch."
     if told != len(epoch):
         yield f"{LEN} Yours says {told}, and there are {len(epoch)}."
     del sampler.readings[:]
-    second = first_items(batches)
+    second, _ = _pass(batches)
     if not sampler.readings and epoch:
         yield f"{AGAIN} Yours gives {short(second)} without asking for the new order."
     yield from _faults_of_epoch(second, sampler.readings, lengths, batch_size, pool)
+
+
+def _pass(batches: Any) -> tuple[list[Any], str]:
+    """Return the batches of a pass as they were when they came, and what is said of one that is changed later."""
+    given: list[Any] = []
+    copies: list[Any] = []
+    for batch in islice(iter(batches), MOST):
+        given.append(batch)
+        copies.append([*batch] if isinstance(batch, list) else batch)
+    for batch, copied in zip(given, copies, strict=True):
+        if isinstance(batch, list) and batch != copied:
+            return copies, f"One came as {short(copied)} and is {short(batch)} after the pass."
+    return copies, ""
 
 
 def _faults_of_epoch(

@@ -1,5 +1,6 @@
 """What is particular about the checks of notebook 02; what all exercises have in common is in test_detectors."""
 
+import hashlib
 import os
 import random
 from itertools import count, islice
@@ -13,7 +14,6 @@ from support.kit.mistakes import with_methods
 from support.n02 import buffering, dealing, noise, orders, pools, solved
 from support.n02 import checks as n02
 from support.n02.generators import another_process, states
-from support.n02.runs import as_worker
 
 
 # ---- right answers that are made otherwise
@@ -25,11 +25,18 @@ def drawn_again(self):
     yield from order
 
 
-def by_hash(self):
-    return iter(sorted(range(self.size), key=lambda index: hash((self.seed, self.epoch, index))))
+def by_digest(self):
+    def digest(index):
+        return hashlib.sha256(f"{self.seed} {self.epoch} {index}".encode()).digest()
+
+    return iter(sorted(range(self.size), key=digest))
 
 
-@pytest.mark.parametrize("iterate", [drawn_again, by_hash])
+def as_tensors(self):
+    return iter(torch.randperm(self.size, generator=torch.Generator().manual_seed(self.seed * 10**6 + self.epoch)))
+
+
+@pytest.mark.parametrize("iterate", [drawn_again, by_digest, as_tensors])
 def test_an_order_may_come_from_anything_that_seed_and_epoch_decide(iterate):
     assert n02.check_shuffled(with_methods(solved.Shuffled, __iter__=iterate))
 
@@ -42,13 +49,24 @@ def from_long_to_short(self):
         yield from (part[k : k + self.batch_size] for k in range(0, len(part), self.batch_size))
 
 
+def cleared_and_filled_again(self):
+    batch = []
+    for index in [index for batch in solved.PooledBatches.__iter__(self) for index in batch]:
+        batch.append(index)
+        if len(batch) == self.batch_size:
+            yield list(batch)
+            batch.clear()
+    if batch:
+        yield batch
+
+
 def in_random_order(self):
     batches = [tuple(batch) for batch in solved.PooledBatches.__iter__(self)]
     random.Random(0).shuffle(batches)
     return iter(batches)
 
 
-@pytest.mark.parametrize("iterate", [from_long_to_short, in_random_order])
+@pytest.mark.parametrize("iterate", [from_long_to_short, in_random_order, cleared_and_filled_again])
 def test_a_pool_may_be_cut_into_its_batches_in_any_order(iterate):
     assert n02.check_pooled(with_methods(solved.PooledBatches, __iter__=iterate))
 
@@ -93,18 +111,19 @@ def swapped_to_the_end(items, size, generator):
         waiting += islice(items, 1)
 
 
-def drawn_by_value(items, size, generator):
-    waiting = []
+def in_an_array_of_objects(items, size, generator):
+    waiting = np.empty(size, dtype=object)
+    filled = 0
     for item in items:
-        waiting.append(item)
-        if len(waiting) == size:
-            drawn = generator.choice(waiting)  # NumPy makes a number of its own of it
-            waiting.remove(drawn)
-            yield drawn
-    yield from generator.permutation(waiting)
+        place = filled if filled < size else int(generator.random() * size)
+        if filled == size:
+            yield waiting[place]
+        filled = min(size, filled + 1)
+        waiting[place] = item
+    yield from (waiting[place] for place in generator.permutation(filled))
 
 
-@pytest.mark.parametrize("buffered", [refilled_first, swapped_to_the_end, drawn_by_value])
+@pytest.mark.parametrize("buffered", [refilled_first, swapped_to_the_end, in_an_array_of_objects])
 def test_a_buffer_may_be_refilled_before_or_after_an_item_leaves(buffered):
     assert n02.check_buffered(buffered)
 
@@ -129,7 +148,28 @@ def texts(indices, epoch):
     return [f"{epoch} {index}" for index in indices]
 
 
-@pytest.mark.parametrize("answers", [(numbers, item_of_number), (texts, item_of_texts)])
+def one_half_of_a_draw_each(key, seed):
+    """Take the crop from one half of a draw below 200, and the flip from the other half of the neighbour's."""
+    epoch, index = key
+    mine, neighbours = (np.random.default_rng((seed, epoch, index + far)).integers(200) for far in (0, 1))
+    return index, int(mine // 2), int(neighbours % 2)
+
+
+def with_room_for_all_indices(key, seed):
+    epoch, index = key
+    generator = np.random.default_rng((seed, epoch * 10**8 + index))
+    return index, int(generator.integers(100)), int(generator.integers(2))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (numbers, item_of_number),
+        (texts, item_of_texts),
+        (solved.keys_of, one_half_of_a_draw_each),
+        (solved.keys_of, with_room_for_all_indices),
+    ],
+)
 def test_a_key_may_be_anything_that_tells_epoch_and_index(answers):
     assert n02.check_noise(*answers)
 
@@ -192,7 +232,8 @@ def every_second_in_turn(items, size, generator):
         waiting.append(item)
         if len(waiting) == size:
             yield waiting.pop(0 if next(turn) % 2 else int(generator.integers(size)))
-    yield from generator.permutation(waiting)
+    generator.shuffle(waiting)
+    yield from waiting
 
 
 def with_the_one_just_read(items, size, generator):
@@ -201,7 +242,8 @@ def with_the_one_just_read(items, size, generator):
         waiting.append(item)
         if len(waiting) > size:
             yield waiting.pop(int(generator.integers(size + 1)))
-    yield from generator.permutation(waiting)
+    generator.shuffle(waiting)
+    yield from waiting
 
 
 def two_of_the_tail_swapped(items, size, generator):
@@ -261,7 +303,7 @@ def test_two_runs_share_no_items_however_seed_epoch_and_index_are_mixed(source):
 
 def test_runs_whose_seed_moves_on_by_a_thousand_epochs_are_told_that_epochs_meet():
     said = n02.check_noise(solved.keys_of, wrong_source(lambda seed, epoch, i: (seed * 1000 + epoch, i))).message
-    assert "Items 0 to 9 of seed 1, epoch 0 meet the same items of seed 0, epoch 1000." in said
+    assert "Here items 0 to 9 of seed 0, epoch 1000 meet items 0 to 9 of seed 1, epoch 0." in said
 
 
 def drawn_apart(crop_source, flip_source):
@@ -382,27 +424,3 @@ def test_global_generators_are_where_they_were_after_an_answer_that_seeds_them()
     n02.check_shuffled(n02.check_shuffled.mistakes[orders.GLOBAL])
     n02.check_noise(*n02.check_noise.mistakes[noise.GLOBAL])
     assert states() == before
-
-
-def test_a_guess_of_another_shape_is_told_which_is_asked_for_and_no_truth():
-    for guess, comment, *known in ((10, n02.guess_loads), ([4, 2], n02.guess_table, {"a": (4, 2)})):
-        said = comment(guess, *known).message
-        assert f"please, not {guess!r}. " in said
-        assert "=" not in said
-
-
-@pytest.mark.parametrize("near", [8, 12])
-def test_a_wrong_idea_of_the_indices_on_their_way_is_not_called_close_and_told_what_it_forgets(near):
-    said = n02.guess_handed_out(near).message
-    assert "close" not in said
-    assert f"You said {near} (" in said
-
-
-def test_who_plays_a_worker_is_one_only_inside_and_with_no_workers_not_even_there():
-    with as_worker(1, 3, dataset="copy") as info:
-        assert get_worker_info() is info
-        assert (info.id, info.num_workers, info.dataset) == (1, 3, "copy")
-        with as_worker(0, 0):
-            assert get_worker_info() is None
-        assert get_worker_info() is info
-    assert get_worker_info() is None

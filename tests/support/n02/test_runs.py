@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, Sampler, Subset, get_worker_info
 
 from lib.data.samplers import RandomSampler, SequentialSampler
 from support.n02 import runs as n02
@@ -119,3 +119,13 @@ def test_whoever_waits_for_items_gets_them_counted_and_is_told_how_many_came():
     watched.wait_for(2)
     with pytest.raises(TimeoutError, match="0 of 1 items were loaded"):
         watched.wait_for(1, seconds=0)
+
+
+def test_who_plays_a_worker_is_one_only_inside_and_with_no_workers_not_even_there():
+    with n02.as_worker(1, 3, dataset="copy") as info:
+        assert get_worker_info() is info
+        assert (info.id, info.num_workers, info.dataset) == (1, 3, "copy")
+        with n02.as_worker(0, 0):
+            assert get_worker_info() is None
+        assert get_worker_info() is info
+    assert get_worker_info() is None

@@ -1,0 +1,19 @@
+"""What is said of a guess in notebook 02, beyond what all guesses have in common."""
+
+import pytest
+
+from support.n02 import guesses as n02
+
+
+def test_a_guess_of_another_shape_is_told_which_is_asked_for_and_no_truth():
+    for guess, comment, *known in ((10, n02.guess_loads), ([4, 2], n02.guess_table, {"a": (4, 2)})):
+        said = comment(guess, *known).message
+        assert f"please, not {guess!r}. " in said
+        assert "=" not in said
+
+
+@pytest.mark.parametrize("near", [8, 12])
+def test_a_wrong_idea_of_the_indices_on_their_way_is_not_called_close_and_told_what_it_forgets(near):
+    said = n02.guess_handed_out(near).message
+    assert "close" not in said
+    assert f"You said {near} (" in said

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain, islice
+from itertools import pairwise
 from multiprocessing import dummy
+from statistics import median
 from typing import Any
 from unittest.mock import Mock
-
-from torch.utils.data import default_collate
 
 from support.kit.exact import exact_number
 from support.kit.exercise import Exercise
 from support.kit.exercise import use as use
 from support.kit.guess import Guess, Tried, letter
 from support.kit.judged import judged
-from support.kit.mistakes import Mistake, edited, with_methods
-from support.n01 import alone, pinning, timing, trials
-from support.n01.alone import fault_of_alone
+from support.kit.mistakes import Mistake, edited
+from support.n01 import pinning, timing, trials
+from support.n01.one_process import check_alone as check_alone
 from support.n01.pinning import fault_of_pinning
 from support.n01.prediction import check_predict as check_predict
 from support.n01.runs import number_of, simulate_loading, simulate_path, worker_lane
-from support.n01.solved import OneProcessLoader, load_in_order, pin_stage, predict_epoch, three_times, work
+from support.n01.solved import load_in_order, pin_stage, predict_epoch, three_times, work
 from support.n01.timing import fault_of_times
 from support.n01.trials import fault_in_order, fault_to_the_end
 
@@ -102,107 +101,6 @@ guess_who_gains = Guess(
     read=_kind,
     tried=Tried(right="slow", wrong="heavy"),
 )
-
-
-# ---- exercise 1: a loader of one process
-
-
-def _kept(loader: Any) -> Any:
-    """Return the iterator of the first loop, whoever asks."""
-    return loader.__dict__.setdefault("kept", OneProcessLoader.__iter__(loader))
-
-
-def _itself(loader: Any) -> Any:
-    """Begin anew in each loop, and return the loader itself, as an iterator."""
-    loader.place = OneProcessLoader.__iter__(loader)
-    return loader
-
-
-def _ahead(loader: Any) -> Any:
-    """Load each batch while the one before is handed over."""
-    batches = OneProcessLoader.__iter__(loader)
-    ready = list(islice(batches, 1))
-    for batch in batches:
-        yield ready.pop()
-        ready.append(batch)
-    yield from ready
-
-
-def _first_list(loader: Any) -> Any:
-    """Take the first list of indices before the first batch is asked for."""
-    lists = iter(loader.batches)
-    first = list(islice(lists, 1))
-    made = OneProcessLoader(loader.dataset, chain(first, lists), loader.collate)
-    return OneProcessLoader.__iter__(made)
-
-
-def _popped(loader: Any) -> Any:
-    """Empty each list of indices."""
-    for indices in loader.batches:
-        yield loader.collate([loader.dataset[indices.pop(0)] for _ in range(len(indices))])
-
-
-def _again(loader: Any) -> Any:
-    """Load each item twice."""
-    for indices in loader.batches:
-        items = [[loader.dataset[index] for index in indices] for _ in range(2)]
-        yield loader.collate(items[0])
-
-
-_loader = partial(with_methods, OneProcessLoader)
-
-check_alone = Exercise(
-    "OneProcessLoader",
-    reference=OneProcessLoader,
-    methods=("__iter__", "__len__"),
-    judge=judged(
-        fault_of_alone,
-        "the right batches, in two epochs and in a loop inside a loop, each loaded when it is asked for, and len().",
-    ),
-    mistakes={
-        alone.RAW: _loader(
-            __iter__=lambda self: ([self.dataset[i] for i in batch] for batch in self.batches)
-        ),
-        alone.INDICES: _loader(__iter__=lambda self: map(self.collate, self.batches)),
-        alone.OWN_COLLATE: _loader(
-            __iter__=lambda self: OneProcessLoader.__iter__(
-                OneProcessLoader(self.dataset, self.batches, default_collate)
-            )
-        ),
-        alone.WHOLE_LISTS: _loader(
-            __iter__=lambda self: (self.collate(self.dataset[indices]) for indices in self.batches)
-        ),
-        alone.OWN_LISTS: _loader(
-            __iter__=lambda self: (
-                self.collate([self.dataset[place] for place in range(len(one))]) for one in self.batches
-            )
-        ),
-        alone.EAGER_ITEMS: _loader(__iter__=lambda self: iter(list(OneProcessLoader.__iter__(self)))),
-        "A batch is loaded while the one before is handed over: load it when it is asked for.": Mistake(
-            _loader(__iter__=_ahead), contains=(alone.EAGER_ITEMS,)
-        ),
-        alone.EAGER_LISTS: _loader(
-            __iter__=lambda self: OneProcessLoader.__iter__(
-                OneProcessLoader(self.dataset, [*self.batches], self.collate)
-            )
-        ),
-        "The first list is taken by `iter(loader)`: nothing is taken before the first `next`.": Mistake(
-            _loader(__iter__=_first_list), contains=(alone.EAGER_LISTS,)
-        ),
-        alone.LAZY: _loader(
-            __iter__=lambda self: (
-                self.collate(self.dataset[index] for index in indices) for indices in self.batches
-            )
-        ),
-        alone.LOADED_TWICE: _loader(__iter__=_again),
-        alone.CHANGED: _loader(__iter__=_popped),
-        alone.ONCE: _loader(__iter__=_kept),
-        alone.ONE_FOR_ALL: _loader(__iter__=_itself, __next__=lambda self: next(self.place)),
-        alone.EATS: _loader(__len__=lambda self: len(list(self.batches))),
-        alone.ITEMS: _loader(__len__=lambda self: len(self.dataset)),
-    },
-)
-"""Exercise 1: the loader of one process."""
 
 
 # ---- exercises 3 and 4: the loader with workers
@@ -372,14 +270,57 @@ check_times = Exercise(
                 "pace(loader, lambda batch: None), pace(kept, step)",
             )
         ),
-        timing.NOT_BOTH: _times(
-            ("pace(loader, step)", "max(pace(kept, step), pace(loader, lambda batch: None))")
+        timing.NOT_BOTH: Mistake(
+            _times(("pace(loader, step)", "max(pace(kept, step), pace(loader, lambda batch: None))")),
+            contains=(timing.NO_BOTH,),
         ),
-        timing.SUM: _times(("pace(loader, step)", "pace(kept, step) + pace(loader, lambda batch: None)")),
-        timing.EMPTY_STEP: _times(("pace(kept, step)", "pace(kept, lambda batch: None)")),
+        timing.SUM: Mistake(
+            _times(("pace(loader, step)", "pace(kept, step) + pace(loader, lambda batch: None)")),
+            contains=(timing.NO_BOTH,),
+        ),
+        timing.EMPTY_STEP: Mistake(
+            _times(("pace(kept, step)", "pace(kept, lambda batch: None)")), contains=(timing.NEVER_KEPT,)
+        ),
         timing.OTHER_CLOCK: _times(("begun = 0.0", "begun = 0.0\n        clock = time.perf_counter")),
         timing.HOLDS: _times(("list(islice(loader, 8))", "list(loader)")),
-        timing.WAITS: _times(("pace(loader, lambda batch: None)", "pace(loader, step) - pace(kept, step)")),
+        timing.MEDIAN: edited(
+            three_times,
+            ("        begun = 0.0\n", "        looks = []\n"),
+            ("        count = 0\n", ""),
+            ("for count, batch in enumerate(batches)", "for batch in batches"),
+            (
+                "            if count == 0:\n                begun = clock()\n",
+                "            looks.append(clock())\n",
+            ),
+            ("return (clock() - begun) / count", "return median(b - a for a, b in pairwise(looks))"),
+            names={"median": median, "pairwise": pairwise},
+        ),
+        timing.REPEATED: _times(("list(islice(loader, 8))", "[next(iter(loader))] * 8")),
+        timing.NEVER_KEPT: _times(
+            ("pace(kept, step)", "pace(loader, step) * 0 + alone(loader, step)"),
+            (
+                "    kept = list",
+                "    def alone(batches, use):\n        took = []\n        for batch in batches:\n"
+                "            begun = clock()\n            use(batch)\n            took.append(clock() - begun)\n"
+                "        return sum(took[1:]) / len(took[1:])\n\n    kept = list",
+            ),
+        ),
+        timing.NO_BOTH: _times(
+            (
+                "pace(loader, lambda batch: None), pace(loader, step)",
+                "pace(kept, lambda batch: None), pace(kept, step)",
+            )
+        ),
+        timing.SHORT: _times(
+            (
+                "pace(loader, lambda batch: None), pace(loader, step)",
+                "pace(islice(loader, 8), lambda batch: None), pace(islice(loader, 8), step)",
+            )
+        ),
+        timing.WAITS: Mistake(
+            _times(("pace(loader, lambda batch: None)", "pace(loader, step) - pace(kept, step)")),
+            contains=(timing.SHORT,),
+        ),
     },
 )
 """Exercise 5: the three times that say what limits."""
@@ -413,6 +354,13 @@ check_pinning = Exercise(
         ),
         pinning.ONE_ONLY: _pin(
             ("    while", "    message = results.get()\n    if"), ("(message := results.get())", "message")
+        ),
+        pinning.TWICE: _pin(("batch = pin(batch)", "batch = [pin(batch), pin(batch)][1]")),
+        pinning.STAYS: _pin(
+            (
+                "    while (message := results.get()) is not None:",
+                "    while message := results.get() or results.get():",
+            )
         ),
         pinning.NUMBERS_LOST: _pin(("data.put((number, batch, error))", "data.put((batch, error))")),
     },

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
+from threading import Event
+from time import monotonic
 from typing import Any
 
 from support.kit.raised import told_of
@@ -18,10 +20,22 @@ COLLECTS = "All is taken before anything is handed on: pin and hand on one batch
 ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
-PATIENCE = 5.0  # seconds
+TWICE = "A batch is pinned once: each time is a copy of all of it."
+STAYS = "The stage goes on waiting behind None."
+
+PATIENCE = 20.0  # seconds; who asks for more behind None is found at once
 BROKEN = OSError("no such file")
 FULL = MemoryError("no pinned memory is left")
-SENT = ((0, "zero", None), (2, "two", None), (1, None, BROKEN), (3, "three", None), (4, "four", None))
+LOST = RuntimeError("CUDA error: out of memory")
+SENT = (
+    (0, "zero", None),
+    (2, "two", None),
+    (1, None, BROKEN),
+    (3, "three", None),
+    (5, "five", None),
+    (4, "four", None),
+)
+FAILS = {"three": FULL, "five": LOST}
 
 
 class _Results:
@@ -31,6 +45,7 @@ class _Results:
         self.left = [*SENT, None]
         self.data = data
         self.before: list[int] = []
+        self.behind_none = Event()
 
     def get(self, *_: Any, **__: Any) -> Any:
         self.before.append(self.data.qsize())
@@ -43,8 +58,8 @@ class _Results:
 
 def _pin(asked: list[Any], batch: Any) -> str:
     asked.append(batch)
-    if batch == "three":
-        raise FULL
+    if batch in FAILS:
+        raise FAILS[batch]
     return f"pinned {batch}"
 
 
@@ -54,18 +69,34 @@ def fault_of_pinning(stage: Callable[..., Any]) -> str:
     results = _Results(data)
     asked: list[Any] = []
     with Aside(partial(stage, results, data, partial(_pin, asked))) as aside:
-        over = aside.over(PATIENCE)
+        over = _over(aside, results)
         error = aside.error
     out = [data.get() for _ in range(data.qsize())]
     if None in asked:
         return f"pin was called with None. {PINS_ERRORS}"
-    if error is FULL:
-        return f"pin raises for batch 3, and the stage raised {FULL!r}. {RAISES}"
+    if error is FULL or error is LOST:
+        return f"pin raises {error!r}, and the stage raised it, too. {RAISES}"
     if error is not None:
         return told_of(error)
+    if results.behind_none.is_set():
+        return STAYS
     if not over:
-        return "the stage goes on waiting behind None."
-    return _of_messages(out) or _of_turns(results)
+        return "the stage does not end."
+    return _of_messages(out) or _of_turns(results) or _of_pins(asked)
+
+
+def _over(aside: Aside, results: _Results) -> bool:
+    """Wait until the stage has ended or asks for more behind None; say whether it has ended."""
+    deadline = monotonic() + PATIENCE
+    while monotonic() < deadline and not results.behind_none.is_set():
+        if aside.over(0.01):
+            return True
+    return False
+
+
+def _of_pins(asked: list[Any]) -> str:
+    again = [batch for batch in asked if asked.count(batch) > 1]
+    return f"pin was called {asked.count(again[0])} times with {again[0]!r}. {TWICE}" if again else ""
 
 
 def _of_messages(out: list[Any]) -> str:
@@ -73,8 +104,8 @@ def _of_messages(out: list[Any]) -> str:
         return f"1 message came out, due are {len(SENT)}. {ONE_ONLY}"
     for message, (number, batch, error) in zip(out, SENT, strict=False):
         due = (number, None if error else f"pinned {batch}", error)
-        if number == 3:
-            due = (number, None, FULL)
+        if batch in FAILS:
+            due = (number, None, FAILS[batch])
         if not isinstance(message, tuple) or len(message) != 3:
             return f"the message {message!r} came out, due is {due!r}. {NUMBERS_LOST}"
         same = message[0] == number and message[2] is due[2] and (due[2] is not None or message[1] == due[1])

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lib.text import plural
+from support.kit.judged import Fault
 from support.kit.raised import in_case
 from support.kit.values import near
 
@@ -23,22 +26,39 @@ EMPTY_STEP = "The first time is that of the step, and the step was not run."
 OTHER_CLOCK = "The time is that of the `clock` that it is given."
 HOLDS = "More batches are kept than 8: an epoch of a real job does not fit into memory."
 WAITS = "The second time is not what the trainer waits for: iterate over the loader with nobody who trains."
+MEDIAN = (
+    "The median of the gaps leaves out the slow batches, and training waits for these, too: take the mean."
+)
+REPEATED = "Your kept batches are one and the same: batches differ, so keep a few."
+NEVER_KEPT = "The first time is that of the step on kept batches, and no step of yours ran on one."
+NO_BOTH = "No loop of yours trains on batches as the loader gives them: that is the third time."
+SHORT = "The first batches of all workers come at once, so a few batches say little of the loader's pace."
 
 MOST_KEPT = 8
+FEWEST_KEPT = 3
+LOOP_VARIABLES = 2  # that name a batch beside those that are kept
+ENOUGH = 40  # batches, after which those that came at once no longer count
 
 
 class Job(NamedTuple):
-    """A loader and a step, in seconds; friction is what a batch takes longer when both run."""
+    """A loader and a step, in seconds a batch; friction is what a batch takes longer when both run.
+
+    workers: 0 if the loader and the step take turns. loads: of one batch after the other, again and again, in shares of
+    `loader`, the mean. about: the share by which a right time may be off, as another part of the epoch gives another.
+    """
 
     loader: float
     step: float
     friction: float = 0.0
-    workers: bool = True
+    workers: int = 1
     batches: int = 20
+    loads: tuple[float, ...] = (1.0,)
+    about: float = 1e-6
 
     def __str__(self) -> str:
-        how = "with workers" if self.workers else "without workers"
-        return f"a loader {how} that takes {self.loader:g} s a batch, a step that takes {self.step:g} s"
+        how = plural(self.workers, "worker") if self.workers else "no workers"
+        disturbed = f", {self.friction:g} s more a batch when both run" if self.friction else ""
+        return f"a loader with {how} that takes {self.loader:g} s a batch, a step that takes {self.step:g} s{disturbed}"
 
     @property
     def times(self) -> tuple[float, float, float]:
@@ -46,23 +66,59 @@ class Job(NamedTuple):
         together = max(self.loader, self.step) if self.workers else self.loader + self.step
         return self.step, self.loader, together + self.friction
 
+    def load(self, batch: int) -> float:
+        """Return the seconds until the next batch is there, if it is one process that loads."""
+        return self.loader * self.loads[batch % len(self.loads)]
 
-JOBS = (Job(4, 1), Job(4, 1, 0.5), Job(1, 4, 2), Job(3, 2, 0.25, workers=False))
+    def ready(self) -> list[float]:
+        """Return when each batch is loaded, if nobody trains: worker k of W has the batches k, k + W, …"""
+        free = [0.0] * self.workers
+        ready = []
+        for batch in range(self.batches):
+            worker = batch % self.workers
+            free[worker] += self.workers * self.load(batch)
+            ready.append(free[worker])
+        return ready
+
+
+JOBS = (
+    Job(4, 1),
+    Job(4, 1, 0.5),
+    Job(1, 4, 2),
+    Job(3, 2, 0.25, workers=0),
+    Job(4, 0.5, batches=60, loads=(0.2, 0.3, 2.5), about=0.1),  # some batches are slow
+    Job(1, 0.5, workers=8, batches=120, about=0.1),  # batches come eight at a time
+)
 START = 100.0  # seconds until the first batch of an epoch, and of the first step
 
 
+@dataclass(frozen=True, eq=False)
 class _Made:
     """A batch."""
 
+    number: int
+
+
+@dataclass
+class _Loop:
+    """A loop over the loader: how many batches it took, and on how many of them it trained at once."""
+
+    taken: int = 0
+    trained: int = 0
+
 
 class TimedWorld:
-    """A clock, a loader and a step."""
+    """A clock, a loader and a step, which notes who trains on what."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.now = 1000.0
         self.looks = 0  # at the clock
-        self.trained = 0
+        self.steps = 0
+        self.made = 0
+        self.loops: list[_Loop] = []
+        self.fresh: dict[int, _Loop] = {}  # by number: batches that were just given, and to which loop
+        self.kept: set[int] = set()  # numbers of other batches on which a step ran
         self.alive: list[weakref.ref[_Made]] = []
         self.most_alive = 0
 
@@ -75,39 +131,59 @@ class TimedWorld:
         """Train on a batch."""
         if not isinstance(batch, _Made):
             raise TypeError(f"a step is given one batch, not {batch!r}")
-        self.now += self.job.step + START * (self.trained == 0)
-        self.trained += 1
+        self.now += self.job.step + START * (self.steps == 0)
+        self.steps += 1
+        loop = self.fresh.get(batch.number)
+        if loop is None:
+            self.kept.add(batch.number)
+        else:
+            loop.trained += 1
 
     def __len__(self) -> int:
         return self.job.batches
 
     def __iter__(self) -> Iterator[_Made]:
-        ready = self.now + START
-        self.now = ready
-        for left in reversed(range(self.job.batches)):
-            ready += self.job.loader
-            self.now = max(self.now, ready) if self.job.workers else self.now + self.job.loader
-            batch = _Made()
-            self.alive = [*(one for one in self.alive if one() is not None), weakref.ref(batch)]
-            self.most_alive = max(self.most_alive, len(self.alive))
-            trained = self.trained
-            begun = self.now
+        loop = _Loop()
+        self.loops.append(loop)
+        job = self.job
+        self.now += START
+        begun = self.now
+        ready = job.ready() if job.workers else []
+        late = 0.0  # what loading lost to training
+        for number in range(job.batches):
+            self.now = max(self.now, begun + ready[number] + late) if ready else self.now + job.load(number)
+            given = self.now
+            trained = loop.trained
+            yield from self._give(loop)
+            if self.now - given >= START:  # nothing is loaded while the first step of all starts
+                late += START
+            if loop.trained > trained and number < job.batches - 1:
+                self.now += job.friction
+                late += job.friction if job.loader >= job.step else 0.0
+
+    def _give(self, loop: _Loop) -> Iterator[_Made]:
+        """Hand over a batch; it is fresh until the next one is asked for, or the loop ends."""
+        batch = _Made(self.made)
+        number = self.made
+        self.made += 1
+        loop.taken += 1
+        self.alive = [*(one for one in self.alive if one() is not None), weakref.ref(batch)]
+        self.most_alive = max(self.most_alive, len(self.alive))
+        self.fresh[number] = loop
+        try:
             yield batch
-            if self.now - begun >= START:  # nothing is loaded while the first step of all starts
-                ready = self.now - self.job.step
-            if self.trained > trained and left:
-                self.now += self.job.friction
-                ready += self.job.friction if self.job.loader >= self.job.step else 0.0
+        finally:
+            del self.fresh[number]
 
 
 def fault_of_times(answer: Callable[..., Any]) -> str:
-    """Say what is wrong with three_times, "" if nothing."""
+    """Say what is wrong with three_times, "" if nothing; others are known by what they give for all jobs."""
+    faults = []
     for job in JOBS:
         with in_case(str(job)):
-            said = _fault(answer, TimedWorld(job))
-        if said:
-            return f"{job}: {said}"
-    return ""
+            fault = _fault(answer, TimedWorld(job))
+            faults.append(f"{job}: {fault}" if fault else "")
+    return Fault(next(filter(None, faults), ""), faults)
 
 
 def _fault(answer: Callable[..., Any], world: TimedWorld) -> str:
@@ -118,15 +194,40 @@ def _fault(answer: Callable[..., Any], world: TimedWorld) -> str:
         return f"three times are due, not {got!r}."
     if not world.looks:
         return f"the clock was never looked at. {OTHER_CLOCK}"
+    if world.most_alive > MOST_KEPT + LOOP_VARIABLES:
+        return f"{world.most_alive} batches are in memory at the same time. {HOLDS}"
     right = world.job.times
-    if all(near(mine, due, 1e-6) for mine, due in zip(got, right, strict=True)):
-        if world.most_alive > MOST_KEPT + 2:
-            return f"{world.most_alive} batches are in memory at the same time. {HOLDS}"
-        return ""
+    about = world.job.about
+    did = _what_it_did(world)
+    if all(near(mine, due, about) for mine, due in zip(got, right, strict=True)):
+        return did
     names = ("step", "loader", "both")
     told = ", ".join(f"{name} {_text(mine)}" for name, mine in zip(names, got, strict=True))
     due = ", ".join(f"{name} {_text(value)}" for name, value in zip(names, right, strict=True))
-    return f"you give {told}; due are {due} seconds a batch."
+    roughly = ", give or take a tenth" if about > 0.01 else ""
+    return f"you give {told}; due are {due} seconds a batch{roughly}. {did}".strip()
+
+
+def _what_it_did(world: TimedWorld) -> str:
+    """Say what is wrong with what was looped over, whatever came of it; "" if nothing."""
+    if not world.steps:
+        return ""
+    if not any(loop.trained > 1 for loop in world.loops):
+        return NO_BOTH
+    if not world.kept:
+        return NEVER_KEPT
+    if len(world.kept) == 1:
+        return REPEATED
+    if len(world.kept) < FEWEST_KEPT:
+        return f"The step ran on {len(world.kept)} kept batches. Keep a few more: batches differ."
+    for kind, loops in {
+        "without training": [loop for loop in world.loops if not loop.trained],
+        "with training": [loop for loop in world.loops if loop.trained],
+    }.items():
+        most = max((loop.taken for loop in loops), default=0)
+        if most <= MOST_KEPT + 1:  # whoever stops may have asked for one more
+            return f"No loop {kind} took more than {plural(most, 'batch', 'batches')}. {SHORT}"
+    return ""
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,5 @@
 """What is particular about the checks of notebook 01; what all have in common is in test_detectors."""
 
-import itertools
 import multiprocessing
 import multiprocessing.dummy as threads
 import queue
@@ -255,66 +254,7 @@ def test_a_choice_may_be_written_with_a_capital_and_another_word_is_told_to_be_n
     assert "that is it" in n01.guess_who_loads("Worker 0").message
 
 
-# ---- three times, and the pinning stage
-
-
-def by_islices(loader, step, clock):
-    """Take another number of batches for each time."""
-
-    def seconds(batches, use):
-        iterator = iter(batches)
-        use(next(iterator))
-        begun = clock()
-        count = 0
-        for batch in itertools.islice(iterator, 6):
-            use(batch)
-            count += 1
-        return (clock() - begun) / count
-
-    kept = [batch for batch, _ in zip(loader, range(5), strict=False)]
-    step(kept[0])
-    return [seconds(kept, step), seconds(loader, id), seconds(loader, step)]
-
-
-def backwards(loader, step, clock):
-    """Take the three in another order: the first step of all is one beside the loader."""
-
-    def seconds(batches, use):
-        iterator = iter(batches)
-        use(next(iterator))
-        begun = clock()
-        used = [use(batch) for batch in iterator]
-        return (clock() - begun) / len(used)
-
-    both = seconds(loader, step)
-    alone = seconds(loader, id)
-    kept = [batch for batch, _ in zip(loader, range(5), strict=False)]
-    return seconds(kept, step), alone, both
-
-
-@pytest.mark.parametrize("answer", [by_islices, backwards])
-def test_three_times_that_are_taken_otherwise_are_right(answer):
-    verdict = n01.check_times(answer)
-    assert verdict.status == "right", verdict
-
-
-def test_a_time_that_is_taken_while_training_is_no_time_alone():
-    def split(loader, step, clock):
-        loading = []
-        training = []
-        before = clock()
-        for batch in loader:
-            came = clock()
-            step(batch)
-            loading.append(came - before)
-            before = clock()
-            training.append(before - came)
-        count = len(loading) - 1
-        load = sum(loading[1:]) / count
-        train = sum(training[1:]) / count
-        return train, load, load + train
-
-    assert "you give step 1, loader 3, both 4; due are step 1, loader 4, both 4" in n01.check_times(split).message
+# ---- the pinning stage
 
 
 def recursive_stage(results, data, pin):
@@ -332,16 +272,91 @@ def test_a_pinning_stage_that_is_built_otherwise_is_right():
     assert n01.check_pinning(recursive_stage).status == "right"
 
 
+def edited_stage(*changes):
+    return n01._pin(*changes)
+
+
+def by_two_loops(results, data, pin):
+    """Errors and batches go different ways."""
+    message = results.get()
+    while message is not None:
+        number, batch, error = message
+        pinned = None
+        try:
+            pinned = pin(batch) if error is None else None
+        except Exception as failed:
+            error = failed
+        data.put((number, pinned, error))
+        message = results.get()
+
+
+class Stage:
+    def __init__(self, pin):
+        self.pin = pin
+
+    def __call__(self, message):
+        number, batch, error = message
+        if error:
+            return message
+        try:
+            return number, self.pin(batch), None
+        except Exception as failed:
+            return number, None, failed
+
+
+def by_object(results, data, pin):
+    stage = Stage(pin)
+    while True:
+        message = results.get()
+        if message is None:
+            break
+        data.put(stage(message))
+
+
+@pytest.mark.parametrize("answer", [by_two_loops, by_object])
+def test_a_stage_by_other_ways_is_right(answer):
+    assert n01.check_pinning(answer).status == "right"
+
+
+SENT_ON = "data.put((number, batch, error))"
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (
+            edited_stage(
+                ("while (message := results.get()) is not None", "while message := results.get() or results.get()")
+            ),
+            pinning.STAYS,
+        ),
+        (
+            edited_stage(("except Exception", "except MemoryError")),
+            f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
+        ),
+        (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "7 messages came out, due are 6"),
+        (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 6"),
+        (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
+        (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
+        (edited_stage((SENT_ON, "data.put([number, batch, error])")), pinning.NUMBERS_LOST),
+        (edited_stage(("if error is None", "if batch is None")), pinning.PINS_ERRORS),
+    ],
+)
+def test_a_wrong_stage_is_told_what_it_did(answer, says):
+    verdict = n01.check_pinning(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    others = [sentence for sentence in n01.check_pinning.mistakes if sentence in verdict.message]
+    assert [sentence for sentence in others if sentence not in says] == [], verdict
+
+
 def test_a_stage_that_never_ends_is_told_so(monkeypatch):
     monkeypatch.setattr(pinning, "PATIENCE", 0.3)
 
     def endless(results, data, pin):
-        while True:
-            message = results.get()
-            if message is not None and message[0] != 3:
-                number, batch, error = message
-                data.put((number, batch if error else pin(batch), error))
-            elif message is not None:
-                data.put((3, None, pinning.FULL))
+        while results:
+            pass
 
-    assert "the stage goes on waiting behind None" in n01.check_pinning(endless).message
+    assert "the stage does not end" in n01.check_pinning(endless).message

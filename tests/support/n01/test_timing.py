@@ -1,0 +1,211 @@
+"""How three times are tried: right ones that are taken otherwise pass, wrong ones are told what they did."""
+
+import itertools
+import statistics
+
+import pytest
+
+from support.n01 import timing
+from support.n01.checks import check_times
+
+
+def seconds_of(batches, use, clock, most=10**6):
+    """Return seconds a batch, the first left out."""
+    iterator = iter(batches)
+    use(next(iterator))
+    begun = clock()
+    count = 0
+    for batch in itertools.islice(iterator, most):
+        use(batch)
+        count += 1
+    return (clock() - begun) / count
+
+
+def kept_of(loader, count):
+    return [batch for batch, _ in zip(loader, range(count), strict=False)]
+
+
+def nothing(batch):
+    pass
+
+
+def fifty_batches(loader, step, clock):
+    """No whole epoch; and no step of the three is the first of all."""
+    kept = kept_of(loader, 5)
+    step(kept[0])
+    return [seconds_of(each, use, clock, 50) for each, use in ((kept, step), (loader, nothing), (loader, step))]
+
+
+def backwards(loader, step, clock):
+    """The three in another order: the first step of all is one beside the loader."""
+    both = seconds_of(loader, step, clock)
+    alone = seconds_of(loader, id, clock)
+    return seconds_of(kept_of(loader, 5), step, clock), alone, both
+
+
+def by_stamps(loader, step, clock):
+    """A look at the clock behind each batch; the mean of all gaps but the first."""
+
+    def stamps(batches, use):
+        looks = []
+        for batch in batches:
+            use(batch)
+            looks.append(clock())
+        return statistics.fmean(b - a for a, b in itertools.pairwise(looks))
+
+    kept = list(itertools.islice(loader, 8))
+    return stamps(kept, step), stamps(loader, nothing), stamps(loader, step)
+
+
+def keeps_on_the_way(loader, step, clock):
+    """The batches that are kept are the first of the loop without training."""
+    kept = []
+
+    def keep(batch):
+        if len(kept) < 4:
+            kept.append(batch)
+
+    alone = seconds_of(loader, keep, clock)
+    return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock)
+
+
+@pytest.mark.parametrize("answer", [fifty_batches, backwards, by_stamps, keeps_on_the_way])
+def test_three_times_that_are_taken_otherwise_are_right(answer):
+    verdict = check_times(answer)
+    assert verdict.status == "right", verdict
+
+
+def by_median(loader, step, clock):
+    def pace(batches, use):
+        looks = []
+        for batch in batches:
+            use(batch)
+            looks.append(clock())
+        return statistics.median([b - a for a, b in itertools.pairwise(looks)])
+
+    kept = list(itertools.islice(loader, 8))
+    return pace(kept, step), pace(loader, nothing), pace(loader, step)
+
+
+def one_batch_repeated(loader, step, clock):
+    kept = [next(iter(loader))] * 8
+    return seconds_of(kept, step, clock), seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
+def eight_of_each(loader, step, clock):
+    def few():
+        return itertools.islice(loader, 8)
+
+    return seconds_of(list(few()), step, clock), seconds_of(few(), nothing, clock), seconds_of(few(), step, clock)
+
+
+def all_kept(loader, step, clock):
+    kept = kept_of(loader, 8)
+    return seconds_of(kept, step, clock), seconds_of(kept, nothing, clock), seconds_of(kept, step, clock)
+
+
+def loader_kept(loader, step, clock):
+    kept = kept_of(loader, 8)
+    return seconds_of(kept, step, clock), seconds_of(kept, nothing, clock), seconds_of(loader, step, clock)
+
+
+def listed(loader, step, clock):
+    kept = kept_of(loader, 8)
+    begun = clock()
+    count = len(list(loader))
+    alone = (clock() - begun) / count
+    return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock)
+
+
+def split(loader, step, clock):
+    """All three from one loop."""
+    loading = []
+    training = []
+    before = clock()
+    for batch in loader:
+        came = clock()
+        step(batch)
+        loading.append(came - before)
+        before = clock()
+        training.append(before - came)
+    count = len(loading) - 1
+    load = sum(loading[1:]) / count
+    train = sum(training[1:]) / count
+    return train, load, load + train
+
+
+def never_kept(loader, step, clock):
+    """The step in the loop over the loader."""
+    training = []
+    alone = seconds_of(loader, nothing, clock)
+    for batch in loader:
+        came = clock()
+        step(batch)
+        training.append(clock() - came)
+    return sum(training[1:]) / (len(training) - 1), alone, seconds_of(loader, step, clock)
+
+
+def step_before_the_clock(loader, step, clock):
+    """The first step of all is in the mean."""
+    kept = kept_of(loader, 8)
+    begun = clock()
+    for batch in kept:
+        step(batch)
+    first = (clock() - begun) / 8
+    return first, seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
+def all_but_one(loader, step, clock):
+    def pace(batches, use):
+        looks = [clock() for batch in batches if use(batch) is None]
+        return (looks[-2] - looks[0]) / (len(looks) - 1)
+
+    return pace(kept_of(loader, 8), step), pace(loader, nothing), pace(loader, step)
+
+
+def shortest(loader, step, clock):
+    def pace(batches, use):
+        looks = [clock() for batch in batches if use(batch) is None]
+        return min(b - a for a, b in itertools.pairwise(looks))
+
+    return pace(kept_of(loader, 8), step), pace(loader, nothing), pace(loader, step)
+
+
+def milliseconds(loader, step, clock):
+    return [1000 * seconds for seconds in backwards(loader, step, clock)]
+
+
+def a_dictionary(loader, step, clock):
+    return dict(zip(("step", "loader", "both"), backwards(loader, step, clock), strict=True))
+
+
+def epochs(loader, step, clock):
+    kept = kept_of(loader, 8)
+    return seconds_of(kept, step, clock), 20 * seconds_of(loader, nothing, clock), seconds_of(loader, step, clock)
+
+
+@pytest.mark.parametrize(
+    "answer, says",
+    [
+        (by_median, timing.MEDIAN),
+        (one_batch_repeated, timing.REPEATED),
+        (eight_of_each, f"took more than 8 batches. {timing.SHORT}"),
+        (all_kept, timing.NO_BOTH),
+        (loader_kept, f"took more than 9 batches. {timing.SHORT}"),
+        (listed, f"28 batches are in memory at the same time. {timing.HOLDS}"),
+        (split, f"loader 3, both 4; due are step 1, loader 4, both 4 seconds a batch. {timing.NEVER_KEPT}"),
+        (never_kept, timing.NEVER_KEPT),
+        (step_before_the_clock, "you give step 13.5, loader 4, both 4; due are step 1"),
+        (all_but_one, "due are step 1, loader 4, both 4"),
+        (shortest, "loader 0.8, both 0.8; due are step 0.5, loader 4, both 4"),
+        (milliseconds, "you give step 1000, loader 4000, both 4000"),
+        (a_dictionary, "three times are due, not {"),
+        (epochs, "loader 80"),
+    ],
+)
+def test_three_wrong_times_are_told_what_they_are_and_no_sentence_of_another(answer, says):
+    verdict = check_times(answer)
+    assert verdict.status == "wrong"
+    assert says in verdict.message
+    others = [sentence for sentence in check_times.mistakes if sentence in verdict.message]
+    assert [sentence for sentence in others if sentence not in says] == [], verdict

@@ -233,9 +233,13 @@ def _dealt_by(deal: Callable[[list[int], int, int], list[int]]) -> Any:
     )
 
 
-_LEAVES_OUT = famous(
+_OTHER_POSITIONS = famous(
     resume,
     {
+        "Each run had its own number of ranks: count with that, not with the new one.": (
+            "ranks * batch_size",
+            "world_size * batch_size",
+        ),
         "The last step of an epoch is shorter; what it lacks is not taken from the next epoch.": (
             "epoch + 1, 0",
             "epoch + 1, consumed - size",
@@ -274,9 +278,9 @@ check_resume = Exercise(
                     "ranks * batch_size",
                     "ranks",
                 ),
-                "Each run had its own number of ranks: count with that, not with the new one.": (
+                "In a step every rank uses a batch: that is ranks times batch_size samples.": (
                     "ranks * batch_size",
-                    "world_size * batch_size",
+                    "(ranks + batch_size)",
                 ),
                 "You count the last run only: the runs before it have used samples of this epoch, too.": (
                     "in runs",
@@ -293,7 +297,7 @@ check_resume = Exercise(
         TURNS: _dealt_by(one_piece),
         ONCE: _dealt_by(padded_deal),
         MISSING: _dealt_by(even_deal),
-        **{why: Mistake(answer, contains=(MISSING,)) for why, answer in _LEAVES_OUT.items()},
+        **{why: Mistake(answer, contains=(MISSING, ONCE)) for why, answer in _OTHER_POSITIONS.items()},
         **famous(
             resume,
             {

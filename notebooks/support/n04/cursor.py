@@ -54,7 +54,7 @@ def fault_of_cursor(cursor: CursorClass) -> str:
         for number, (mine, right) in enumerate(zip(got, expected, strict=True)):
             if not _same(mine, right):
                 verbs = calls.split()[: number + 1]
-                said = f"Cursor({size}, {ranks}, {rank}): {' '.join(verbs)} {_told(mine)}"
+                said = f"Cursor({size}, {ranks}, {rank}), {', '.join(verbs)}: the last one {_told(mine)}"
                 return Fault(f"{said}, not {short(right)}.", seen)
     return _fault_of_state(cursor)
 
@@ -68,10 +68,10 @@ def lived(cursor: CursorClass, size: int, ranks: int, rank: int, calls: str) -> 
     state = b""
     answers: list[Any] = []
     for number, call in enumerate(calls.split()):
-        done = " ".join(calls.split()[: number + 1])
+        done = ", ".join(calls.split()[: number + 1])
         verb, *numbers = re.findall(r"[a-z]+|\d+", call)
         answer = None
-        with in_case(f"Cursor({size}, {ranks}, {rank}): {done}"):
+        with in_case(f"Cursor({size}, {ranks}, {rank}), {done}"):
             if verb == "position":
                 answer = mine.position
             elif verb == "epoch":

@@ -111,12 +111,13 @@ def draw_cursor(
     """
     asked = rank
     rank = min(rank, world_size - 1)
-    shards = [_in_epoch(cursor(size, world_size, r), epoch).next(size + 1) for r in range(world_size)]
+    # a cursor that is right only where W is not above N may give nothing here
+    shards = [_in_epoch(cursor(size, world_size, r), epoch).next(size + 1) or [] for r in range(world_size)]
     order = [sample for shard in shards for sample in shard]
-    local = len(shards[0])
+    local = -(-size // world_size)
     ghosts = sorted({i for i in order if i >= size})
     mine = _in_epoch(cursor(size, world_size, rank), epoch)
-    figure, axes = cell_sheet(len(order), 3.9)
+    figure, axes = cell_sheet(max(1, len(order)), 3.9)
     got = _draw_calls(axes, mine, calls)
     for position, sample in enumerate(order):
         padding = sample in order[:position]

@@ -16,7 +16,7 @@ Inverse: TypeAlias = Callable[[int, int, Sequence[RoundKey]], int]
 
 # Of the keys, on one walk back: a pass may read them some twenty times, and the longest walk has 8 passes.
 MOST_READS = 3000
-IDS = 64  # that are asked for at most in a case
+IDS = 200  # that are asked for at most in a case: among the first 64 of 4,096 all have the same high half
 
 
 class Keys(list[RoundKey]):

@@ -32,7 +32,7 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(3, 4, 2)]),  # one step is more than an epoch
     (1000, [(8, 4, 100), (6, 4, 3)]),
 ]
-WORLDS = (3, 4, 2, 1)
+WORLDS = (5, 3, 4, 2, 1)
 
 PAIR = "Return two things, the epoch and the list of positions."
 AGAIN = "What the runs have used of this epoch must not come again."
@@ -86,6 +86,8 @@ def _fault_of_deal(
     shares = [positions for _, positions in dealt]
     for rank, positions in enumerate(shares):
         strange = sorted(set(positions) - set(rest))
+        if strange and strange[0] < 0:
+            return f"rank {rank} gets {short(positions)}. There is no position {strange[0]}."
         if strange:
             told = f"rank {rank} gets {short(positions)}; what is left is {rest[0]} to {size - 1}"
             return f"{told}. {AGAIN}" if strange[0] < rest[0] else f"{told}."

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Generator, Tensor
 
+from lib.pipeline.portal import Portal
 from lib.pipeline.watch import ModuleWatch
 from lib.runtime.dependency import fork_batch, get_phony, join_batch
 from lib.runtime.device import default_generator, has_streams
@@ -37,13 +38,21 @@ class Phase(Enum):
 
 phase_here: PerThread[Phase] = PerThread(Phase.ONLY)
 
-hidden_phonies: PerThread[list[Tensor] | None] = PerThread(None)
+
+class HiddenPhony(NamedTuple):
+    """The way back to a skip tensor that was hidden in a portal."""
+
+    phony: Tensor
+    portal: Portal
+
+
+hidden_phonies: PerThread[list[HiddenPhony] | None] = PerThread(None)
 """Of the skip tensors that the first or the second call hides in portals; None where nobody asks for them."""
 
 _recomputing: PerThread[bool] = goes_along(PerThread(False))  # into a pipeline inside a layer that is recomputed
 
 
-def in_phase(phase: Phase, hidden: list[Tensor] | None = None) -> Values:
+def in_phase(phase: Phase, hidden: list[HiddenPhony] | None = None) -> Values:
     """Return what holds `during` a call: its phase, and the list that takes its hidden phonies."""
     values: dict[PerThread[Any], Any] = {phase_here: phase, hidden_phonies: hidden}
     if phase is Phase.SECOND:
@@ -160,7 +169,7 @@ class _Recomputed(NamedTuple):
 
     input: Tensors
     output: Tensors
-    hidden: list[Tensor]  # the phonies of the skip tensors that it hid in portals
+    hidden: list[HiddenPhony]  # of the skip tensors that it hid in portals
 
 
 class Checkpoint(Passage):
@@ -172,7 +181,7 @@ class Checkpoint(Passage):
         ctx.set_materialize_grads(False)
         ctx.checkpointing = checkpointing
         checkpointing.rng_states = {generator: generator.get_state() for generator in checkpointing.generators}
-        hidden: list[Tensor] = []
+        hidden: list[HiddenPhony] = []
         # An autograd function's forward is without grad mode.
         with during(in_phase(Phase.FIRST, hidden)):
             batch = Batch(input[0] if checkpointing.atomic else input)
@@ -197,7 +206,7 @@ class Checkpoint(Passage):
         wanted = [(y, grad) for y, grad in pairs if grad is not None and y.requires_grad]
         # The gradient of a skip tensor may wait inside though no output has one: a layer that popped it may have
         # ignored its own input. Backward reaches it by its phony.
-        wanted += [(phony, torch.zeros_like(phony)) for phony in hidden]
+        wanted += [(phony, torch.zeros_like(phony)) for phony, portal in hidden if portal.grad is not None]
         if wanted:
             torch.autograd.backward([y for y, _ in wanted], [grad for _, grad in wanted])
         to_phony, *to_input = hand_on(ctx, (None, *(x.grad for x in input)))
@@ -222,7 +231,7 @@ class Recompute(Passage):
         if checkpointing.watch is not None:
             checkpointing.watch.check()
         input = tuple(x.detach().requires_grad_(x.requires_grad) for x in ctx.saved_tensors)
-        hidden: list[Tensor] = []
+        hidden: list[HiddenPhony] = []
         with (
             checkpointing.modes.use(),
             restore_rng_states(checkpointing.rng_states),

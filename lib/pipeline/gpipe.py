@@ -80,8 +80,9 @@ class GPipe(nn.Module):
     are frozen: a layer that then writes in place what the one before has saved raises torch's own error ("never" works,
     and inplace=False). Backward comes to all that a partition returned: the hook of a tensor that the loss ignores is
     called with None. But it makes nothing of nothing: a layer to which no gradient comes has None, also where a
-    function in it (a compiled layer has one) would make zeros. What is recomputed is what ran, or backward raises
-    RuntimeError before that recomputation, naming what has changed since forward:
+    function in it (a compiled layer has one) would make zeros; torch's reentrant checkpoint, which adds them by itself,
+    is refused there. What is recomputed is what ran, or backward raises RuntimeError before that recomputation, naming
+    what has changed since forward:
     - a parameter, also by a fused optimizer, by `p.data = …`, by torch.func.functional_call, or in requires_grad;
     - train or eval, or another attribute of a layer that is a number, str, bool, None or a tuple of such (Dropout.p);
     - a layer or a hook (forward, backward) that came, went, or took another's place.

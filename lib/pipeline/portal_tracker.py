@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lib.pipeline.checkpoint import Phase, hidden_phonies, phase_here
+from lib.pipeline.checkpoint import HiddenPhony, Phase, hidden_phonies, phase_here
 from lib.pipeline.portal import Portal
 from lib.pipeline.skip_layout import SkipLayout
 from lib.pipeline.skip_tracker import Key, Namespace, SkipTracker
@@ -116,7 +116,7 @@ class SkipTrackerThroughPortals(SkipTracker):
         if phase_here.value is not Phase.SECOND:
             self.look_who_shares(output)
         if hidden_phonies.value is not None:
-            hidden_phonies.value += [one.phony for one in self._hidden]
+            hidden_phonies.value += [HiddenPhony(one.phony, one.portal) for one in self._hidden]
         if phase_here.value is Phase.FIRST:
             self._refuse_without_way_back(output)
             return

@@ -10,7 +10,8 @@ decay, or the momentum of an optimizer, would move them.
                       Fork ── loss        Fork has a gradient for `used`, and None for `ignored`: before it hands that
     ignored ── Twice ─┘                   on, it tells all nodes behind, up to the next Passage, to make none of none
 
-So the graph is walked only where something is ignored, and only there nodes get a hook.
+So the graph is walked only where something is ignored, and only there nodes get a hook. What a node does beside
+handing on can't be held back: torch's reentrant checkpoint adds to parameters by itself, and is refused there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils.checkpoint import CheckpointFunction
 
 _Gradients = Sequence[Tensor | None]
 _TOLD = "lib: makes nothing of nothing"  # a mark in the metadata that torch keeps for each node
@@ -51,12 +53,28 @@ def _tell(nodes: list[Node]) -> None:
             continue
         known[_TOLD] = True
         node.register_hook(_nothing_of_nothing)
+        if issubclass(_function_of(node), CheckpointFunction):
+            node.register_prehook(_refuse_nothing)
         to_visit += [child for child, _ in node.next_functions if child is not None]
 
 
 def _is_passage(node: Node) -> bool:
-    function = getattr(type(node), "_forward_cls", None)  # of a function in Python: its class
-    return isinstance(function, type) and issubclass(function, Passage)
+    return issubclass(_function_of(node), Passage)
+
+
+def _function_of(node: Node) -> type:
+    """Return the class of a function in Python; of one in C++ that of its node."""
+    function: type = getattr(type(node), "_forward_cls", type(node))
+    return function
+
+
+def _refuse_nothing(arrived: _Gradients) -> None:
+    """Raise RuntimeError if nothing has arrived at torch's checkpoint: it adds to parameters by itself, zeros then."""
+    if all(grad is None for grad in arrived):
+        raise RuntimeError(
+            "torch.utils.checkpoint with use_reentrant=True would give its parameters gradients of zeros, as the loss "
+            "makes no use of what it returned: take use_reentrant=False"
+        )
 
 
 def _nothing_of_nothing(made: _Gradients, arrived: _Gradients) -> _Gradients | None:

@@ -226,10 +226,16 @@ REFUSALS = (
     Refusal("inductor draws", "drew random numbers", lambda case, *_: case.has("compiled", "inductor")),
     Refusal(
         "a write that torch sees",
-        "modified by an inplace operation|leaf Variable that requires grad is being used in an in-place",
+        "modified by an inplace operation|leaf Variable that requires grad is being used in an in-place"
+        "|is a view and is being modified inplace",  # behind a hook, where the pipeline wants a gradient
         lambda case, planned, changed: (
             changed or (case.writes and planned.schedule is None)
         ),  # or of views of the input
+    ),
+    Refusal(
+        "reentrant, and ignored by the loss",
+        "as the loss makes no use of what it returned: take use_reentrant=False",
+        lambda case, *_: case.has("checkpoint", True),
     ),
     Refusal(
         "torch's checkpoint of no gradient",  # to which the pipeline's order leads, and the plain model does not

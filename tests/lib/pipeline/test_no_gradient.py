@@ -9,10 +9,12 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 from lib.pipeline import pop, skippable, stash
 from tests.lib.models import Function
 from tests.lib.pipeline.small_gpipes import MODES, gpipe
+from tests.lib.refusal import refuses
 
 
 class Twice(torch.autograd.Function):
@@ -106,17 +108,35 @@ def test_a_way_back_of_two_partitions_and_a_model_before_the_pipeline_make_no_ze
     assert there(before) == ["used.weight", "used.bias"]
 
 
+@pytest.mark.parametrize("checkpoint", ["except_last", "never"])
+def test_torchs_reentrant_checkpoint_would_add_zeros_by_itself_and_is_refused_with_the_way_out(checkpoint):
+    """It goes backward as a whole inside of its own node: what it hands on is not all that it does."""
+
+    def around(use_reentrant):
+        def wrap(linear):
+            return Function(lambda x: torchs_checkpoint(linear, x * 1, use_reentrant=use_reentrant))
+
+        return gpipe(nn.Sequential(Both(wrap), FIRST), chunks=2, checkpoint=checkpoint)
+
+    x = torch.ones(4, 3, requires_grad=True)
+    refuses(RuntimeError, "the loss makes no use of .* take use_reentrant=False", around(True)(x).sum().backward)
+    model = around(False)
+    model(x).sum().backward()
+    assert there(model[0]) == ["used.weight", "used.bias"]
+
+
 @skippable(stash=["early"])
 class Put(nn.Module):
     """Stashes what a function made that fills in zeros."""
 
-    def __init__(self):
+    def __init__(self, of_side):
         super().__init__()
         self.main = nn.Linear(3, 3)
         self.side = nn.Linear(3, 3)
+        self.of_side = of_side
 
     def forward(self, x):
-        yield stash("early", Twice.apply(self.side(x)))
+        yield stash("early", self.of_side(self.side(x)))
         return self.main(x)
 
 
@@ -131,6 +151,18 @@ class Drop(nn.Module):
 
 @pytest.mark.parametrize("checkpoint", MODES)
 def test_a_skip_tensor_that_nobody_used_makes_none_of_it(checkpoint):
-    model = gpipe(nn.Sequential(Put(), nn.Tanh(), Drop()), chunks=2, checkpoint=checkpoint)
+    model = gpipe(nn.Sequential(Put(Twice.apply), nn.Tanh(), Drop()), chunks=2, checkpoint=checkpoint)
     model(torch.ones(4, 3)).sum().backward()
     assert there(model[0]) == ["main.weight", "main.bias"]
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpoint_does_not_even_begin_with_a_skip_tensor_that_nobody_used():
+    """So what stands before that tensor need not know what to do without a gradient."""
+    model = gpipe(nn.Sequential(Put(reentrant), nn.Tanh(), Drop()), chunks=2, checkpoint="always")
+    model(torch.ones(4, 3)).sum().backward()
+    assert there(model[0]) == ["main.weight", "main.bias"]
+
+
+def reentrant(y):
+    return torchs_checkpoint(torch.tanh, y, use_reentrant=True)

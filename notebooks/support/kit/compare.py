@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from support.kit.raised import told_of
@@ -16,6 +17,7 @@ from support.kit.values import NO_RETURN, near, short
 from support.kit.verdict import Verdict, not_attempted
 
 PRAISE = "the same as the reference in all {count} cases"
+WHOSE = "what it is given belongs to whoever calls it, who may need it again"
 
 
 def check_value(
@@ -44,26 +46,35 @@ def check_function(
     mistakes: Mapping[str, Callable[..., Any]] | None = None,
     fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None,
     praise: str = PRAISE,
+    keeps: bool = False,
 ) -> Verdict:
     """Compare `answer(**case)` with `reference(**case)`, case by case, up to the first difference.
 
-    Results may be values, lists or iterators (at most one item more than the reference's is taken, so an endless
-    generator ends). `mistakes` maps a sentence to the function that makes this mistake: if it gives the same as the
-    answer wherever it was compared, up to the counterexample and in it, the sentence is added to the verdict.
-    `fault` and `praise` are those of an Exercise.
+    Each call gets arguments of its own: who empties a list has emptied nobody else's. Results may be values, lists or
+    iterators (at most one item more than the reference's is taken, so an endless generator ends). `mistakes` maps a
+    sentence to the function that makes this mistake: if it gives the same as the answer wherever it was compared, up
+    to the counterexample and in it, the sentence is added to the verdict.
+    `fault`, `praise` and `keeps` are those of an Exercise.
     """
     if untouched(answer):
         return not_attempted(what)
     suspects = dict(mistakes or {})
     count = 0
     for case in cases:
-        expected = _listed(reference(**case))
+        expected = _listed(reference(**deepcopy(dict(case))))
         where = ", ".join(f"{name} = {short(value)}" for name, value in case.items())
-        got, error = _called(answer, case, expected)
+        given = deepcopy(dict(case))
+        got, error = _called(answer, given, expected)
+        changed = _changed(given, case) if keeps else ""
         if error is not None:
-            return Verdict("wrong", f"{what}: for {where} {told_of(error)}")
+            also = f" Before, it has {changed}." if changed else ""
+            return Verdict("wrong", f"{what}: for {where} {told_of(error)}{also}")
+        if changed:
+            return Verdict("wrong", f"{what}: for {where}, your function has {changed}; {WHOSE}.")
         suspects = {
-            why: wrong for why, wrong in suspects.items() if _same(_called(wrong, case, expected)[0], got)
+            why: wrong
+            for why, wrong in suspects.items()
+            if _same(_called(wrong, deepcopy(dict(case)), expected)[0], got)
         }
         if got is None or fault is None:
             difference = "" if _same(got, expected) else _difference(got, expected)
@@ -86,6 +97,14 @@ def _called(
         return _listed(function(**case), limit), None
     except Exception as error:
         return None, error
+
+
+def _changed(given: Mapping[str, Any], case: Mapping[str, Any]) -> str:
+    """Say which argument a call has changed, and to what; "" if none."""
+    for name, value in case.items():
+        if not _same(_listed(given[name]), _listed(value)):
+            return f"changed its argument {name}, which is {short(given[name])} afterwards"
+    return ""
 
 
 def _listed(result: Any, limit: int | None = None) -> Any:

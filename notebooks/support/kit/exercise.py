@@ -38,6 +38,7 @@ class Exercise:
     methods    that the reader fills in, where an answer is a class: must be given there
     fault      says what is wrong with a result, "" if nothing: fault(got, expected, case). As given: it is not equal
     praise     what is said of a right function, with {count} for the number of cases
+    keeps      the contract says that a function must leave its arguments as they are: who changes one is told so
     tolerance  a share of the value that still counts as equal
     judge      another kind of check, in place of `compare`: judge(exercise, answer); asked of what was attempted
     answers    how many answers it is called with; `judge` gets a tuple if it is more than 1
@@ -52,6 +53,7 @@ class Exercise:
     methods: tuple[str, ...] = ()
     fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None
     praise: str = PRAISE
+    keeps: bool = False
     tolerance: float = 0.0
     judge: Callable[[Exercise, Any], Verdict] | None = None
     answers: int = 1
@@ -161,6 +163,7 @@ class Exercise:
             mistakes={why: self.view(wrong) for why, wrong in self.mistakes.items()},
             fault=self.fault,
             praise=self.praise,
+            keeps=self.keeps,
         )
 
 

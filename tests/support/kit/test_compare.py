@@ -89,3 +89,58 @@ def test_cases_are_named_once_there_must_be_some_and_floats_have_room_for_roundi
     assert check_function(lambda x: x * 0.1, lambda x: x / 10, [{"x": 3.0}], what="a tenth")
     with pytest.raises(ValueError, match="at least one case"):
         check_function(squares, squares, [], what="squares")
+
+
+def total(numbers):
+    return sum(numbers)
+
+
+def emptying(numbers):
+    found = 0
+    while numbers:
+        found += numbers.pop()
+    return found
+
+
+def emptying_and_wrong(numbers):
+    emptying(numbers)
+    numbers.append(7)
+    raise KeyError("lost")
+
+
+def test_who_empties_a_list_has_emptied_nobody_elses():
+    several = cases("numbers", [[1, 2], [3]])
+    assert check_function(emptying, total, several, what="the total")
+    assert several == [{"numbers": [1, 2]}, {"numbers": [3]}]
+    mistakes = {"You emptied, and counted.": lambda numbers: emptying(numbers) * 0 + 2}
+    wrong = check_function(lambda numbers: len(numbers), total, several, what="the total", mistakes=mistakes)
+    assert wrong.message == "the total: for numbers = [1, 2], expected 3, got 2. You emptied, and counted."
+    assert check_function(total, emptying, several, what="the total"), "not even the reference can"
+
+
+def test_where_arguments_are_to_be_kept_who_changes_one_is_told_which_and_what_it_is_afterwards():
+    several = cases("numbers", [[1, 2], [3]])
+
+    def ask(answer, wanted=total):
+        return check_function(answer, wanted, several, what="the total", keeps=True).message
+
+    assert ask(emptying) == (
+        "the total: for numbers = [1, 2], your function has changed its argument numbers, which is [] afterwards; "
+        "what it is given belongs to whoever calls it, who may need it again."
+    )
+    assert "KeyError: 'lost'" in ask(emptying_and_wrong)
+    assert ask(emptying_and_wrong).endswith("Before, it has changed its argument numbers, which is [7] afterwards.")
+    assert ask(total) == "the total: the same as the reference in all 2 cases."
+
+    nested = [{"rows": [("x", [1])]}]
+    inside = check_function(lambda rows: rows[0][1].pop(), lambda rows: 1, nested, what="x", keeps=True)
+    assert "changed its argument rows, which is [('x', [])] afterwards" in inside.message
+
+
+def test_an_answer_whose_items_come_one_by_one_is_asked_for_its_arguments_when_it_is_done():
+    def by_and_by(numbers):
+        while numbers:
+            yield numbers.pop(0)
+
+    verdict = check_function(by_and_by, lambda numbers: numbers, [{"numbers": [1, 2]}], what="the items", keeps=True)
+    assert "changed its argument numbers" in verdict.message

@@ -346,9 +346,9 @@ BUFFER_CONTROLS = {
 
 
 def _hue(file: int) -> str:
-    """Return the colour of a file's class: ten stand apart, the ninth and tenth as pale as they must be."""
-    color = style.rank_color(file)
-    return color if file < len(style.RANKS) else style.mixed(color, PAPER, 0.45)
+    """Return the colour of a file's class: ranks have eight, and two dark ones make ten that stand apart."""
+    dark = (INK, style.mixed(style.RED, INK, 0.6))
+    return (*style.RANKS, *dark)[file]
 
 
 @styled

@@ -250,7 +250,7 @@ def draw_memory(*, billions: float, world_size: int) -> Figure:
         ylim=(len(SHARDED) - 0.5, -0.5), xlim=(0, 1.12 * max(sums)), xlabel="GB held by each rank in float32"
     )
     axes.set_yticks(range(len(SHARDED)), list(SHARDED), color=INK)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.22), ncols=3)  # below: bars may fill the axes
     name = f"{billions:g} billion parameters on {plural(world_size, 'rank')}"
     title(axes, f"{name}: {sums[0]:.3g} GB each, or {sums[-1]:.3g} GB shared out")
     said = "; ".join(f"{way} {size:.3g} GB" for way, size in zip(SHARDED, sums, strict=True))

@@ -6,6 +6,7 @@ Each function says what is wrong with an answer, "" if nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -122,8 +123,7 @@ def fault_of_shard(answer: Any) -> str:
             seen, counts = in_threads(lambda dist: _shard_run(answer, dist, size, kind), world)  # noqa: B023
         fault = _fault_of_weights(seen, world, size, kind) or _fault_of_messages(counts, world, size)
         if fault:
-            values = [values for values, _ in seen]
-            return Fault(f"{where}: {fault}", known_by=(fault, values, sorted(counts.sent.items())))
+            return Fault(f"{where}: {fault}", known_by=(fault, seen, sorted(counts.sent.items())))
     return ""
 
 
@@ -131,17 +131,28 @@ def _gradient(step: int, rank: int, size: int) -> Tensor:
     return drawn_values(size, seed=100 * step + rank) + 3
 
 
-def _shard_run(answer: Any, dist: Any, size: int, kind: str) -> tuple[list[list[float]], bool]:
-    """Be one rank: return the weights after each step, and whether autograd follows them at the end."""
+@dataclass
+class _Stepped:
+    """What became of a rank: weights and own chunk after each step, and whether autograd follows the weights."""
+
+    weights: list[list[float]]
+    owns: list[list[float]]
+    followed: bool = False
+
+
+def _shard_run(answer: Any, dist: Any, size: int, kind: str) -> _Stepped:
+    """Be one rank for some steps."""
     rank = dist.get_rank()
     weights = drawn_values(size)
     own = nn.Parameter(weights.tensor_split(dist.get_world_size())[rank].clone())
     optimizer = _OPTIMIZERS[kind]([own])
-    seen = []
+    seen = _Stepped([], [own.tolist()])
     for step in range(_STEPS):
         answer(weights, _gradient(step, rank, size), own, optimizer, dist)
-        seen.append(weights.detach().tolist())
-    return seen, weights.requires_grad
+        seen.weights.append(weights.detach().tolist())
+        seen.owns.append(own.tolist())
+    seen.followed = weights.requires_grad
+    return seen
 
 
 def _one_process(world: int, size: int, kind: str) -> list[Tensor]:
@@ -157,23 +168,27 @@ def _one_process(world: int, size: int, kind: str) -> list[Tensor]:
     return seen
 
 
-def _fault_of_weights(seen: list[tuple[list[list[float]], bool]], world: int, size: int, kind: str) -> str:
+def _fault_of_weights(seen: list[_Stepped], world: int, size: int, kind: str) -> str:
     """Compare the weights of all ranks and steps, chunk by chunk, with those of one process."""
     before = drawn_values(size)
     for step, due in enumerate(_one_process(world, size, kind)):
         for rank, chunk in product(range(world), range(world)):
-            now = torch.tensor(seen[rank][0][step], dtype=due.dtype).tensor_split(world)[chunk]
+            now = torch.tensor(seen[rank].weights[step], dtype=due.dtype).tensor_split(world)[chunk]
             right = due.tensor_split(world)[chunk]
             if not close(now, right):
                 place = int((now - right).abs().argmax())
                 still = ", as before the step" if close(now, before.tensor_split(world)[chunk]) else ""
+                mine = seen[chunk].owns
+                unmoved = (
+                    f"; own of rank {chunk} has not moved either" if mine[step] == mine[step + 1] else ""
+                )
                 got = f"is {now[place]:.4f}{still}"
                 return (
                     f"after step {step}, on rank {rank}, weight {place} of chunk {chunk} {got}; one process has "
-                    f"{right[place]:.4f}."
+                    f"{right[place]:.4f}{unmoved}."
                 )
         before = due
-    if any(followed for _, followed in seen):
+    if any(rank.followed for rank in seen):
         return "right weights, but autograd now follows them, and keeps every step in memory."
     return ""
 

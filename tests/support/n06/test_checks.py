@@ -246,6 +246,13 @@ def test_a_sharded_step_is_told_what_torch_says_in_words_and_what_it_calls(chang
     assert told in n06.check_shard(edited(solved.sharded_step, change)).message
 
 
+def test_an_optimizer_without_its_gradient_is_not_told_that_it_has_moved_anything():
+    emptied = edited(solved.sharded_step, ("optimizer.step()", "optimizer.zero_grad()\n    optimizer.step()"))
+    message = n06.check_shard(emptied).message
+    assert "own of rank 0 has not moved either" in message
+    assert "has moved `own`" not in message
+
+
 # ---- a gather with a gradient
 
 

@@ -11,10 +11,11 @@ from lib.data.permutation import Permutation
 from lib.data.samplers import DistributedSampler
 from support.kit.mistakes import edited
 from support.n04 import checks as n04
+from support.n04 import walking
 from support.n04.cursor import lived
 from support.n04.network import round_keys
 from support.n04.solved import Cursor, inverse, my_batches, resume, std_shuffle, walk
-from support.n04.walking import Counted, scrambled
+from support.n04.walking import Counted, fit_for_a_million, scrambled
 
 GOLDENS = json.loads((pathlib.Path(__file__).parents[2] / "goldens" / "libtorch.json").read_text())
 
@@ -282,6 +283,16 @@ def test_a_walk_that_goes_round_for_ever_is_ended():
         walk, ("images[places] = network(images[places])", "network(ids[places])"), ("ids.copy()", "ids + n")
     )
     assert "never come home" in n04.check_walk(stuck).message
+
+
+def test_a_walk_that_is_slow_on_many_ids_is_measured_with_ours_and_told_so(monkeypatch, capsys):
+    monkeypatch.setattr(walking, "TRIED", 600)
+    monkeypatch.setattr(walking, "PATIENCE", float("inf"))
+    assert fit_for_a_million(walk_with_a_queue, walk) is walk_with_a_queue
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(walking, "PATIENCE", -1.0)
+    assert fit_for_a_million(walk_with_a_queue, walk) is walk
+    assert "measured with ours" in capsys.readouterr().out
 
 
 def test_a_counted_network_notes_its_calls_and_takes_whole_numbers_only():

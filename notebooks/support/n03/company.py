@@ -24,6 +24,7 @@ TestLosses = dict[str, list[float]]
 RANKS = 8
 BATCH = 4
 SIZES = (4, 8, 16, 32)
+RATES = (0.01, 0.1, 0.3, 0.6)
 # those of torch.nn.BatchNorm1d
 EPSILON = 1e-5
 MOMENTUM = 0.1
@@ -57,10 +58,13 @@ class Networks:
 
     def losses(self, hidden: Tensor, y: Tensor) -> Tensor:
         """Return each network's mean cross-entropy; hidden: the first layer, normalised or not."""
-        active = torch.relu(hidden.flatten(1, 2) * self._scale + self._shift)
-        logits = torch.baddbmm(self._bias, active, self._second)
+        logits = self._logits(hidden)
         each = F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none")
         return each.view(len(logits), -1).mean(1)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        active = torch.relu(hidden.flatten(1, 2) * self._scale + self._shift)
+        return torch.baddbmm(self._bias, active, self._second)
 
     def remember(self, mean: Tensor, variance: Tensor, rows: int) -> None:
         """Move the running averages towards group 0's mean and variance: in evaluation, DDP takes those of rank 0."""
@@ -69,13 +73,30 @@ class Networks:
             self.variance.lerp_(variance[:, 0] * rows / (rows - 1), MOMENTUM)
 
     @torch.no_grad()
+    def settle(self, images: Tensor) -> None:
+        """Replace the running averages by the exact mean and variance of the first layer over all these images."""
+        hidden = images @ self._first
+        self.variance, self.mean = torch.var_mean(hidden, dim=1, keepdim=True)
+
+    @torch.no_grad()
     def test_losses(self, images: Tensor, labels: Tensor) -> list[float]:
         """Return each network's loss, normalised by its running averages as torch's eval() does."""
+        hidden = self._evaluated(images)
+        losses: list[float] = self.losses(hidden, labels.expand(len(hidden), -1)).tolist()
+        return losses
+
+    @torch.no_grad()
+    def wrong_shares(self, images: Tensor, labels: Tensor) -> list[float]:
+        """Return the share of wrong answers of each network, normalised likewise."""
+        answers = self._logits(self._evaluated(images)).argmax(2)
+        shares: list[float] = (answers != labels).double().mean(1).tolist()
+        return shares
+
+    def _evaluated(self, images: Tensor) -> Tensor:
         hidden = images @ self._first
         if self.batch_norm:
             hidden = (hidden - self.mean) / (self.variance + EPSILON).sqrt()
-        losses: list[float] = self.losses(hidden[:, None], labels.expand(len(hidden), -1)).tolist()
-        return losses
+        return hidden[:, None]
 
 
 def descend(nets: Networks, x: Tensor, y: Tensor, rate: float = 0.1) -> None:
@@ -92,12 +113,12 @@ def descend(nets: Networks, x: Tensor, y: Tensor, rate: float = 0.1) -> None:
             weight -= rate * gradient
 
 
-def train(nets: Networks, orders: Tensor, data: Data) -> None:
+def train(nets: Networks, orders: Tensor, data: Data, rate: float = 0.1) -> None:
     """Train on int64 orders (networks, epochs, steps, groups, rows)."""
     images, labels = data
     for epoch in orders.unbind(1):
         for rows in epoch.unbind(1):
-            descend(nets, images[rows], labels[rows])
+            descend(nets, images[rows], labels[rows], rate)
 
 
 def dealt(samples: int, seed: int, epochs: int, told: bool = True) -> Tensor:
@@ -149,36 +170,73 @@ def one_thread() -> Iterator[None]:
 
 
 def train_ways(
-    ways: Mapping[str, Tensor], train_set: Data, test_set: Data, *, batch_norm: bool, train: Trainer = train
+    ways: Mapping[str, Tensor],
+    train_set: Data,
+    test_set: Data,
+    *,
+    batch_norm: bool,
+    train: Trainer = train,
+    exact: bool = False,
 ) -> TestLosses:
     """Train a network for each way and seed, with equal initial weights in all ways; return the test losses by way.
 
-    ways: by name int64 (seeds, epochs, steps, groups, rows). train: the notebook hands over its own.
+    ways: by name int64 (seeds, epochs, steps, groups, rows). train: the notebook hands over its own. exact: evaluate
+    with mean and variance of all training images, not with the running averages.
     """
+    nets = _trained(ways, train_set, batch_norm, train)
+    if exact:
+        nets.settle(train_set[0])
+    return _by_way(ways, nets.test_losses(*test_set))
+
+
+def _trained(ways: Mapping[str, Tensor], train_set: Data, batch_norm: bool, train: Trainer) -> Networks:
+    """Train a network for each way and seed, all at once."""
     orders = torch.cat(list(ways.values()))
     seeds = len(orders) // len(ways)
     nets = Networks([*range(seeds)] * len(ways), batch_norm)
     with one_thread():
         train(nets, orders, train_set)
-    losses = nets.test_losses(*test_set)
-    return {way: losses[k * seeds :][:seeds] for k, way in enumerate(ways)}
+    return nets
 
 
-def record(
-    train_set: Data, test_set: Data, controls: Mapping[str, Redeal], seeds: int, epochs: int = 30
+def _by_way(ways: Mapping[str, Tensor], losses: Sequence[float]) -> TestLosses:
+    """Give each way its losses, one for each seed."""
+    seeds = len(losses) // len(ways)
+    return {way: [*losses[k * seeds :][:seeds]] for k, way in enumerate(ways)}
+
+
+def measure(
+    train_set: Data,
+    test_set: Data,
+    controls: Mapping[str, Redeal],
+    *,
+    seeds: int,
+    size: str,
+    rate: float,
+    epochs: int = 30,
 ) -> dict[str, TestLosses]:
-    """Measure everything that notebook 03 shows, with many seeds: by group size ("none": no normalisation), by way."""
+    """Measure all ways with many seeds: test losses ("results"), wrong answers, losses by exact statistics.
+
+    size: "none" (no normalisation) or the rows of a group; the controls are tried where a group is one rank's batch.
+    """
     samples = len(train_set[0])
+    rows = BATCH if size == "none" else int(size)
     told, forgotten = (
         torch.stack([dealt(samples, epochs * seed, epochs, told) for seed in range(seeds)])
         for told in (True, False)
     )
-    found = {}
-    for name, size in (("none", BATCH), *((str(size), size) for size in SIZES)):
-        ways = {"told": grouped(told, size), "forgotten": grouped(forgotten, size)}
-        if name == str(BATCH):
-            for control_name, control in controls.items():
-                made = [controlled(order, control, seed) for seed, order in enumerate(forgotten)]
-                ways[control_name] = torch.stack(made)
-        found[name] = train_ways(ways, train_set, test_set, batch_norm=name != "none")
-    return found
+    ways = {"told": grouped(told, rows), "forgotten": grouped(forgotten, rows)}
+    if rows == BATCH:
+        for name, control in controls.items():
+            made = [controlled(order, control, seed) for seed, order in enumerate(forgotten)]
+            ways[name] = torch.stack(made)
+
+    def at_rate(nets: Networks, orders: Tensor, data: Data) -> None:
+        train(nets, orders, data, rate)
+
+    nets = _trained(ways, train_set, size != "none", at_rate)
+    found = {"results": nets.test_losses(*test_set), "wrong": nets.wrong_shares(*test_set)}
+    if nets.batch_norm:
+        nets.settle(train_set[0])
+        found["exact"] = nets.test_losses(*test_set)
+    return {what: _by_way(ways, each) for what, each in found.items()}

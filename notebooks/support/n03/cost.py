@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
@@ -87,52 +88,72 @@ def most_moved(size: int, world_size: int) -> float:
 # --- what the forgotten line costs
 
 NAMES = {"none": "no batch norm", "4": "4", "8": "8", "16": "16", "32": "32"}
-COMPANY_CONTROLS = {"size": choice(tuple(NAMES), "4", "images normalised together")}
+COMPANY_CONTROLS = {
+    "size": choice(tuple(NAMES), "4", "images normalised together"),
+    "rate": choice(("0.01", "0.1", "0.3", "0.6"), "0.1", "learning rate"),
+}
+
+Results = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @styled
-def draw_company(*, size: str) -> Figure:
-    """Draw the recorded test losses: the means by group size, and at one size each seed, told and forgotten, joined."""
+def draw_company(*, size: str, rate: str) -> Figure:
+    """Draw, at one learning rate, what the line costs by group size, and at one size the loss of each seed."""
     record = recordings.load("company")
-    return _draw_company(record["results"], size, recordings.provenance(record))
+    return _draw_company(record["results"][rate], size, rate, recordings.provenance(record))
 
 
-def _draw_company(results: Mapping[str, Mapping[str, Sequence[float]]], size: str, source: str) -> Figure:
-    figure, (curve, seeds) = new_figure(9, 4.3, cols=2, sharey=True, width_ratios=(3, 2))
-    looks = ("told", style.BLUE, "o", "set_epoch(e)"), ("forgotten", style.RED, "X", "forgotten")
+def rises(ways: Mapping[str, Sequence[float]], way: str = "forgotten") -> list[float]:
+    """Return by how much each seed's test loss is higher than its own with set_epoch."""
+    return [after - before for before, after in zip(ways["told"], ways[way], strict=True)]
+
+
+def two_errors(values: Sequence[float]) -> float:
+    """Return two standard errors of a mean."""
+    return float(2 * stdev(values) / math.sqrt(len(values)))
+
+
+def _draw_company(results: Results, size: str, rate: str, source: str) -> Figure:
+    figure, (curve, seeds) = new_figure(9, 4.3, cols=2, width_ratios=(3, 2))
     places = range(len(NAMES))
-    for way, color, sign, label in looks:
-        means = [fmean(results[name][way]) for name in NAMES]
-        errors = [2 * stdev(results[name][way]) / len(results[name][way]) ** 0.5 for name in NAMES]
-        curve.errorbar(
-            places, means, errors, color=color, marker=sign, linestyle="none", capsize=3, label=label
-        )
-        curve.plot(places[1:], means[1:], color=color, linewidth=1.2)
+    costs = [rises(results[name]) for name in NAMES]
+    means = [fmean(cost) for cost in costs]
+    curve.axhline(0, color=GREY, linewidth=1.2, zorder=1)
+    curve.errorbar(
+        places, means, [*map(two_errors, costs)], color=INK, marker="o", linestyle="none", capsize=3
+    )
     curve.axvspan(*(list(NAMES).index(size) + side for side in (-0.4, 0.4)), color=style.TRACK, zorder=0)
     curve.set_xticks(places, ["no batch\nnorm", *list(NAMES)[1:]])
-    curve.set(xlabel="images normalised together", ylabel="test loss")
-    curve.legend(loc="upper right")
-    told, forgotten = (results[size][way] for way, *_ in looks)
-    for before, after in zip(told, forgotten, strict=True):
+    curve.set(xlabel="images normalised together", ylabel="test loss, forgotten − told")
+    curve.set_title(f"mean of {len(costs[0])} seeds ± 2 standard errors")
+    ways = results[size]
+    for before, after in zip(ways["told"], ways["forgotten"], strict=True):
         seeds.plot((0, 1), (before, after), color=GREY, linewidth=1.2, zorder=1)
-    for place, (way, color, sign, _) in enumerate(looks):
-        values = results[size][way]
+    looks = ("told", style.BLUE, "o"), ("forgotten", style.RED, "X")
+    for place, (way, color, sign) in enumerate(looks):
+        values = ways[way]
         seeds.scatter([place] * len(values), values, s=42, color=color, marker=sign, zorder=2)
         side, align = (14, "left") if place else (-14, "right")
         beside(seeds, (place, fmean(values)), f"mean\n{fmean(values):.3f}", (side, 0), ha=align)
-    seeds.set(xlim=(-0.7, 1.7), title=f"each seed, {_in_groups(size)}")
+    seeds.set(xlim=(-0.7, 1.7), title=f"each seed, {_in_groups(size)}", ylabel="test loss")
     seeds.set_xticks((0, 1), ("set_epoch(e)", "forgotten"))
-    higher = sum(after > before for before, after in zip(told, forgotten, strict=True))
-    change = 100 * (fmean(forgotten) / fmean(told) - 1)
-    finding = f"{_in_groups(size)}: {signed(change, 0)} % test loss without set_epoch"
-    finding += f", higher in {higher} of {len(told)} seeds"
-    headline(figure, finding[0].upper() + finding[1:])
+    finding = _finding(ways, size, rate)
+    headline(figure, finding)
     source_note(figure, source, recorded=True)
     of_all = "; ".join(
-        f"{_in_groups(name)} {fmean(results[name]['told']):.3f} told, {fmean(results[name]['forgotten']):.3f} forgotten"
-        for name in NAMES
+        f"{_in_groups(name)} {signed(mean, 3)} ± {two_errors(cost):.3f}"
+        for name, mean, cost in zip(NAMES, means, costs, strict=True)
     )
-    return describe(figure, f"{finding[0].upper()}{finding[1:]}. Mean test losses: {of_all}.")
+    return describe(figure, f"{finding}. Test loss, forgotten − told: {of_all}.")
+
+
+def _finding(ways: Mapping[str, Sequence[float]], size: str, rate: str) -> str:
+    """Say what the line costs at this rate and size, and in how many seeds."""
+    change = 100 * (fmean(ways["forgotten"]) / fmean(ways["told"]) - 1)
+    cost = rises(ways)
+    higher = sum(rise > 0 for rise in cost)
+    said = f"Rate {rate}, {_in_groups(size)}: {signed(change, 0)} % test loss without set_epoch"
+    return f"{said}, higher in {higher} of {len(cost)} seeds"
 
 
 def _in_groups(size: str) -> str:

@@ -119,18 +119,83 @@ def test_what_harms_is_read_off_the_measurement_and_may_be_any_of_four(steps, ma
     assert "that is it" in guesses.guess_plain(plain, losses).message
 
 
-def test_the_recorded_study_has_twenty_seeds_of_everything_and_says_what_the_notebook_says():
+def prose():
+    return "\n".join(joined(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"])
+
+
+def relative(ways, way="forgotten"):
+    return fmean(ways[way]) / fmean(ways["told"]) - 1
+
+
+def per_cent(share):
+    return f"{share:.0%}".replace("%", " %")
+
+
+def test_the_recorded_study_has_twenty_seeds_of_everything_at_every_rate():
     record = recordings.load("company")
-    results = record["results"]
-    assert list(results) == list(cost.NAMES)
-    assert {len(losses) for ways in results.values() for losses in ways.values()} == {record["seeds"]} == {20}
-    rise = {size: fmean(ways["forgotten"]) / fmean(ways["told"]) - 1 for size, ways in results.items()}
+    assert [float(rate) for rate in record["results"]] == list(company.RATES)
+    for what in ("results", "wrong", "exact"):
+        for sizes in record[what].values():
+            assert list(sizes) == [name for name in cost.NAMES if what != "exact" or name != "none"]
+            assert {len(each) for ways in sizes.values() for each in ways.values()} == {record["seeds"]} == {20}
+            assert all(
+                {"new steps", "new company"} < set(ways) for name, ways in sizes.items() if name in ("none", "4")
+            )
+
+
+def test_company_costs_at_the_notebooks_rate_as_it_says_and_less_the_larger_it_is():
+    results = recordings.load("company")["results"]["0.1"]
+    rise = {size: relative(ways) for size, ways in results.items()}
     assert rise["4"] > rise["8"] > rise["16"] > rise["32"] > 0.03 > abs(rise["none"])
-    prose = "\n".join(joined(cell["source"]) for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"])
-    for size in ("4", "8", "32"):
-        assert f"{rise[size]:.0%}".replace("%", " %") in prose
+    for size in ("4", "8", "16", "32"):
+        assert f"{per_cent(rise[size])} in groups of {size}" in prose().replace("of the test loss in", "in")
     assert guesses.clearly(results["none"], "forgotten") == "same"
     assert guesses.guess_harmful("company", results["4"]).message.count("that is it") == 1
+
+
+def test_what_turns_it_round_is_the_rate_without_batch_normalisation_and_then_the_steps_cost():
+    record = recordings.load("company")
+    plain = {rate: sizes["none"] for rate, sizes in record["results"].items()}
+    found = {rate: guesses.clearly(ways, "forgotten") for rate, ways in plain.items()}
+    assert found == {"0.01": "same", "0.1": "same", "0.3": "higher", "0.6": "higher"}
+    for rate in ("0.3", "0.6"):
+        assert per_cent(relative(plain[rate])) in prose()
+        assert guesses._harmful(plain[rate]) == "steps"
+        # of a mean over a step's images it does not matter who stands where
+        assert plain[rate]["new company"] == pytest.approx(plain[rate]["forgotten"], rel=0.05)
+
+
+def test_with_batch_normalisation_company_costs_at_every_rate_and_by_exact_statistics_too():
+    record = recordings.load("company")
+    rises = [relative(sizes["4"]) for sizes in record["results"].values()]
+    assert ", ".join(map(per_cent, rises)) in prose()
+    for what in ("results", "exact"):
+        for sizes in record[what].values():
+            assert guesses.clearly(sizes["4"], "forgotten") == guesses.clearly(sizes["4"], "new steps") == "higher"
+    exact = record["exact"]["0.1"]["4"]
+    assert (
+        f"{per_cent(relative(exact))} in place of {per_cent(relative(record['results']['0.1']['4'])).split()[0]}"
+        in prose()
+    )
+    wrong = record["wrong"]["0.1"]["4"]
+    assert f"{fmean(wrong['forgotten']):.1%} in place of {fmean(wrong['told']):.1%}".replace("%", " %") in prose()
+
+
+def test_exact_statistics_are_those_of_all_images_and_wrong_answers_are_counted():
+    nets = company.Networks([3, 4], batch_norm=True)
+    images, labels = data(24)
+    nets.settle(images)
+    for number in range(2):
+        modules = as_modules(nets, number)
+        modules[1].momentum = None  # the mean of all batches seen, of which there is one
+        modules(images)
+        with torch.no_grad():
+            logits = modules.eval()(images)
+        loss = nn.functional.cross_entropy(logits, labels).item()
+        assert nets.test_losses(images, labels)[number] == pytest.approx(loss, rel=1e-4)
+        assert nets.wrong_shares(images, labels)[number] == pytest.approx(
+            (logits.argmax(1) != labels).double().mean().item()
+        )
 
 
 def without_types(text):

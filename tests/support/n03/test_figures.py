@@ -134,14 +134,16 @@ def test_the_cost_says_by_how_much_and_in_how_many_seeds_whichever_way_it_went(s
     same = {"told": losses, "forgotten": losses}
     results = dict.fromkeys(cost.NAMES, same)
     results[size] = {"told": losses, "forgotten": [loss + rise for loss in losses]}
-    figure = cost._draw_company(results, size, "by nobody")
+    figure = cost._draw_company(results, size, "0.3", "by nobody")
     count = 3 if rise > 0 else 0
     assert (
         headline(figure)
         .replace("\n", " ")
         .endswith(f": {told} test loss without set_epoch, higher in {count} of 3 seeds")
     )
-    assert f"0.300 told, {0.3 + rise:.3f} forgotten" in alt_text(figure)
+    assert headline(figure).startswith("Rate 0.3, ")
+    named = "no batch norm" if size == "none" else f"groups of {size}"
+    assert f"{named} {cost.signed(rise, 3)} ± 0.000" in alt_text(figure)
     points = [collection.get_offsets()[:, 1].tolist() for collection in figure.axes[1].collections]
     assert points == [pytest.approx(results[size][way]) for way in ("told", "forgotten")]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 from support import recordings
-from support.n03.company import RATES, SIZES, measure
+from support.n03.company import RATES, SIZES, measure_company
 from support.n03.runs import digits
 from support.n03.solved import new_company, new_steps
 from tests.bench.common import arguments
@@ -30,7 +30,7 @@ CONTROLS = {"new steps": new_steps, "new company": new_company}
 def one(setting: tuple[float, str], *, data, seeds: int):
     """Measure at one rate and size."""
     rate, size = setting
-    return measure(*data, CONTROLS, seeds=seeds, size=size, rate=rate, epochs=EPOCHS)
+    return measure_company(*data, CONTROLS, seeds=seeds, size=size, rate=rate, epochs=EPOCHS)
 
 
 def main() -> None:

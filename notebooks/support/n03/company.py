@@ -205,7 +205,7 @@ def _by_way(ways: Mapping[str, Tensor], losses: Sequence[float]) -> TestLosses:
     return {way: [*losses[k * seeds :][:seeds]] for k, way in enumerate(ways)}
 
 
-def measure(
+def measure_company(
     train_set: Data,
     test_set: Data,
     controls: Mapping[str, Redeal],

@@ -93,7 +93,7 @@ COMPANY_CONTROLS = {
     "rate": choice(("0.01", "0.1", "0.3", "0.6"), "0.1", "learning rate"),
 }
 
-Results = Mapping[str, Mapping[str, Sequence[float]]]
+LossesBySize = Mapping[str, Mapping[str, Sequence[float]]]
 
 
 @styled
@@ -113,7 +113,7 @@ def two_errors(values: Sequence[float]) -> float:
     return float(2 * stdev(values) / math.sqrt(len(values)))
 
 
-def _draw_company(results: Results, size: str, rate: str, source: str) -> Figure:
+def _draw_company(results: LossesBySize, size: str, rate: str, source: str) -> Figure:
     figure, (curve, seeds) = new_figure(9, 4.3, cols=2, width_ratios=(3, 2))
     places = range(len(NAMES))
     costs = [rises(results[name]) for name in NAMES]

@@ -5,6 +5,7 @@ import time
 from fractions import Fraction
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 import torch
 
@@ -142,6 +143,15 @@ def test_an_exception_without_words_is_no_bare_colon_and_an_exit_is_caught_too()
 
     assert "raised AssertionError (in asserts" in DOUBLE(asserts).message
     assert "raised SystemExit (in leaves" in DOUBLE(leaves).message
+
+
+def test_an_error_inside_numpy_is_told_with_the_readers_line_and_not_with_numpys():
+    def draws(number):
+        return np.random.default_rng(number).integers(0)
+
+    said = DOUBLE(draws).message
+    assert "raised ValueError: high <= 0 (in draws, line " in said
+    assert "_rand_int64" not in said
 
 
 def test_an_exception_of_ours_is_not_called_the_readers():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -143,18 +143,18 @@ def fit_for_a_million(walk: Walk, ours: Walk) -> Walk:
     return ours
 
 
-def line_through(network: Network, sizes: Iterable[int], repeats: int = 15) -> tuple[float, float]:
-    """Return a and b of t(s) = a + b·s: the median seconds of a network on s ids, for the given sizes.
+def line_of(counted: Counted, few: int = 100) -> tuple[float, float]:
+    """Return a and b of t(s) = a + b·s, as the calls of a network had it: by its calls of a few ids and its largest.
 
-    The smallest size gives a, the largest b.
+    Raises ValueError where all calls were small, or none.
     """
-    medians = {}
-    for size in sizes:
-        counted = Counted(network)
-        for _ in range(repeats):
-            counted(np.arange(size))
-        medians[size] = float(np.median(counted.seconds[1:]))
-    least = min(medians)
-    largest = max(medians)
-    b = (medians[largest] - medians[least]) / (largest - least)
-    return medians[least] - b * least, b
+    largest = max(counted.sizes, default=0)
+    if largest <= few or min(counted.sizes) > few:
+        raise ValueError(f"a line needs calls of up to {few} ids, and of more")
+    noted = list(zip(counted.sizes, counted.seconds, strict=True))
+    small = [(size, seconds) for size, seconds in noted if size <= few]
+    size = float(np.mean([size for size, _ in small]))
+    low = float(np.median([seconds for _, seconds in small]))
+    high = float(np.median([seconds for size, seconds in noted if size == largest]))
+    b = (high - low) / (largest - size)
+    return low - b * size, b

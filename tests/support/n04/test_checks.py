@@ -15,7 +15,7 @@ from support.n04 import walking
 from support.n04.cursor import lived
 from support.n04.network import round_keys
 from support.n04.solved import Cursor, inverse, my_batches, resume, std_shuffle, walk
-from support.n04.walking import Counted, fit_for_a_million, scrambled
+from support.n04.walking import Counted, fit_for_a_million, line_of, scrambled
 
 GOLDENS = json.loads((pathlib.Path(__file__).parents[2] / "goldens" / "libtorch.json").read_text())
 
@@ -303,6 +303,23 @@ def test_a_counted_network_notes_its_calls_and_takes_whole_numbers_only():
     assert len(counted.seconds) == 2
     with pytest.raises(Exception, match="whole numbers"):
         counted(np.array([0.5]))
+
+
+def test_a_line_is_read_off_small_and_large_calls_and_needs_both():
+    counted = Counted(scrambled(4))
+    counted.sizes = [2000, 2000, 500, 60, 10, 20]
+    counted.seconds = [9 + 2 * size for size in counted.sizes]
+    counted.seconds[1] = 5000  # somebody else's time
+    counted.seconds[0] = 4009
+    counted.sizes.append(2000)
+    counted.seconds.append(4009)
+    a, b = line_of(counted)
+    assert abs(b - 2) < 0.02
+    assert abs(a - 9) < 25
+    for sizes in ([], [5, 6], [500, 600]):
+        counted.sizes = sizes
+        with pytest.raises(ValueError, match="needs calls"):
+            line_of(counted)
 
 
 # ---- predictions

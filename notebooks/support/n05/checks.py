@@ -131,6 +131,17 @@ check_file = Exercise(
                 "indices",
             ),
             "A set has no order: sort it.": ("sorted(set(indices))", "set(indices)"),
+            "sorted(…) makes a list of its own; .sort() changes that of the caller.": (
+                "        rows = {index: self[index] for index in sorted(set(indices))}",
+                "        asked = list(indices)\n        indices.sort()\n"
+                "        rows = {index: self[index] for index in indices}",
+                "for index in indices]",
+                "for index in asked]",
+            ),
+            "Read as many bytes as the row has: the bounds say how many.": (
+                "return os.pread(self.file, end - 1 - begin, begin).decode()",
+                "return os.pread(self.file, 4096, begin).split(b'\\n')[0].decode()",
+            ),
             "A row that is asked for twice is read twice: use set(indices).": (
                 "sorted(set(indices))",
                 "sorted(indices)",
@@ -297,6 +308,10 @@ check_epoch = Exercise(
             "The rows of every epoch but this one: load gets the epoch, too.": (
                 "dataset.load(epoch, mini_epoch)",
                 "dataset.load(0, mini_epoch)",
+            ),
+            "Batch size, workers and what else a DataLoader takes are the caller's: pass the options on.": (
+                "DataLoader(dataset, **options)",
+                "DataLoader(dataset, batch_size=2)",
             ),
             "The last mini-epoch belongs to the epoch, too.": (
                 "range(dataset.mini_epochs)",

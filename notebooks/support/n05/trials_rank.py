@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import get_worker_info
 
 from lib.data.meta import MetaFile
 from lib.data.rank_dataset import RankDataset
@@ -209,24 +210,42 @@ def _fault_of_generators(make: Any) -> str:
 
 # ---- exercise 5: epoch_batches
 
-_WORKERS = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork", "timeout": 20}
+
+def _signed(rows: list[str]) -> list[str]:
+    """Put rows together, with a sign where a worker does it."""
+    return [*rows, *(["by worker"] if get_worker_info() else [])]
+
+
+_PLAIN: dict[str, Any] = {"batch_size": 2}
+_WORKERS: dict[str, Any] = {
+    "batch_size": 3,
+    "num_workers": 1,
+    "persistent_workers": True,
+    "collate_fn": _signed,
+    "multiprocessing_context": "fork",
+    "timeout": 20,
+}
+_NOTHING = {"has no len": "Nothing was loaded when the loader was made or iterated."}
 
 
 def fault_of_epoch(answer: Any) -> str:
     """Deal two epochs without workers and with one that persists; ask how far rows are loaded ahead of the batches."""
-    for options, epoch in product(({}, _WORKERS), (0, 2)):
+    for options, epoch in product((_PLAIN, _WORKERS), (0, 2)):
         dataset = MyRankDataset(_Source(MANY[:26]), 4, 1, 3)
+        size = options["batch_size"]
+        workers = "num_workers" in options
         wanted = []
         for part in range(3):
             rows = [MANY[number][:9] for number in dataset.ids(epoch, part).tolist()]
-            wanted += [rows[place : place + 2] for place in range(0, len(rows), 2)]
-        how = "a worker that persists" if options else "no workers"
-        case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of 2, {how}, epoch {epoch}"
-        with in_case(case):
-            batches = answer(dataset, epoch, batch_size=2, **options)
-            if not hasattr(batches, "__iter__"):
-                return f"an iterator of batches is asked for, not {kind_of(batches)}."
-            got = [_begins(batch) for batch in islice(batches, len(wanted) + 1)]
+            batches = [rows[place : place + size] for place in range(0, len(rows), size)]
+            wanted += [batch + ["by worker"] * workers for batch in batches]
+        how = "a worker that persists and signs" if workers else "no workers"
+        case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}"
+        with in_case(case, _NOTHING):
+            dealt = answer(dataset, epoch, **options)
+            if not hasattr(dealt, "__iter__"):
+                return f"an iterator of batches is asked for, not {kind_of(dealt)}."
+            got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
         fault = difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
         if fault:
             return fault

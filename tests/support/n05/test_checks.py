@@ -4,6 +4,7 @@ import array
 import itertools
 import mmap
 import os
+import re
 
 import numpy as np
 import pytest
@@ -36,6 +37,11 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
         "bytes are kept for each row, text",
         ("encoded = [", "self.again = lambda i: rows[i]; encoded = ["),
     ),
+    "no rows are not thought of": (
+        "packed",
+        "for no rows, as a rank may have in a mini-epoch: your code raised",
+        ("encoded = [row.encode() for row in rows]", "encoded = [row.encode() for row in rows]; rows[0]"),
+    ),
     "a length that is one too many": (
         "packed",
         "of 5 rows, len(packed) should be 5, it is 6",
@@ -49,6 +55,19 @@ ANSWERS = {  # wrong ones of which the fault itself says what is wrong: the exer
             "np.array(rows, object)",
             "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()",
             "self.data[i]",
+        ),
+    ),
+    "an array that grows by hand": (
+        "index",
+        "copied anew with every block",
+        (
+            "bounds, place = [], 0",
+            "bounds, place = np.zeros(0, np.int64), 0",
+            "bounds.append(place + newlines + 1)",
+            "old = bounds; bounds = np.empty(len(old) + len(newlines), np.int64); "
+            "bounds[: len(old)] = old; bounds[len(old) :] = place + newlines + 1",
+            "np.concatenate(bounds)",
+            "bounds",
         ),
     ),
     "bounds of 32 bits": (
@@ -279,15 +298,7 @@ def test_famous_wrong_guesses_are_told_where_they_come_from():
     assert "both were given one seed" in checks.guess_crops("different").message
 
 
-def test_other_right_ways_to_pack_index_load_and_deal_are_accepted():
-    class Counting(solved.MyPacked):
-        def __init__(self, rows):
-            super().__init__(rows)
-            self.size = len(rows)  # more than is asked for, and no fault
-
-        def __len__(self):
-            return self.size
-
+def test_other_right_ways_to_find_the_bounds_are_accepted():
     def two_passes(path, block=1 << 20):
         def places():
             with open(path, "rb") as file:
@@ -303,6 +314,28 @@ def test_other_right_ways_to_pack_index_load_and_deal_are_accepted():
             bounds[filled : filled + len(found)] = found
             filled += len(found)
         return bounds
+
+    def by_pattern(path, block=1 << 20):
+        found = []
+        place = 0
+        with open(path, "rb") as file:
+            while text := file.read(block):
+                found.append(np.array([place + match.end() for match in re.finditer(b"\n", text)], np.int64))
+                place += len(text)
+        return np.concatenate(found)
+
+    for answer in (two_passes, by_pattern):
+        assert checks.check_index(answer), checks.check_index(answer)
+
+
+def test_other_right_ways_to_pack_load_and_deal_are_accepted():
+    class Counting(solved.MyPacked):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.size = len(rows)  # more than is asked for, and no fault
+
+        def __len__(self):
+            return self.size
 
     class Sorted(solved.MyRankDataset):
         def load(self, epoch, mini_epoch):  # asks front to back, 1,000 rows at a time
@@ -326,7 +359,6 @@ def test_other_right_ways_to_pack_index_load_and_deal_are_accepted():
 
     right = (
         (checks.check_packed, Counting),
-        (checks.check_index, two_passes),
         (checks.check_rank_dataset, Sorted),
         (checks.check_epoch, with_shuffle_off),
     )

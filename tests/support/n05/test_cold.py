@@ -3,6 +3,7 @@
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from lib.show.explore import explore
@@ -93,6 +94,24 @@ def test_a_volume_counts_the_reads_of_its_file_and_how_long_they_keep_it_busy(ca
     volume.reset()
     files[0]
     assert volume.counted == (0, 0, 0.0)
+
+
+def test_a_dataset_that_reads_past_the_volume_is_replaced_and_told_so(captions, capsys):
+    path, bounds = captions
+
+    class Mapped(solved.MyFileDataset):
+        def __init__(self, path, bounds):
+            self.bounds = bounds
+            self.text = np.memmap(path, np.uint8, "r")
+
+        def __getitem__(self, index):
+            return self.text[self.bounds[index] : self.bounds[index + 1] - 1].tobytes().decode()
+
+    volume = cold.Volume(path, Disk(reads=1e6, bytes=1e9))
+    assert type(cold.limited(volume, Mapped, solved.MyFileDataset, path, bounds)) is solved.MyFileDataset
+    assert "ours runs in its place" in capsys.readouterr().out
+    assert type(cold.limited(volume, solved.MyFileDataset, Mapped, path, bounds)) is solved.MyFileDataset
+    assert not capsys.readouterr().out
 
 
 def test_shards_hand_out_each_row_of_their_piece_once_and_not_in_order(captions):

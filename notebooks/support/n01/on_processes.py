@@ -97,18 +97,19 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
         except Empty as error:
             tell(f"{moment}, your code raised {error!r}. {TIMED}")
             return
-        left = _still_there(patience / 2)
+        left = _still_there(patience, partial(tell, f"{moment}, {HANGS}. {HOME}"))
         if left:
             tell(f"{moment}, {plural(left, 'worker')} {'is' if left == 1 else 'are'} still there. {HOME}")
             return
     tell("")
 
 
-def _still_there(seconds: float) -> int:
-    """Return how many processes that were started here are not over after so long."""
+def _still_there(seconds: float, tell: Callable[[], object]) -> int:
+    """Return how many processes that were started here are not over after so long; tell now and then, to go on."""
     deadline = time.monotonic() + seconds
-    for child in multiprocessing.active_children():
-        child.join(max(0.0, deadline - time.monotonic()))
+    while time.monotonic() < deadline and (children := multiprocessing.active_children()):
+        children[0].join(seconds / 10)
+        tell()
     return len(multiprocessing.active_children())
 
 

@@ -158,8 +158,10 @@ class Imitation:
         self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
     ) -> Handle | None:
         """Give every rank the sum of all tensors; with async_op when the handle's `wait()` has returned."""
-        if op != dist.ReduceOp.SUM:
+        if op == dist.ReduceOp.AVG:
             raise ValueError(f"gloo, which this imitates, can't average: sum, then divide; not {op}")
+        if op != dist.ReduceOp.SUM:
+            raise ValueError(f"this imitation of gloo only sums, and a mean comes of a sum; not {op}")
         given = self._collective("all_reduce", tensor.numel(), tensor)
 
         def finish() -> None:

@@ -47,6 +47,7 @@ def check_function(
     fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None,
     praise: str = PRAISE,
     keeps: bool = False,
+    throughout: bool = False,
 ) -> Verdict:
     """Compare `answer(**case)` with `reference(**case)`, case by case, up to the first difference.
 
@@ -54,13 +55,14 @@ def check_function(
     iterators (at most one item more than the reference's is taken, so an endless generator ends). `mistakes` maps a
     sentence to the function that makes this mistake: if it gives the same as the answer wherever it was compared, up
     to the counterexample and in it, the sentence is added to the verdict.
-    `fault`, `praise` and `keeps` are those of an Exercise.
+    `fault`, `praise`, `keeps` and `throughout` are those of an Exercise.
     """
     if untouched(answer):
         return not_attempted(what)
     suspects = dict(mistakes or {})
     count = 0
-    for case in cases:
+    waiting = iter(cases)
+    for case in waiting:
         expected = _listed(reference(**deepcopy(dict(case))))
         where = ", ".join(f"{name} = {short(value)}" for name, value in case.items())
         given = deepcopy(dict(case))
@@ -71,22 +73,33 @@ def check_function(
             return Verdict("wrong", f"{what}: for {where} {told_of(error)}{also}")
         if changed:
             return Verdict("wrong", f"{what}: for {where}, your function has {changed}; {WHOSE}.")
-        suspects = {
-            why: wrong
-            for why, wrong in suspects.items()
-            if _same(_called(wrong, deepcopy(dict(case)), expected)[0], got)
-        }
+        suspects = _still_alike(suspects, case, expected, got)
         if got is None or fault is None:
             difference = "" if _same(got, expected) else _difference(got, expected)
         else:
             difference = fault(got, expected, case)
         if difference:
+            for further in waiting if throughout else ():
+                expected = _listed(reference(**deepcopy(dict(further))))
+                got = _called(answer, deepcopy(dict(further)), expected)[0]
+                suspects = _still_alike(suspects, further, expected, got)
             reason = next(iter(suspects), "")
             return Verdict("wrong", f"{what}: for {where}, {difference}." + (f" {reason}" if reason else ""))
         count += 1
     if not count:
         raise ValueError("check_function needs at least one case")
     return Verdict("right", f"{what}: {praise.format(count=count)}.")
+
+
+def _still_alike(
+    suspects: Mapping[str, Callable[..., Any]], case: Mapping[str, Any], expected: Any, got: Any
+) -> dict[str, Callable[..., Any]]:
+    """Return the famous mistakes that give in this case what the answer gives."""
+    return {
+        why: wrong
+        for why, wrong in suspects.items()
+        if _same(_called(wrong, deepcopy(dict(case)), expected)[0], got)
+    }
 
 
 def _called(

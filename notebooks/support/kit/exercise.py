@@ -39,6 +39,8 @@ class Exercise:
     fault      says what is wrong with a result, "" if nothing: fault(got, expected, case). As given: it is not equal
     praise     what is said of a right function, with {count} for the number of cases
     keeps      the contract says that a function must leave its arguments as they are: who changes one is told so
+    throughout a famous mistake is named only where the answer agrees with it in all cases, also behind the first
+               counterexample; otherwise where it agrees up to that
     tolerance  a share of the value that still counts as equal
     judge      another kind of check, in place of `compare`: judge(exercise, answer); asked of what was attempted
     answers    how many answers it is called with; `judge` gets a tuple if it is more than 1
@@ -54,6 +56,7 @@ class Exercise:
     fault: Callable[[Any, Any, Mapping[str, Any]], str] | None = None
     praise: str = PRAISE
     keeps: bool = False
+    throughout: bool = False
     tolerance: float = 0.0
     judge: Callable[[Exercise, Any], Verdict] | None = None
     answers: int = 1
@@ -164,6 +167,7 @@ class Exercise:
             fault=self.fault,
             praise=self.praise,
             keeps=self.keeps,
+            throughout=self.throughout,
         )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 from lib.timeline import Span, Trace
 from support.built import my_step
@@ -18,6 +16,18 @@ from support.n00.guesses import guess_python_speedup as guess_python_speedup
 from support.n00.guesses import guess_slow_rank as guess_slow_rank
 from support.n00.guesses import guess_weight as guess_weight
 from support.n00.guesses import guess_weights as guess_weights
+from support.n00.idle import (
+    first_start,
+    from_to,
+    idle_share,
+    last_end,
+    longest_span,
+    nobody_at_all,
+    of_a_lane,
+    otherwise,
+    own_makespans,
+    rounded_share,
+)
 from support.n00.solved import my_deal, my_idle_share, my_play, my_rank_step
 from support.n00.steps import (
     each_on_its_rank,
@@ -33,7 +43,9 @@ from support.n00.unequal import (
     all_to_the_fastest,
     badly_dealt,
     dealt_equally,
+    found_by_speed,
     free_first,
+    half_done,
     largest_remainders,
     more_to_the_slow,
     nearest_and_the_last_the_rest,
@@ -141,51 +153,6 @@ check_step = Exercise(
 
 # ---- the verdicts' demonstration, and exercise 2
 
-SpanRows: TypeAlias = Sequence[tuple[str, float, float]]
-_idle_share: Callable[[SpanRows, Sequence[str]], float] = my_idle_share
-
-
-def _otherwise(answer: Callable[[float, float, int], float]) -> Callable[[SpanRows, Sequence[str]], float]:
-    """Make an idle share of seconds worked, makespan and number of lanes."""
-
-    def share(spans: SpanRows, lanes: Sequence[str]) -> float:
-        makespan = max(end for _, _, end in spans) - min(start for _, start, _ in spans)
-        return answer(sum(end - start for _, start, end in spans), makespan, len(lanes))
-
-    return share
-
-
-def _own_makespans(spans: SpanRows, lanes: Sequence[str]) -> float:
-    own = [[(start, end) for name, start, end in spans if name == lane] for lane in lanes]
-    ends = [(max(end for _, end in lane) - min(start for start, _ in lane)) for lane in own if lane]
-    return 1 - sum(end - start for _, start, end in spans) / sum(ends)
-
-
-def _of_a_lane(choose: Callable[..., float]) -> Callable[[SpanRows, Sequence[str]], float]:
-    """Make the idle share of one lane, the one that has worked most or least."""
-
-    def share(spans: SpanRows, lanes: Sequence[str]) -> float:
-        worked = [sum(end - start for name, start, end in spans if name == lane) for lane in lanes]
-        return _otherwise(lambda _, makespan, count: 1 - choose(worked) / makespan)(spans, lanes)
-
-    return share
-
-
-def _nobody_at_all(spans: SpanRows, lanes: Sequence[str]) -> float:
-    """Return the share of the makespan in which no lane works."""
-    trace = Trace(Span("all", "", start, end) for _, start, end in spans)
-    return trace.bubble
-
-
-def _rounded(spans: SpanRows, lanes: Sequence[str]) -> float:
-    return round(_idle_share(spans, lanes), 1)
-
-
-def _longest_span(spans: SpanRows, lanes: Sequence[str]) -> float:
-    worked = sum(end - start for _, start, end in spans)
-    return 1 - worked / (len(lanes) * max(end - start for _, start, end in spans))
-
-
 check_makespan = Exercise(
     "makespan",
     reference=lambda times: Trace(Span("a", "", start, end) for start, end in times).makespan,
@@ -220,52 +187,69 @@ check_idle_share = Exercise(
             ([("a", 0, 1), ("a", 1, 4), ("b", 0, 1)], ["a", "b"]),
             ([("b", 3, 6), ("c", 4, 5), ("a", 2, 4)], ["a", "b", "c"]),
             ([("a", 0, 1), ("c", 2, 3)], ["a", "b", "c", "d"]),
+            ([("a", 0, 10), ("b", 1, 2)], ["a", "b"]),
+            ([("b", 0, 1), ("a", 1, 9), ("c", 2, 3), ("b", 3, 4)], ["a", "b", "c"]),
         ],
     ),
     view=lambda answer: lambda spans, lanes: answer(spans, lanes),  # whatever the reader calls them
+    keeps=True,
+    throughout=True,
     mistakes={
         "You compared with the time of one lane: all lanes together could have worked longer than the makespan.": (
-            _otherwise(lambda worked, makespan, lanes: 1 - worked / makespan)
+            otherwise(lambda worked, makespan, lanes: 1 - worked / makespan)
         ),
-        "That is the busy share; the idle share is the rest.": _otherwise(
+        "That is the busy share; the idle share is the rest.": otherwise(
             lambda worked, makespan, lanes: worked / (lanes * makespan)
         ),
-        "Those are idle seconds: the share divides them by the time that all lanes could have worked.": _otherwise(
+        "Those are idle seconds: the share divides them by the time that all lanes could have worked.": otherwise(
             lambda worked, makespan, lanes: lanes * makespan - worked
         ),
-        "Those are seconds of work: the share is that of the rest.": _otherwise(lambda worked, *_: worked),
-        "You divided by the makespan alone: several lanes could have worked all that time.": _otherwise(
+        "Those are seconds of work: the share is that of the rest.": otherwise(lambda worked, *_: worked),
+        "You divided by the makespan alone: several lanes could have worked all that time.": otherwise(
             lambda worked, makespan, lanes: lanes - worked / makespan
         ),
-        "You divided the idle time by the busy time: divide it by both together.": _otherwise(
+        "You divided the idle time by the busy time: divide it by both together.": otherwise(
             lambda worked, makespan, lanes: lanes * makespan / worked - 1
         ),
         "That is in per cent: a share is a number from 0 to 1.": lambda spans, lanes: (
-            100 * _idle_share(spans, lanes)
+            100 * idle_share(spans, lanes)
         ),
-        "That is rounded: give the share as it is.": _rounded,
+        "That is rounded: give the share as it is.": rounded_share,
         "You measured from 0: the makespan begins with the first start.": lambda spans, lanes: (
             1 - sum(end - start for _, start, end in spans) / len(lanes) / max(end for _, _, end in spans)
         ),
         "You counted only the time in which no lane at all worked: each lane's idle time counts, whatever the others "
-        "do.": _nobody_at_all,
+        "do.": nobody_at_all,
         "You took each lane's own makespan: before a lane's first span and after its last it is idle, too.": (
-            _own_makespans
+            own_makespans
         ),
-        "That is the idle share of the busiest lane: count the time of all lanes.": _of_a_lane(max),
-        "That is the idle share of the idlest lane: count the time of all lanes.": _of_a_lane(min),
-        "You took the longest span for the makespan, which goes from the first start to the last end.": _longest_span,
+        "That is the idle share of the busiest lane: count the time of all lanes.": of_a_lane(max),
+        "That is the idle share of the idlest lane: count the time of all lanes.": of_a_lane(min),
+        "You took the longest span for the makespan, which goes from the first start to the last end.": longest_span,
         "You took the last span of the list for the last end: another lane may end later.": lambda spans, lanes: (
             1
             - sum(end - start for _, start, end in spans)
             / len(lanes)
             / (spans[-1][2] - min(start for _, start, _ in spans))
         ),
-        "You counted spans for lanes: a lane may have several spans.": lambda spans, lanes: _otherwise(
+        "You took the end of the span that starts last for the last end: one that began before it may end later.": (
+            from_to(first_start, lambda spans: max(spans, key=lambda span: span[1])[2])
+        ),
+        "You took the start of the span that ends first for the first start: another may have begun before it.": (
+            from_to(lambda spans: min(spans, key=lambda span: span[2])[1], last_end)
+        ),
+        "You took the end of the span that is last by its lane's name, as `max(spans)` does: another may end later.": (
+            from_to(first_start, lambda spans: max(spans)[2])
+        ),
+        "You took the start of the span that is first by its lane's name, as `min(spans)` does: another may begin "
+        "earlier.": from_to(lambda spans: min(spans)[1], last_end),
+        "You took first and last of the spans by their lanes' names, as `min(spans)` and `max(spans)` do: other spans "
+        "may begin earlier, or end later.": from_to(lambda spans: min(spans)[1], lambda spans: max(spans)[2]),
+        "You counted spans for lanes: a lane may have several spans.": lambda spans, lanes: otherwise(
             lambda worked, makespan, _: 1 - worked / (len(spans) * makespan)
         )(spans, lanes),
         "You counted only lanes that have spans: a lane without any is idle all the time.": lambda spans, lanes: (
-            _idle_share(spans, sorted({lane for lane, _, _ in spans}))
+            idle_share(spans, sorted({lane for lane, _, _ in spans}))
         ),
     },
 )
@@ -282,6 +266,8 @@ check_play = Exercise(
     reference=my_play,
     cases=cases("tasks", PLAY_CASES),
     view=lambda answer: lambda tasks: answer(tasks),
+    keeps=True,
+    throughout=True,
     fault=wrong_time,
     praise="each starts and ends when it should, in all {count} cases",
     mistakes={
@@ -402,9 +388,19 @@ check_deal = Exercise(
             (2, [4, 5]),
             (4, [1, 5, 1]),
             (3, [2, 8, 2]),
+            (28, [1, 1, 3, 11]),
+            (29, [2, 2, 7, 11]),
+            (3, [12, 11, 4, 11]),
+            (1, [5, 12]),
+            (3, [2]),
+            (8, [2, 2, 6]),
+            (199, [1, 200]),  # the slow rank's first row would end last by a two-hundredth
+            (201, [1, 200]),  # and now it would not
         ],
     ),
     view=lambda answer: lambda rows, speeds: answer(rows, speeds),
+    keeps=True,
+    throughout=True,
     fault=badly_dealt,
     praise="no rank could end sooner, in all {count} cases",
     mistakes={
@@ -426,6 +422,10 @@ check_deal = Exercise(
         ),
         "You rounded up where most was cut off: for a slow rank a row more is a long time.": largest_remainders,
         "You gave each row to the rank that is free first: ask who would have done it first.": free_first,
+        "You gave each row to the rank that would be half done with it first: ask who would have done it.": half_done,
+        "You chose a speed for each row, and `index` finds the first rank that has it: ranks may be equally fast.": (
+            found_by_speed
+        ),
     },
 )
 """Exercise 5: shares with which the last rank ends as early as possible."""

@@ -32,6 +32,8 @@ PLAY_CASES: list[list[TaskRow]] = [
     [("x", "a", 1, []), ("y", "b", 5, []), ("z", "c", 1, ["x", "y"])],
     [("x", "a", 0.25, []), ("y", "a", 1.5, []), ("z", "b", 2, ["x"])],
     *(tasks_by_chance(seed, 12) for seed in range(6)),
+    [("x", "gpu 0", 2, []), ("y", "network", 1, ["x"]), ("z", "gpu 0", 3, ["y"])],
+    [],
 ]
 
 
@@ -48,7 +50,8 @@ def wrong_time(got: Any, expected: Mapping[str, tuple[float, float]], case: Mapp
         if tuple(times) != expected[name]:
             start, end = expected[name]
             return f"{name} in lane {lane} runs from {start} to {end}, not from {times[0]} to {times[1]}"
-    return ""
+    more = [name for name in got if name not in expected]
+    return f"{more[0]!r} is no task" if more else ""
 
 
 def into_gaps(tasks: Sequence[TaskRow]) -> dict[str, tuple[float, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import dis
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, TypeAlias
 
@@ -13,12 +13,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from support.kit.source import source_of
 from support.kit.values import kind_of
 from support.ranks import TOOLS, in_threads
 
 LabelledRows = tuple[torch.Tensor, torch.Tensor]
 #: A step of all ranks in one process: replicas, batches, learning rate.
 SharedStep: TypeAlias = Callable[[list[nn.Module], list[LabelledRows], float], Any]
+#: By how much a weight of these checks may differ that was reached by sums in another order.
+ROUNDING = 1e-12
 #: A step of one rank: dist, replica, batch, learning rate.
 RankStep: TypeAlias = Callable[[Any, nn.Module, LabelledRows, float], Any]
 
@@ -97,7 +100,7 @@ class WatchedReplica(nn.Sequential):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Note the rows, and later which backward comes through."""
-        self.seen.append(rows)
+        self.seen.append(rows.detach().clone())
         out: torch.Tensor = super().forward(rows)  # type: ignore[no-untyped-call]
         if out.requires_grad:
             out.register_hook(self._note)  # type: ignore[no-untyped-call]
@@ -133,10 +136,39 @@ def _broken_rule(replicas: list[WatchedReplica], batches: list[LabelledRows]) ->
     return _shared_memory(replicas) or _shared_backward(replicas)
 
 
-def _replaced(given: list[nn.Module], replicas: list[WatchedReplica]) -> str:
-    for rank, (now, before) in enumerate(zip(given, replicas, strict=False)):
+def _changed(
+    given: tuple[list[nn.Module], list[LabelledRows]],
+    replicas: Sequence[WatchedReplica],
+    batches: Sequence[LabelledRows],
+) -> str:
+    """Say what a step has done to the lists and rows that it was given; "" if nothing."""
+    left = {"replicas": len(given[0]), "batches": len(given[1])}
+    for name, count in left.items():
+        if count != len(replicas):
+            return (
+                f"your function has changed the list {name}: it had {len(replicas)}, and has {count} now; whoever "
+                f"called it still needs it as it was"
+            )
+    for rank, (now, before) in enumerate(zip(given[0], replicas, strict=True)):
         if now is not before:
             return f"replicas[{rank}] is another model than before; rank {rank} has this one, whose weights must change"
+    for rank, (theirs, own) in enumerate(zip(given[1], batches, strict=True)):
+        if len(theirs) != len(own) or not all(map(torch.equal, theirs, own)):
+            return f"your function has changed batches[{rank}]: rank {rank} needs its rows and labels as they were"
+    return ""
+
+
+def _apart(replicas: Sequence[WatchedReplica]) -> str:
+    """Say which ranks' weights are not the same to the last bit, though nearly; "" if all are."""
+    first = nn.utils.parameters_to_vector(replicas[0].parameters())
+    for rank, replica in enumerate(replicas):
+        own = nn.utils.parameters_to_vector(replica.parameters())
+        off = (own - first).abs().max().item()
+        if 0 < off < ROUNDING:
+            return (
+                f"a weight of rank {rank} differs by {off:.0e} from that of rank 0: each has added in an order of its "
+                f"own, and replicas must be equal to the last bit"
+            )
     return ""
 
 
@@ -193,11 +225,18 @@ def weights_after(step: SharedStep) -> Callable[..., list[Any]]:
             ]
             for replica in replicas:
                 replica.forget()
-            given: list[nn.Module] = [*replicas]
-            said = step(given, batches, learning_rate)
-            flat = [nn.utils.parameters_to_vector(r.parameters()).tolist() for r in replicas]
-            rule = _replaced(given, replicas) or _broken_rule(replicas, batches)
-            after.append((flat, said if isinstance(said, Objection) and not rule else rule))
+            given: tuple[list[nn.Module], list[LabelledRows]] = (
+                [*replicas],
+                [(rows.clone(), labels.clone()) for rows, labels in batches],
+            )
+            with torch.enable_grad():  # on leaving it is again as it was, whatever the step has done to it
+                said = step(*given, learning_rate)
+                said = said if torch.is_grad_enabled() else NO_GRADIENTS
+            flat = [nn.utils.parameters_to_vector(replica.parameters()).tolist() for replica in replicas]
+            rule = _changed(given, replicas, batches) or _broken_rule(replicas, batches)
+            if not rule and isinstance(said, Objection):
+                rule = said
+            after.append((flat, rule or _apart(replicas)))
         return after
 
     return run
@@ -207,13 +246,31 @@ class Objection(str):
     """What a real rank would not have got through, whatever the weights are."""
 
 
+NO_GRADIENTS = Objection(
+    "your function has switched gradients off and left it so: whatever runs next can do no backward; "
+    "`with torch.no_grad():` switches them on again"
+)
+
+
 def _unknown_to_a_rank(step: RankStep) -> str:
     """Name what a step uses of other cells, which a rank that is sent its text alone doesn't know; "" if nothing."""
     code = getattr(step, "__code__", None)
     if code is None:
         return ""
     known = {*TOOLS, *vars(builtins), step.__name__}
-    return next((name for name in _global_names(code) if name not in known), "")
+    inside = next((name for name in _global_names(code) if name not in known), "")
+    return inside or _unknown_to_its_head(step)
+
+
+def _unknown_to_its_head(step: RankStep) -> str:
+    """Name what its defaults and decorators use, which a rank evaluates as it defines the function."""
+    try:
+        exec(compile(source_of(step), "<cell>", "exec"), dict(TOOLS))
+    except NameError as error:
+        return error.name or ""
+    except Exception:  # a step without a text of its own, as those that tests nest
+        return ""
+    return ""
 
 
 def _global_names(code: CodeType) -> list[str]:
@@ -226,19 +283,22 @@ def _global_names(code: CodeType) -> list[str]:
 
 def each_on_its_rank(step: RankStep) -> SharedStep:
     """Turn the step of one rank into that of all: each in a thread, with a `dist` that notices who waits in vain."""
+    unknown = _unknown_to_a_rank(step)
 
     def shared(replicas: list[nn.Module], batches: list[LabelledRows], learning_rate: float) -> Any:
-        def one(dist: Any) -> Any:
+        def one(dist: Any) -> bool:
             rank = dist.get_rank()
-            return step(dist, replicas[rank], batches[rank], learning_rate)
+            step(dist, replicas[rank], batches[rank], learning_rate)
+            return torch.is_grad_enabled()  # a setting of this thread
 
-        _, world = in_threads(one, len(replicas))
-        unknown = _unknown_to_a_rank(step)
+        gradients, world = in_threads(one, len(replicas))
         if unknown:
             return Objection(
                 f"a rank of another process would not know {unknown}: it is sent the text of this one function, "
                 f"and has torch and F; put {unknown} inside"
             )
+        if not all(gradients):
+            return NO_GRADIENTS
         for rank, begun in world.unwaited.items():
             if begun:
                 return Objection(
@@ -259,8 +319,17 @@ def first_difference(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
         for rank, (weights, wanted) in enumerate(zip(mine, theirs, strict=True)):
             for place, (weight, right) in enumerate(zip(weights, wanted, strict=True)):
                 if not math.isclose(weight, right, rel_tol=1e-9, abs_tol=1e-12):
+                    mine_told, right_told = _told_apart(weight, right)
                     return (
-                        f"after step {number} weight {place} of rank {rank} is {weight:.6f}, but "
-                        f"{right:.6f} when torch steps on the whole batch"
+                        f"after step {number} weight {place} of rank {rank} is {mine_told}, but "
+                        f"{right_told} when torch steps on the whole batch"
                     )
     return ""
+
+
+def _told_apart(one: float, other: float) -> tuple[str, str]:
+    """Write two different numbers with as many digits as it takes to see that they differ, six at least."""
+    for digits in range(6, 17):
+        if f"{one:.{digits}f}" != f"{other:.{digits}f}":
+            return f"{one:.{digits}f}", f"{other:.{digits}f}"
+    return repr(one), repr(other)

@@ -136,6 +136,24 @@ def free_first(rows: int, speeds: Sequence[int]) -> list[int]:
     return shares
 
 
+def half_done(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Give each row to the rank that would be half done with it first."""
+    shares = [0 for _ in speeds]
+    for _ in range(rows):
+        halves = [(share + 0.5) / speed for share, speed in zip(shares, speeds, strict=True)]
+        shares[halves.index(min(halves))] += 1
+    return shares
+
+
+def found_by_speed(rows: int, speeds: Sequence[int]) -> list[int]:
+    """Choose a speed for each row, and give it to the first rank of that speed."""
+    shares = [0 for _ in speeds]
+    for _ in range(rows):
+        chosen = min(speeds, key=lambda speed: (shares[speeds.index(speed)] + 1) / speed)
+        shares[speeds.index(chosen)] += 1
+    return shares
+
+
 def more_to_the_slow(rows: int, speeds: Sequence[int]) -> list[int]:
     """Deal by slowness."""
     return _dealt(rows, [1 / speed for speed in speeds])

@@ -144,3 +144,24 @@ def test_an_answer_whose_items_come_one_by_one_is_asked_for_its_arguments_when_i
 
     verdict = check_function(by_and_by, lambda numbers: numbers, [{"numbers": [1, 2]}], what="the items", keeps=True)
     assert "changed its argument numbers" in verdict.message
+
+
+def test_a_mistake_may_be_named_only_where_the_answer_makes_it_throughout():
+    mistakes = {"You doubled.": lambda n: 2 * n}
+    several = cases("n", [2, 3, 4])
+
+    def twice(n):
+        return 2 * n
+
+    def twice_at_first(n):
+        return 2 * n if n < 4 else 1 // 0
+
+    def told(answer, throughout):
+        return check_function(
+            answer, lambda n: n * n, several, what="the square", mistakes=mistakes, throughout=throughout
+        ).message
+
+    expected = "the square: for n = 3, expected 9, got 6."
+    assert told(twice, throughout=True) == f"{expected} You doubled."
+    assert told(twice_at_first, throughout=True) == expected
+    assert told(twice_at_first, throughout=False) == f"{expected} You doubled."

@@ -1,21 +1,14 @@
-"""What the checks accept was reached as ranks could reach it; what no rank could do is refused and told."""
+"""An engine and an idle share of any kind are right; wrong ones, and wrong guesses, are told what is true of them."""
 
-import copy
-import heapq
 import math
+from collections import defaultdict
 
 import pytest
-import torch
-from torch.nn import functional as F
 
-from support.built import my_step
 from support.n00.checks import (
-    check_deal,
     check_idle_share,
     check_makespan,
     check_play,
-    check_rank_step,
-    check_step,
     guess_days,
     guess_longer_mean,
     guess_python_speedup,
@@ -23,208 +16,6 @@ from support.n00.checks import (
     guess_weight,
     guess_weights,
 )
-from support.n00.solved import my_rank_step
-
-# ---- exercise 1: one step that ranks share
-
-
-def locally(replicas, batches, learning_rate):
-    for replica, (rows, labels) in zip(replicas, batches, strict=True):
-        replica.zero_grad()
-        F.cross_entropy(replica(rows), labels).backward()
-        torch.optim.SGD(replica.parameters(), learning_rate).step()
-
-
-def averaging_weights(replicas, batches, lr):
-    locally(replicas, batches, lr)
-    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-        mean = sum(weight.data for weight in same) / len(same)
-        for weight in same:
-            weight.data = mean.clone()
-
-
-def rank_0_sends_weights(replicas, batches, lr):
-    for replica, (rows, labels) in zip(replicas, batches, strict=True):
-        (F.cross_entropy(replica.forward(rows), labels) / len(batches)).backward()
-    for first, *others in zip(*(replica.parameters() for replica in replicas), strict=True):
-        first.data -= lr * (first.grad + sum(other.grad for other in others))
-        for weight in (first, *others):
-            weight.data.copy_(first.data)
-            weight.grad = None
-
-
-def by_autograd_grad(replicas, batches, lr):
-    found = [
-        torch.autograd.grad(F.cross_entropy(replica(rows), labels), list(replica.parameters()))
-        for replica, (rows, labels) in zip(replicas, batches, strict=True)
-    ]
-    means = [torch.stack(same).mean(dim=0) for same in zip(*found, strict=True)]
-    with torch.no_grad():
-        for replica in replicas:
-            for weight, mean in zip(replica.parameters(), means, strict=True):
-                weight.sub_(mean, alpha=lr)
-
-
-@pytest.mark.parametrize("answer", [my_step, averaging_weights, rank_0_sends_weights, by_autograd_grad])
-def test_every_way_that_real_ranks_could_go_is_right(answer):
-    assert check_step(answer), check_step(answer)
-
-
-def sharing(replicas, batches, lr):
-    averaging_weights(replicas, batches, lr)
-    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-        for weight in same:
-            weight.data = same[0].data
-
-
-def twice_forward(replicas, batches, lr):
-    for replica, (rows, _) in zip(replicas, batches, strict=True):
-        replica(rows)
-    my_step(replicas, batches, lr)
-
-
-def swapped(replicas, batches, lr):
-    my_step(replicas, batches[::-1], lr)
-
-
-def on_copies(replicas, batches, lr):
-    copies = copy.deepcopy(replicas)
-    my_step(copies, batches, lr)
-    for replica, own in zip(replicas, copies, strict=True):
-        replica.load_state_dict(own.state_dict())
-
-
-def replacing_the_others(replicas, batches, lr):
-    for replica, (rows, labels) in zip(replicas, batches, strict=True):
-        F.cross_entropy(replica(rows), labels).backward()
-    with torch.no_grad():
-        for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-            first = same[0]
-            first -= lr * sum(weight.grad for weight in same) / len(same)
-            first.grad = None
-    for rank in range(1, len(replicas)):
-        replicas[rank] = copy.deepcopy(replicas[0])
-
-
-def sum_of_losses_at_once(replicas, batches, lr):
-    losses = [F.cross_entropy(r(rows), labels) for r, (rows, labels) in zip(replicas, batches, strict=True)]
-    (sum(losses) / len(losses)).backward()
-    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
-        total = sum(weight.grad for weight in same)
-        for weight in same:
-            weight.data -= lr * total
-            weight.grad = None
-
-
-@pytest.mark.parametrize(
-    "answer, told",
-    [
-        (sharing, "ranks 0 and 1 share one tensor as their weight"),
-        (twice_forward, "rank 0 did 2 forwards on its rows"),
-        (swapped, "rank 0 saw rank 2's rows"),
-        (on_copies, "rank 0 did no forward on its own rows"),
-        (replacing_the_others, "replicas[1] is another model than before"),
-        (sum_of_losses_at_once, "one backward went through the graphs of rank 0 and of rank 1"),
-    ],
-)
-def test_right_weights_reached_as_no_rank_could_are_refused(answer, told):
-    verdict = check_step(answer)
-    assert verdict.status == "wrong"
-    assert told in verdict.message
-
-
-# ---- exercise 4: the step of one rank
-
-
-def sending_weights(dist, replica, batch, lr):
-    rows, labels = batch
-    loss = F.cross_entropy(replica(rows), labels)
-    loss.backward()
-    torch.optim.SGD(replica.parameters(), lr).step()
-    for weight in replica.parameters():
-        dist.all_reduce(weight.data)
-        weight.data /= dist.get_world_size()
-    replica.zero_grad()
-
-
-def in_one_packet(dist, replica, batch, lr):
-    rows, labels = batch
-    weights = list(replica.parameters())
-    gradients = torch.autograd.grad(F.cross_entropy(replica(rows), labels) / dist.get_world_size(), weights)
-    packet = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(packet, async_op=True).wait()
-    with torch.no_grad():
-        for weight, part in zip(weights, packet.split([w.numel() for w in weights]), strict=True):
-            weight -= lr * part.view_as(weight)
-
-
-@pytest.mark.parametrize("answer", [my_rank_step, sending_weights, in_one_packet])
-def test_a_rank_may_send_weights_or_one_large_packet(answer):
-    assert check_rank_step(answer), check_rank_step(answer)
-
-
-def only_rank_0(dist, replica, batch, lr):
-    rows, labels = batch
-    F.cross_entropy(replica(rows), labels).backward()
-    for weight in replica.parameters():
-        if dist.get_rank() == 0:
-            dist.all_reduce(weight.grad)
-
-
-def forgetting_to_wait(dist, replica, batch, lr):
-    rows, labels = batch
-    F.cross_entropy(replica(rows), labels).backward()
-    for weight in replica.parameters():
-        dist.all_reduce(weight.grad, async_op=True)
-        weight.data -= lr * weight.grad / dist.get_world_size()
-        weight.grad = None
-
-
-def helped(dist, replica, batch, lr):
-    return my_rank_step(dist, replica, batch, lr)
-
-
-def helped_inside(dist, replica, batch, lr):
-    def move(weight):
-        dist.all_reduce(weight.grad)
-        weight.data -= lr * weight.grad / dist.get_world_size()
-        weight.grad = None
-
-    rows, labels = batch
-    F.cross_entropy(replica(rows), labels).backward()
-    list(map(move, replica.parameters()))
-
-
-def test_a_step_that_needs_another_cell_is_refused_here_and_not_by_the_real_ranks():
-    verdict = check_rank_step(helped)
-    assert verdict.status == "wrong"
-    assert "would not know my_rank_step" in verdict.message
-    assert check_rank_step(helped_inside), check_rank_step(helped_inside)
-
-
-def test_without_an_exchange_the_division_decides_what_a_rank_stepped_by():
-    def alone(dist, replica, batch, lr):
-        rows, labels = batch
-        F.cross_entropy(replica(rows), labels).backward()
-        for weight in replica.parameters():
-            weight.data -= lr * weight.grad
-            weight.grad = None
-
-    assert "stepped by its own gradient" in check_rank_step(alone).message
-
-
-@pytest.mark.parametrize(
-    "answer, told",
-    [
-        (only_rank_0, "rank 0 waits in all_reduce, its collective 0, rank 1 has ended"),
-        (forgetting_to_wait, "rank 0 never waited for its all_reduce"),
-    ],
-)
-def test_ranks_that_would_hang_or_run_ahead_are_told_who_waits_for_what(answer, told):
-    verdict = check_rank_step(answer)
-    assert verdict.status == "wrong"
-    assert told in verdict.message
-
 
 # ---- exercise 3: when tasks run
 
@@ -295,6 +86,69 @@ def test_waiting_for_a_lane_is_not_called_waiting_for_the_list():
     assert "You waited for the lane of what a task needs" in check_play(play).message
 
 
+def with_free(free, tasks):
+    times = {}
+    for name, lane, seconds, needs in tasks:
+        start = max([free[lane], *(times[other][1] for other in needs)])
+        times[name] = (start, start + seconds)
+        free[lane] = start + seconds
+    return times
+
+
+def three_lanes(tasks):
+    return with_free({"a": 0, "b": 0, "c": 0}, tasks)
+
+
+def first_task_first(tasks):
+    tasks[0]
+    return with_free(defaultdict(int), tasks)
+
+
+def using_up_tasks(tasks):
+    left = tasks
+    done = {}
+    free = {}
+    while left:
+        name, lane, seconds, needs = left.pop(0)
+        start = max([free.get(lane, 0), *(done[other][1] for other in needs)])
+        done[name] = (start, start + seconds)
+        free[lane] = start + seconds
+    return done
+
+
+def using_up_needs(tasks):
+    times = {}
+    free = {}
+    for name, lane, seconds, needs in tasks:
+        start = free.get(lane, 0)
+        while needs:
+            start = max(start, times[needs.pop()][1])
+        times[name] = (start, start + seconds)
+        free[lane] = start + seconds
+    return times
+
+
+def with_a_task_more(tasks):
+    return by_rounds(tasks) | {"end": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (three_lanes, "your code raised KeyError: 'gpu 0'"),
+        (first_task_first, "for tasks = [] your code raised IndexError"),
+        (using_up_tasks, "your function has changed its argument tasks, which is [] afterwards"),
+        (using_up_needs, "your function has changed its argument tasks"),
+        (with_a_task_more, "'end' is no task"),
+    ],
+)
+def test_an_engine_of_the_shown_lanes_or_of_used_up_tasks_is_told_so(answer, told):
+    verdict = check_play(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+    assert check_play(by_rounds), "it is judged as in a fresh process"
+
+
 @pytest.mark.parametrize("answer", [by_rounds, by_recursion])
 def test_an_engine_may_be_written_in_any_way(answer):
     assert check_play(answer), check_play(answer)
@@ -312,78 +166,59 @@ def test_another_form_is_told_as_such(answer, told):
     assert told in check_play(answer).message
 
 
-# ---- exercise 5: rows by speed
+# ---- exercise 2: the idle share
 
 
-def with_a_heap(rows, speeds):
-    shares = [0] * len(speeds)
-    heap = [(1 / speed, rank) for rank, speed in enumerate(speeds)]
-    heapq.heapify(heap)
-    for _ in range(rows):
-        _, rank = heap[0]
-        shares[rank] += 1
-        heapq.heapreplace(heap, ((shares[rank] + 1) / speeds[rank], rank))
-    return shares
+def from_first_to_last(first, last):
+    """Make the idle share of the makespan between two spans."""
+
+    def share(spans, lanes):
+        worked = sum(end - start for _, start, end in spans)
+        return 1 - worked / len(lanes) / (last(spans)[2] - first(spans)[1])
+
+    return share
 
 
-def by_trying_ends(rows, speeds):
-    """Try every time at which some rank could end, the earliest first; take back what is too much."""
-    ends = sorted({count / speed for speed in speeds for count in range(rows + 1)})
-    for end in ends:
-        shares = [int(end * speed + 1e-9) for speed in speeds]
-        if sum(shares) >= rows:
-            break
-    too_many = sum(shares) - rows
-    for rank, share in enumerate(shares):
-        back = min(share, too_many)
-        shares[rank] -= back
-        too_many -= back
-    return tuple(shares)
+def earliest(spans):
+    return min(spans, key=lambda span: span[1])
 
 
-@pytest.mark.parametrize("answer", [with_a_heap, by_trying_ends])
-def test_other_shares_that_end_as_early_are_right(answer):
-    assert check_deal(answer), check_deal(answer)
+def latest(spans):
+    return max(spans, key=lambda span: span[2])
 
 
-def rounded_down_then(key):
-    """Deal by speed, rounded down, and give what is left a row each, the least key(share, speed) first."""
-
-    def deal(rows, speeds):
-        shares = [rows * speed // sum(speeds) for speed in speeds]
-        order = sorted(range(len(speeds)), key=lambda rank: key(shares[rank], speeds[rank]))
-        for rank in order[: rows - sum(shares)]:
-            shares[rank] += 1
-        return shares
-
-    return deal
-
-
-def rounded_up_and_cut(rows, speeds):
-    shares = [math.ceil(rows * speed / sum(speeds)) for speed in speeds]
-    for rank in reversed(range(len(speeds))):
-        shares[rank] -= min(shares[rank], sum(shares) - rows)
-    return shares
+def using_up_spans(spans, lanes):
+    worked = 0
+    starts = []
+    ends = []
+    while spans:
+        _, start, end = spans.pop()
+        worked += end - start
+        starts.append(start)
+        ends.append(end)
+    return 1 - worked / len(lanes) / (max(ends) - min(starts))
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "answer, told",
     [
-        rounded_down_then(lambda share, speed: -speed),
-        rounded_down_then(lambda share, speed: (share + 1) / speed),
-        rounded_up_and_cut,
+        (from_first_to_last(lambda spans: min(spans, key=lambda span: span[2]), latest), "the span that ends first"),
+        (from_first_to_last(earliest, lambda spans: max(spans, key=lambda span: span[1])), "that starts last"),
+        (from_first_to_last(earliest, max), "as `max(spans)` does"),
+        (from_first_to_last(min, latest), "as `min(spans)` does"),
+        (from_first_to_last(min, max), "as `min(spans)` and `max(spans)` do"),
+        (using_up_spans, "your function has changed its argument spans, which is [] afterwards"),
     ],
 )
-def test_shares_that_are_only_rounded_well_are_refused(answer):
-    assert check_deal(answer).status == "wrong"
+def test_a_makespan_of_the_wrong_spans_is_told_which_they_are(answer, told):
+    verdict = check_idle_share(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+    assert sum(sentence in verdict.message for sentence in check_idle_share.mistakes) == ("changed" not in told)
+    assert check_idle_share(from_first_to_last(earliest, latest)), "it is judged as in a fresh process"
 
 
-def test_a_share_that_is_no_number_of_rows_is_told():
-    assert "rank 0 gets -1 rows" in check_deal(lambda rows, speeds: [-1, *speeds[1:]]).message
-    assert "4 ranks, and you gave 1 shares" in check_deal(lambda rows, speeds: [rows]).message
-
-
-# ---- predictions, and exercise 2
+# ---- predictions
 
 
 @pytest.mark.parametrize(

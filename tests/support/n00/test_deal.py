@@ -1,0 +1,168 @@
+"""Shares of rows for ranks of unequal speed: right ones of any kind, and wrong ones that look good for long."""
+
+import heapq
+import math
+
+import pytest
+
+from support.n00.checks import check_deal
+
+
+def with_a_heap(rows, speeds):
+    shares = [0] * len(speeds)
+    heap = [(1 / speed, rank) for rank, speed in enumerate(speeds)]
+    heapq.heapify(heap)
+    for _ in range(rows):
+        _, rank = heap[0]
+        shares[rank] += 1
+        heapq.heapreplace(heap, ((shares[rank] + 1) / speeds[rank], rank))
+    return shares
+
+
+def by_trying_ends(rows, speeds):
+    """Try every time at which some rank could end, the earliest first; take back what is too much."""
+    ends = sorted({count / speed for speed in speeds for count in range(rows + 1)})
+    for end in ends:
+        shares = [int(end * speed + 1e-9) for speed in speeds]
+        if sum(shares) >= rows:
+            break
+    too_many = sum(shares) - rows
+    for rank, share in enumerate(shares):
+        back = min(share, too_many)
+        shares[rank] -= back
+        too_many -= back
+    return tuple(shares)
+
+
+@pytest.mark.parametrize("answer", [with_a_heap, by_trying_ends])
+def test_other_shares_that_end_as_early_are_right(answer):
+    assert check_deal(answer), check_deal(answer)
+
+
+def rounded_down_then(key):
+    """Deal by speed, rounded down, and give what is left a row each, the least key(share, speed) first."""
+
+    def deal(rows, speeds):
+        shares = [rows * speed // sum(speeds) for speed in speeds]
+        order = sorted(range(len(speeds)), key=lambda rank: key(shares[rank], speeds[rank]))
+        for rank in order[: rows - sum(shares)]:
+            shares[rank] += 1
+        return shares
+
+    return deal
+
+
+def rounded_up_and_cut(rows, speeds):
+    shares = [math.ceil(rows * speed / sum(speeds)) for speed in speeds]
+    for rank in reversed(range(len(speeds))):
+        shares[rank] -= min(shares[rank], sum(shares) - rows)
+    return shares
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        rounded_down_then(lambda share, speed: -speed),
+        rounded_down_then(lambda share, speed: (share + 1) / speed),
+        rounded_up_and_cut,
+    ],
+)
+def test_shares_that_are_only_rounded_well_are_refused(answer):
+    assert check_deal(answer).status == "wrong"
+
+
+def greedily(key):
+    """Give each row to the rank of the least key(share, speed)."""
+
+    def deal(rows, speeds):
+        shares = [0 for _ in speeds]
+        for _ in range(rows):
+            keys = [key(share, speed) for share, speed in zip(shares, speeds, strict=True)]
+            shares[keys.index(min(keys))] += 1
+        return shares
+
+    return deal
+
+
+def rounded_greedily_and_one_swap(rows, speeds):
+    shares = [round(rows * speed / sum(speeds)) for speed in speeds]
+    ranks = range(len(speeds))
+    while sum(shares) < rows:
+        shares[min(ranks, key=lambda rank: (shares[rank] + 1) / speeds[rank])] += 1
+    while sum(shares) > rows:
+        shares[max(ranks, key=lambda rank: shares[rank] / speeds[rank])] -= 1
+    last = max(ranks, key=lambda rank: shares[rank] / speeds[rank])
+    first = min(ranks, key=lambda rank: (shares[rank] + 1) / speeds[rank])
+    if (shares[first] + 1) / speeds[first] < shares[last] / speeds[last]:
+        shares[first] += 1
+        shares[last] -= 1
+    return shares
+
+
+def two_greedily_and_the_rest_to_the_fastest(rows, speeds):
+    shares = [rows * speed // sum(speeds) for speed in speeds]
+    for _ in range(min(2, rows - sum(shares))):
+        shares[min(range(len(speeds)), key=lambda rank: (shares[rank] + 1) / speeds[rank])] += 1
+    shares[speeds.index(max(speeds))] += rows - sum(shares)
+    return shares
+
+
+def of_several_ranks(rows, speeds):
+    assert len(speeds) > 1
+    return with_a_heap(rows, speeds)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(greedily(lambda share, speed, part=part: (share + part) / speed) for part in (0.9, 0.99, 1.01, 1.1)),
+        rounded_greedily_and_one_swap,
+        two_greedily_and_the_rest_to_the_fastest,
+        of_several_ranks,
+    ],
+)
+def test_shares_that_are_wrong_only_far_out_are_refused_without_the_name_of_another_mistake(answer):
+    verdict = check_deal(answer)
+    assert verdict.status == "wrong"
+    assert not any(sentence in verdict.message for sentence in check_deal.mistakes)
+
+
+def by_the_place_of_a_speed(rows, speeds):
+    shares = [0] * len(speeds)
+    for _ in range(rows):
+        best = min(speeds, key=lambda speed: (shares[speeds.index(speed)] + 1) / speed)
+        shares[speeds.index(best)] += 1
+    return shares
+
+
+def sorting_the_speeds(rows, speeds):
+    speeds.sort(reverse=True)
+    return with_a_heap(rows, speeds)
+
+
+def clearing_the_speeds(rows, speeds):
+    shares = with_a_heap(rows, speeds)
+    speeds.clear()
+    return shares
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (by_the_place_of_a_speed, "`index` finds the first rank that has it"),
+        (greedily(lambda share, speed: (share + 0.5) / speed), "would be half done with it first"),
+        (sorting_the_speeds, "your function has changed its argument speeds, which is [7, 4, 2] afterwards"),
+        (clearing_the_speeds, "your function has changed its argument speeds, which is [] afterwards"),
+    ],
+)
+def test_shares_are_told_what_is_true_of_them_and_speeds_stay_as_they_are(answer, told):
+    verdict = check_deal(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+    assert sum(sentence in verdict.message for sentence in check_deal.mistakes) <= 1
+    assert check_deal(with_a_heap), "it is judged as in a fresh process"
+
+
+def test_a_share_that_is_no_number_of_rows_is_told():
+    assert "rank 0 gets -1 rows" in check_deal(lambda rows, speeds: [-1, *speeds[1:]]).message
+    assert "4 ranks, and you gave 1 shares" in check_deal(lambda rows, speeds: [rows]).message

@@ -1,0 +1,316 @@
+"""A step is right however it was reached, if ranks could reach it so; what no rank could do is refused and told."""
+
+import copy
+import re
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from support.built import my_step
+from support.kit.mistakes import edited
+from support.n00.checks import check_rank_step, check_step
+from support.n00.solved import my_rank_step
+
+# ---- exercise 1: one step that ranks share
+
+
+def locally(replicas, batches, learning_rate):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        replica.zero_grad()
+        F.cross_entropy(replica(rows), labels).backward()
+        torch.optim.SGD(replica.parameters(), learning_rate).step()
+
+
+def averaging_weights(replicas, batches, lr):
+    locally(replicas, batches, lr)
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = sum(weight.data for weight in same) / len(same)
+        for weight in same:
+            weight.data = mean.clone()
+
+
+def rank_0_sends_weights(replicas, batches, lr):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        (F.cross_entropy(replica.forward(rows), labels) / len(batches)).backward()
+    for first, *others in zip(*(replica.parameters() for replica in replicas), strict=True):
+        first.data -= lr * (first.grad + sum(other.grad for other in others))
+        for weight in (first, *others):
+            weight.data.copy_(first.data)
+            weight.grad = None
+
+
+def by_autograd_grad(replicas, batches, lr):
+    found = [
+        torch.autograd.grad(F.cross_entropy(replica(rows), labels), list(replica.parameters()))
+        for replica, (rows, labels) in zip(replicas, batches, strict=True)
+    ]
+    means = [torch.stack(same).mean(dim=0) for same in zip(*found, strict=True)]
+    with torch.no_grad():
+        for replica in replicas:
+            for weight, mean in zip(replica.parameters(), means, strict=True):
+                weight.sub_(mean, alpha=lr)
+
+
+@pytest.mark.parametrize("answer", [my_step, averaging_weights, rank_0_sends_weights, by_autograd_grad])
+def test_every_way_that_real_ranks_could_go_is_right(answer):
+    assert check_step(answer), check_step(answer)
+
+
+def sharing(replicas, batches, lr):
+    averaging_weights(replicas, batches, lr)
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        for weight in same:
+            weight.data = same[0].data
+
+
+def twice_forward(replicas, batches, lr):
+    for replica, (rows, _) in zip(replicas, batches, strict=True):
+        replica(rows)
+    my_step(replicas, batches, lr)
+
+
+def swapped(replicas, batches, lr):
+    my_step(replicas, batches[::-1], lr)
+
+
+def on_copies(replicas, batches, lr):
+    copies = copy.deepcopy(replicas)
+    my_step(copies, batches, lr)
+    for replica, own in zip(replicas, copies, strict=True):
+        replica.load_state_dict(own.state_dict())
+
+
+def replacing_the_others(replicas, batches, lr):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        F.cross_entropy(replica(rows), labels).backward()
+    with torch.no_grad():
+        for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+            first = same[0]
+            first -= lr * sum(weight.grad for weight in same) / len(same)
+            first.grad = None
+    for rank in range(1, len(replicas)):
+        replicas[rank] = copy.deepcopy(replicas[0])
+
+
+def sum_of_losses_at_once(replicas, batches, lr):
+    losses = [F.cross_entropy(r(rows), labels) for r, (rows, labels) in zip(replicas, batches, strict=True)]
+    (sum(losses) / len(losses)).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        total = sum(weight.grad for weight in same)
+        for weight in same:
+            weight.data -= lr * total
+            weight.grad = None
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (sharing, "ranks 0 and 1 share one tensor as their weight"),
+        (twice_forward, "rank 0 did 2 forwards on its rows"),
+        (swapped, "rank 0 saw rank 2's rows"),
+        (on_copies, "rank 0 did no forward on its own rows"),
+        (replacing_the_others, "replicas[1] is another model than before"),
+        (sum_of_losses_at_once, "one backward went through the graphs of rank 0 and of rank 1"),
+    ],
+)
+def test_right_weights_reached_as_no_rank_could_are_refused(answer, told):
+    verdict = check_step(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+
+
+# ---- exercise 1: what a step must leave as it was
+
+
+def using_up_replicas(replicas, batches, lr):
+    my_step(replicas, batches, lr)
+    while replicas:
+        replicas.pop().zero_grad()
+
+
+def using_up_batches(replicas, batches, lr):
+    for replica in replicas:
+        rows, labels = batches.pop(0)
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = sum(weight.grad for weight in same) / len(same)
+        for weight in same:
+            weight.data -= lr * mean
+            weight.grad = None
+
+
+def clearing_rows(replicas, batches, lr):
+    my_step(replicas, batches, lr)
+    for rows, _ in batches:
+        rows.zero_()
+
+
+def without_gradients(replicas, batches, lr):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        F.cross_entropy(replica(rows), labels).backward()
+    torch.set_grad_enabled(False)
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = sum(weight.grad for weight in same) / len(same)
+        for weight in same:
+            weight -= lr * mean
+            weight.grad = None
+
+
+def in_an_order_of_its_own(replicas, batches, lr):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        gradients = [weight.grad for weight in same]
+        for rank, weight in enumerate(same):
+            weight.data -= lr * sum(gradients[rank:] + gradients[:rank]) / len(same)
+            weight.grad = None
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (using_up_replicas, "in step 1 your function has changed the list replicas: it had 3, and has 0 now"),
+        (using_up_batches, "in step 1 your function has changed the list batches: it had 3, and has 0 now"),
+        (clearing_rows, "in step 1 your function has changed batches[0]: rank 0 needs its rows and labels as they"),
+        (without_gradients, "in step 1 your function has switched gradients off and left it so"),
+        (in_an_order_of_its_own, "each has added in an order of its own, and replicas must be equal to the last bit"),
+    ],
+)
+def test_a_step_changes_weights_and_nothing_else(answer, told):
+    verdict = check_step(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message
+    assert torch.is_grad_enabled(), "whoever switched it off"
+    assert check_step(my_step), "it is judged as in a fresh process"
+
+
+def in_single_precision(replicas, batches, lr):
+    for replica, (rows, labels) in zip(replicas, batches, strict=True):
+        F.cross_entropy(replica(rows), labels).backward()
+    for same in zip(*(replica.parameters() for replica in replicas), strict=True):
+        mean = (sum(weight.grad for weight in same) / len(same)).float()
+        for weight in same:
+            weight.data -= lr * mean
+            weight.grad = None
+
+
+def test_two_numbers_that_differ_are_told_with_so_many_digits_that_one_sees_it():
+    message = check_step(in_single_precision).message
+    mine, right = re.search(r"is (-?[\d.]+), but (-?[\d.]+) when torch", message).groups()
+    assert mine != right
+
+
+# ---- exercise 4: the step of one rank
+
+
+def sending_weights(dist, replica, batch, lr):
+    rows, labels = batch
+    loss = F.cross_entropy(replica(rows), labels)
+    loss.backward()
+    torch.optim.SGD(replica.parameters(), lr).step()
+    for weight in replica.parameters():
+        dist.all_reduce(weight.data)
+        weight.data /= dist.get_world_size()
+    replica.zero_grad()
+
+
+def in_one_packet(dist, replica, batch, lr):
+    rows, labels = batch
+    weights = list(replica.parameters())
+    gradients = torch.autograd.grad(F.cross_entropy(replica(rows), labels) / dist.get_world_size(), weights)
+    packet = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(packet, async_op=True).wait()
+    with torch.no_grad():
+        for weight, part in zip(weights, packet.split([w.numel() for w in weights]), strict=True):
+            weight -= lr * part.view_as(weight)
+
+
+@pytest.mark.parametrize("answer", [my_rank_step, sending_weights, in_one_packet])
+def test_a_rank_may_send_weights_or_one_large_packet(answer):
+    assert check_rank_step(answer), check_rank_step(answer)
+
+
+def only_rank_0(dist, replica, batch, lr):
+    rows, labels = batch
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight in replica.parameters():
+        if dist.get_rank() == 0:
+            dist.all_reduce(weight.grad)
+
+
+def forgetting_to_wait(dist, replica, batch, lr):
+    rows, labels = batch
+    F.cross_entropy(replica(rows), labels).backward()
+    for weight in replica.parameters():
+        dist.all_reduce(weight.grad, async_op=True)
+        weight.data -= lr * weight.grad / dist.get_world_size()
+        weight.grad = None
+
+
+def helped(dist, replica, batch, lr):
+    return my_rank_step(dist, replica, batch, lr)
+
+
+def helped_inside(dist, replica, batch, lr):
+    def move(weight):
+        dist.all_reduce(weight.grad)
+        weight.data -= lr * weight.grad / dist.get_world_size()
+        weight.grad = None
+
+    rows, labels = batch
+    F.cross_entropy(replica(rows), labels).backward()
+    list(map(move, replica.parameters()))
+
+
+def test_a_step_that_needs_another_cell_is_refused_here_and_not_by_the_real_ranks():
+    verdict = check_rank_step(helped)
+    assert verdict.status == "wrong"
+    assert "would not know my_rank_step" in verdict.message
+    assert check_rank_step(helped_inside), check_rank_step(helped_inside)
+
+
+def test_what_a_default_needs_is_unknown_to_another_process_too():
+    step = edited(
+        my_rank_step,
+        ("learning_rate):", "learning_rate, ce=cross_entropy):"),
+        names={"cross_entropy": F.cross_entropy},
+    )
+    verdict = check_rank_step(step)
+    assert verdict.status == "wrong"
+    assert "would not know cross_entropy" in verdict.message
+    assert check_rank_step(edited(my_rank_step, ("learning_rate):", "learning_rate, ce=F.cross_entropy):")))
+
+
+def test_a_rank_that_leaves_gradients_off_is_told_so_and_a_maximum_is_not_told_of_means():
+    off = edited(my_rank_step, ("    for weight in", "    torch.set_grad_enabled(False)\n    for weight in"))
+    off.__globals__["torch"] = torch
+    assert "switched gradients off and left it so" in check_rank_step(off).message
+    largest = edited(my_rank_step, ("(weight.grad)", "(weight.grad, op=dist.ReduceOp.MAX)"))
+    assert "this imitation of gloo only sums" in check_rank_step(largest).message
+    average = edited(my_rank_step, ("(weight.grad)", "(weight.grad, op=dist.ReduceOp.AVG)"))
+    assert "can't average" in check_rank_step(average).message
+
+
+def test_without_an_exchange_the_division_decides_what_a_rank_stepped_by():
+    def alone(dist, replica, batch, lr):
+        rows, labels = batch
+        F.cross_entropy(replica(rows), labels).backward()
+        for weight in replica.parameters():
+            weight.data -= lr * weight.grad
+            weight.grad = None
+
+    assert "stepped by its own gradient" in check_rank_step(alone).message
+
+
+@pytest.mark.parametrize(
+    "answer, told",
+    [
+        (only_rank_0, "rank 0 waits in all_reduce, its collective 0, rank 1 has ended"),
+        (forgetting_to_wait, "rank 0 never waited for its all_reduce"),
+    ],
+)
+def test_ranks_that_would_hang_or_run_ahead_are_told_who_waits_for_what(answer, told):
+    verdict = check_rank_step(answer)
+    assert verdict.status == "wrong"
+    assert told in verdict.message

@@ -12,9 +12,8 @@ allocated on, and the next tensor of that size on that stream gets it at once; b
 streams, only after the host has heard that they are done. It is the slowest GPU there is: until the host waits for
 something, nothing counts as done. It measures nothing: it has no time.
 
-Not modelled: autograd on a GPU runs each backward operator in the stream of its forward, and lets these streams wait
-for each other; here backward runs in the streams that are the current ones when it is called. All is launched by one
-thread.
+Backward runs as autograd runs it on a GPU: each operator in the stream of its forward (lib.streams.pretend_backward).
+All is launched by one thread.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lib.arguments import integer, seconds_to_sleep
 from lib.runtime.regions import Region
+from lib.streams.pretend_backward import BackwardStreams
 from lib.streams.pretend_memory import Block, Pools
 from lib.streams.pretend_stream import PretendStream
 from lib.streams.pretend_tensor import PretendTensor, effects_of, operator_name
@@ -63,7 +63,8 @@ class PretendGPU:
         self.streams: list[PretendStream] = []
         self.default_streams = [self.new_stream("compute", index) for index in range(self.count)]
         self.current_device = 0
-        self._current = list(self.default_streams)  # of each device
+        self.in_use = list(self.default_streams)  # of each device; ask for current_stream
+        self._backward = BackwardStreams(self)
         self.events = 0  # so far
         self.last: dict[str, str] = {}  # the last launch of each stream
         self._clocks = Clocks()
@@ -90,23 +91,25 @@ class PretendGPU:
 
     def current_stream(self, index: int | None = None) -> PretendStream:
         """Return the stream in use on a device; at first that is "compute"."""
-        return self._current[self.current_device if index is None else index]
+        self._backward.look()
+        return self.in_use[self.current_device if index is None else index]
 
     @contextmanager
     def use_stream(self, stream: PretendStream) -> Iterator[None]:
         """Make a stream the current one, and its device."""
         index = stream.device.index
-        outside = self._current[index]
+        outside = self.current_stream(index)
         with self.use_device(index):
-            self._current[index] = stream
+            self.in_use[index] = stream
             try:
                 yield
             finally:
-                self._current[index] = outside
+                self.in_use[index] = outside
 
     @contextmanager
     def use_device(self, index: int) -> Iterator[None]:
         """Make a device the current one."""
+        self._backward.look()
         outside = self.current_device
         self.current_device = index
         try:
@@ -163,6 +166,14 @@ class PretendGPU:
         else:
             block = self._pools.take(size, device, self.current_stream(device.index).name)
         return PretendTensor.of(plain, self, block)
+
+    def note_made(self, x: PretendTensor) -> None:
+        """Note in which stream autograd's node of a tensor is to run, that was made or written."""
+        x.made_in = self.current_stream(x.block.device.index) if x.block.on_device else None
+
+    def note_roots(self, tensors: Iterable[PretendTensor]) -> None:
+        """Note in which streams autograd's nodes of these tensors are to run: backward is about to begin there."""
+        self._backward.note(tensors)
 
     def made(self, plain: Tensor, device: torch.device, name: str) -> PretendTensor:
         """Return what torch's function of that name has made (zeros, randn, …) as made on a device."""
@@ -274,6 +285,9 @@ class PretendGPU:
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator of torch on its tensors, and write down what it does to memory."""
+        ours = [x for x in tree_leaves((args, kwargs)) if isinstance(x, PretendTensor)]
+        self._backward.note(ours)
+        self._backward.look(ours)
         if torch.is_inference_mode_enabled():  # there torch does not take an operator apart that is made of others
             made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
@@ -329,6 +343,7 @@ class PretendGPU:
         origin = self._known(source)
         known.plain.copy_(origin.plain)
         self._copy(origin, known, non_blocking)
+        self.note_made(known)
         return target
 
     def _compute(self, func: Any, place: torch.device, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -349,6 +364,7 @@ class PretendGPU:
             if not isinstance(y, Tensor):
                 return y
             if id(y) in ours:
+                self.note_made(ours[id(y)])
                 return ours[id(y)]
             block = blocks.get(y.untyped_storage()._cdata)
             if block is not None:

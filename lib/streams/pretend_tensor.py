@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from lib.runtime.regions import Region, region_of
 from lib.streams.pretend_memory import Block
+from lib.streams.pretend_stream import PretendStream
 
 _CPU = torch.device("cpu")
 
@@ -19,6 +20,12 @@ class OwnsTensors(Protocol):
     """What tensors ask of their PretendGPU."""
 
     forgets: frozenset[str]
+
+    def note_made(self, x: PretendTensor) -> None:
+        """Note in which stream a tensor was made."""
+
+    def note_roots(self, tensors: Iterable[PretendTensor]) -> None:
+        """Note that backward is about to begin at these tensors."""
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and note what it does."""
@@ -42,6 +49,7 @@ class PretendTensor(Tensor):
     gpu: OwnsTensors
     block: Block
     plain: Tensor  # the same memory, as a tensor of the CPU that nobody watches
+    made_in: PretendStream | None  # the stream that was in use when it was made, or written last; None on the host
 
     @classmethod
     def of(cls, plain: Tensor, gpu: OwnsTensors, block: Block) -> PretendTensor:
@@ -51,6 +59,7 @@ class PretendTensor(Tensor):
         tensor.gpu = gpu
         tensor.block = block
         tensor.plain = plain.detach()
+        gpu.note_made(tensor)
         return tensor
 
     @property
@@ -117,6 +126,11 @@ class PretendTensor(Tensor):
         """Return it on the host."""
         return self.gpu.move(self, _CPU, False)
 
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        """Go backward from here, as torch does."""
+        self.gpu.note_roots([self])
+        super().backward(*args, **kwargs)  # type: ignore[no-untyped-call]
+
     def tolist(self) -> Any:
         """Return its values, once the host has them."""
         self.gpu.read_by_host(self, "tolist")
@@ -160,6 +174,9 @@ _WRITES_UNSAID |= {"batch_norm_gather_stats", "batch_norm_gather_stats_with_coun
 """Operators that write running statistics although torch's own description of them, the schema, doesn't say so."""
 _WAITED_FOR = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """torch's marks of operators whose result the host must know: a number, or how many elements there are."""
+_SHAPE_ONLY = {"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like"}
+_SHAPE_ONLY |= {"new_zeros", "new_ones", "new_full"}
+"""Of the tensor that these are given they want to know the shape and the dtype: nothing is read."""
 _BY_MASK = {"index", "index_put_", "index_put", "_index_put_impl_"}
 """Only with a mask among the indices do these have to know how many elements it names."""
 
@@ -173,7 +190,8 @@ def effects_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effe
         written = argument.alias_info is not None and argument.alias_info.is_write
         if written or _is_running_statistic(func, argument.name, args, kwargs):
             writes += tensors
-        if not (written and argument.kwarg_only):  # what is given as out= is written only
+        only_written = written and argument.kwarg_only  # what is given as out=
+        if not only_written and operator_name(func) not in _SHAPE_ONLY:
             reads += tensors
     if torch.Tag.inplace_view in func.tags:  # x.t_(): x becomes a view of its own memory
         return Effects([], [], False)

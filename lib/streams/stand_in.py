@@ -156,6 +156,7 @@ class _Places(TorchFunctionMode):
         """Return torch's call of its engine with this mode on, which torch leaves before it goes backward."""
 
         def backward(*args: Any, **kwargs: Any) -> Any:
+            self.gpu.note_roots([x for x in tree_leaves(args[0]) if isinstance(x, PretendTensor)])
             with self:
                 return run(*args, **kwargs)
 

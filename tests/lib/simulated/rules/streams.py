@@ -247,10 +247,8 @@ def wait_stream_works_between_devices(d: Device) -> Read:
 
 # ---- backward
 
-ENGINE = "it hears of operators, not of autograd's streams: here backward runs in the current ones"
 
-
-@rule("Backward runs each operator in the stream of its forward.", BACKWARD, RIGHT, not_pretended=ENGINE)
+@rule("Backward runs each operator in the stream of its forward.", BACKWARD, RIGHT)
 def backward_runs_in_the_stream_of_forward(d: Device) -> Read:
     x = full(d, 1.0).requires_grad_()
     side = d.stream()

@@ -76,8 +76,7 @@ Program = Callable[[Any], Read | bool]
 class Rule:
     """A sentence, where it is documented, a program, and what that gives.
 
-    not_pretended: why a PretendGPU can't keep the rule; empty if it can. unsafe: why it isn't tried on a real GPU.
-    devices: how many the program needs.
+    unsafe: why it isn't tried on a real GPU. devices: how many the program needs.
     """
 
     name: str
@@ -85,7 +84,6 @@ class Rule:
     source: str
     gives: str | bool
     program: Program
-    not_pretended: str = ""
     unsafe: str = ""
     devices: int = 1
 

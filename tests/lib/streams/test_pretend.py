@@ -351,3 +351,15 @@ def test_that_a_stream_is_kept_busy_is_noted_where_it_sleeps():
         gpu.sleep(1.0)
     (op,) = gpu.operations
     assert (op.kind, op.lane, op.label, op.reads, op.writes) == ("launch", "side", "sleep", (), ())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_torchs_own_operator_that_moves_and_casts_is_a_copy_and_a_cast_where_it_comes_to(dtype):
+    """x.to(device) never comes to it: that is PretendTensor's own. torch's operator is called by name, as in C++."""
+    gpu = PretendGPU()
+    x = gpu.host(torch.tensor([1.5, 2.5]))
+    moved = torch.ops.aten._to_copy(x, device="cuda", dtype=dtype)
+    assert (str(moved.device), moved.dtype, moved.plain.tolist()) == ("cuda:0", dtype, [1.5, 2.5])
+    launched = [op.label for op in gpu.operations if op.kind == "launch"]
+    assert launched == ["copy of input", "to"][: 1 if dtype == x.dtype else 2]
+    assert find_races(gpu.operations) == []

@@ -379,3 +379,31 @@ def test_a_layer_that_keeps_its_last_output_keeps_only_the_last_graph(mode):
         loss(model).backward()
     gc.collect()
     assert sum(isinstance(x, ModuleWatch) and x.module is model.partitions[0] for x in gc.get_objects()) <= 1
+
+
+def test_what_a_hook_changed_in_a_backward_that_failed_is_no_change_for_the_next_one():
+    """Two forwards in one backward: the hooks of the second count, before the first is looked at, which then fails."""
+    layer = nn.Linear(3, 3)
+    layer.count = 0
+
+    def count(*_):
+        layer.count += 1
+
+    class Fails(nn.Module):
+        def forward(self, x):
+            if fails and is_recomputing() and x.sum() < 0:
+                raise ValueError("in the recomputation")
+            return x * 1
+
+    fails = []
+    layer.register_full_backward_hook(count)
+    model = gpipe(nn.Sequential(Fails(), layer), [2], checkpoint="always")
+    first = model(torch.full((2, 3), -1.0, requires_grad=True)).sum()
+    second = model(torch.full((2, 3), 1.0, requires_grad=True)).sum()
+    fails.append(True)
+    with pytest.raises(ValueError, match="in the recomputation"):
+        (first + second).backward(retain_graph=True)
+    fails.clear()
+    layer.zero_grad()
+    first.backward()
+    assert layer.weight.grad.tolist() == [[-2.0] * 3] * 3

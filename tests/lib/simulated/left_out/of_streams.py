@@ -44,7 +44,8 @@ def the_host_is_not_further_ahead_than_depth(delay):
         busy(HERE, delay / 10)
         batch.add_(1)
     peak = torch.accelerator.memory_stats(HERE)["active_bytes.all.peak"] - before
-    assert peak <= 2 * 2 * 4096, f"{peak} bytes are {peak / 4096:.0f} batches"
+    # A batch's memory is back when the device comes to where it was let go of: behind the wait for the next copy.
+    assert peak <= (2 * 2 + 1) * 4096, f"{peak} bytes are {peak / 4096:.0f} batches"
 
 
 @scenario

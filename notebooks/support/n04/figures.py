@@ -403,8 +403,8 @@ def draw_mixing(picture: npt.NDArray[np.float64], *, rounds: Sequence[int], size
     grid[1][0].set_ylabel("z-score")
     dirty = [count for count in rounds if count not in clean]
     if clean and dirty and max(dirty) < min(clean):
-        found = f"a pattern up to {plural(max(dirty), 'round')}, none from {min(clean)} on"
+        found = f"seed 3 has a pattern up to {plural(max(dirty), 'round')}, none from {min(clean)} on"
     else:
-        found = f"a pattern after {listed(dirty) or 'no number of'} rounds"
+        found = f"seed 3 has a pattern after {listed(dirty) or 'no number of'} rounds"
     headline(figure, f"Pixels of a digit, moved: {found}")
     return describe(figure, f"Permutation of {size} samples, lag test. {'; '.join(told)}.")

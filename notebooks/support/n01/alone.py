@@ -20,6 +20,11 @@ ITEMS = "`len` counts batches, not items."
 WHOLE_LISTS = "A dataset knows one index at a time, not a list of them."
 OWN_LISTS = "The lists in `batches` say which items come, and you made your own."
 LAZY = "`collate` was given something that can be gone through only once: it takes the items themselves, in a list."
+CACHED = (
+    "An item is loaded whenever its batch comes: a dataset that augments gives another picture in each epoch."
+)
+REUSED = "`collate` may keep the list that it is given: make a new one for each batch."
+SWALLOWED = "An error of the dataset or of `collate` is the caller's to hear of, and yours disappears."
 LOADED_TWICE = "An item is loaded once for its batch, not again."
 CHANGED = "A list of indices was changed: it belongs to the sampler, which may give it again."
 
@@ -91,6 +96,31 @@ def to_tuple(items: Any) -> tuple[Any, ...]:
     return tuple(items)
 
 
+class BrokenError(Exception):
+    """What a dataset or `collate` raises, which no loader can know."""
+
+
+class Broken(TimesTen):
+    """Item 2 can't be loaded."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2:
+            raise BrokenError("item 2 has no file")
+        return super().__getitem__(index)
+
+
+def to_broken(items: Any) -> tuple[Any, ...]:
+    """Collate, but for item 2, which fits no batch."""
+    if 20 in items:
+        raise BrokenError("item 2 fits no batch")
+    return to_tuple(items)
+
+
+def as_it_is(items: Any) -> Any:
+    """Collate: the items themselves are the batch."""
+    return items
+
+
 def fault_of_alone(loader: Any) -> str:
     """Say what is wrong with a OneProcessLoader, "" if nothing."""
     for size, batch in CASES:
@@ -99,6 +129,32 @@ def fault_of_alone(loader: Any) -> str:
             said = _fault(loader, size, batch)
         if said:
             return f"{case}: {said}"
+    return _fault_of_lists(loader) or _fault_of_errors(loader)
+
+
+def _fault_of_lists(loader: Any) -> str:
+    """Say whether a batch changes behind the one that was handed over."""
+    lists = Lists(4, 2)
+    batches = list(loader(TimesTen(4), lists, as_it_is))
+    got = [list(batch) for batch in batches]
+    due = [[10 * index for index in indices] for indices in lists.of_pass(lists.passes)]
+    if got == due:
+        return ""
+    return f"with a `collate` that returns its list as it is, the epoch is {got}, due is {due}. {REUSED}"
+
+
+def _fault_of_errors(loader: Any) -> str:
+    """Say whether an error comes out of the loop, as it was raised."""
+    for what, dataset, collate in (
+        ("an item", Broken(5), to_tuple),
+        ("`collate`", TimesTen(5), to_broken),
+    ):
+        with in_case(f"where {what} raises BrokenError"):
+            try:
+                came = len(list(loader(dataset, Lists(5, 2), collate)))
+            except BrokenError:
+                continue
+        return f"where {what} raises, {plural(came, 'batch', 'batches')} came and no error. {SWALLOWED}"
     return ""
 
 
@@ -148,6 +204,8 @@ def _fault_of_epoch(loader: Any, dataset: TimesTen, lists: Lists, again: bool) -
         if len(dataset.loaded) != len(asked):
             when = f"when batch {number} comes, items were loaded {plural(len(dataset.loaded), 'time')}"
             why = EAGER_ITEMS if set(dataset.loaded) - set(asked) else LOADED_TWICE
+            if len(dataset.loaded) < len(asked):
+                why = CACHED
             return f"{when}, due are {len(asked)}. {why}"
         if lists.taken != number + 1:
             return f"when batch {number} comes, {lists.taken} lists are taken, due are {number + 1}. {EAGER_LISTS}"

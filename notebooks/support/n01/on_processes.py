@@ -20,7 +20,7 @@ from support.ranks import in_a_process
 PATIENCE = 10.0  # seconds without a word, where a right loader needs milliseconds
 SLOW = 10  # times as long as a right loader takes on this machine now: so long a loader may take at least
 LARGE = 200_000  # bytes of an item; a pipe holds 64 kB
-LONG = 2.0  # seconds: a shorter timeout ends at once
+LONG = 2.0  # seconds: in a worker a shorter timeout ends at once; in the trainer any
 VAIN = 3  # looks into a queue that find nothing yet
 
 AFTER_EPOCH = "after an epoch"
@@ -35,7 +35,7 @@ TIMED = (
 
 
 class _SlowQueue(queues.Queue):  # type: ignore[type-arg]
-    """A queue in which nothing is found yet by the first looks that don't wait for long, as on a busy machine."""
+    """A queue in which the first looks with a timeout find nothing yet: a batch may take longer than any."""
 
     vain: Callable[[], object] = bool  # called behind each such look of the training process
     looks = 0
@@ -43,7 +43,8 @@ class _SlowQueue(queues.Queue):  # type: ignore[type-arg]
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take what is there; raises Empty."""
-        patient = block and (timeout is None or timeout >= LONG)
+        in_a_worker = os.getpid() != self.trainer
+        patient = block and (timeout is None or (in_a_worker and timeout >= LONG))
         if not patient and self._finds_nothing():
             raise Empty
         return super().get(block, timeout)
@@ -83,7 +84,13 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
     for end in ends:
         moment = f"with large batches, {end}"
         tell(f"{moment}, {HANGS}. {HOME}")
-        context = _Context(vain=partial(tell, f"{moment}, {HANGS}. {HOME} {TIMED}"))
+        in_vain: list[bool] = []
+
+        def vain(moment: str = moment, in_vain: list[bool] = in_vain) -> None:
+            in_vain.append(True)
+            tell(f"{moment}, {HANGS}. {HOME} {TIMED}")
+
+        context = _Context(vain)
         first = 1 if end == AFTER_ERROR else 0  # item 0 raises KeyError where it is missing
         items = {i: bytes(LARGE) for i in range(first, 8)}
         iterator = load(work, items, [[i] for i in range(8)], list, workers=2, context=context)
@@ -94,8 +101,8 @@ def _trainer(work: Any, load: Any, ends: Sequence[str], patience: float, tell: C
                     iterator.close()
                 else:
                     list(iterator)
-        except Empty as error:
-            tell(f"{moment}, your code raised {error!r}. {TIMED}")
+        except Exception as error:
+            tell(f"{moment}, your code raised {error!r}. {TIMED if in_vain else ''}".strip())
             return
         left = _still_there(patience, partial(tell, f"{moment}, {HANGS}. {HOME}"))
         if left:

@@ -17,16 +17,32 @@ PINS_ERRORS = "Where an error came there is no batch to pin: hand it on as it is
 RAISES = "An error of `pin` ends the thread, and the trainer waits for ever: hand it on as its batch's error."
 DROPS_ERRORS = "An error was not handed on: the trainer waits for its batch for ever."
 COLLECTS = "All is taken before anything is handed on: pin and hand on one batch after the other."
+AHEAD = "Each message leaves before the next is taken: meanwhile the trainer may be waiting for it."
 ONE_ONLY = "Only the first is handed on: go on until None comes."
 NUMBERS_LOST = "A message keeps its form, (number, batch, error): the trainer looks for its batch by number."
 
 TWICE = "A batch is pinned once: each time is a copy of all of it."
 STAYS = "The stage goes on waiting behind None."
+EMPTY = "An empty batch is a batch, too: whether there is one is said by `error`, not by the batch."
 
 PATIENCE = 20.0  # seconds; who asks for more behind None is found at once
 BROKEN = OSError("no such file")
 FULL = MemoryError("no pinned memory is left")
 LOST = RuntimeError("CUDA error: out of memory")
+
+
+class PinError(Exception):
+    """What a pin raises that is neither memory nor CUDA: nobody knows all classes beforehand."""
+
+
+class Pair(str):
+    """A batch that is neither true nor false, as a tensor of two elements."""
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+
+OTHER = PinError("the pages can't be locked")
 SENT = (
     (0, "zero", None),
     (2, "two", None),
@@ -34,8 +50,11 @@ SENT = (
     (3, "three", None),
     (5, "five", None),
     (4, "four", None),
+    (6, "", None),
+    (7, Pair("seven"), None),
+    (8, "eight", None),
 )
-FAILS = {"three": FULL, "five": LOST}
+FAILS = {"three": FULL, "five": LOST, "eight": OTHER}
 
 
 class _Results:
@@ -74,7 +93,7 @@ def fault_of_pinning(stage: Callable[..., Any]) -> str:
     out = [data.get() for _ in range(data.qsize())]
     if None in asked:
         return f"pin was called with None. {PINS_ERRORS}"
-    if error is FULL or error is LOST:
+    if any(error is failed for failed in FAILS.values()):
         return f"pin raises {error!r}, and the stage raised it, too. {RAISES}"
     if error is not None:
         return told_of(error)
@@ -103,7 +122,7 @@ def _of_messages(out: list[Any]) -> str:
     if len(out) == 1 < len(SENT):
         return f"1 message came out, due are {len(SENT)}. {ONE_ONLY}"
     for message, (number, batch, error) in zip(out, SENT, strict=False):
-        due = (number, None if error else f"pinned {batch}", error)
+        due = (number, None if error is not None else f"pinned {batch}", error)
         if batch in FAILS:
             due = (number, None, FAILS[batch])
         if not isinstance(message, tuple) or len(message) != 3:
@@ -113,7 +132,7 @@ def _of_messages(out: list[Any]) -> str:
             continue
         said = f"the message {message!r} came out, due is {due!r}."
         if message[0] == number and message[1] == batch and due[2] is None:
-            return f"{said} {UNPINNED}"
+            return f"{said} {UNPINNED if batch else EMPTY}"
         return f"{said} {DROPS_ERRORS}" if error is not None and message[2] is None else said
     if len(out) != len(SENT):
         return f"{len(out)} messages came out, due are {len(SENT)}."
@@ -125,4 +144,5 @@ def _of_turns(results: _Results) -> str:
     if results.before[: len(due)] == due:
         return ""
     first = next(turn for turn, before in enumerate(results.before) if before != turn)
-    return f"message {first} was taken when {results.before[first]} had been handed on. {COLLECTS}"
+    why = AHEAD if any(results.before) else COLLECTS
+    return f"message {first} was taken when {results.before[first]} had been handed on. {why}"

@@ -199,13 +199,29 @@ def _fault(answer: Callable[..., Any], world: TimedWorld) -> str:
     right = world.job.times
     about = world.job.about
     did = _what_it_did(world)
-    if all(near(mine, due, about) for mine, due in zip(got, right, strict=True)):
+    if all(near(mine, due, about) for mine, due in zip(_less_an_edge(got, world), right, strict=True)):
         return did
     names = ("step", "loader", "both")
     told = ", ".join(f"{name} {_text(mine)}" for name, mine in zip(names, got, strict=True))
     due = ", ".join(f"{name} {_text(value)}" for name, value in zip(names, right, strict=True))
     roughly = ", give or take a tenth" if about > 0.01 else ""
     return f"you give {told}; due are {due} seconds a batch{roughly}. {did}".strip()
+
+
+def _less_an_edge(got: Any, world: TimedWorld) -> list[Any]:
+    """Return the times, the third without the share of one step that it may have too much.
+
+    Whoever looks at the clock when the first batch is there, and again behind the last step, has one step more.
+    """
+    times = list(got)
+    trained = max((loop.trained for loop in world.loops), default=0)
+    if not trained or not isinstance(times[2], float):
+        return times
+    edge = world.job.step / trained
+    due = world.job.times[2]
+    if due < times[2] <= due + edge * (1 + 1e-9):
+        times[2] = due
+    return times
 
 
 def _what_it_did(world: TimedWorld) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 from lib.text import plural
 from support.kit.raised import told_of
 from support.n01.on_processes import AFTER_BREAK, AFTER_EPOCH, AFTER_ERROR, fault_on_processes
-from support.n01.watched import Batches, EpochCase, Items, NoListError, Stuck, WatchedTeam
+from support.n01.watched import (
+    Batches,
+    EpochCase,
+    Items,
+    NoListError,
+    Stuck,
+    UnknownError,
+    WatchedTeam,
+    to_nothing,
+)
 
 ARRIVAL = "The batches come in the order of arrival: an early one has to lie somewhere until its turn."
 UNBOUND = "More orders are out than W · prefetch places allow: nothing bounds the memory."
@@ -37,6 +46,12 @@ TOO_MANY = (
 )
 IN_VAIN = "All that was ordered has arrived, and the loop waits for one more."
 COLLATED_HERE = "The training process collates: that is work of the workers, and meanwhile nobody trains."
+NOTHING = (
+    "What `collate` makes may be None: whether something was raised is said by the error, not by the batch."
+)
+REUSED = (
+    "`collate` was given one list for two batches: it may keep what it is given, so make a new one each time."
+)
 TORN = "What `collate` raises is an error of the worker, too, and must reach the training process."
 NO_LIST = "An error of the batch sampler ends the epoch, too, and then nobody has sent the workers home."
 
@@ -62,6 +77,8 @@ TO_THE_END: Sequence[EpochCase] = (
     EpochCase(size=12, batch=2, workers=1, stop=2),
     EpochCase(size=12, batch=2, workers=3, stop=1),
     EpochCase(size=15, batch=3, workers=2),
+    EpochCase(size=12, batch=2, workers=2, bad=7, unknown=True),
+    EpochCase(size=6, batch=2, workers=2, collate=to_nothing),
 )
 
 
@@ -101,6 +118,8 @@ class _Trial:
         self.passes = 0  # over `batches`, before this epoch
         self.seen = ""  # what was wrong while the trainer waited
         self.collated_by: set[int] = set()
+        self.collated: dict[int, Any] = {}  # by id: what `collate` was given; held, so that no id comes again
+        self.reused = False
         self.clearing_up = False  # the loop has been left
 
     def fault(self) -> str:
@@ -121,6 +140,8 @@ class _Trial:
     def collate(self, items: Any) -> Any:
         """Make a batch, and note who does."""
         self.collated_by.add(threading.get_ident())
+        self.reused |= id(items) in self.collated
+        self.collated[id(items)] = items
         if self.case.torn is not None and self.case.torn in items:
             raise self.case.raised
         return self.case.collate(items)
@@ -170,6 +191,8 @@ class _Trial:
 
     def of_error(self, error: Exception) -> str:
         """Tell what the loop has raised, and whether it should have been the worker's own error."""
+        if self.case.collate is to_nothing and "must derive from BaseException" in str(error):
+            return f"`collate` returns None, and {told_of(error)} {NOTHING}"
         of_a_text = ("must derive from BaseException", "has no file", "fits no batch")
         sent_as_text = self.case.bad_batch < len(self.due) and any(words in str(error) for words in of_a_text)
         return f"{told_of(error)} {AS_TEXT if sent_as_text else ''}".strip()
@@ -206,7 +229,12 @@ class _Trial:
                     self.clearing_up = True
                     iterator.close()
                     break
-        except (KeyError, ValueError, NoListError) as error:  # what an item, collating or the sampler raises
+        except (
+            KeyError,
+            ValueError,
+            UnknownError,
+            NoListError,
+        ) as error:  # what an item, collating or the sampler raises
             failed = error
         return self.of_end(failed)
 
@@ -220,6 +248,8 @@ class _Trial:
             return BY_HAND
         if self.team.trainer in self.collated_by:
             return COLLATED_HERE
+        if self.reused:
+            return REUSED
         if not self.team.workers or not self.team.handed:
             return f"batch {number} came by other ways. {OWN}"
         if self.batches.passes > self.passes + 1:
@@ -231,15 +261,15 @@ class _Trial:
 
     def of_orders(self, number: int) -> str:
         """Say whether another number of orders was given than W · prefetch and one for each batch that came."""
-        allowed = min(len(self.due), self.case.workers * self.case.prefetch + number + 1)
+        lists = min(len(self.due), self.case.no_list)  # behind an error of the sampler there are none
+        allowed = min(lists, self.case.workers * self.case.prefetch + number + 1)
         handed = len(self.team.handed)
         if handed != allowed:
             said = UNBOUND if handed > allowed else STARVED
-            return (
-                f"when batch {number} is handed over, {handed} orders were given, due are {allowed}. {said}"
-            )
+            orders = plural(handed, "order was given", "orders were given")
+            return f"when batch {number} is handed over, {orders}, due are {allowed}. {said}"
         drawn = self.batches.drawn
-        if drawn > allowed + 1:
+        if drawn > allowed:
             return f"when batch {number} is handed over, {drawn} lists are read, due are {allowed}. {WHOLE}"
         return ""
 

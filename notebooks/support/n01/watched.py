@@ -236,6 +236,14 @@ class NoListError(LookupError):
     """What a batch sampler raises that can't go on."""
 
 
+class UnknownError(Exception):
+    """What an item raises where nobody has thought of it."""
+
+
+def to_nothing(items: Any) -> None:
+    """Collate: a batch that is None, as of a collate that only counts."""
+
+
 class Made(list[Any]):
     """A collated batch; a plain list of the same items is none."""
 
@@ -249,7 +257,7 @@ class EpochCase:
 
     late: batches that are ready only after so many results. bad: the item that raises. torn: the item with which no
     batch can be collated. no_list: the list at which the sampler raises. stop: the number of batches after which the
-    loop breaks off.
+    loop breaks off. unknown: what an item raises is of a class that no loader can know.
     """
 
     size: int
@@ -263,6 +271,7 @@ class EpochCase:
     shuffled: bool = False
     stop: int = NEVER
     epochs: int = 1
+    unknown: bool = False
     collate: Callable[[Any], Any] = Made
 
     def __str__(self) -> str:
@@ -280,7 +289,8 @@ class EpochCase:
         """Return what an item or collating raises."""
         if self.torn is not None:
             return ValueError(f"item {self.torn} fits no batch")
-        return KeyError(f"item {self.bad} has no file")
+        kind = UnknownError if self.unknown else KeyError
+        return kind(f"item {self.bad} has no file")
 
 
 class Items:

@@ -161,6 +161,50 @@ def by_names(self):
         yield self.collate([self.dataset[str(index)] for index in indices])
 
 
+def one_list_for_all(self):
+    items = []
+    for indices in self.batches:
+        items.clear()
+        items += [self.dataset[index] for index in indices]
+        yield self.collate(items)
+
+
+def leaves_out_what_is_broken(self):
+    for indices in self.batches:
+        try:
+            batch = self.collate([self.dataset[index] for index in indices])
+        except Exception:
+            continue
+        yield batch
+
+
+def leaves_out_what_fits_no_batch(self):
+    for indices in self.batches:
+        items = [self.dataset[index] for index in indices]
+        try:
+            batch = self.collate(items)
+        except Exception:
+            continue
+        yield batch
+
+
+def raises_another(self):
+    try:
+        for indices in self.batches:
+            yield self.collate([self.dataset[index] for index in indices])
+    except Exception as error:
+        raise OSError("broken") from error
+
+
+def caches(self):
+    kept = self.__dict__.setdefault("kept", {})
+    for indices in self.batches:
+        for index in indices:
+            if index not in kept:
+                kept[index] = self.dataset[index]
+        yield self.collate([kept[index] for index in indices])
+
+
 @pytest.mark.parametrize(
     "loop, says",
     [
@@ -174,6 +218,11 @@ def by_names(self):
         (never_ends, "a batch comes after the last: (20, 10)"),
         (gives_nothing, "in the first epoch 0 batches came, due are 3."),
         (by_names, "dataset['3'] was asked for"),
+        (one_list_for_all, f"the epoch is [[0, 30], [0, 30]], due is [[20, 10], [0, 30]]. {alone.REUSED}"),
+        (leaves_out_what_is_broken, f"where an item raises, 2 batches came and no error. {alone.SWALLOWED}"),
+        (leaves_out_what_fits_no_batch, f"where `collate` raises, 2 batches came and no error. {alone.SWALLOWED}"),
+        (raises_another, "where an item raises BrokenError: your code raised OSError: broken"),
+        (caches, f"items were loaded 0 times, due are 2. {alone.CACHED}"),
     ],
 )
 def test_a_wrong_loop_is_told_what_it_did(loop, says):

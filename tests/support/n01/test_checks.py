@@ -318,6 +318,17 @@ def test_a_stage_by_other_ways_is_right(answer):
     assert n01.check_pinning(answer).status == "right"
 
 
+def one_ahead(results, data, pin):
+    """Take each message before the one in front of it leaves."""
+    waiting = []
+    for message in iter(results.get, None):
+        waiting.append(Stage(pin)(message))
+        if len(waiting) > 1:
+            data.put(waiting.pop(0))
+    for message in waiting:
+        data.put(message)
+
+
 SENT_ON = "data.put((number, batch, error))"
 
 
@@ -335,13 +346,24 @@ SENT_ON = "data.put((number, batch, error))"
             f"RuntimeError('CUDA error: out of memory'), and the stage raised it, too. {pinning.RAISES}",
         ),
         (edited_stage(("batch = pin(batch)", "pin(batch); batch = pin(batch)")), pinning.TWICE),
-        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "7 messages came out, due are 6"),
+        (edited_stage((SENT_ON, f"{SENT_ON}\n    data.put(None)")), "10 messages came out, due are 9"),
         (edited_stage((SENT_ON, "data.put((number, error, batch))")), "due is (0, 'pinned zero', None)"),
-        (edited_stage(("error = failed", "return")), "3 messages came out, due are 6"),
+        (edited_stage(("error = failed", "return")), "3 messages came out, due are 9"),
         (edited_stage(("error = failed", "error = str(failed)")), "due is (3, None, MemoryError"),
         (edited_stage(("error = failed", "continue")), "due is (3, None, MemoryError"),
         (edited_stage((SENT_ON, "data.put([number, batch, error])")), pinning.NUMBERS_LOST),
         (edited_stage(("if error is None", "if batch is None")), pinning.PINS_ERRORS),
+        (edited_stage(("if error is None", "if batch")), "RuntimeError: Boolean value of Tensor"),
+        (edited_stage(("if error is None", "if len(batch or ())")), "RuntimeError: Boolean value of Tensor"),
+        (
+            edited_stage(("if error is None", "if batch is not None and batch != ''")),
+            f"the message (6, '', None) came out, due is (6, 'pinned ', None). {pinning.EMPTY}",
+        ),
+        (
+            edited_stage(("except Exception", "except (RuntimeError, MemoryError)")),
+            f'PinError("the pages can\'t be locked"), and the stage raised it, too. {pinning.RAISES}',
+        ),
+        (one_ahead, f"message 1 was taken when 0 had been handed on. {pinning.AHEAD}"),
     ],
 )
 def test_a_wrong_stage_is_told_what_it_did(answer, says):

@@ -59,7 +59,31 @@ COUNTS_WITH_A_TIMEOUT = clearing_up("""while missing:
             except queue.Empty:
                 pass
         send_home(team, orders, results, ())""")
+SAMPLERS_ERROR_AT_ITS_TURN = (
+    work,
+    load(
+        ("todo = enumerate(batches)", "late = []\n    todo = until_it_raises(batches, late)"),
+        (
+            "            while number not in early",
+            "            if not missing and number not in early:\n                break\n"
+            "            while number not in early",
+        ),
+        ("    finally:\n", "        for error in late:\n            raise error\n    finally:\n"),
+    ),
+)
+
+
+def until_it_raises(batches, late):
+    """Number the lists; an error of the sampler is kept for later."""
+    try:
+        yield from enumerate(batches)
+    except Exception as error:
+        late.append(error)
+
+
+SAMPLERS_ERROR_AT_ITS_TURN[1].__globals__["until_it_raises"] = until_it_raises
 RIGHT = {
+    "the batches before it come first, then the sampler's error": SAMPLERS_ERROR_AT_ITS_TURN,
     "a queue for each worker's results": A_QUEUE_FOR_EACH_RESULT,
     "no worker that would get no order": NO_IDLE_WORKER,
     "looks again and again": LOOKS_AGAIN_AND_AGAIN,
@@ -77,7 +101,50 @@ def test_a_loader_that_is_built_otherwise_is_right(check, answer):
 
 
 HELD = "                missing.remove(arrived)\n"
+ONE_LIST_AHEAD = (
+    work,
+    n01.edited(load_in_order, ("todo = enumerate(batches)", "todo = one_ahead(batches)")),
+)
+
+
+def one_ahead(batches):
+    """Number the lists, with one that is read before it is ordered."""
+    lists = iter(batches)
+    ahead = [next(lists, None)]
+    number = 0
+    while ahead[0] is not None:
+        now = ahead.pop()
+        ahead.append(next(lists, None))
+        yield number, now
+        number += 1
+
+
+def work_with_one_list(dataset, collate, orders, results):
+    items = []
+    while (order := orders.get()) is not None:
+        try:
+            items.clear()
+            items += [dataset[index] for index in order[1]]
+            results.put((order[0], collate(items), None))
+        except Exception as error:
+            results.put((order[0], None, error))
+
+
+ONE_LIST_AHEAD[1].__globals__["one_ahead"] = one_ahead
 WRONG = {
+    "reads one list ahead": (
+        ONE_LIST_AHEAD,
+        f"when batch 0 is handed over, 4 lists are read, due are 3. {trials.WHOLE}",
+    ),
+    "one list of items": ((work_with_one_list, load_in_order), trials.REUSED),
+    "catches two classes": (
+        (worker(("except Exception", "except (LookupError, ValueError)")), load_in_order),
+        f"item 7 raises, and the loop waits for ever. {trials.LOST}",
+    ),
+    "a batch that is None": (
+        (work, load(("if error is not None", "if batch is None"))),
+        trials.NOTHING,
+    ),
     "collates in the trainer": (
         (
             worker(("collate([dataset[index] for index in indices])", "[dataset[index] for index in indices]")),
@@ -150,6 +217,12 @@ UNFETCHED = {
             except queue.Empty:
                 ended = True
         send_home(team, orders, results, ())""",
+    "a timeout for each": """for _ in missing:
+            try:
+                results.get(timeout=3)
+            except queue.Empty:
+                pass
+        send_home(team, orders, results, ())""",
     "an empty queue": """while not results.empty():
             results.get()
         send_home(team, orders, results, ())""",
@@ -169,16 +242,22 @@ def test_a_loader_that_leaves_large_results_unfetched_is_told_so_and_of_no_other
     moment = "after an error" if name == "not behind an error" else "after a `break`"
     assert f"on real processes, with large batches, {moment}" in verdict.message
     assert on_processes.HOME in verdict.message
-    assert (on_processes.TIMED in verdict.message) == (name in ("a timeout", "an empty queue"))
+    assert (on_processes.TIMED in verdict.message) == (name in ("a timeout", "a timeout for each", "an empty queue"))
     assert ("2 workers are still there" in verdict.message) == (name == "no more than a while")
     assert not [sentence for sentence in n01.check_loader.mistakes if sentence in verdict.message]
 
 
 @pytest.mark.ranks
-def test_whoever_takes_an_empty_queue_for_an_error_is_told_that_it_is_none():
-    verdict = n01.check_loader(
-        *clearing_up("[results.get(timeout=.01) for _ in missing]; send_home(team, orders, results, ())")
-    )
+@pytest.mark.parametrize(
+    "answer",
+    [
+        clearing_up("[results.get(timeout=.01) for _ in missing]; send_home(team, orders, results, ())"),
+        (work, load(("= results.get()", "= results.get(timeout=5)"))),
+    ],
+    ids=["clearing up", "in the loop"],
+)
+def test_whoever_takes_an_empty_queue_for_an_error_is_told_that_it_is_none(answer):
+    verdict = n01.check_loader(*answer)
     assert "your code raised Empty()" in verdict.message
     assert on_processes.TIMED in verdict.message
 

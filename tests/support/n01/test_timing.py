@@ -69,7 +69,25 @@ def keeps_on_the_way(loader, step, clock):
     return seconds_of(kept, step, clock), alone, seconds_of(loader, step, clock)
 
 
-@pytest.mark.parametrize("answer", [fifty_batches, backwards, by_stamps, keeps_on_the_way])
+def from_the_second_batch_on(loader, step, clock):
+    """The interval begins when the first batch is there, and nobody has trained on it."""
+    kept = kept_of(loader, 8)
+    step(kept[0])
+
+    def pace(batches, use):
+        iterator = iter(batches)
+        next(iterator)
+        begun = clock()
+        count = 0
+        for batch in iterator:
+            use(batch)
+            count += 1
+        return (clock() - begun) / count
+
+    return pace(kept, step), pace(loader, nothing), pace(loader, step)
+
+
+@pytest.mark.parametrize("answer", [from_the_second_batch_on, fifty_batches, backwards, by_stamps, keeps_on_the_way])
 def test_three_times_that_are_taken_otherwise_are_right(answer):
     verdict = check_times(answer)
     assert verdict.status == "right", verdict

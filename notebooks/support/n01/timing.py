@@ -209,17 +209,19 @@ def _fault(answer: Callable[..., Any], world: TimedWorld) -> str:
 
 
 def _less_an_edge(got: Any, world: TimedWorld) -> list[Any]:
-    """Return the times, the third without the share of one step that it may have too much.
+    """Return the times, the third without what an interval may have that ends otherwise than it begins.
 
-    Whoever looks at the clock when the first batch is there, and again behind the last step, has one step more.
+    Whoever looks at the clock when the first batch is there, and again behind the last step, has up to one step more,
+    and the friction of one batch less.
     """
     times = list(got)
     trained = max((loop.trained for loop in world.loops), default=0)
     if not trained or not isinstance(times[2], float):
         return times
-    edge = world.job.step / trained
     due = world.job.times[2]
-    if due < times[2] <= due + edge * (1 + 1e-9):
+    most = due + world.job.step / trained
+    least = due - world.job.friction / trained
+    if least - 1e-9 <= times[2] <= most + 1e-9:
         times[2] = due
     return times
 

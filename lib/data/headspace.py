@@ -33,6 +33,7 @@ class Headspace:
 
     workers: those of the loader that was measured; 0 if it loads in the process of the step.
     ranks, cores: how many such processes share a node, and how many cores it has in all.
+    measured_on: the cores of the loader and the step that were measured; None: cores / ranks.
     """
 
     step: float
@@ -41,6 +42,7 @@ class Headspace:
     workers: int
     ranks: int
     cores: int
+    measured_on: int | None = None
 
     @property
     def gain(self) -> float:
@@ -69,13 +71,13 @@ class Headspace:
 
     @property
     def workers_needed(self) -> int:
-        """How many workers make batches as fast as the step takes them: ceil(workers · loader / step).
+        """How many workers, each with a core, make batches as fast as the step takes them: ceil(load / step).
 
         A loader without workers counts as one, whose batches come for nothing: what it takes to send them isn't known.
         Where the step limits, no more than there are: they are enough.
         """
         # rounded before ceil: with floats 2 · 0.3 / 0.1 is a little more than 6, which would ask for a seventh worker
-        batches_of_one = round(self._one_worker / self.step, 6)
+        batches_of_one = round(self.load / self.step, 6)
         asked = max(1, math.ceil(batches_of_one))
         if self.limits == "step":
             return min(asked, self.workers)
@@ -83,22 +85,22 @@ class Headspace:
 
     @property
     def workers_that_fit(self) -> int:
-        """How many of these have a core of their own: each rank has cores / ranks, and its step takes one of them."""
-        cores_for_workers = self.cores // self.ranks - 1
-        return max(0, min(self.workers_needed, cores_for_workers))
+        """The fewest workers with which a batch is as fast as `within_reach`; 0 where a rank has no second core."""
+        if self.cores <= self.ranks:
+            return 0
+        paying = math.ceil(round(self.load / self.within_reach, 6))
+        return max(0, min(self.workers_needed, paying))
 
     @property
     def within_reach(self) -> float:
-        """Seconds a batch with the workers that fit, if they compute: those that wait, for a disk, share cores."""
-        fit = self.workers_that_fit
-        if fit == 0:
-            return self.step + self._one_worker
-        return max(self.step, self._one_worker / fit)
+        """Seconds a batch with as many workers as pay, if loading computes: a rank's load and step share its cores."""
+        return max(self.step, (self.load + self.step) * self.ranks / self.cores)
 
     @property
-    def _one_worker(self) -> float:
-        """Seconds that one worker takes for a batch; several share the batches of a loader."""
-        return max(1, self.workers) * self.loader
+    def load(self) -> float:
+        """Seconds of one core for a batch, if loading computes: no more workers than cores load at the same time."""
+        cores = self.measured_on or max(1, self.cores // self.ranks)
+        return max(1, min(self.workers, cores)) * self.loader
 
     def __str__(self) -> str:
         def of(seconds: float) -> str:
@@ -116,13 +118,13 @@ class Headspace:
         ]
         if self.workers_needed:
             there = self.workers or "none: step and loader take turns, so their times add up"
-            asked = f"{max(1, self.workers)} · {of(self.loader)} / {of(self.step)} asks for {self.workers_needed}"
+            asked = f"load {of(self.load)} / step {of(self.step)} asks for {self.workers_needed}"
             node = f"{plural(self.ranks, 'rank')} on {plural(self.cores, 'core')}"
-            fit = f"cores for {self.workers_that_fit} of these {plural(self.workers_needed, 'worker')}"
+            pay = f"of {plural(self.workers_needed, 'worker')} {self.workers_that_fit} can pay"
             rows += [
                 ("workers", f"{asked}, the loader has {there}"),
-                ("node", f"{node}: beside its step a rank has {fit}"),
-                ("at best", f"{of(self.within_reach)} a batch with these, if loading is computing and not waiting"),
+                ("node", f"{node}, for a rank's load and step: {pay}"),
+                ("at best", f"{of(self.within_reach)} a batch by the cores, if loading is computing and not waiting"),
             ]
         return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
@@ -178,7 +180,7 @@ def headspace(
     trained = _seconds_a_batch(itertools.cycle(kept), train, warm, batches, clock)
     seconds_above_zero("the time of a step", trained)
     both = _seconds_a_batch(loader, train, warm, batches, clock)
-    return Headspace(trained, alone, both, workers, ranks, cores)
+    return Headspace(trained, alone, both, workers, ranks, cores, usable_cores())
 
 
 def _seconds_a_batch(

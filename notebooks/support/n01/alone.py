@@ -116,7 +116,7 @@ def to_broken(items: Any) -> tuple[Any, ...]:
     return to_tuple(items)
 
 
-def as_it_is(items: Any) -> Any:
+def items_alone(items: Any) -> Any:
     """Collate: the items themselves are the batch."""
     return items
 
@@ -135,7 +135,7 @@ def fault_of_alone(loader: Any) -> str:
 def _fault_of_lists(loader: Any) -> str:
     """Say whether a batch changes behind the one that was handed over."""
     lists = Lists(4, 2)
-    batches = list(loader(TimesTen(4), lists, as_it_is))
+    batches = list(loader(TimesTen(4), lists, items_alone))
     got = [list(batch) for batch in batches]
     due = [[10 * index for index in indices] for indices in lists.of_pass(lists.passes)]
     if got == due:

@@ -1,5 +1,6 @@
 """headspace: whether step or loader limits, by how much, and how many workers the arithmetic asks for."""
 
+import importlib
 import multiprocessing
 import time
 
@@ -10,6 +11,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from lib.data.headspace import Headspace, headspace
 from tests.lib.accelerators import FakeAccelerator
 from tests.lib.refusal import refuses
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch):
+    """What follows for a node doesn't hang on the machine of the tests."""
+    monkeypatch.setattr(importlib.import_module("lib.data.headspace"), "usable_cores", lambda: 8)
 
 
 class Clock:
@@ -105,12 +112,32 @@ def test_of_a_slow_loader_and_a_disturbance_the_one_with_the_larger_part_limits(
 
 
 @pytest.mark.parametrize("ranks, cores, fit, within_reach", [
-    (1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 4, 0.2), (8, 72, 8, 0.1), (2, 3, 0, 0.9),
+    (1, 9, 8, 0.1), (1, 64, 8, 0.1), (8, 40, 5, 0.18), (8, 72, 8, 0.1), (2, 3, 2, 0.6), (2, 2, 0, 0.9), (4, 2, 0, 1.8),
 ])  # fmt: skip
-def test_ranks_of_a_node_divide_its_cores_and_each_step_takes_one(ranks, cores, fit, within_reach):
+def test_ranks_of_a_node_divide_its_cores_among_their_loads_and_steps(ranks, cores, fit, within_reach):
     """8 workers are asked for, each of which makes a batch in 0.8 s on a core of its own."""
-    found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores)
+    found = Headspace(step=0.1, loader=0.4, both=0.4, workers=2, ranks=ranks, cores=cores, measured_on=8)
     assert found.workers_that_fit == fit
+    assert found.within_reach == pytest.approx(within_reach)
+
+
+@pytest.mark.parametrize("load, step, cores", [(24, 12, 2), (20.9, 4.81, 2), (40, 8, 4), (10, 20, 1), (6, 12, 3)])
+def test_at_best_is_the_fastest_that_any_number_of_computing_workers_reaches(load, step, cores):
+    """By the rules of the loader: a batch from each worker, one step at a time, and all that computes on the cores."""
+    paces = [max(step, load / workers, (load + step) / cores) for workers in range(1, 20)]
+    found = Headspace(step, load, load, workers=1, ranks=1, cores=cores)
+    assert found.within_reach == pytest.approx(min(paces))
+    if cores > 1:
+        assert paces[found.workers_that_fit - 1] == pytest.approx(min(paces)), "as many as pay, and no fewer"
+        assert found.workers_that_fit == 1 + paces.index(min(paces))
+
+
+@pytest.mark.parametrize("step, loader, both, needed, within_reach", [
+    (0.005, 0.010, 0.0125, 4, 0.0125), (0.012, 0.012, 0.018, 2, 0.018),
+])  # fmt: skip
+def test_eight_workers_on_two_cores_load_two_batches_at_a_time(step, loader, both, needed, within_reach):
+    found = Headspace(step, loader, both, workers=8, ranks=1, cores=2)
+    assert found.workers_needed == needed
     assert found.within_reach == pytest.approx(within_reach)
 
 
@@ -120,9 +147,9 @@ def test_what_is_printed_says_it_all_in_aligned_lines():
         "loader   400 ms a batch, alone",
         "both     400 ms a batch, as in training; 400 ms if they took nothing from each other",
         "limit    the loader; 4.00 times as fast at most, if batches cost nothing",
-        "workers  2 · 400 ms / 100 ms asks for 8, the loader has 2",
-        "node     2 ranks on 8 cores: beside its step a rank has cores for 3 of these 8 workers",
-        "at best  267 ms a batch with these, if loading is computing and not waiting",
+        "workers  load 800 ms / step 100 ms asks for 8, the loader has 2",
+        "node     2 ranks on 8 cores, for a rank's load and step: of 8 workers 4 can pay",
+        "at best  225 ms a batch by the cores, if loading is computing and not waiting",
     ]
     assert "asks for 3, the loader has none: step and loader take turns, so their times add" in str(measured(0.1, 0.25))
     assert str(measured(0.1, 0.005)).splitlines()[-1].startswith("limit    the step; 1.05 times")

@@ -16,7 +16,7 @@ from support.n04.guesses import guess_block as guess_block
 from support.n04.guesses import guess_longer as guess_longer
 from support.n04.guesses import guess_page_reads as guess_page_reads
 from support.n04.guesses import guess_rounds as guess_rounds
-from support.n04.network import network_cases, positions_of
+from support.n04.network import fault_of_positions, network_cases, positions_of
 from support.n04.resuming import (
     MISSING,
     ONCE,
@@ -301,8 +301,8 @@ check_resume = Exercise(
         **famous(
             resume,
             {
-                "An epoch can end within an earlier run: look for it after every step, not after the last run "
-                "only.": (_EPOCHS_END, _AFTER_THE_LAST_RUN),
+                "An epoch can end in the middle of a run, which goes on in the next: look for it after every "
+                "step.": (_EPOCHS_END, _AFTER_THE_LAST_RUN),
                 PAIR: ("return epoch, ", "return "),
             },
         ),
@@ -321,6 +321,7 @@ _WALK = """\
 check_inverse = Exercise(
     "the positions of the ids 0, 1, 2, …",
     name="inverse",
+    fault=fault_of_positions,
     reference=inverse,
     view=positions_of,
     cases=network_cases,
@@ -399,7 +400,7 @@ check_walk = Exercise(
     reference=walk,
     judge=judged(
         walking.fault_of_walk,
-        "every id in its place, no call above the block, and as few calls as walks allow",
+        "every id in its place, no call above the block, and few calls",
     ),
     mistakes={
         walking.CALLS: _one_block_after_the_other,

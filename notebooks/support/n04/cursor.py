@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 import re
 from collections.abc import Callable, Sequence
@@ -36,10 +37,16 @@ LIVES: list[tuple[int, int, int, str]] = [
     (12, 3, 1, "epoch=2 save load next(2) reset() next(9)"),
     (12, 3, 1, "next(1) save load next(1) save load next(9)"),
     *((size, ranks, 0, _TO_THE_END) for size, ranks in ((1, 1), (7, 2), (8, 4))),
+    (12, 3, 1, "next(1) save load epoch=4 reset() next(9)"),
+    (12, 3, 1, "epoch=5 reset() next(1) epoch=0 save load reset() next(9)"),
+    (12, 3, 1, "epoch=5 reset() next(1) epoch=2 save load reset() next(9)"),
     (100, 4, 3, "epoch=6 reset() next(7) save load next(30) next(1) save reset() load next(1)"),
 ]
 
 STATE = "A checkpoint shall stay small: what is in it must not grow with the data."
+CALLS = "A checkpoint shall stay small: what is in it must not grow with the calls."
+TWO = "Two cursors are two: what is one's is not the other's."
+PROCESS = "A new process has the state only."
 SIZES = (12, 6000)
 MOST_GROWTH = 1000  # bytes
 
@@ -56,7 +63,12 @@ def fault_of_cursor(cursor: CursorClass) -> str:
                 verbs = calls.split()[: number + 1]
                 said = f"Cursor({size}, {ranks}, {rank}), {', '.join(verbs)}: the last one {_told(mine)}"
                 return Fault(f"{said}, not {short(right)}.", seen)
-    return _fault_of_state(cursor)
+    return (
+        _fault_of_two(cursor)
+        or _fault_of_time(cursor)
+        or _fault_of_process(cursor)
+        or _fault_of_state(cursor)
+    )
 
 
 def lived(cursor: CursorClass, size: int, ranks: int, rank: int, calls: str) -> list[Any]:
@@ -109,7 +121,90 @@ def _told(answer: Any) -> str:
     return "returned None" if answer is None else f"gives {short(answer)}"
 
 
+def _fault_of_two(cursor: CursorClass) -> str:
+    """Ask a cursor for samples while there is another one."""
+    said = "a = Cursor(12, 3, 0), b = Cursor(12, 3, 2), b.next(1), a.next(9)"
+    right = lived(Cursor, 12, 3, 0, "next(9)")[-1]
+    with in_case(said):
+        first = cursor(12, 3, 0)
+        cursor(12, 3, 2).next(1)
+        mine = copy.copy(first.next(9))
+    if not _same(mine, right):
+        return f"{said}: the last one {_told(mine)}, not {short(right)}. {TWO}"
+    return ""
+
+
+def _fault_of_time(cursor: CursorClass) -> str:
+    """Let a cursor go on between save and the writing of its state."""
+    said = "Cursor(12, 3, 1), next(1), state = save(), next(2), load(state) in a new one, next(9)"
+    right = lived(Cursor, 12, 3, 1, "next(1) save load next(9)")[-1]
+    with in_case(said):
+        old = cursor(12, 3, 1)
+        old.next(1)
+        state = old.save()
+        old.next(2)
+        new = cursor(12, 3, 1)
+        new.load(pickle.loads(pickle.dumps(state)))
+        mine = copy.copy(new.next(9))
+    if not _same(mine, right):
+        return f"{said}: the last one {_told(mine)}, not {short(right)}. A state stays what it was when it was saved."
+    return ""
+
+
+def _kept_outside(cursor: CursorClass) -> dict[str, Any]:
+    """Return the lists, dicts and sets that the methods name or the class holds: a new process has them empty."""
+    found: dict[str, Any] = {}
+    for kind in inspect.getmro(cursor)[:-1] if isinstance(cursor, type) else ():
+        named = dict(vars(kind))
+        for method in filter(inspect.isfunction, vars(kind).values()):
+            names = method.__code__.co_names
+            named |= {name: method.__globals__[name] for name in names if name in method.__globals__}
+        found |= {name: kept for name, kept in named.items() if type(kept) in (list, dict, set)}
+    return found
+
+
+def _fault_of_process(cursor: CursorClass) -> str:
+    """Load where what save has kept outside of its state is gone, as it is in a new process."""
+    old = cursor(12, 3, 1)
+    old.next(1)
+    kept = _kept_outside(cursor)
+    before = {name: copy.copy(thing) for name, thing in kept.items()}
+    state = _written(old.save())
+    after = {name: copy.copy(thing) for name, thing in kept.items()}
+    for name, thing in kept.items():
+        _put_back(thing, before[name])
+    try:
+        new = cursor(12, 3, 1)
+        new.load(pickle.loads(state))
+        goes_on = _same(new.next(9), lived(Cursor, 12, 3, 1, "next(1) next(9)")[-1])
+    except Exception:
+        goes_on = False
+    finally:
+        for name, thing in kept.items():
+            _put_back(thing, after[name])
+    grown = [name for name, thing in before.items() if len(thing) != len(after[name])]
+    if goes_on or not grown:
+        return ""
+    return f"save has put something into {grown[0]}, and without it load does not go on. {PROCESS}"
+
+
+def _put_back(thing: Any, content: Any) -> None:
+    thing.clear()
+    if isinstance(thing, list):
+        thing.extend(content)
+    else:
+        thing.update(content)
+
+
 def _fault_of_state(cursor: CursorClass) -> str:
+    mine = cursor(SIZES[1], 1, 0)
+    mine.next(2)
+    early = len(_written(mine.save()))
+    while mine.next(2):
+        pass
+    late = len(_written(mine.save()))
+    if late - early > MOST_GROWTH:
+        return f"what save returns takes {early} bytes after one call of next, {late:,} at the end. {CALLS}"
     lengths = []
     for size in SIZES:
         mine = cursor(size, 1, 0)

@@ -31,6 +31,7 @@ _CASES = [
     (3, 8, 2),
     (7, 1, 3),
     (1, 1, 1),
+    (10, 4, 1),
 ]
 
 FORM = "What is asked for is a list of batches, one for each step, and each batch is a list of positions."
@@ -40,6 +41,7 @@ ONCE = "Every position belongs to one batch of one rank."
 NOBODYS = "Every position belongs to somebody: nothing is dropped."
 STRANGERS = "There are only the positions 0 to size - 1."
 SHORT = "Only the last step may be short: batch_size is what a rank takes in the others."
+IDLE = "A step is only made while there is something to read."
 HOLE = "Whenever the job stops, what is used must be a beginning of the order, so that one number tells it."
 EVEN = "In the last step, too, the ranks share the work: no two may differ by more than one."
 PAGES = f"At most {MOST_PAGES} pages are to be read. Which rows of a batch lie in one page?"
@@ -107,6 +109,8 @@ def _fault_of_ranks(ranks: Sequence[BatchesOfARank], size: int, batch_size: int)
         lengths = [len(batch) for batch in batches]
         if step < last and min(lengths) < batch_size:
             return f"in step {step} of {last + 1} the ranks take {short(lengths)} positions. {SHORT}"
+        if max(lengths) == 0:
+            return f"in the last step nobody takes anything. {IDLE}"
         used.update(place for batch in batches for place in batch)
         if used != set(range(len(used))):
             return f"after step {step} the ranks have used {runs_of(used)}. {HOLE}"

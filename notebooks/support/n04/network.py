@@ -3,50 +3,62 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from lib.data.permutation import Permutation
 from support.kit.exercise import cases
+from support.kit.raised import Finding
+from support.kit.values import short
 
 RoundKey: TypeAlias = tuple[int, int]
 """Factor and key of a round."""
 Inverse: TypeAlias = Callable[[int, int, Sequence[RoundKey]], int]
 
-# Of the keys, on one walk back: a pass may read them some twenty times, and the longest walk has 8 passes.
-MOST_READS = 3000
+# Of the hash F for one id: the longest walk of the cases has some ten passes of 8 rounds.
+MOST_HASHES = 1500
 IDS = 200  # that are asked for at most in a case: among the first 64 of 4,096 all have the same high half
 
 
-class Keys(list[RoundKey]):
-    """The keys of a network's rounds, which end a walk that would never end: they count how often they are read."""
+class Hashes:
+    """How often the hash F has been computed for the id that is asked for."""
 
-    reads = 0
+    def __init__(self) -> None:
+        self.count = 0
 
-    def _read(self) -> None:
-        self.reads += 1
-        if self.reads > MOST_READS:
-            raise RecursionError(
-                f"for one id the keys have been read more than {MOST_READS:,} times, and no walk back needs more "
-                "than 8 passes: does it try positions one by one, or go round without coming home?"
+    def add(self, number: int) -> None:
+        """Note so many more. Raises Finding beyond what any walk back needs: for a search, or a walk without an end."""
+        self.count += number
+        if self.count > MOST_HASHES:
+            raise Finding(
+                f"for one id F has been computed more than {MOST_HASHES:,} times, and no walk back needs as many: "
+                "does it go position by position, or go round without coming home?"
             )
 
-    def __iter__(self) -> Iterator[RoundKey]:
-        self._read()
-        return super().__iter__()
 
-    def __reversed__(self) -> Iterator[RoundKey]:
-        self._read()
-        return super().__reversed__()
+class Factor(int):
+    """The factor of a round, which counts the halves that it multiplies, wherever the keys are kept."""
 
-    def __getitem__(self, place: Any) -> Any:
-        self._read()
-        return super().__getitem__(place)
+    hashes: Hashes
+    __array_ufunc__ = None  # so that arrays, too, ask __rmul__
 
-    def __len__(self) -> int:
-        self._read()
-        return super().__len__()
+    def __mul__(self, other: Any) -> Any:
+        self.hashes.add(int(np.size(other)))
+        return int(self) * other
+
+    __rmul__ = __mul__
+
+
+def counting(keys: Sequence[RoundKey], hashes: Hashes) -> list[RoundKey]:
+    """Return the keys with factors that count."""
+    counted: list[RoundKey] = []
+    for factor, key in keys:
+        counter = Factor(factor)
+        counter.hashes = hashes
+        counted.append((counter, key))
+    return counted
 
 
 def round_keys(n: int, seed: int, rounds: int) -> list[RoundKey]:
@@ -58,17 +70,47 @@ def round_keys(n: int, seed: int, rounds: int) -> list[RoundKey]:
 
 def network_cases() -> list[dict[str, Any]]:
     """Return the cases: halves of equal and of different length, walks, and numbers of rounds that are not 8."""
-    as_in_lib = [(4096, 0), (2048, 0), (5000, 0), (1500, 3), (1025, 1), (3000, 2), (70_000, 5)]
+    as_in_lib = [
+        (4096, 0),
+        (2048, 0),
+        (5000, 0),
+        (1500, 3),
+        (1025, 1),
+        (3000, 2),
+        (70_000, 5),
+        (2**40 + 3, 4),
+    ]
     fewer_rounds = [(3000, 2, 5), (2048, 0, 3), (5000, 1, 7)]
     return cases("n seed", as_in_lib) + cases("n seed rounds", fewer_rounds)
 
 
+def ids_of(n: int, seed: int, rounds: int = 8) -> list[int]:
+    """Return the ids of a case: the first ones, and the one at position 0."""
+    at_0 = int(Permutation(n, seed, rounds=rounds)[0])
+    return [*range(min(n, IDS)), at_0]
+
+
 def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:
-    """Make the function of a case: the positions of the first ids; None if one is."""
+    """Make the function of a case: the positions of its ids; None if one is."""
 
     def of_ids(n: int, seed: int, rounds: int = 8) -> list[int] | None:
-        keys = round_keys(n, seed, rounds)
-        places = [inverse(number, n, Keys(keys)) for number in range(min(n, IDS))]
+        hashes = Hashes()
+        keys = counting(round_keys(n, seed, rounds), hashes)
+        given = list(keys)
+        places = []
+        for number in ids_of(n, seed, rounds):
+            hashes.count = 0
+            places.append(inverse(number, n, given))
+            if given != keys:
+                raise Finding("the keys that it was given are others afterwards. Leave them as they are.")
         return None if None in places else places
 
     return of_ids
+
+
+def fault_of_positions(got: Any, expected: Any, case: Mapping[str, Any]) -> str:
+    """Say of the first id that stands elsewhere where it stands; "" if none does."""
+    for number, mine, right in zip(ids_of(**case), got, expected, strict=True):
+        if isinstance(mine, (str, list, dict)) or mine != right:
+            return f"id {number} stands at position {right}, not {short(mine)}"
+    return ""

@@ -31,6 +31,8 @@ HISTORIES: list[tuple[int, list[RunOfAJob]]] = [
     (10, [(2, 1, 3), (3, 1, 7)]),
     (10, [(3, 4, 2)]),  # one step is more than an epoch
     (1000, [(8, 4, 100), (6, 4, 3)]),
+    (10, [(5, 1, 1), (3, 1, 3)]),  # one run begins an epoch, another ends it
+    (26, [(4, 2, 3)]),  # fewer are left than there are ranks
 ]
 WORLDS = (5, 3, 4, 2, 1)
 
@@ -38,6 +40,8 @@ PAIR = "Return two things, the epoch and the list of positions."
 AGAIN = "What the runs have used of this epoch must not come again."
 MISSING = "What is left of the epoch must all be given to somebody."
 ONCE = "No position may be given twice, not even to make the shares equal."
+EVEN = "Share what is left: no two ranks may differ by more than one position."
+OTHERS = "Leave it as it is: the other ranks ask it, too."
 TURNS = "Whenever this run is stopped, what is used must again be a beginning of the order, without holes."
 
 
@@ -49,14 +53,19 @@ def fault_of_resume(resume: Resume) -> str:
             case = f"resume({size}, {short(runs)}, {world_size}, rank)"
             dealt = []
             for rank in range(world_size):
+                history = list(runs)
                 with in_case(f"for {case}, rank = {rank}"):
-                    given = resume(size, list(runs), world_size, rank)
+                    given = resume(size, history, world_size, rank)
                     dealt.append(_as_pair(given))
                 seen.append(dealt[-1] or short(given))
                 if given is None:
                     return f"for {case}, rank = {rank}, your function {NO_RETURN}."
                 if dealt[-1] is None:
                     return f"for {case}, rank = {rank}, it gives {short(given)}. {PAIR}"
+                if history != runs:
+                    return (
+                        f"for {case}, the history that it was given is {short(history)} afterwards. {OTHERS}"
+                    )
             fault = _fault_of_deal([pair for pair in dealt if pair], size, runs, world_size)
             if fault:
                 return Fault(f"for {case}, {fault}", seen)
@@ -100,6 +109,8 @@ def _fault_of_deal(
     for turn in range(max(map(len, shares))):
         taken = [place for positions in shares for place in positions[: turn + 1]]
         if sorted(taken) != rest[: min(len(rest), (turn + 1) * world_size)]:
+            if sorted(taken) == rest[: len(taken)]:
+                return f"the ranks get {short(list(map(len, shares)))} positions. {EVEN}"
             return f"when each rank has used {turn + 1} of its positions, {runs_of(taken)} are used. {TURNS}"
     return ""
 

@@ -78,9 +78,12 @@ CHANCE = 5  # standard deviations; a true shuffle stays below
 def lag_surprise(order: npt.NDArray[np.int64], lag: int) -> float:
     """Return how far p[i] ^ p[i + lag] is from uniform, in its low or its high half: the worse of two z-scores.
 
-    order: a permutation of range(2^(2k)). A z-score is a chi-square in its standard deviations.
+    order: a permutation of range(4^k). A z-score is a chi-square in its standard deviations.
+    Raises ValueError for another length.
     """
     half = (len(order).bit_length() - 1) // 2
+    if 4**half != len(order):
+        raise ValueError(f"{len(order)} numbers have no two equal halves: a power of four is needed")
     changed = order[lag:] ^ order[:-lag]
     expected = len(changed) / 2**half
     counts = (np.bincount(part, minlength=2**half) for part in (changed % 2**half, changed >> half))

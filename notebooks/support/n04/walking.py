@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,9 @@ Walk: TypeAlias = Callable[[Ids, int, Network, int], Any]
 
 #: Numbers, bits of the network, block: one pass enough, a few, many; one id; a block larger than all.
 CASES = [(64, 6, 16), (40, 6, 16), (600, 10, 64), (1100, 11, 64), (33, 6, 5), (1, 1, 4), (520, 10, 1000)]
+#: A share of 1,025 numbers: its ids are fewer than n, and no beginning.
+SHARE = (1025, 11, 16)
+RANKS = 8
 
 LARGE = "No call may hold more than block ids."
 INSIDE = "Each id is to be walked until it is inside range(n)."
@@ -86,12 +89,11 @@ def walked_one_by_one(ids: Ids, n: int, network: Network) -> tuple[list[int], li
 
 def fault_of_walk(walk: Walk) -> str:
     """Say what is wrong with a walk, in the first case in which something is; "" if nothing."""
-    for n, bits, block in CASES:
+    for n, bits, block, ids in _asked():
         network = scrambled(bits)
-        ids = np.random.default_rng(n).permutation(n)
         expected, passes = walked_one_by_one(ids, n, network)
         counted = Counted(network, most=block, calls=20 * sum(passes) + 100)
-        case = f"for {n} ids, n = {n}, a network of {2**bits} places, block = {block}"
+        case = f"for {len(ids)} ids, n = {n}, a network of {2**bits} places, block = {block}"
         given = ids.copy()
         with in_case(case):
             result = walk(given, n, counted, block)
@@ -100,11 +102,19 @@ def fault_of_walk(walk: Walk) -> str:
             return f"{case}, {fault}"
         if not np.array_equal(given, ids):
             return f"{case}, the ids that it was given are others afterwards. {OWN}"
-        # full calls for all passes, and at the end as many as the longest walk still needs
-        enough = -(-sum(passes) // block) + max(passes)
+        # full calls for all passes, and at the ends of one or two parts as many as the longest walk still needs
+        enough = -(-sum(passes) // block) + 2 * max(passes)
         if len(counted.sizes) > enough:
             return f"{case}, the network was called {len(counted.sizes)} times; {enough} calls are enough. {CALLS}"
     return ""
+
+
+def _asked() -> Iterator[tuple[int, int, int, Ids]]:
+    """Give the cases with their ids: all of range(n) in some order, then a share of it."""
+    for n, bits, block in CASES:
+        yield n, bits, block, np.random.default_rng(n).permutation(n)
+    n, bits, block = SHARE
+    yield n, bits, block, np.arange(0, n, RANKS)
 
 
 def _fault_of_images(result: Any, expected: list[int], n: int) -> str:

@@ -1,0 +1,263 @@
+"""Wrong answers of notebook 04 that once passed its checks, each with what is said of it now."""
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+from support.kit.mistakes import edited, with_methods
+from support.n04 import checks as n04
+from support.n04.runs import lag_surprise
+from support.n04.solved import Cursor, inverse, my_batches, resume, walk
+
+
+def refused(verdict, said):
+    """Hold a verdict against the words that must be in it."""
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict.message
+
+
+# ---- exercise 1
+
+
+def test_a_last_step_in_which_nobody_takes_anything_is_no_step():
+    refused(
+        n04.check_batches(edited(my_batches, ("range(0, size, together)", "range(0, size + 1, together)"))),
+        "in the last step nobody takes anything",
+    )
+
+
+def test_batches_of_one_are_batches_too():
+    refused(
+        n04.check_batches(
+            edited(my_batches, ("    mine = []\n", "    mine = []\n    rank += batch_size == 1 < size\n"))
+        ),
+        "batch_size = 1",
+    )
+
+
+# ---- exercise 2
+
+
+def test_a_state_that_grows_with_every_call_is_refused():
+    def next_kept(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        self.handed = [*getattr(self, "handed", []), *(batch or [])]
+        return batch
+
+    growing = with_methods(
+        Cursor,
+        next=next_kept,
+        save=lambda self: (getattr(self, "handed", []), Cursor.save(self)),
+        load=lambda self, state: Cursor.load(self, state[1]),
+    )
+    refused(n04.check_cursor(growing), "must not grow with the calls")
+
+
+STORE = []
+
+
+def test_a_state_whose_content_stays_in_the_process_is_refused():
+    def save(self):
+        STORE.append(dict(vars(self)))
+        return len(STORE) - 1
+
+    stored = with_methods(Cursor, save=save, load=lambda self, number: vars(self).update(STORE[number]))
+    refused(n04.check_cursor(stored), "save has put something into STORE")
+
+
+def test_a_shard_that_all_cursors_share_is_refused():
+    shared = edited(Cursor, ("self.shard", "type(self).shard"))
+    refused(n04.check_cursor(shared), "Two cursors are two")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (
+            (
+                "self.shard = std_shuffle(padded, self.epoch)",
+                "self.shard = std_shuffle(padded, vars(self).get('kept', self.epoch))",
+            ),
+            (
+                "        self.reset()\n        self.epoch, ",
+                "        self.reset()\n        self.kept = epoch\n        self.epoch, ",
+            ),
+        ),
+        (("self.epoch, self.position = epoch, position", "self.epoch, self.position = epoch or self.epoch, position"),),
+        (
+            (
+                "self.epoch, self.position = epoch, position",
+                "self.epoch, self.position = max(self.epoch, epoch), position",
+            ),
+        ),
+    ],
+    ids=["epochs set after load are ignored", "a pending epoch 0 is lost", "the larger epoch is kept"],
+)
+def test_every_epoch_that_is_set_counts_after_a_load(change):
+    refused(n04.check_cursor(edited(Cursor, *change)), "reset()")
+
+
+def test_a_state_that_goes_on_changing_with_its_cursor_is_refused():
+    def next_noted(self, batch_size):
+        batch = Cursor.next(self, batch_size)
+        vars(self).setdefault("noted", {})["state"] = Cursor.save(self)
+        return batch
+
+    def save(self):
+        vars(self).setdefault("noted", {})["state"] = Cursor.save(self)
+        return self.noted
+
+    live = with_methods(Cursor, next=next_noted, save=save, load=lambda self, state: Cursor.load(self, state["state"]))
+    refused(n04.check_cursor(live), "A state stays what it was when it was saved")
+
+
+# ---- exercise 3
+
+
+def test_a_rule_that_empties_the_history_is_refused():
+    def popping(size, runs, world_size, rank):
+        copy = list(runs)
+        runs.clear()
+        return resume(size, copy, world_size, rank)
+
+    refused(n04.check_resume(popping), "the history that it was given is [] afterwards")
+
+
+def by_the_period_of_the_last_run(size, runs, world_size, rank):
+    used = epoch = 0
+    for ranks, batch, steps in runs:
+        used += ranks * batch * steps
+        if used >= size:
+            period = -(-size // (ranks * batch))
+            epoch += used // (period * ranks * batch)
+            used %= period * ranks * batch
+    return epoch, list(range(used + rank, size, world_size))
+
+
+def by_taking_periods_off(size, runs, world_size, rank):
+    used = epoch = 0
+    for ranks, batch, steps in runs:
+        used += ranks * batch * steps
+        period = -(-size // (ranks * batch)) * ranks * batch
+        while used >= size:
+            epoch += 1
+            used = max(0, used - period)
+    return epoch, list(range(used + rank, size, world_size))
+
+
+@pytest.mark.parametrize("rule", [by_the_period_of_the_last_run, by_taking_periods_off])
+def test_an_epoch_begun_by_one_run_and_ended_by_another_has_no_period(rule):
+    refused(n04.check_resume(rule), "resume(")
+
+
+def test_fewer_left_than_ranks_are_still_shared_and_given_once():
+    def to_the_first(size, runs, world_size, rank):
+        epoch, rest = resume(size, runs, 1, 0)
+        if len(rest) >= world_size:
+            return epoch, rest[rank::world_size]
+        return epoch, rest if rank == 0 else []
+
+    def again(size, runs, world_size, rank):
+        epoch, mine = resume(size, runs, world_size, rank)
+        return epoch, mine or resume(size, runs, 1, 0)[1][:1]
+
+    refused(n04.check_resume(to_the_first), "no two ranks may differ by more than one")
+    refused(n04.check_resume(again), "No position may be given twice")
+
+
+def test_an_end_that_is_looked_for_after_each_run_only_is_told_so():
+    late = edited(
+        resume,
+        (
+            "            consumed += ranks * batch_size\n",
+            "            consumed = min(consumed + ranks * batch_size, size)\n",
+        ),
+        ("            if consumed >= size:\n                epoch", "        if consumed >= size:\n            epoch"),
+    )
+    message = n04.check_resume(late).message
+    assert "after the last run only" not in message
+
+
+# ---- exercise 4
+
+
+def forwards(number, n, keys):
+    return next(iter(n04.check_inverse.mistakes.values()))(number, n, keys)
+
+
+@functools.cache
+def table_of(n, keys):
+    return {forwards(position, n, keys): position for position in range(n)}
+
+
+def test_a_stored_order_is_no_way_back():
+    refused(n04.check_inverse(lambda number, n, keys: table_of(n, tuple(keys))[number]), "position by position")
+
+
+def test_a_stored_order_made_with_arrays_is_no_way_back_either():
+    def by_array(number, n, keys):
+        low_bits = -(-(n - 1).bit_length() // 2)
+        places = np.arange(n)
+        for factor, key in keys:
+            places = places ^ (places * factor + key) % 2**low_bits
+        return int(places[0])
+
+    refused(n04.check_inverse(by_array), "position by position")
+
+
+def test_keys_are_left_as_they_are():
+    def reversing(number, n, keys):
+        answer = inverse(number, n, keys)
+        keys.reverse()
+        return answer
+
+    refused(n04.check_inverse(reversing), "the keys that it was given are others afterwards")
+
+
+def test_position_0_is_an_answer_and_samples_may_have_more_than_18_bits():
+    refused(n04.check_inverse(edited(inverse, ("if number < n", "if 0 < number < n"))), "stands at position 0")
+    refused(
+        n04.check_inverse(lambda number, n, keys: inverse(number, n, keys) if n < 2**18 else 0), "n = 1099511627779"
+    )
+    refused(n04.check_inverse(lambda number, n, keys: inverse(number % 256, n, keys)), "stands at position")
+
+
+# ---- exercise 5
+
+
+def test_ids_need_not_be_as_many_as_n():
+    def all_of_n(ids, n, network, block):
+        images = np.arange(n)
+        images[ids] = walk(ids, n, network, block)
+        return images[ids] if len(ids) == n else images
+
+    def by_place(ids, n, network, block):
+        return walk(np.arange(len(ids)), n, network, block)[ids]
+
+    for answer in (all_of_n, by_place):
+        refused(n04.check_walk(answer), "for 129 ids, n = 1025")
+
+
+def walk_in_two_parts(ids, n, network, block):
+    """Refill the seats of each half: 89 calls for 1.1 million, so the contract holds."""
+    images = ids.copy()
+    half = math.ceil(len(ids) / 2)
+    for begin in (0, half):
+        outside = np.arange(begin, min(begin + half, len(ids)))
+        while len(outside):
+            seats = outside[:block]
+            images[seats] = network(images[seats])
+            outside = np.concatenate([outside[block:], seats[images[seats] >= n]])
+    return images
+
+
+def test_a_walk_in_two_parts_is_right():
+    assert n04.check_walk(walk_in_two_parts), n04.check_walk(walk_in_two_parts).message
+
+
+def test_the_lag_test_refuses_an_order_whose_halves_are_not_equally_long():
+    for n in (2**13, 3000):
+        with pytest.raises(ValueError, match="no two equal halves"):
+            lag_surprise(np.arange(n), 1)

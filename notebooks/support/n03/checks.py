@@ -80,7 +80,7 @@ _EPOCHS = f"set_epoch(2), set_epoch(5), {PASS}, {PASS}, set_epoch(1), {PASS}, se
 _EASY = [  # story, size, num_replicas, shuffle, seed, drop_last: one step of the recipe after the other
     (PASS, 12, 3, False, 0, False),
     (_EPOCHS, 12, 3, True, 4, False),
-    (f"{PASS}, {PASS}, set_epoch(3), {PASS}", 12, 3, True, 0, False),
+    (f"{PASS}, {PASS}, set_epoch(3), {PASS}, set_epoch(0), {PASS}", 12, 3, True, 0, False),
     (PASS, 10, 3, True, 0, False),
     (PASS, 10, 3, True, 0, True),
     (LENGTH, 10, 3, True, 0, False),

@@ -136,6 +136,10 @@ OF_SAMPLER = {
         "self.epoch = 0",
         "self.epoch = 1",
     ),
+    "set_epoch(0) is not heard: who goes back to epoch 0 stays in the epoch before.": (
+        _NOTED,
+        "self.epoch = epoch or self.epoch",
+    ),
     "A pass puts the epoch back to 0: only set_epoch changes it.": (
         "return iter(",
         "self.epoch = 0\n        return iter(",

@@ -266,16 +266,16 @@ check_times = Exercise(
         timing.TOTAL: _times((") / count", ")")),
         timing.SWAPPED: _times(
             (
-                "pace(kept, step), pace(loader, lambda batch: None)",
-                "pace(loader, lambda batch: None), pace(kept, step)",
+                "pace(kept, step), alone",
+                "alone, pace(kept, step)",
             )
         ),
         timing.NOT_BOTH: Mistake(
-            _times(("pace(loader, step)", "max(pace(kept, step), pace(loader, lambda batch: None))")),
+            _times(("pace(loader, step)", "max(pace(kept, step), alone)")),
             contains=(timing.NO_BOTH,),
         ),
         timing.SUM: Mistake(
-            _times(("pace(loader, step)", "pace(kept, step) + pace(loader, lambda batch: None)")),
+            _times(("pace(loader, step)", "pace(kept, step) + alone")),
             contains=(timing.NO_BOTH,),
         ),
         timing.EMPTY_STEP: Mistake(
@@ -297,25 +297,26 @@ check_times = Exercise(
         ),
         timing.REPEATED: _times(("list(islice(loader, 8))", "[next(iter(loader))] * 8")),
         timing.NEVER_KEPT: _times(
-            ("pace(kept, step)", "pace(loader, step) * 0 + alone(loader, step)"),
+            ("pace(kept, step)", "pace(loader, step) * 0 + by_itself(loader, step)"),
             (
                 "    kept = list",
-                "    def alone(batches, use):\n        took = []\n        for batch in batches:\n"
+                "    def by_itself(batches, use):\n        took = []\n        for batch in batches:\n"
                 "            begun = clock()\n            use(batch)\n            took.append(clock() - begun)\n"
                 "        return sum(took[1:]) / len(took[1:])\n\n    kept = list",
             ),
         ),
         timing.NO_BOTH: _times(
             (
-                "pace(loader, lambda batch: None), pace(loader, step)",
+                "alone, pace(loader, step)",
                 "pace(kept, lambda batch: None), pace(kept, step)",
             )
         ),
         timing.SHORT: _times(
             (
-                "pace(loader, lambda batch: None), pace(loader, step)",
-                "pace(islice(loader, 8), lambda batch: None), pace(islice(loader, 8), step)",
-            )
+                "pace(loader, lambda batch: None)",
+                "pace(islice(loader, 8), lambda batch: None)",
+            ),
+            ("pace(loader, step)", "pace(islice(loader, 8), step)"),
         ),
         timing.WAITS: Mistake(
             _times(("pace(loader, lambda batch: None)", "pace(loader, step) - pace(kept, step)")),

@@ -123,7 +123,8 @@ def three_times(
         return (clock() - begun) / count
 
     kept = list(islice(loader, 8))
-    return pace(kept, step), pace(loader, lambda batch: None), pace(loader, step)
+    alone = pace(loader, lambda batch: None)  # to its end: then workers that stay have nothing left to load
+    return pace(kept, step), alone, pace(loader, step)
 
 
 def pin_stage(results: Any, data: Any, pin: Callable[[Any], Any]) -> None:

@@ -236,7 +236,7 @@ check_rank_dataset = Exercise(
                 "turns * (mini_epoch + 1) // self.mini_epochs",
                 "begin + turns // self.mini_epochs",
             ),
-            "The parts are not as even as can be: mini-epoch k begins with turn T k // E.": (
+            "Mini-epoch k begins with turn T k // E, and yours are cut elsewhere.": (
                 "turns * mini_epoch // self.mini_epochs",
                 "-(-turns // self.mini_epochs) * mini_epoch",
                 "turns * (mini_epoch + 1) // self.mini_epochs",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -23,6 +26,7 @@ from support.n05.solved import index_of
 ROWS = ['img/000000000.jpg "a dog"', 'img/000000001.jpg "Ärger im Café"', "", 'img/000000003.jpg "犬"', "x"]
 MANY = [f"row {number:05} " + "." * (number % 40) for number in range(3000)]
 TEXT = sum(map(len, MANY))
+_SPACED = ["  a row with spaces ", "another\t"]
 
 
 def difference_told(got: Any, wanted: Any, where: str) -> str:
@@ -39,6 +43,13 @@ def rows_fault(dataset: Any, name: str) -> str:
     for number, row in enumerate(ROWS):
         fault = fault or difference_told(dataset[number], row, f"of {ROWS}, {name}[{number}]")
     return fault
+
+
+def is_kept(read: Callable[[], str]) -> bool:
+    """Tell whether anybody but us refers to the string that `read` returns, as a cache of rows does."""
+    row = read()
+    fresh = "".join(["a row ", "of nobody else"])
+    return sys.getrefcount(row) > sys.getrefcount(fresh)
 
 
 def _all_read(dataset: Any) -> Any:
@@ -62,7 +73,10 @@ def _fault_of_width(array: Any, name: str) -> str:
 def fault_of_packed(make: Any) -> str:
     """Pack rows with letters of several bytes, then many rows: what is kept of them?"""
     with in_case(f"for the rows {ROWS}"):
-        packed = make(ROWS)
+        rows = [*ROWS]
+        packed = make(rows)
+        if rows != ROWS:
+            return f"after packing, the caller's list was changed: it had {len(ROWS)} rows, now it is {rows}."
         for what in ("data", "offsets"):
             array = getattr(packed, what, None)
             if not isinstance(array, np.ndarray):
@@ -73,10 +87,20 @@ def fault_of_packed(make: Any) -> str:
             or _fault_of_width(packed.offsets, "self.offsets")
             or rows_fault(packed, "packed")
         )
+        if not fault:
+            make(["other rows"])
+            fault = rows_fault(packed, "after other rows were packed, too, the first packed")
     if fault:
         return fault
     if packed.data.tobytes() != "".join(ROWS).encode():
         return "self.data is not the UTF-8 text of all rows, one after another and nothing else."
+    if packed.data.dtype != np.uint8:
+        return f"self.data has the type {packed.data.dtype}, not uint8."
+    with in_case(f"for the rows {_SPACED}"):
+        spaced = make([*_SPACED])
+        fault = difference_told([spaced[0], spaced[1]], _SPACED, f"the rows of {_SPACED}, packed,")
+    if fault:
+        return fault
     with in_case("for no rows, as a rank may have in a mini-epoch"):
         nothing = make([])
         fault = difference_told(
@@ -89,7 +113,15 @@ def fault_of_packed(make: Any) -> str:
     if kept > TEXT + 9 * len(MANY) + 20_000:
         most = f"{kept / len(MANY):.0f} bytes are kept for each row, text and offset need {TEXT / len(MANY) + 8:.0f}"
         return f"when all rows have been read, {most}: keep the two arrays only."
-    return ""
+    return _fault_of_access(make([*MANY]))
+
+
+def _fault_of_access(packed: Any) -> str:
+    """Say whether reading one row of many copies more than it, or keeps it."""
+    _, _, peak = held_and_most(lambda: packed[17])
+    if peak > TEXT / 4:
+        return f"for one row of {len(MANY[17])} bytes {peak / 1e3:.0f} kB are in memory: copy its own bytes only."
+    return "packed[17] is a string that is kept somewhere." if is_kept(lambda: packed[17]) else ""
 
 
 # ---- exercise 2: index_of
@@ -127,9 +159,7 @@ def _fault_of_large_index(index: Any) -> str:
         _, kept, peak = held_and_most(lambda: index(path, 4096))
     if peak > 20 * len(MANY) + 40_000:
         needed = "the bounds of all rows and a few blocks take less than 100"
-        return (
-            f"900 kB were read in blocks of 4 kB; at a time {peak / 1e3:.0f} kB were in memory, and {needed}."
-        )
+        return f"of 900 kB, with block = 4096, {peak / 1e3:.0f} kB were in memory at a time, and {needed}."
     if sum(joined) > 4 * 8 * len(MANY):
         return "the bounds found so far are copied anew with every block."
     if kept > 16 * len(MANY):
@@ -177,7 +207,18 @@ def fault_of_file(make: Any) -> str:
     with written(ROWS) as path, in_case(f"for a file of {len(ROWS)} rows"):
         dataset = make(path, index_of(path))
         fault = rows_fault(dataset, "dataset") or _fault_of_indices(dataset)
-    return fault or _fault_of_long_text(make) or _fault_of_large_file(make) or _fault_of_descriptors(make)
+        with written(["other rows"]) as elsewhere:
+            other = make(elsewhere, index_of(elsewhere))
+            fault = fault or rows_fault(dataset, "while another file is open, too, dataset")
+            del other
+    # descriptors first: an answer that leaves files open would soon leave none for others
+    return (
+        fault
+        or _fault_of_descriptors(make)
+        or _fault_of_long_text(make)
+        or _fault_of_large_file(make)
+        or _fault_of_no_rows(make)
+    )
 
 
 def _fault_of_indices(dataset: Any) -> str:
@@ -192,9 +233,12 @@ def _fault_of_indices(dataset: Any) -> str:
     if fault:
         return fault
     with in_case(f"for the indices np.array({batch})"):
-        return difference_told(
-            dataset.__getitems__(np.array(batch)), wanted, f"dataset.__getitems__(np.array({batch}))"
-        )
+        array = np.array(batch)
+        case = f"dataset.__getitems__(np.array({batch}))"
+        fault = difference_told(dataset.__getitems__(array), wanted, case)
+        if array.tolist() != batch:
+            return f"after {case} the array of indices is {array.tolist()}, and it belongs to the caller."
+    return fault
 
 
 def _fault_of_long_text(make: Any) -> str:
@@ -210,13 +254,19 @@ def _fault_of_large_file(make: Any) -> str:
         _all_read(make(path, bounds))  # what is imported or made once only is no row
         dataset, begun, _ = held_and_most(lambda: make(path, bounds))
         _, kept, _ = held_and_most(lambda: _all_read(make(path, bounds)))
+        fault = _fault_of_one_row(dataset)
+        if fault:
+            return fault
         with _reads_noted() as reads:
             got, _, at_once = held_and_most(lambda: dataset.__getitems__(asked))
+        row_is_kept = is_kept(lambda: dataset[17]) or is_kept(lambda: dataset.__getitems__([17])[0])
     if begun > TEXT / 8:
         what = "a copy of the bounds, or the text. Keep `bounds` as it is, mapped, and read a row when it is wanted"
         return f"before any row is read, {begun // 1000} kB are held: {what}."
     if kept > TEXT / 8:
         return f"when all rows have been read, {kept / TEXT:.0%} of the bytes of their text are held: keep no row."
+    if row_is_kept:
+        return "the string of row 17 is kept somewhere after it has been read: keep no row."
     fault = difference_told(got, [MANY[number] for number in asked], f"dataset.__getitems__({asked})")
     if fault:
         return fault
@@ -224,6 +274,22 @@ def _fault_of_large_file(make: Any) -> str:
     if any(a >= b for a, b in pairwise(places)):
         return f"the batch {asked} is read at the places {places}: not front to back, each row once."
     return _fault_of_bytes(asked, sum(size for _, size in reads), at_once)
+
+
+def _fault_of_one_row(dataset: Any) -> str:
+    """Say whether one row takes more than two bounds and its own bytes."""
+    own = len(MANY[17])
+    with _reads_noted() as reads:
+        _, _, at_once = held_and_most(lambda: dataset[17])
+    read = sum(size for _, size in reads)
+    if own + 64 < read < TEXT / 8:
+        return f"for row 17, which has {own} bytes, you read {read}: the bounds say how many."
+    if at_once > TEXT / 8 and read <= own + 64:
+        return (
+            f"for row 17, which has {own} bytes, {at_once} are in memory at a time: look up its two bounds, and copy "
+            "nothing that grows with the file."
+        )
+    return ""
 
 
 def _fault_of_bytes(asked: Sequence[int], read: int, at_once: int) -> str:
@@ -257,18 +323,51 @@ def _reads_noted() -> Iterator[list[tuple[int, int]]]:
         yield reads
 
 
+@contextmanager
+def _opens_and_seeks_noted() -> Iterator[list[str]]:
+    """Note each call that opens a file or moves the position of one: "open" or "seek"."""
+    calls: list[str] = []
+
+    def noted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def calling(*arguments: Any, **named: Any) -> Any:
+            calls.append(what)
+            return call(*arguments, **named)
+
+        return calling
+
+    with (
+        mock.patch.object(builtins, "open", noted("open", open)),
+        mock.patch.object(io, "open", noted("open", io.open)),
+        mock.patch.object(os, "open", noted("open", os.open)),
+        mock.patch.object(os, "lseek", noted("seek", os.lseek)),
+    ):
+        yield calls
+
+
 def _fault_of_descriptors(make: Any) -> str:
     with written(ROWS) as path, in_case(f"for a file of {len(ROWS)} rows"):
         dataset = make(path, index_of(path))
         before = positions(path)
-        dataset[0]
-        opened = {*positions(path)}
-        _all_read(dataset)
+        with _opens_and_seeks_noted() as first:
+            dataset[0]
+        with _opens_and_seeks_noted() as singly:
+            _ = [dataset[number] for number in range(len(ROWS))]
+        with _opens_and_seeks_noted() as together:
+            dataset.__getitems__([*range(len(ROWS))])
         after = positions(path)
+    again = "open it once, opening costs more than reading 44 bytes"
+    if "open" in singly or (before and "open" in first):
+        return f"the file is opened again for each row: {again}."
+    if "open" in together:
+        return f"the file is opened again for each batch: {again}."
     if any(before[file] != after[file] for file in before if file in after):
         return "an access moved the position of the open file."
-    if not opened or after.keys() - opened:
-        return (
-            "the file is opened again for each row: open it once, opening costs more than reading 44 bytes."
-        )
+    if "seek" in first + singly + together:
+        return "an access moves the position of an open file, and a forked process may read before it is put back."
     return ""
+
+
+def _fault_of_no_rows(make: Any) -> str:
+    with written(ROWS) as path, in_case("for a batch of no rows"):
+        return difference_told(make(path, index_of(path)).__getitems__([]), [], "dataset.__getitems__([])")

@@ -19,7 +19,7 @@ from lib.data.rank_dataset import RankDataset
 from support.kit.raised import in_case
 from support.kit.values import kind_of
 from support.n05.runs import held_and_most, written
-from support.n05.solved import MyRankDataset
+from support.n05.solved import MyRankDataset, epoch_batches
 from support.n05.trials import MANY, TEXT, difference_told
 
 
@@ -37,7 +37,7 @@ class _Source:
     """Rows that note what was asked for, and how many bytes were in memory at that moment."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self.rows = rows
+        self.rows = rows[:]  # nobody's change of it shall reach the next trial
         self.asked: list[_Request] = []
         self.memory: list[int] = []
 
@@ -76,25 +76,30 @@ def _fault_of_requests(asked: Sequence[_Request]) -> str:
 # ---- exercise 4: MyRankDataset
 
 #: Rows, ranks and mini-epochs.
-_JOBS = ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2))
+_JOBS = ((24, 4, 2), (28, 4, 3), (26, 4, 3), (13, 3, 2), (10, 1, 4), (3, 5, 2), (1, 5, 1), (2, 5, 1))
 
 
 def fault_of_rank(make: Any) -> str:
     """Compare with lib's rows in jobs of several sizes; then ask what a large order and many rows take."""
     for size, world, parts in _JOBS:
         with written(MANY[:size]) as path, MetaFile(path) as meta_file:
-            for rank, epoch, part in product(range(world), (0, 2), range(parts)):
+            for rank, epoch, part in product(range(world), (0, 1_001), range(parts)):
                 fault = _fault_of_part(make, meta_file, (world, rank, parts), epoch, part)
                 if fault:
                     return fault
-    return _fault_of_large_order(make) or _fault_of_kept_rows(make) or _fault_of_generators(make)
+    return (
+        _fault_of_two(make)
+        or _fault_of_large_order(make)
+        or _fault_of_kept_rows(make)
+        or _fault_of_generators(make)
+    )
 
 
 def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], epoch: int, part: int) -> str:
     """Compare one mini-epoch of a rank with lib's; job: ranks, rank, mini-epochs."""
     world, rank, parts = job
     size = len(meta_file)
-    seed = 7 if size == 26 else 0
+    seed = 1_000_003 if size == 26 else 0
     theirs = RankDataset(meta_file, world, rank, mini_epochs=parts, seed=seed)
     theirs.set_epoch(epoch)
     wanted = [int(number) for block in theirs.ids(part) for number in block]
@@ -128,6 +133,22 @@ def _fault_of_part(make: Any, meta_file: MetaFile, job: tuple[int, int, int], ep
     return ""
 
 
+def _fault_of_two(make: Any) -> str:
+    """Load a dataset without a seed, then another one: what does the first say now?"""
+    wanted = MyRankDataset(MANY[:24], 4, 1, 2).ids(3, 0).tolist()
+    with in_case("for two datasets of 24 rows and 4 ranks, one after the other"):
+        first = make(_Source(MANY[:24]), 4, 1, 2)
+        fault = difference_told(
+            first.ids(3, 0).tolist(), wanted, "without a seed, which is then 0, ids(3, 0)"
+        )
+        if fault:
+            return fault
+        first.load(3, 0)
+        make(_Source(MANY[:20]), 2, 0, 5, 9).load(0, 0)
+        got = [first.ids(3, 0).tolist(), [int(first[number].split()[1]) for number in range(len(first))]]
+    return difference_told(got, [wanted] * 2, "ids and items of a dataset, after another one was loaded,")
+
+
 def _fault_of_large_order(make: Any) -> str:
     with in_case("for 200,000 rows and 8 ranks"):
         _, _, peak = held_and_most(lambda: make(_Source(range(200_000)), 8, 0, 8).ids(0, 0))
@@ -153,6 +174,8 @@ def _fault_of_kept_rows(make: Any) -> str:
 
     with in_case(case):
         _, kept, _ = held_and_most(loaded)
+    if not source.asked:
+        return f"{case}: load(0, 1) after load(0, 0) asked the source for no row."
     fault = _fault_of_requests(source.asked)
     if fault:
         return f"{case}, in a load {fault}."
@@ -193,18 +216,24 @@ def _generators_at(seed: int) -> Iterator[None]:
 
 def _fault_of_generators(make: Any) -> str:
     """Say whose global random generator an answer moves. Two seeds: one of them might be the answer's own."""
-    whose: set[str] = set()
+    by_load: set[str] = set()
+    by_item: set[str] = set()
     for seed in (20_261, 20_262):
         with _generators_at(seed), in_case("for 24 rows, 4 ranks and 2 mini-epochs"):
             before = _states()
-            make(_Source(MANY[:24]), 4, 1, 2).load(0, 1)
+            dataset = make(_Source(MANY[:24]), 4, 1, 2)
+            dataset.load(0, 1)
+            loaded = _states()
+            _ = [dataset[number] for number in range(len(dataset))]
             after = _states()
-        whose |= {name for name in before if before[name] != after[name]}
-    if whose:
-        return (
-            f"load leaves {' and '.join(sorted(whose))} global random generator elsewhere than it stood: what augments "
-            "with it would draw alike on all ranks."
-        )
+        by_load |= {name for name in before if before[name] != loaded[name]}
+        by_item |= {name for name in before if loaded[name] != after[name]}
+    for what, whose in (("load", by_load), ("reading an item", by_item)):
+        if whose:
+            return (
+                f"{what} leaves {' and '.join(sorted(whose))} global random generator elsewhere than it stood: what "
+                "augments with it would draw alike on all ranks."
+            )
     return ""
 
 
@@ -229,38 +258,112 @@ _NOTHING = {"has no len": "Nothing was loaded when the loader was made or iterat
 
 
 def fault_of_epoch(answer: Any) -> str:
-    """Deal two epochs without workers and with one that persists; ask how far rows are loaded ahead of the batches."""
-    for options, epoch in product((_PLAIN, _WORKERS), (0, 2)):
+    """Deal epochs of one dataset, without workers and with one that persists; then ask for loads and options."""
+    for options in (_PLAIN, _WORKERS):
         dataset = MyRankDataset(_Source(MANY[:26]), 4, 1, 3)
-        size = options["batch_size"]
-        workers = "num_workers" in options
-        wanted = []
-        for part in range(3):
-            rows = [MANY[number][:9] for number in dataset.ids(epoch, part).tolist()]
-            batches = [rows[place : place + size] for place in range(0, len(rows), size)]
-            wanted += [batch + ["by worker"] * workers for batch in batches]
-        how = "a worker that persists and signs" if workers else "no workers"
-        case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}"
-        with in_case(case, _NOTHING):
-            dealt = answer(dataset, epoch, **options)
-            if not hasattr(dealt, "__iter__"):
-                return f"an iterator of batches is asked for, not {kind_of(dealt)}."
-            got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
-        fault = difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
+        for epoch in (0, 1, 5):
+            fault = _fault_of_batches(answer, dataset, epoch, options)
+            if fault:
+                return fault
+    for parts in (3, 1, 4):
+        fault = _fault_of_loads(answer, parts)
         if fault:
             return fault
-    return _fault_of_haste(answer)
+    return _fault_of_options(answer) or _fault_of_seeding(answer)
+
+
+def _fault_of_batches(answer: Any, dataset: Any, epoch: int, options: dict[str, Any]) -> str:
+    truth = MyRankDataset(MANY[:26], 4, 1, 3)  # whatever the answer does to its dataset
+    size = options["batch_size"]
+    workers = "num_workers" in options
+    wanted = []
+    for part in range(3):
+        rows = [MANY[number][:9] for number in truth.ids(epoch, part).tolist()]
+        batches = [rows[place : place + size] for place in range(0, len(rows), size)]
+        wanted += [batch + ["by worker"] * workers for batch in batches]
+    how = "a worker that persists and signs" if workers else "no workers"
+    before = {0: "", 1: ", after epoch 0 of the same dataset"}.get(
+        epoch, ", after epochs 0 and 1 of the same dataset"
+    )
+    case = f"for 26 rows, rank 1 of 4, 3 mini-epochs, batches of {size}, {how}, epoch {epoch}{before}"
+    with in_case(case, _NOTHING):
+        dealt = answer(dataset, epoch, **options)
+        if not hasattr(dealt, "__iter__"):
+            return f"an iterator of batches is asked for, not {kind_of(dealt)}."
+        got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
+    return difference_told(got, wanted, f"{case}: the batches, of each row its first letters,")
 
 
 def _begins(batch: Any) -> Any:
     return [row[:9] for row in batch] if isinstance(batch, (list, tuple)) else batch
 
 
-def _fault_of_haste(answer: Any) -> str:
-    source = _Source(MANY[:24])
-    dataset = MyRankDataset(source, 2, 0, 3)
-    with in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
-        next(iter(answer(dataset, 0, batch_size=2)))
-    if len(source.asked) > 1:
-        return f"when the first batch comes, {len(source.asked)} mini-epochs of 3 have been loaded: one is enough."
+class _Loads(MyRankDataset):
+    """A rank's dataset that notes which mini-epochs it was told to load."""
+
+    def __init__(self, *job: Any) -> None:
+        super().__init__(*job)
+        self.loads: list[int] = []
+
+    def load(self, epoch: int, mini_epoch: int) -> None:
+        self.loads.append(mini_epoch)
+        super().load(epoch, mini_epoch)
+
+
+def _fault_of_loads(answer: Any, parts: int) -> str:
+    """Say whether every mini-epoch is loaded once, and not before the batches of the one before are out."""
+    dataset = _Loads(_Source(MANY[:24]), 2, 0, parts)
+    case = f"for 24 rows, 2 ranks, mini_epochs = {parts}"
+    batches_of = [-(-len(dataset.ids(0, part)) // 2) for part in range(parts)]
+    with in_case(case):
+        dealt = iter(answer(dataset, 0, batch_size=2))
+        for part, batches in enumerate(batches_of):
+            for number in range(batches):
+                if next(dealt, None) is None:
+                    return f"{case}: in mini-epoch {part} there is no batch {number}."
+                if dataset.loads != [*range(part + 1)]:
+                    there = f"when batch {number} of mini-epoch {part} comes"
+                    return (
+                        f"{case}: {there}, load was called for {dataset.loads}, not for {[*range(part + 1)]}."
+                    )
+        beyond = next(dealt, None)
+    if beyond is not None or dataset.loads != [*range(parts)]:
+        return f"{case}: at the end load was called for {dataset.loads}, not for {[*range(parts)]}."
+    return ""
+
+
+def _fault_of_options(answer: Any) -> str:
+    """Say whether options that no other trial has reach the loader."""
+    for options in ({"batch_size": 2, "drop_last": True}, {"batch_sampler": [[1], [0, 1]]}):
+        truth = MyRankDataset(_Source(MANY[:26]), 4, 1, 3)
+        wanted = [_begins(batch) for batch in epoch_batches(truth, 0, **options)]
+        with in_case(f"for the options {options}"):
+            dealt = answer(MyRankDataset(_Source(MANY[:26]), 4, 1, 3), 0, **options)
+            got = [_begins(batch) for batch in islice(dealt, len(wanted) + 1)]
+        fault = difference_told(got, wanted, f"with the options {options} the batches")
+        if fault:
+            return fault
+    dataset = MyRankDataset(_Source(MANY[:64]), 1, 0, 1)
+    in_order = [MANY[number] for number in dataset.ids(0, 0).tolist()]
+    generator = torch.Generator().manual_seed(0)
+    with in_case("for shuffle=True and a generator"):
+        dealt = answer(dataset, 0, batch_size=4, shuffle=True, generator=generator)
+        rows = [row for batch in dealt for row in batch]
+    if rows == in_order:
+        return "with shuffle=True the rows come in the order of ids: this option has not reached the loader."
+    return difference_told(sorted(rows), sorted(in_order), "with shuffle=True the rows, sorted,")
+
+
+def _fault_of_seeding(answer: Any) -> str:
+    """Say whose global random generator is set. A loader draws from torch's, so where that stands may differ."""
+    ends = []
+    for seed in (20_261, 20_262):
+        with _generators_at(seed), in_case("for 24 rows, 2 ranks, 3 mini-epochs"):
+            _ = [*answer(MyRankDataset(_Source(MANY[:24]), 2, 0, 3), 1, batch_size=2)]
+            ends.append(_states())
+    whose = [name for name in ends[0] if ends[0][name] == ends[1][name]]
+    if whose:
+        return (
+            f"{' and '.join(whose)} global random generator is set to a seed: all ranks would augment alike."
+        )
     return ""

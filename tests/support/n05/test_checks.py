@@ -352,7 +352,7 @@ def test_other_right_ways_to_pack_load_and_deal_are_accepted():
         part = 0
         while part < dataset.mini_epochs:
             dataset.load(epoch, part)
-            loader = DataLoader(dataset, shuffle=False, **options)
+            loader = DataLoader(dataset, **{"shuffle": False, **options})
             yield from loader
             del loader
             part += 1

@@ -1,0 +1,258 @@
+"""Wrong answers to the exercises of notebook 05 that a reader found accepted, or told a sentence untrue of them."""
+
+import pytest
+
+from support.kit.mistakes import famous
+from support.n05 import checks, trials
+
+INIT = "self.bounds, self.file = bounds, os.open(path, os.O_RDONLY)"
+PREAD = "return os.pread(self.file, end - 1 - begin, begin).decode()"
+READ = "text = os.read({0}, end - 1 - begin); os.lseek({0}, old, 0); return text.decode()"
+LOOP = "    for mini_epoch in range(dataset.mini_epochs):\n"
+DEAL = "yield from DataLoader(dataset, **options)"
+ANSWERS = {  # the exercise, what is said, (old, new, …)
+    "the caller's rows are cleared": (
+        "packed",
+        "the caller's list was changed: it had 5 rows, now it is []",
+        ("        self.data =", "        rows.clear()\n        self.data ="),
+    ),
+    "the arrays are the class's": (
+        "packed",
+        "after other rows were packed, too",
+        ("self.data =", "type(self).data =", "self.offsets =", "type(self).offsets ="),
+    ),
+    "rows without their spaces": ("packed", "a row with spaces", ("row.encode()", "row.strip().encode()")),
+    "bytes with a sign": ("packed", "the type int8, not uint8", ("np.uint8)", "np.int8)")),
+    "all text for one row": (
+        "packed",
+        "copy its own bytes only",
+        (
+            "self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()",
+            "self.data.tobytes()[self.offsets[i] : self.offsets[i + 1]]",
+        ),
+    ),
+    "some rows are kept": (
+        "packed",
+        "a string that is kept somewhere",
+        ("    def __getitem__", "    import functools\n\n    @functools.lru_cache(64)\n    def __getitem__"),
+    ),
+    "a copy has a position of its own": (
+        "file",
+        "moves the position of an open file",
+        (
+            PREAD,
+            "copy = os.dup(self.file); old = os.lseek(copy, 0, 1); os.lseek(copy, begin, 0); " + READ.format("copy"),
+        ),
+    ),
+    "the position is put back": (
+        "file",
+        "moves the position of an open file",
+        (PREAD, "old = os.lseek(self.file, 0, 1); os.lseek(self.file, begin, 0); " + READ.format("self.file")),
+    ),
+    "rows kept for all datasets": (
+        "file",
+        "is kept somewhere",
+        (
+            "    def __getitem__",
+            "    CACHE = {}\n\n    def __getitem__",
+            PREAD,
+            "return self.CACHE.setdefault((self.path, index), os.pread(self.file, end - 1 - begin, begin).decode())",
+            INIT,
+            "self.path = path; " + INIT,
+        ),
+    ),
+    "sixteen rows are kept": (
+        "file",
+        "is kept somewhere",
+        ("    def __getitem__", "    import functools\n\n    @functools.lru_cache(16)\n    def __getitem__"),
+    ),
+    "opened for each row, beside a file that is kept": (
+        "file",
+        "opened again for each row",
+        (
+            INIT,
+            "self.path = path; " + INIT,
+            PREAD,
+            "with open(self.path, 'rb') as file: return os.pread(file.fileno(), end - 1 - begin, begin).decode()",
+        ),
+    ),
+    "opened for each batch": (
+        "file",
+        "opened again for each batch",
+        (
+            INIT,
+            "self.path = path; " + INIT,
+            "        rows = {",
+            "        os.close(self.file); self.file = os.open(self.path, os.O_RDONLY)\n        rows = {",
+        ),
+    ),
+    "one file for all datasets": (
+        "file",
+        "while another file is open, too",
+        (INIT, "self.bounds = bounds; type(self).file = os.open(path, os.O_RDONLY)"),
+    ),
+    "no rows have no first": (
+        "file",
+        "min() ",
+        ("        rows = {", "        low = min(indices)\n        rows = {"),
+    ),
+    "the caller's array is sorted": (
+        "file",
+        "the array of indices is [0, 3, 3], and it belongs to the caller",
+        (
+            "        rows = {",
+            "        asked = list(indices)\n        if hasattr(indices, 'sort') and not isinstance(indices, list):\n"
+            "            indices.sort()\n        rows = {",
+            "for index in indices]",
+            "for index in asked]",
+        ),
+    ),
+    "a page more": (
+        "file",
+        "the bounds say how many",
+        (PREAD, "return os.pread(self.file, end - 1 - begin + 4000, begin)[: end - 1 - begin].decode()"),
+    ),
+    "the bounds as a list, each time": (
+        "file",
+        "copy nothing that grows with the file",
+        (
+            "begin, end = int(self.bounds[index]), int(self.bounds[index + 1])",
+            "begin, end = self.bounds.tolist()[index : index + 2]",
+        ),
+    ),
+    "the order goes round once": (
+        "rank_dataset",
+        "N, W, E = 1, 5, 1",
+        ("[places % size]", "[np.where(places < size, places, places - size)]"),
+    ),
+    "an item seeds": (
+        "rank_dataset",
+        "reading an item leaves numpy's global",
+        ("return self.rows[i]", "np.random.seed(i); return self.rows[i]"),
+    ),
+    "rows of the class": (
+        "rank_dataset",
+        "after another one was loaded",
+        (
+            "        self.rows = MyPacked",
+            "        type(self).rows = MyPacked",
+            "        self.rows = None\n",
+            "        type(self).rows = None\n",
+            "        self.rows: Any = None\n",
+            "",
+        ),
+    ),
+    "the seed of the class": (
+        "rank_dataset",
+        "after another one was loaded",
+        ("self.mini_epochs, self.seed =", "self.mini_epochs, type(self).seed ="),
+    ),
+    "a seed of 1": ("rank_dataset", "without a seed, which is then 0", ("seed: int = 0", "seed: int = 1")),
+    "few seeds": ("rank_dataset", "seed 1000003", ("seed=self.seed", "seed=self.seed % 8")),
+    "few epochs": ("rank_dataset", "epoch 1001", ("epoch=epoch)", "epoch=epoch % 3)")),
+    "parts as numpy splits": (
+        "rank_dataset",
+        "begins with turn T k // E, and yours are cut elsewhere",
+        ("np.arange(begin, end)", "np.array_split(np.arange(turns), self.mini_epochs)[mini_epoch]"),
+    ),
+    "no load in the same epoch": (
+        "rank_dataset",
+        "load(0, 1) after load(0, 0) asked the source for no row",
+        (
+            "        self.rows = None\n        self",
+            "        if getattr(self, 'last', None) == epoch: return\n"
+            "        self.last = epoch; self.rows = None\n        self",
+        ),
+    ),
+    "one loader for each mini-epoch, kept": (
+        "epoch",
+        "epoch 1, after epoch 0 of the same dataset",
+        (
+            LOOP,
+            "    kept = dataset.__dict__.setdefault('loaders', {})\n" + LOOP,
+            DEAL,
+            "if mini_epoch not in kept: kept[mini_epoch] = DataLoader(dataset, **options)\n"
+            "        yield from kept[mini_epoch]",
+        ),
+    ),
+    "one batch behind": (
+        "epoch",
+        "load was called for [0, 1], not for [0]",
+        (
+            LOOP,
+            "    held = None\n" + LOOP,
+            DEAL,
+            "for batch in DataLoader(dataset, **options):\n"
+            "            if held is not None: yield held\n"
+            "            held = batch\n    yield held",
+        ),
+    ),
+    "the last batch after the next load": (
+        "epoch",
+        "load was called for",
+        (
+            DEAL,
+            "batches = [*DataLoader(dataset, **options)]\n        yield from batches[:-1]\n"
+            "        if mini_epoch + 1 < dataset.mini_epochs: dataset.load(epoch, mini_epoch + 1)\n"
+            "        yield from batches[-1:]",
+        ),
+    ),
+    "loaded twice": (
+        "epoch",
+        "load was called for [0, 0], not for [0]",
+        (
+            "        dataset.load(epoch, mini_epoch)\n",
+            "        dataset.load(epoch, mini_epoch); dataset.load(epoch, mini_epoch)\n",
+        ),
+    ),
+    "loaded once more": (
+        "epoch",
+        "at the end load was called for [0, 1, 2, 0]",
+        (DEAL, DEAL + "\n    dataset.load(epoch, 0)"),
+    ),
+    "never shuffled": (
+        "epoch",
+        "with shuffle=True",
+        (DEAL, "options = {**options, **({'shuffle': False} if 'shuffle' in options else {})}\n        " + DEAL),
+    ),
+    "nothing dropped": (
+        "epoch",
+        "'drop_last': True",
+        (DEAL, "if 'batch_size' in options: options['drop_last'] = False\n        " + DEAL),
+    ),
+    "only some options": (
+        "epoch",
+        "batch_sampler",
+        (
+            DEAL,
+            "known = ('batch_size', 'num_workers', 'persistent_workers', 'collate_fn', "
+            "'multiprocessing_context', 'timeout', "
+            "'drop_last', 'shuffle', 'generator')\n"
+            "        yield from DataLoader(dataset, **{k: options[k] for k in known if k in options})",
+        ),
+    ),
+    "always three": ("epoch", "mini_epochs = 1", ("range(dataset.mini_epochs)", "range(3)")),
+    "two at least": ("epoch", "mini_epochs = 1", ("range(dataset.mini_epochs)", "range(max(2, dataset.mini_epochs))")),
+    "few epochs to deal": ("epoch", "epoch 5", ("load(epoch,", "load(min(epoch, 2),")),
+    "another seed at the end": ("epoch", "epoch 1", (DEAL, DEAL + "\n    dataset.seed += 1")),
+    "torch is seeded": (
+        "epoch",
+        "torch's global random generator is set to a seed",
+        (LOOP, "    import torch; torch.manual_seed(epoch)\n" + LOOP),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(name):
+    exercise, said, changes = ANSWERS[name]
+    check = getattr(checks, f"check_{exercise}")
+    verdict = check(famous(check.reference, {name: changes})[name])
+    assert verdict.status == "wrong", verdict
+    assert said in verdict.message, verdict
+
+
+def test_rows_that_an_answer_clears_are_there_for_the_next_one():
+    test_a_wrong_answer_is_told_what_is_wrong_with_it("the caller's rows are cleared")
+    assert len(trials.ROWS) == 5
+    assert checks.check_packed(checks.check_packed.reference)

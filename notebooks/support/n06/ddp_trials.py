@@ -44,6 +44,7 @@ class TwoBranches(nn.Module):
         self.spare = nn.Linear(4, 4, dtype=torch.float64)
         self.top = nn.Linear(4, 3, dtype=torch.float64)
         redrawn(self, seed)
+        self.register_buffer("batches", torch.tensor(seed + 5))  # an integer, as in BatchNorm
         self.right.requires_grad_(not frozen)
         self.turned = turned
         self.with_spare = with_spare
@@ -63,7 +64,9 @@ class TwoBranches(nn.Module):
 
 
 #: Buckets of TwoBranches: top, spare, the right branch, the left one.
-LAYERS = (15, 20, 28)
+LAYERS: tuple[int, ...] = (15, 20, 28)
+#: Both branches in one bucket.
+TOGETHER = (15, 20, 56)
 
 
 def fault_of_ddp(answer: Any) -> str:
@@ -73,13 +76,19 @@ def fault_of_ddp(answer: Any) -> str:
         if fault:
             return fault
     turned = "a model of two branches, which rank 1 computes in the other order"
-    fault = _fault_of_training(
-        answer, 2, lambda seed, rank: TwoBranches(seed, turned=rank == 1), LAYERS, turned
+    for limits in (LAYERS, TOGETHER):
+        fault = _fault_of_training(
+            answer, 2, lambda seed, rank: TwoBranches(seed, turned=rank == 1), limits, turned
+        )
+        if fault:
+            return fault
+    unused: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+        ((0, 1), LAYERS),
+        ((1,), LAYERS),
+        ((0, 1), (1,)),
     )
-    if fault:
-        return fault
-    for ranks_without in ((0, 1), (1,)):
-        fault = _fault_of_an_unused_layer(answer, ranks_without)
+    for ranks_without, limits in unused:
+        fault = _fault_of_an_unused_layer(answer, ranks_without, limits)
         if fault:
             return fault
     frozen = "a model with a frozen layer"
@@ -110,8 +119,10 @@ def _fault_of_training(
         if any(counts.unwaited.values()):
             handle = next(filter(None, counts.unwaited.values()))[0]
             return f"{where}: {handle} is never waited for."
-        trained = [parameter for parameter in make(0, 0).parameters() if parameter.requires_grad]
-        fault = _fault_of_overlap(own, counts, in_buckets(trained[::-1], limits))  # type: ignore[no-untyped-call]
+        named = {p: name for name, p in make(0, 0).named_parameters() if p.requires_grad}
+        buckets = in_buckets(list(named)[::-1], limits)  # type: ignore[no-untyped-call]
+        fault = _fault_of_overlap(own, counts, buckets)
+        fault = fault or _fault_of_late_buckets(own, [{named[p] for p in bucket} for bucket in buckets])
         fault = f"{where}: {fault}" if fault else ""
     gradients = [step["gradient"] for step in seen[0]]
     return Fault(fault, known_by=(fault, gradients, _sent(counts), _in_backward(own))) if fault else ""
@@ -123,8 +134,13 @@ def _train(
     """Train some steps on these rows of 12; return buffer, and weights and gradients by parameter, of each step."""
     seen: list[dict[str, Any]] = []
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for parameter in trained.values():
-        parameter.register_post_accumulate_grad_hook(lambda _: note("gradient"))  # type: ignore[no-untyped-call]
+    for name, parameter in trained.items():
+
+        def noted(_: Tensor, name: str = name) -> None:
+            note("gradient")
+            note(f"of {name}")
+
+        parameter.register_post_accumulate_grad_hook(noted)  # type: ignore[no-untyped-call]
     wrapped = wrap(model)
     optimizer = torch.optim.SGD(trained.values(), lr=0.01, momentum=0.9)
 
@@ -135,7 +151,7 @@ def _train(
     for step in range(STEPS):
         weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         now: dict[str, Any] = {"weight": weights}
-        now["buffer"] = {name: value.clone() for name, value in model.named_buffers()}
+        now["buffer"] = {name: value.clone().double() for name, value in model.named_buffers()}
         optimizer.zero_grad()
         (model(drawn_values(12, 6, seed=step)[rows]).tanh() - 0.5).square().mean().backward()
         note("backward ended")
@@ -188,6 +204,28 @@ def _fault_of_overlap(own: list[str], counts: World, buckets: list[list[Tensor]]
     return ""
 
 
+def _fault_of_late_buckets(own: list[str], buckets: list[set[str]]) -> str:
+    """Say which bucket stays behind although it and all before it are full; own: what rank 0 did, in its order."""
+    there: set[str] = set()
+    left = 0
+    for what in own:
+        may = left < len(buckets) and set().union(*buckets[: left + 1]) <= there
+        if may and (what == "gradient" or what == "backward ended"):
+            moment = "backward has ended" if what == "backward ended" else "the next gradient is there"
+            return (
+                f"right gradients, but bucket {left} of 0..{len(buckets) - 1} has not left when {moment}, "
+                "although it and all before it were full."
+            )
+        if what.startswith("of "):
+            there.add(what.removeprefix("of "))
+        if what == "all_reduce":
+            left += 1
+        if what == "finished":
+            there = set()
+            left = 0
+    return ""
+
+
 def _sent(counts: World) -> list[int]:
     """Return how many values each all-reduce had, in the order of the calls."""
     begun = [next(iter(call.values())) for call in counts.calls]
@@ -212,15 +250,20 @@ def _difference(got: Tensor, due: Tensor, own: Tensor | None) -> str:
     return f"has {got.flatten()[place]:.6f} at place {place}, it should be {due.flatten()[place]:.6f}"
 
 
-def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...]) -> str:
+def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...], limits: tuple[int, ...]) -> str:
     """Train one step on 2 ranks, some of which leave a layer out of forward: these must say so."""
     who = "both ranks" if len(ranks_without) == 2 else f"rank {ranks_without[0]} alone"
-    where = f"on 2 ranks, a model whose layer spare is left out of forward on {who}"
+    inside = "0." if limits != LAYERS else ""  # another name, which no fixed text has
+    weight = f"{inside}spare.weight"
+    bias = f"{inside}spare.bias"
+    where = f"on 2 ranks, a model whose layer {inside}spare is left out of forward on {who}"
 
     def rank(dist: Any) -> str:
         number = dist.get_rank()
-        model = TwoBranches(0, with_spare=number not in ranks_without)
-        wrapped = answer(model, dist, list(LAYERS))
+        model: nn.Module = TwoBranches(0, with_spare=number not in ranks_without)
+        if inside:
+            model = nn.Sequential(model)
+        wrapped = answer(model, dist, list(limits))
         model(drawn_values(12, 6)[number::2]).square().mean().backward()
         try:
             wrapped.finish()
@@ -236,10 +279,10 @@ def _fault_of_an_unused_layer(answer: Any, ranks_without: tuple[int, ...]) -> st
         end = ends[number]
         if not end.startswith("says "):
             return f"{where}: rank {number}'s finish {end}, and the gradients are not the means."
-        if not ("spare.weight" in end and "spare.bias" in end):
+        if not (weight in end and bias in end):
             return (
                 f"{where}: rank {number}'s finish raises RuntimeError, but its text, {end[5:]!r}, does not name "
-                "spare.weight and spare.bias."
+                f"{weight} and {bias}."
             )
         if any(f"{layer}.weight" in end for layer in ("left", "right", "top")):
             return (

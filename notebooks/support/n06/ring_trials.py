@@ -101,7 +101,7 @@ def _fault_of_sends(counts: World, world: int, size: int) -> str:
 # ---- exercise 3: a step of Adam whose moments are shared out
 
 #: Ranks, values, optimizer: SGD first, which hides no wrong factor; unequal chunks, empty ones, one rank alone.
-_SHARDS = ((2, 6, "SGD"), (3, 7, "Adam"), (5, 3, "Adam"), (1, 4, "Adam"))
+_SHARDS = ((2, 6, "SGD"), (3, 7, "SGD"), (3, 7, "Adam"), (5, 3, "Adam"), (1, 4, "Adam"))
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1),
@@ -187,6 +187,11 @@ def _fault_of_weights(seen: list[_Stepped], world: int, size: int, kind: str) ->
                     f"after step {step}, on rank {rank}, weight {place} of chunk {chunk} {got}; one process has "
                     f"{right[place]:.4f}{unmoved}."
                 )
+        for rank, stepped in enumerate(seen):
+            if not close(
+                torch.tensor(stepped.owns[step + 1], dtype=due.dtype), due.tensor_split(world)[rank]
+            ):
+                return f"right weights, but after step {step} own of rank {rank} is not chunk {rank} of them."
         before = due
     if any(rank.followed for rank in seen):
         return "right weights, but autograd now follows them, and keeps every step in memory."
@@ -216,10 +221,15 @@ _OF_GATHER = {
 def fault_of_gather(answer: Any) -> str:
     """Let every rank have a loss of its own over the points of all; compare with one process that has them all."""
     for world in (1, 2, 3, 4):
-        points = drawn_values(world, 2, 3)
-        turns = drawn_values(world, 3, 2 * world, seed=1)
+        rows = 2 + world // 2
+        width = 3 + world // 3
+        points = drawn_values(world, rows, width)
+        turns = drawn_values(world, width, 2 * world, seed=1)
         with in_case(f"on {plural(world, 'rank')}", _OF_GATHER):
-            seen, _ = in_threads(lambda dist: _gathered(answer, dist, points, turns), world)  # noqa: B023
+            seen, counts = in_threads(lambda dist: _gathered(answer, dist, points, turns), world)  # noqa: B023
+        if any(counts.unwaited.values()):
+            handle = next(filter(None, counts.unwaited.values()))[0]
+            return f"on {plural(world, 'rank')}: {handle} is never waited for."
         fault = _fault_of_gathered(seen, points, turns)
         if fault:
             return f"on {plural(world, 'rank')}: {fault}"
@@ -243,6 +253,9 @@ def _fault_of_gathered(seen: list[tuple[Tensor, Tensor, Tensor]], points: Tensor
     losses = [(everything.flatten(0, 1) @ turn).square().sum() for turn in turns]
     (due,) = torch.autograd.grad(torch.stack(losses).sum(), everything)
     for r, (gathered, _, _) in enumerate(seen):
+        if gathered.shape != points.flatten(0, 1).shape:
+            shapes = f"{list(gathered.shape)}, it should be {list(points.flatten(0, 1).shape)}"
+            return f"what rank {r} gets has the shape {shapes}: all points, one below the other."
         if not torch.equal(gathered, points.flatten(0, 1)):
             own = ", its own stand first" if close(gathered[: len(points[r])], points[r]) and r else ""
             return f"rank {r} must get the points of rank 0, then of rank 1, and so on{own}."

@@ -294,3 +294,101 @@ def test_a_gather_whose_backward_is_half_a_ring_is_right_too():
 ])  # fmt: skip
 def test_a_save_is_judged_by_every_moment_of_it(change, told):
     assert told in n06.check_state(edited(built.save, change), built.load).message
+
+
+class Late(built.MyDDP):
+    def finish(self):
+        self.late = False
+        self.send()
+        super().finish()
+        self.late = True
+
+
+class OnlyTheFirstInTime(Late):
+    late = True
+
+    def send(self):
+        if self.late and self.sent:
+            return
+        super().send()
+
+
+class TheLastInFinish(Late):
+    late = True
+
+    def send(self):
+        if self.late and len(self.waiting) == 1:
+            return
+        super().send()
+
+
+class FloatsOnly(built.MyDDP):
+    def __init__(self, module, dist, limits):
+        kept = {name: value.clone() for name, value in module.named_buffers() if not value.is_floating_point()}
+        super().__init__(module, dist, limits)
+        for name, value in kept.items():
+            module.get_buffer(name).copy_(value)
+
+
+class NamesOneBucket(built.MyDDP):
+    def finish(self):
+        names = {parameter: name for name, parameter in self.module.named_parameters()}
+        if self.waiting:
+            raise RuntimeError(", ".join(names[parameter] for parameter in self.waiting[0]))
+        super().finish()
+
+
+TrustsTheOrder = edited(
+    built.MyDDP,
+    (
+        "while self.waiting and all(parameter.grad is not None for parameter in self.waiting[0]):",
+        "while self.waiting and self.waiting[0][-1].grad is not None:",
+    ),
+)
+
+
+class FixedText(built.MyDDP):
+    def finish(self):
+        try:
+            super().finish()
+        except RuntimeError:
+            raise RuntimeError("no gradient for spare.weight, spare.bias") from None
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (OnlyTheFirstInTime, "has not left when"),
+        (TheLastInFinish, "has not left when backward has ended"),
+        (FloatsOnly, "the buffer of batches"),
+        (NamesOneBucket, "does not name 0.spare.weight and 0.spare.bias"),
+        (TrustsTheOrder, "Some gradient of the bucket is not there yet"),
+        (FixedText, "does not name 0.spare.weight and 0.spare.bias"),
+    ],
+)
+def test_a_ddp_that_is_late_with_a_later_bucket_or_knows_only_our_model_is_refused(answer, told):
+    assert told in n06.check_ddp(answer).message
+
+
+@pytest.mark.parametrize(
+    "part", ["[2 * ctx.dist.get_rank() : 2 * ctx.dist.get_rank() + 2]", ".view(-1, 2, 3)[ctx.dist.get_rank()]"]
+)
+def test_a_gather_that_knows_how_many_points_a_rank_has_is_refused(part):
+    wrong = edited(built.Gather, (".chunk(ctx.dist.get_world_size())[ctx.dist.get_rank()]", part))
+    assert not n06.check_gather(wrong)
+
+
+def test_a_sharded_step_that_empties_own_is_told_so():
+    wrong = edited(
+        solved.sharded_step, ("    all_gather(weights, dist)", "    all_gather(weights, dist)\n    own.data.mul_(0)")
+    )
+    assert not n06.check_shard(wrong)
+
+
+def test_stacked_parts_are_told_their_shape():
+    assert "has the shape [1, 2, 3]" in n06.check_gather(edited(built.Gather, ("torch.cat", "torch.stack"))).message
+
+
+def test_a_gather_that_does_not_wait_for_its_sum_is_told_so():
+    wrong = edited(built.Gather, ("all_reduce(total)", "all_reduce(total, async_op=True)"))
+    assert "is never waited for" in n06.check_gather(wrong).message

@@ -8,6 +8,7 @@ dismiss    ends threads: whoever waits at a queue gets None, whoever computes fo
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 import threading
 import time
@@ -100,6 +101,10 @@ class Aside(AbstractContextManager["Aside"]):
         return [thread for thread in self.started if thread.is_alive()]
 
     def __enter__(self) -> Aside:
+        # Python collects circles in whatever thread makes objects just then. What others have left, a loader with its
+        # workers, may take seconds to end, and its end must not be met by what ends this reader's threads.
+        self._collects = gc.isenabled()
+        gc.disable()
         for patch in self._patches:
             patch.start()
         for run in self.runs:
@@ -112,6 +117,8 @@ class Aside(AbstractContextManager["Aside"]):
         finally:
             for patch in self._patches:
                 patch.stop()
+            if self._collects:
+                gc.enable()
 
 
 class _WokenError(BaseException):

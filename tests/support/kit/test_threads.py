@@ -1,8 +1,12 @@
 """The threads of a reader: what is left of one that nobody can end."""
 
+import gc
 import subprocess
 import sys
+import threading
 from pathlib import Path
+
+from support.kit.threads import Aside
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 
@@ -46,3 +50,25 @@ def test_a_thread_that_computes_for_ever_is_ended():
     calls, alive = traced_after("endless")
     assert int(calls) >= 1
     assert alive == "False"
+
+
+class InACircle:
+    """Garbage, as a loader with workers may be; notes in which thread it is collected."""
+
+    def __init__(self, ended_in):
+        self.itself = self
+        self.ended_in = ended_in
+
+    def __del__(self):
+        self.ended_in.append(threading.current_thread())
+
+
+def test_what_others_have_left_is_not_collected_in_a_readers_thread():
+    ended_in = []
+    gc.collect()
+    InACircle(ended_in)
+    with Aside(lambda: [[] for _ in range(100_000)]) as aside:
+        assert aside.over(60)
+    assert gc.isenabled()
+    gc.collect()
+    assert ended_in == [threading.current_thread()]

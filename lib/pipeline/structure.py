@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping
 from itertools import chain
 from operator import attrgetter, call, is_, itemgetter
-from threading import Lock
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import Any, NamedTuple, TypeAlias, cast
-from weakref import WeakValueDictionary
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -36,25 +34,32 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _MISSING = object()
 
-_own: MutableMapping[nn.Module, set[tuple[int, str | int]]] = WeakIdKeyDictionary()
-"""By module: the settings and hooks, by name and number, that it or a hook of its was seen to change by itself."""
+_own: MutableMapping[nn.Module, set[tuple[str, str | int]]] = WeakIdKeyDictionary()
+"""By module: what it or a hook of its was seen to change by itself: ("settings", name) or ("hooks", number)."""
 
-Facts: TypeAlias = tuple[dict[str, object], dict[str, int], dict[str, int], dict[int, str]]
-"""Of a module: its settings; its layers and its parameters, by id; its hooks, by torch's number, which comes only once.
 
-No object that could hold a graph: it would hold the watch of its own forward, and that the one before.
-"""
+class Facts(NamedTuple):
+    """What a module has. No object that could hold a graph: it would hold its own forward's watch, and those before."""
+
+    settings: dict[str, object]
+    layers: dict[str, int]  # by name, its id
+    parameters: dict[str, int]  # by name, its id
+    hooks: dict[int, str]  # by torch's number, which comes only once: the table in which it stands
+
+
+_MAY_BE_OWN = ("settings", "hooks")
+"""Facts that a layer may change by itself: it does not replace a layer or a parameter."""
 
 
 def _facts_of(module: nn.Module) -> Facts:
     settings = {name: _setting(value) for name, value in vars(module).items()}
     layers = module._modules
     parameters = module._parameters
-    return (
-        {name: value for name, value in settings.items() if value is not _MISSING},
-        dict(zip(layers, map(id, layers.values()), strict=True)),
-        dict(zip(parameters, map(id, parameters.values()), strict=True)),
-        {number: kind for kind, hooks in zip(_HOOKS, _hooks_of(module), strict=True) for number in hooks},
+    return Facts(
+        settings={name: value for name, value in settings.items() if value is not _MISSING},
+        layers=dict(zip(layers, map(id, layers.values()), strict=True)),
+        parameters=dict(zip(parameters, map(id, parameters.values()), strict=True)),
+        hooks={number: table for table, hooks in zip(_HOOKS, _hooks_of(module), strict=True) for number in hooks},
     )
 
 
@@ -77,7 +82,7 @@ class Change(NamedTuple):
     """What is another than in forward: a setting, a layer, a parameter or a hook; what it was; what a message says."""
 
     module: nn.Module
-    kind: int  # the place in Facts
+    kind: str  # the field of Facts
     key: str | int
     before: object
     attribute: str
@@ -87,24 +92,22 @@ class Change(NamedTuple):
 
     @property
     def may_be_own(self) -> bool:
-        """Whether a layer may do this by itself: not replace a layer or a parameter."""
-        return self.kind in (_SETTINGS, _HOOK_NUMBERS)
-
-
-_SETTINGS = 0
-_HOOK_NUMBERS = 3
+        """Whether a layer may do this by itself."""
+        return self.kind in _MAY_BE_OWN
 
 
 def _changes(module: nn.Module, before: Facts, now: Facts) -> Iterator[Change]:
     own = _own.get(module, set())
-    for kind, (was, is_now) in enumerate(cast(Any, zip(before, now, strict=True))):
+    for kind in Facts._fields:
+        was: dict[str | int, Any] = getattr(before, kind)
+        is_now: dict[str | int, Any] = getattr(now, kind)
         both = {**was, **is_now}
         for key, value in both.items():
             old = was.get(key, _MISSING)
             if old == is_now.get(key, _MISSING) or (kind, key) in own:
                 continue
             if key != "_is_full_backward_hook":  # goes with the hooks
-                yield Change(module, kind, key, old, value if kind == _HOOK_NUMBERS else key)
+                yield Change(module, kind, key, old, attribute=value if kind == "hooks" else str(key))
 
 
 class Snapshot:
@@ -178,7 +181,7 @@ class Snapshot:
 def _settings_in(module: nn.Module) -> list[str]:
     """Return the names of its settings, but for functions and what it changes by itself."""
     own = _own.get(module, set())
-    return [name for name, value in vars(module).items() if _is_plain(value) and (_SETTINGS, name) not in own]
+    return [name for name, value in vars(module).items() if _is_plain(value) and ("settings", name) not in own]
 
 
 class Structure:
@@ -204,7 +207,7 @@ class Structure:
             return False
         for module, facts in zip(self.before.modules, self.before.facts, strict=True):
             if module is change.module:
-                known: Any = facts[change.kind]
+                known = getattr(facts, change.kind)
                 return bool(known.get(change.key, _MISSING) == change.before)
         return False
 
@@ -219,35 +222,3 @@ class Structure:
 
 def _take_for_own(change: Change) -> None:
     _own.setdefault(change.module, set()).add((change.kind, change.key))
-
-
-class _Backward:
-    """One call of backward, and who has looked in it; the engine holds it as long as it lasts."""
-
-    def __init__(self) -> None:
-        self.looked: list[Structure] = []
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self.end)
-
-    def end(self) -> None:
-        """Take what has changed meanwhile for the work of hooks."""
-        for structure in self.looked:
-            structure.learn()
-
-
-_backwards: WeakValueDictionary[int, _Backward] = WeakValueDictionary()
-"""Those that run now, by torch's number."""
-
-_lock = Lock()  # of it: each device has a thread of its own in a backward
-
-
-def look_in_backward(structure: Structure, number: int) -> list[Change]:
-    """Let it look in the call of backward that runs, which has this number; return what has changed before."""
-    with _lock:
-        now = _backwards.get(number)
-        if now is None:
-            now = _Backward()
-            _backwards[number] = now
-        found = structure.look(now.looked)
-        now.looked.append(structure)
-    return found

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from lib.pipeline.checksums import Checksums
-from lib.pipeline.structure import Snapshot, Structure, dotted, look_in_backward
+from lib.pipeline.looking import look_in_backward
+from lib.pipeline.structure import Snapshot, Structure, dotted
 from lib.runtime.microbatch import Batch
 
 Snapshots: TypeAlias = dict[nn.Module, Snapshot]

@@ -15,7 +15,6 @@ import torch
 
 from tests.rooms import EXERCISES, ROOMS
 from tests.support.exercises import ask, be_patient, made_with, parts_of_each, without_return, written_with
-from tests.support.known_faults import KNOWN
 from tools.hygiene import joined
 from tools.project import chapters
 
@@ -151,22 +150,6 @@ def returns_a_value(function):
     return False
 
 
-def judge(name, answer, message, found):
-    """Hold that nothing is false, or that it still is where we know of it."""
-    known = [told for exercise, whose, told in KNOWN if (exercise, whose) == (name, answer)]
-    if known:
-        assert found, f"{name} tells “{answer}” nothing false any more: take it out of KNOWN"
-        assert known[0] in message
-    else:
-        assert not found, f"{found}: {message}"
-
-
-def test_known_faults_are_of_answers_that_there_are():
-    answers = {(name, mistake.sentence) for name, exercise in EXERCISES.items() for mistake in exercise.famous}
-    answers |= {(name, odd) for name in FUNCTIONS for odd in ODD}
-    assert {(name, answer) for name, answer, _ in KNOWN} <= answers
-
-
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_solution_is_right_and_the_stub_not_attempted(name, monkeypatch):
     be_patient(monkeypatch, 10.0)
@@ -234,7 +217,8 @@ def test_a_famous_mistake_is_told_its_own_sentence_and_no_other(name, mistake, m
     be_patient(monkeypatch, PATIENCE)
     verdict = ask(EXERCISES[name], mistake.answer)
     assert verdict.status == "wrong"
-    judge(name, mistake.sentence, verdict.message, faults(name, mistake, verdict.message))
+    found = faults(name, mistake, verdict.message)
+    assert not found, f"{found}: {verdict.message}"
 
 
 @pytest.mark.parametrize("odd", list(odd_answers()))
@@ -244,7 +228,8 @@ def test_an_answer_that_nobody_knows_gets_a_case_of_the_exercise(name, odd, monk
     exercise = EXERCISES[name]
     verdict = exercise(*written_with(exercise, ODD[odd]))
     assert verdict.status == "wrong"
-    judge(name, odd, verdict.message, odd_faults(name, odd, verdict.message))
+    found = odd_faults(name, odd, verdict.message)
+    assert not found, f"{found}: {verdict.message}"
 
 
 PARTS = [(name, part) for name in FUNCTIONS for each in parts_of_each(EXERCISES[name]) for part in each]

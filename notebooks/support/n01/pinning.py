@@ -70,6 +70,7 @@ class _Results:
         self.before.append(self.data.qsize())
         if self.left:
             return self.left.pop(0)
+        self.behind_none.set()
         # Behind None nothing ever comes. `dismiss` finds this queue in our frame.
         nothing: SimpleQueue[Any] = SimpleQueue()
         return nothing.get()

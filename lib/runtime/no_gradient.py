@@ -12,6 +12,10 @@ decay, or the momentum of an optimizer, would move them.
 
 So the graph is walked only where something is ignored, and only there nodes get a hook. What a node does beside
 handing on can't be held back: torch's reentrant checkpoint adds to parameters by itself, and is refused there.
+
+One difference to the plain model is left. A function that the loss does use may return None for its input. In the plain
+model a function in Python before it is given zeros then; across the border of a partition it is told to make nothing,
+as None looks the same from there, whatever it came from. So parameters before it keep None where they would have zeros.
 """
 
 from __future__ import annotations

@@ -166,3 +166,26 @@ def test_a_checkpoint_does_not_even_begin_with_a_skip_tensor_that_nobody_used():
 
 def reentrant(y):
     return torchs_checkpoint(torch.tanh, y, use_reentrant=True)
+
+
+class Stops(torch.autograd.Function):
+    """A function that says itself: my input has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize("checkpoint", MODES)
+def test_before_a_function_that_returns_none_parameters_keep_none_where_the_plain_model_has_zeros(checkpoint):
+    plain = nn.Sequential(twice(nn.Linear(3, 3)), Function(Stops.apply))
+    model = gpipe(copy.deepcopy(plain), chunks=2, checkpoint=checkpoint)
+    x = torch.ones(4, 3, requires_grad=True)
+    plain(x).sum().backward()
+    model(x).sum().backward()
+    assert [parameter.grad.abs().sum() for parameter in plain.parameters()] == [0, 0]
+    assert there(model) == []

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import pickle
 import re
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
+from support.kit.apart import CAN_FORK, in_a_process_of_its_own
 from support.kit.judged import Fault
-from support.kit.raised import Finding, in_case
+from support.kit.raised import Finding, in_case, told_of
 from support.kit.values import NO_RETURN, short
 from support.n04.solved import Cursor
 
@@ -46,7 +48,7 @@ LIVES: list[tuple[int, int, int, str]] = [
 STATE = "A checkpoint shall stay small: what is in it must not grow with the data."
 CALLS = "A checkpoint shall stay small: what is in it must not grow with the calls."
 TWO = "Two cursors are two: what is one's is not the other's."
-PROCESS = "A new process has the state only."
+PROCESS = "The new process has the state only: no variable of the old one, and no file that it wrote."
 SIZES = (12, 6000)
 MOST_GROWTH = 1000  # bytes
 
@@ -81,25 +83,32 @@ def lived(cursor: CursorClass, size: int, ranks: int, rank: int, calls: str) -> 
     answers: list[Any] = []
     for number, call in enumerate(calls.split()):
         done = ", ".join(calls.split()[: number + 1])
-        verb, *numbers = re.findall(r"[a-z]+|\d+", call)
         answer = None
         with in_case(f"Cursor({size}, {ranks}, {rank}), {done}"):
-            if verb == "position":
-                answer = mine.position
-            elif verb == "epoch":
-                mine.epoch = int(numbers[0])
-            elif verb == "reset":
-                mine.reset()
-            elif verb == "save":
+            if call == "save":
                 state = _written(mine.save())
-            elif verb == "load":
+            elif call == "load":
                 mine = cursor(size, ranks, rank)
                 mine.load(pickle.loads(state))
             else:
-                # copied: who hands out a list that it keeps and empties later has given it
-                answer = copy.copy(mine.next(int(numbers[0])))
+                answer = _answer(mine, call)
         answers.append(answer)
     return answers
+
+
+def _answer(mine: Any, call: str) -> Any:
+    """Return what a cursor answers to one call; of "position" and "epoch=…" the one reads, the other sets."""
+    verb, *numbers = re.findall(r"[a-z]+|\d+", call)
+    if verb == "position":
+        return mine.position
+    if verb == "epoch":
+        mine.epoch = int(numbers[0])
+        return None
+    if verb == "reset":
+        mine.reset()
+        return None
+    # copied: who hands out a list that it keeps and empties later has given it
+    return copy.copy(mine.next(int(numbers[0])))
 
 
 def _written(state: Any) -> bytes:
@@ -151,49 +160,48 @@ def _fault_of_time(cursor: CursorClass) -> str:
     return ""
 
 
-def _kept_outside(cursor: CursorClass) -> dict[str, Any]:
-    """Return the lists, dicts and sets that the methods name or the class holds: a new process has them empty."""
-    found: dict[str, Any] = {}
-    for kind in inspect.getmro(cursor)[:-1] if isinstance(cursor, type) else ():
-        named = dict(vars(kind))
-        for method in filter(inspect.isfunction, vars(kind).values()):
-            names = method.__code__.co_names
-            named |= {name: method.__globals__[name] for name in names if name in method.__globals__}
-        found |= {name: kept for name, kept in named.items() if type(kept) in (list, dict, set)}
-    return found
-
-
 def _fault_of_process(cursor: CursorClass) -> str:
-    """Load where what save has kept outside of its state is gone, as it is in a new process."""
-    old = cursor(12, 3, 1)
-    old.next(1)
-    kept = _kept_outside(cursor)
-    before = {name: copy.copy(thing) for name, thing in kept.items()}
-    state = _written(old.save())
-    after = {name: copy.copy(thing) for name, thing in kept.items()}
-    for name, thing in kept.items():
-        _put_back(thing, before[name])
-    try:
-        new = cursor(12, 3, 1)
-        new.load(pickle.loads(state))
-        goes_on = _same(new.next(9), lived(Cursor, 12, 3, 1, "next(1) next(9)")[-1])
-    except Exception:
-        goes_on = False
-    finally:
-        for name, thing in kept.items():
-            _put_back(thing, after[name])
-    grown = [name for name, thing in before.items() if len(thing) != len(after[name])]
-    if goes_on or not grown:
+    """Save in one process and load in another, as a restarted job does; "" where no process can be forked."""
+    if not CAN_FORK:
         return ""
-    return f"save has put something into {grown[0]}, and without it load does not go on. {PROCESS}"
+    once = [life for life in LIVES if " save load " in life[3] and life[3].count("save") == 1]
+    lives = [(*alike, *calls.split(" save load ")) for *alike, calls in once]
+    begun = time.time()
+    states = in_a_process_of_its_own(partial(_saved, cursor, lives))
+    went_on = partial(_fault_after_load, cursor, lives, states)
+    return str(in_a_process_of_its_own(went_on, no_file_since=begun))
 
 
-def _put_back(thing: Any, content: Any) -> None:
-    thing.clear()
-    if isinstance(thing, list):
-        thing.extend(content)
-    else:
-        thing.update(content)
+def _saved(cursor: CursorClass, lives: Sequence[Any]) -> list[bytes]:
+    """Return the state of a cursor at the end of the first part of each life."""
+    states = []
+    for size, ranks, rank, before, _ in lives:
+        mine = cursor(size, ranks, rank)
+        for call in before.split():
+            _answer(mine, call)
+        states.append(_written(mine.save()))
+    return states
+
+
+def _fault_after_load(cursor: CursorClass, lives: Sequence[Any], states: Sequence[bytes]) -> str:
+    """Say where a loaded cursor goes on otherwise than ours in the second part of a life; "" if nowhere."""
+    for (size, ranks, rank, before, after), state in zip(lives, states, strict=True):
+        right = lived(Cursor, size, ranks, rank, f"{before} save load {after}")
+        done = ", ".join(
+            [f"Cursor({size}, {ranks}, {rank})", *before.split(), "save, and in a new process load"]
+        )
+        try:
+            mine = cursor(size, ranks, rank)
+            mine.load(pickle.loads(state))
+            answers = [_answer(mine, call) for call in after.split()]
+        except Exception as error:
+            return f"{done}, {', '.join(after.split())}: {told_of(error)} {PROCESS}"
+        expected = right[-len(answers) :]
+        for number, (got, wanted) in enumerate(zip(answers, expected, strict=True)):
+            if not _same(got, wanted):
+                calls = ", ".join([done, *after.split()[: number + 1]])
+                return f"{calls}: the last one {_told(got)}, not {short(wanted)}. {PROCESS}"
+    return ""
 
 
 def _fault_of_state(cursor: CursorClass) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from random import Random, SystemRandom
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +20,10 @@ Inverse: TypeAlias = Callable[[int, int, Sequence[RoundKey]], int]
 
 # Of the hash F for one id: the longest walk of the cases has some ten passes of 8 rounds.
 MOST_HASHES = 1500
-IDS = 200  # that are asked for at most in a case: among the first 64 of 4,096 all have the same high half
+IDS = (
+    100  # of the first ones, and as many from anywhere: of the first 64 of 4,096 all have the same high half
+)
+_chance = SystemRandom()  # no seed of a script makes its numbers come again
 
 
 class Hashes:
@@ -69,7 +73,10 @@ def round_keys(n: int, seed: int, rounds: int) -> list[RoundKey]:
 
 
 def network_cases() -> list[dict[str, Any]]:
-    """Return the cases: halves of equal and of different length, walks, and numbers of rounds that are not 8."""
+    """Return the cases: halves of equal and of different length, walks, and numbers of rounds that are not 8.
+
+    The last ones are drawn anew each time: whoever has kept the keys or the positions of a case can't know theirs.
+    """
     as_in_lib = [
         (4096, 0),
         (2048, 0),
@@ -81,13 +88,18 @@ def network_cases() -> list[dict[str, Any]]:
         (2**40 + 3, 4),
     ]
     fewer_rounds = [(3000, 2, 5), (2048, 0, 3), (5000, 1, 7)]
-    return cases("n seed", as_in_lib) + cases("n seed rounds", fewer_rounds)
+    drawn = [
+        (_chance.randrange(least + 1, 2 * least), _chance.randrange(2**32), _chance.randrange(1, 13))
+        for least in (2**10, 2**11, 2**15, 2**20, 2**31, 2**40, 2**47)
+    ]
+    return cases("n seed", as_in_lib) + cases("n seed rounds", fewer_rounds + drawn)
 
 
 def ids_of(n: int, seed: int, rounds: int = 8) -> list[int]:
-    """Return the ids of a case: the first ones, and the one at position 0."""
+    """Return the ids of a case: the first ones, the one at position 0, and others from all of range(n)."""
     at_0 = int(Permutation(n, seed, rounds=rounds)[0])
-    return [*range(min(n, IDS)), at_0]
+    anywhere = Random(seed)
+    return [*range(min(n, IDS)), at_0, *(anywhere.randrange(n) for _ in range(IDS))]
 
 
 def positions_of(inverse: Inverse) -> Callable[..., list[int] | None]:

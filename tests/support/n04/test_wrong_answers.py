@@ -1,13 +1,21 @@
 """Wrong answers of notebook 04 that once passed its checks, each with what is said of it now."""
 
 import functools
+import inspect
+import json
 import math
+import os
+import pathlib
+import pickle
+import sqlite3
+import uuid
 
 import numpy as np
 import pytest
 
 from support.kit.mistakes import edited, with_methods
 from support.n04 import checks as n04
+from support.n04.network import network_cases, round_keys
 from support.n04.runs import lag_surprise
 from support.n04.solved import Cursor, inverse, my_batches, resume, walk
 
@@ -58,13 +66,104 @@ def test_a_state_that_grows_with_every_call_is_refused():
 STORE = []
 
 
-def test_a_state_whose_content_stays_in_the_process_is_refused():
+def in_a_global():
     def save(self):
         STORE.append(dict(vars(self)))
         return len(STORE) - 1
 
-    stored = with_methods(Cursor, save=save, load=lambda self, number: vars(self).update(STORE[number]))
-    refused(n04.check_cursor(stored), "save has put something into STORE")
+    return save, lambda self, number: vars(self).update(STORE[number])
+
+
+def in_a_closure():
+    kept = {}
+
+    def save(self):
+        kept[self.position] = dict(vars(self))
+        return self.position
+
+    return save, lambda self, position: vars(self).update(kept[position])
+
+
+def in_a_default():
+    def save(self, kept=[]):  # noqa: B006 that is the mistake
+        kept.append(dict(vars(self)))
+        return [len(kept) - 1]
+
+    return save, lambda self, state: vars(self).update(save.__defaults__[0][state[0]])
+
+
+def in_the_environment():
+    def save(self):
+        os.environ["CURSOR"] = json.dumps(vars(self))
+        return "CURSOR"
+
+    return save, lambda self, name: vars(self).update(json.loads(os.environ[name]))
+
+
+def in_a_file(folder):
+    def save(self):
+        (folder / "cursor.json").write_text(json.dumps(vars(self)))
+        return str(folder / "cursor.json")
+
+    return save, lambda self, path: vars(self).update(json.loads(pathlib.Path(path).read_text()))
+
+
+def in_a_file_of_each_state(folder):
+    def save(self):
+        path = folder / f"{uuid.uuid4()}"
+        with path.open("wb") as file:
+            pickle.dump(vars(self), file)
+        return {"path": str(path)}
+
+    def load(self, state):
+        with open(state["path"], "r+b") as file:
+            vars(self).update(pickle.load(file))
+
+    return save, load
+
+
+def in_a_database(folder):
+    def save(self):
+        with sqlite3.connect(folder / "cursors") as base:
+            base.execute("create table if not exists kept (text)")
+            row = base.execute("insert into kept values (?)", [json.dumps(vars(self))])
+        return row.lastrowid
+
+    def load(self, row):
+        with sqlite3.connect(folder / "cursors") as base:
+            (text,) = base.execute("select text from kept where rowid = ?", [row]).fetchone()
+        vars(self).update(json.loads(text))
+
+    return save, load
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        in_a_global,
+        in_a_closure,
+        in_a_default,
+        in_the_environment,
+        in_a_file,
+        in_a_file_of_each_state,
+        in_a_database,
+    ],
+)
+def test_a_state_whose_content_stays_elsewhere_is_refused(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("CURSOR", "")
+    save, load = store(tmp_path) if inspect.signature(store).parameters else store()
+    stored = with_methods(Cursor, save=save, load=load)
+    refused(n04.check_cursor(stored), "The new process has the state only")
+
+
+def test_a_cursor_that_writes_a_log_beside_its_state_is_right(tmp_path):
+    def next_noted(self, batch_size):
+        with (tmp_path / "log").open("a") as log:
+            print(batch_size, file=log)
+        return Cursor.next(self, batch_size)
+
+    verdict = n04.check_cursor(with_methods(Cursor, next=next_noted))
+    assert verdict, verdict
 
 
 def test_a_shard_that_all_cursors_share_is_refused():
@@ -205,6 +304,34 @@ def test_a_stored_order_made_with_arrays_is_no_way_back_either():
         return int(places[0])
 
     refused(n04.check_inverse(by_array), "position by position")
+
+
+def test_keys_kept_from_an_earlier_check_are_of_no_use():
+    copied = {}
+
+    def remembering(number, n, keys):
+        return inverse(number, n, copied.setdefault((n, len(keys)), list(keys)))
+
+    assert remembering(5, 3000, round_keys(3000, seed=2, rounds=8)) < 3000
+    for n, seed, rounds in ((case["n"], case["seed"], case.get("rounds", 8)) for case in network_cases()):
+        copied[n, rounds] = [(int(factor), key) for factor, key in round_keys(n, seed, rounds)]
+    printed = dict(copied)  # all that a check has shown
+
+    def from_the_table(number, n, keys):
+        return inverse(number, n, printed.get((n, len(keys)), printed[3000, 8]))
+
+    refused(n04.check_inverse(from_the_table), "stands at position")
+
+
+def test_positions_kept_from_an_earlier_check_are_of_no_use():
+    positions = {}
+
+    def noting(number, n, keys):
+        positions[number, n, tuple(keys)] = inverse(number, n, keys)
+        return positions[number, n, tuple(keys)]
+
+    assert n04.check_inverse(noting)
+    refused(n04.check_inverse(lambda number, n, keys: positions.get((number, n, tuple(keys)), 0)), "stands at position")
 
 
 def test_keys_are_left_as_they_are():
